@@ -1,0 +1,60 @@
+# The project's commands, the same on a laptop and in CI. Every step says what it does in one line.
+# `make run` takes a new clone to a served page, `make test` runs everything that must hold before a
+# change lands. Steps are scripts or one cargo command: nothing is hidden in this file.
+
+BIN := $(or $(CARGO_TARGET_DIR),target)
+FUZZ_SECONDS ?= 60
+
+.NOTPARALLEL:
+.PHONY: run build test test-rust test-workers test-real bench-peers fuzz clean
+
+run:
+	@echo "== set up the guestbook, build a release, serve it"
+	@scripts/setup run
+	@cargo build --release -p penstock
+	@exec $(BIN)/release/penstock serve examples/guestbook
+
+build:
+	@echo "== build (debug)"
+	@cargo build --workspace
+
+test: test-rust test-workers test-real
+	@echo "== all tests passed"
+
+test-rust:
+	@echo "== set up what the tests need"
+	@scripts/setup test
+	@echo "== formatting"
+	@cargo fmt --all --check
+	@echo "== clippy"
+	@cargo clippy --workspace --all-targets -- -D warnings
+	@echo "== Rust tests"
+	@cargo test --workspace
+
+test-workers:
+	@scripts/setup test
+	@echo "== ruff"
+	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers
+	@.venv/bin/ruff format --quiet --no-cache --check examples tests
+	@echo "== Python worker"
+	@/usr/bin/python3 -B -m unittest discover -s crates/apps/workers/python/tests
+	@echo "== Ruby worker"
+	@ruby crates/apps/workers/ruby/test/all.rb
+
+test-real: build
+	@scripts/setup test
+	@echo "== real programs"
+	@scripts/test-real
+
+bench-peers:
+	@echo "== Penstock beside its peers"
+	@benches/peers/run
+
+fuzz:
+	@echo "== fuzz each target for $(FUZZ_SECONDS) s"
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+clean:
+	@echo "== remove what was built (not what the examples have stored)"
+	@cargo clean --quiet
+	@rm -rf .venv examples/*/.venv fuzz/target

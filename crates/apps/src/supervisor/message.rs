@@ -1,0 +1,102 @@
+//! What goes into the supervisor and what comes out: its policy, its events, its actions.
+//!
+//! The executor turns what processes, sockets and timers do into [`Event`]s and carries out the
+//! [`Action`]s. The order of calls is at the head of `supervisor.rs`; nothing here has behaviour.
+
+use std::time::{Duration, Instant};
+
+use super::{ExitSummary, Report, WorkerId};
+
+/// How many processes, and how patient to be with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Workers that should be ready.
+    pub processes: usize,
+    /// From spawn to ready.
+    pub boot_timeout: Duration,
+    /// From the terminate signal to the kill signal.
+    pub stop_timeout: Duration,
+    /// Delay after the first failure that is not retried at once.
+    pub backoff_min: Duration,
+    /// Where the doubling of the delay ends.
+    pub backoff_max: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            processes: 1,
+            boot_timeout: Duration::from_secs(60),
+            stop_timeout: Duration::from_secs(10),
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Everything that can happen to an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Begin.
+    Started,
+    /// The process exists.
+    Spawned { worker: WorkerId, pid: u32 },
+    /// The process could not be made.
+    SpawnFailed { worker: WorkerId, reason: String },
+    /// It has loaded the application and can take requests.
+    Ready { worker: WorkerId, boot: Duration },
+    /// It could not load the application; the report is the traceback.
+    BootFailed { worker: WorkerId, report: String },
+    /// The process is gone.
+    Exited {
+        worker: WorkerId,
+        status: ExitSummary,
+    },
+    /// One of its requests took longer than it may.
+    ResponseTimedOut { worker: WorkerId },
+    /// It sent something that is not the protocol, or closed its channel.
+    ProtocolBroken { worker: WorkerId },
+    /// A retiring worker has nothing in progress.
+    Idle { worker: WorkerId },
+    /// It reached its limit of memory, age or requests: replace it, in due form.
+    Recycle { worker: WorkerId },
+    /// Roll to new code.
+    Restart,
+    /// Stop all, finishing what is in progress.
+    Drain,
+    /// The drain's own deadline has passed: terminate those that still work.
+    DrainOverdue,
+    /// The timer fired.
+    Tick,
+}
+
+/// What the executor has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a process with the code of this generation; a new number means: load it afresh.
+    Spawn { worker: WorkerId, generation: u64 },
+    /// Put its slots into the queue.
+    Admit { worker: WorkerId },
+    /// Take its slots out of the queue; say `Idle` when nothing is in progress.
+    Retire { worker: WorkerId },
+    /// Send a signal; the process exists as far as the events told.
+    Signal { worker: WorkerId, signal: Signal },
+    /// Tell the log.
+    Report(Report),
+    /// Say `Tick` at this time; replaces what was asked before.
+    WakeAt(Instant),
+    /// The drain is complete: no process is left.
+    Stopped,
+    /// A restart is over, and with it every one asked for before it began; the error is the
+    /// traceback or says why.
+    RestartDone(Result<(), String>),
+}
+
+/// The signals a worker may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Please go.
+    Terminate,
+    /// Go.
+    Kill,
+}

@@ -1,0 +1,143 @@
+//! What the supervisor says about an application: to the log, the status page and the error page.
+//!
+//! Values only; whoever shows them chooses the words around them. The supervisor emits a [`Report`]
+//! for each thing worth a log line and answers [`AppState`] when asked.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::WorkerId;
+
+/// One thing worth a log line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A worker answers requests now.
+    WorkerReady {
+        /// Which one.
+        worker: WorkerId,
+        /// Its process, when known.
+        pid: Option<u32>,
+        /// How long it took to boot.
+        boot: Duration,
+    },
+    /// All processes are ready for the first time.
+    Up {
+        /// How many.
+        processes: usize,
+        /// Since the start.
+        took: Duration,
+    },
+    /// A worker that had been ready exited without being asked.
+    Crashed {
+        /// Which one.
+        worker: WorkerId,
+        /// Its process, when known.
+        pid: Option<u32>,
+        /// How it ended.
+        status: ExitSummary,
+        /// When it is replaced; zero is at once.
+        next_try: Duration,
+    },
+    /// A worker did not become ready.
+    BootFailed {
+        /// Which one.
+        worker: WorkerId,
+        /// The traceback, or what is known instead.
+        report: String,
+        /// When the next one is tried; `None` for a new version that is given up.
+        next_try: Option<Duration>,
+    },
+    /// A worker was killed.
+    Killed {
+        /// Which one.
+        worker: WorkerId,
+        /// Its process, when known.
+        pid: Option<u32>,
+        /// What for.
+        reason: KillReason,
+    },
+    /// A restart has begun to bring in this generation.
+    RestartBegan {
+        /// The new one.
+        generation: u64,
+    },
+    /// Every process runs the new generation.
+    Restarted {
+        /// The new one.
+        generation: u64,
+        /// Since the restart began.
+        took: Duration,
+    },
+    /// The new version was given up and the old one serves on.
+    OldVersionKept {
+        /// The old one.
+        generation: u64,
+        /// Why the new one was given up.
+        report: String,
+    },
+}
+
+/// Why a worker was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// It did not become ready in time.
+    BootTimedOut,
+    /// A request took longer than it may.
+    ResponseTimedOut,
+    /// It sent something that is not the worker protocol.
+    ProtocolBroken,
+    /// It was asked to terminate and did not.
+    StopTimedOut,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitSummary {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Nobody could tell.
+    Unknown,
+}
+
+/// The application as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppState {
+    /// Not all processes have been ready yet, and nothing has failed.
+    Starting,
+    /// All processes are ready.
+    Ready,
+    /// Some are.
+    Degraded,
+    /// None is, and the last try failed.
+    Failing {
+        /// The traceback, or what is known instead.
+        report: String,
+    },
+    /// Finishing what is in progress.
+    Draining,
+    /// No process is left, or none was ever started.
+    Stopped,
+}
+
+impl fmt::Display for ExitSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with status {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::Unknown => f.write_str("is gone"),
+        }
+    }
+}
+
+impl fmt::Display for KillReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BootTimedOut => "boot took too long",
+            Self::ResponseTimedOut => "a response took too long",
+            Self::ProtocolBroken => "it broke the worker protocol",
+            Self::StopTimedOut => "it did not terminate when asked",
+        })
+    }
+}

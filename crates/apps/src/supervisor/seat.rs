@@ -1,0 +1,104 @@
+//! Seats and back-off: where a worker belongs, and when the next try is allowed.
+//!
+//! Used only by the supervisor. An application has one seat for each process it should have. A seat
+//! remembers how often its workers crashed, so that one that crashes in a loop is slowed down
+//! without slowing the replacement of another. Failed boots are counted for the whole application
+//! instead: code that does not load fails alike in every seat.
+
+use std::time::{Duration, Instant};
+
+use super::{Policy, WorkerId};
+
+/// One of the `processes` places of an application.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    /// The worker that boots or serves here.
+    pub(super) worker: Option<WorkerId>,
+    /// A worker that boots beside it and takes the seat when it is ready.
+    pub(super) challenger: Option<WorkerId>,
+    /// How many workers this seat has had.
+    pub(super) spawned: u64,
+    crashes: Backoff,
+}
+
+/// Counts failures in a row and says when to try again.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+    next_at: Option<Instant>,
+}
+
+impl Seat {
+    /// When a new worker may be spawned here; `None` is at once.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.crashes.next_at
+    }
+
+    /// Its worker failed after it had been ready: the first failure in a row costs no delay.
+    pub(super) fn strike(
+        &mut self,
+        now: Instant,
+        ready_for: Duration,
+        policy: &Policy,
+    ) -> Duration {
+        if ready_for >= READY_LONG {
+            self.crashes = Backoff::default();
+        }
+        let delay = match self.crashes.failures {
+            0 => Duration::ZERO,
+            failures => policy.backoff(failures - 1),
+        };
+        self.crashes.note(now, delay);
+        delay
+    }
+
+    /// New code is not held to the record of the old.
+    pub(super) fn forgive(&mut self) {
+        self.crashes = Backoff::default();
+    }
+}
+
+impl Backoff {
+    /// Whether failures are being counted: then only one try at a time is made.
+    pub(super) fn is_active(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// When the next try is allowed; `None` is at once.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.next_at
+    }
+
+    /// Counts a failed boot, and answers the time until the next try. Workers that were spawned
+    /// together fail together: that is one failure.
+    pub(super) fn fail(&mut self, now: Instant, policy: &Policy) -> Duration {
+        if let Some(at) = self.next_at
+            && at > now
+        {
+            return at - now;
+        }
+        let delay = policy.backoff(self.failures);
+        self.note(now, delay);
+        delay
+    }
+
+    fn note(&mut self, now: Instant, delay: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        self.next_at = now.checked_add(delay);
+    }
+}
+
+impl Policy {
+    /// `backoff_min`, doubled for each earlier failure, up to `backoff_max`.
+    fn backoff(&self, earlier_failures: u32) -> Duration {
+        let factor = 1_u32 << earlier_failures.min(31);
+        let delay = self.backoff_min.saturating_mul(factor);
+        delay.min(self.backoff_max).min(BACKOFF_LIMIT)
+    }
+}
+
+/// A worker that served this long was not part of a crash loop.
+const READY_LONG: Duration = Duration::from_secs(10);
+
+/// Keeps the sum of now and a delay in range, whatever the policy says.
+const BACKOFF_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,0 +1,63 @@
+//! One worker process in the eyes of the supervisor.
+//!
+//! The supervisor alone changes it; the status page reads it. A worker passes through its states in
+//! their order, may skip some and never goes back.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::Signal;
+
+/// Names one worker of this application; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u64);
+
+/// One worker process, as the status page shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its name.
+    pub id: WorkerId,
+    /// The code it runs.
+    pub generation: u64,
+    /// Its process, once spawned.
+    pub pid: Option<u32>,
+    /// What it is doing.
+    pub state: WorkerState,
+    /// Since when it has been doing that.
+    pub since: Instant,
+    /// How many workers had its seat before it.
+    pub restarts: u64,
+    /// It is to be replaced by a fresh one.
+    pub(super) is_worn: bool,
+    /// When patience with its state ends.
+    pub(super) deadline: Option<Instant>,
+    /// The strongest signal it was given, or is given as soon as it is spawned.
+    pub(super) signal: Option<Signal>,
+}
+
+/// The life of a worker, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Spawned, or about to be; not ready yet.
+    Booting,
+    /// Takes requests.
+    Ready,
+    /// Takes no more requests, finishes those it has.
+    Retiring,
+    /// Was signaled and has not exited.
+    Stopping,
+}
+
+impl Worker {
+    pub(super) fn enter(&mut self, state: WorkerState, now: Instant, deadline: Option<Instant>) {
+        self.state = state;
+        self.since = now;
+        self.deadline = deadline;
+    }
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

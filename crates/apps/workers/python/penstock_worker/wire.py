@@ -1,0 +1,272 @@
+"""Frames between the server and this worker: the mirror of `crates/wire`.
+
+`wsgi` owns one `Slot` per thread and calls `receive`, then exactly one of the ways to answer; `boot`
+speaks on the control socket with `send_control`. `PROTOCOL.md` is the contract, `crates/wire/vectors`
+its examples.
+
+What must stay true: responses leave in the order of the requests; a whole response leaves with one
+system call; nothing here trusts a length before it has compared it with its bound.
+"""
+
+from __future__ import annotations
+
+import array
+import marshal
+import select
+import socket
+import struct
+from time import perf_counter_ns
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+VERSION = 1
+PAYLOAD_MAX = 64 << 20
+HEAD_MAX = 256 << 10
+
+REQUEST, CANCEL = 1, 2
+FD_PLEASE, HEAD, BODY, FILE, ABORT, FAILED = 16, 17, 18, 19, 20, 21
+HELLO, READY, BOOT_FAILED = 32, 33, 34
+
+FLAG_BODY_FILE = 1
+FLAG_END = 1
+FLAG_STREAM = 2
+FLAG_HAS_FD = 2
+FLAG_PROTOCOL = 1
+
+TO_THE_END = 0xFFFF_FFFF_FFFF_FFFF
+# A whole body up to this size travels in the head's frame, so that the server knows its length.
+WHOLE_MAX = 32 << 20
+# Up to here copying is cheaper than a second buffer for the kernel to gather.
+JOIN_MAX = 64 << 10
+BODY_FRAME_MAX = 256 << 10
+REASON_MAX = 1000
+# One receive takes a batch of requests; a larger request gets a buffer of its own for its time.
+BUFFER_BYTES = 64 << 10
+
+# Twelve bytes open every frame that a slot receives: the header and the first word of its payload.
+_unpack_frame = struct.Struct("<BBHII").unpack_from
+_pack_frame = struct.Struct("<BBHI").pack
+_pack_head = struct.Struct("<BBHIII").pack
+_pack_file = struct.Struct("<BBHIQQ").pack
+
+
+class WireError(Exception):
+    """The server and this worker do not understand each other: the process must end."""
+
+
+class Disconnected(Exception):
+    """The server has closed this slot: the thread must end."""
+
+
+class Slot:
+    """One slot socket: requests in, responses out."""
+
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_poll",
+        "_scanned",
+        "_sendall",
+        "_seq",
+        "_sock",
+        "_start",
+        "_view",
+    )
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sendall = sock.sendall
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._seq = -1
+        self._scanned = 0
+        self._use_buffer(BUFFER_BYTES, b"")
+
+    def receive(self) -> Optional[Tuple[Dict[str, Any], Optional[bytes]]]:
+        """The next request as (environ, body); body is None when it is a file to be asked for.
+        None when the server has closed the socket."""
+        while True:
+            start = self._start
+            if self._end - start >= 12:
+                kind, flags, count, length, first = _unpack_frame(self._buffer, start)
+                stop = start + 8 + length
+                if kind == REQUEST:
+                    if length > PAYLOAD_MAX or first + 4 > length or flags > 1 or count:
+                        raise WireError("a request frame contradicts itself")
+                    if stop <= self._end:
+                        middle = start + 12 + first
+                        self._start = stop
+                        self._seq += 1
+                        view = self._view
+                        environ = marshal.loads(view[start + 12 : middle])
+                        if flags:
+                            return environ, None
+                        return environ, bytes(view[middle:stop]) if middle < stop else b""
+                else:
+                    # A cancellation that is read here is for a response that has ended: those that
+                    # matter are found by `is_cancelled` before the worker comes back here.
+                    self._check_cancel(kind, flags, count, length)
+                    self._start = stop
+                    continue
+            if not self._fill():
+                return None
+
+    def is_cancelled(self) -> bool:
+        """Whether the server has cancelled the request received last; never blocks."""
+        if self._end < len(self._buffer) and self._poll.poll(0) and not self._receive_more():
+            raise Disconnected
+        at = max(self._scanned, self._start)
+        while self._end - at >= 12:
+            kind, flags, count, length, first = _unpack_frame(self._buffer, at)
+            at += 8 + length
+            if kind == CANCEL:
+                self._check_cancel(kind, flags, count, length)
+                self._scanned = at
+                if first == self._seq & 0xFFFF_FFFF:
+                    return True
+        return False
+
+    def receive_fd(self) -> int:
+        """Asks for the body file of the request received last."""
+        self._send(_pack_frame(FD_PLEASE, 0, 0, 0))
+        fds = array.array("i")
+        try:
+            data, ancillary, flags, _ = self._sock.recvmsg(1, socket.CMSG_SPACE(4))
+        except OSError as error:
+            raise Disconnected from error
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) // 4 * 4])
+        if not data:
+            raise Disconnected
+        if len(fds) != 1 or flags & socket.MSG_CTRUNC:
+            raise WireError("a body file was promised and one descriptor did not come")
+        return fds[0]
+
+    def send_whole(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        """Sends a response whose body is complete."""
+        size, head_len = len(body), len(head)
+        micros = (perf_counter_ns() - started) // 1000 & 0xFFFF_FFFF
+        prefix = _pack_head(HEAD, FLAG_END, count, 8 + head_len + size, micros, head_len)
+        if size <= JOIN_MAX:
+            try:
+                self._sendall(prefix + head + body)
+            except OSError as error:
+                raise Disconnected from error
+        else:
+            self._send(prefix + head, body)
+
+    def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        """Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows."""
+        self._send(self._stream_head(count, head, started, len(body)), body)
+
+    def send_body(self, chunk: bytes) -> None:
+        """Sends a piece of a streamed body."""
+        if len(chunk) <= BODY_FRAME_MAX:
+            self._send(_pack_frame(BODY, 0, 0, len(chunk)), chunk)
+            return
+        view = memoryview(chunk)
+        for at in range(0, len(view), BODY_FRAME_MAX):
+            piece = view[at : at + BODY_FRAME_MAX]
+            self._send(_pack_frame(BODY, 0, 0, len(piece)), piece)
+
+    def send_end(self) -> None:
+        """Ends a streamed response."""
+        self._send(_pack_frame(BODY, FLAG_END, 0, 0))
+
+    def send_file(
+        self, count: int, head: bytes, started: int, fd: int, offset: int, length: int
+    ) -> None:
+        """Sends a response whose body is a range of an open file."""
+        data = self._stream_head(count, head, started, 0)
+        data += _pack_file(FILE, FLAG_END | FLAG_HAS_FD, 0, 16, offset, length)
+        # The descriptor must travel with the first byte of the FILE frame, and it does: the kernel
+        # ties it to the first byte of this message, and never merges it with an earlier one.
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        try:
+            sent = self._sock.sendmsg([data], rights)
+            if sent < len(data):
+                self._sendall(data[sent:])
+        except OSError as error:
+            raise Disconnected from error
+
+    def send_reason(self, kind: int, flags: int, reason: str) -> None:
+        """Sends ABORT or FAILED."""
+        text = reason[:REASON_MAX].encode("utf-8", "replace")
+        self._send(_pack_frame(kind, flags, 0, len(text)) + text)
+
+    def _stream_head(self, count: int, head: bytes, started: int, size: int) -> bytes:
+        micros = (perf_counter_ns() - started) // 1000 & 0xFFFF_FFFF
+        length = 8 + len(head) + size
+        return _pack_head(HEAD, FLAG_STREAM, count, length, micros, len(head)) + head
+
+    def _send(self, prefix: bytes, payload: Any = b"") -> None:
+        try:
+            if len(payload) <= JOIN_MAX:
+                self._sendall(prefix + payload)
+                return
+            sent = self._sock.sendmsg([prefix, payload])
+            if sent < len(prefix):
+                self._sendall(prefix[sent:])
+                sent = len(prefix)
+            if sent < len(prefix) + len(payload):
+                self._sendall(memoryview(payload)[sent - len(prefix) :])
+        except OSError as error:
+            raise Disconnected from error
+
+    def _fill(self) -> bool:
+        """Receives at least one byte more; makes room first when there is none for a whole frame."""
+        left = self._end - self._start
+        self._scanned = 0
+        if left == 0:
+            if len(self._buffer) > BUFFER_BYTES:
+                self._use_buffer(BUFFER_BYTES, b"")
+            self._start = self._end = 0
+            return self._receive_more()
+        needed = 12
+        if left >= 12:
+            needed = 8 + _unpack_frame(self._buffer, self._start)[3]
+        if self._start + needed > len(self._buffer):
+            rest = self._buffer[self._start : self._end]
+            self._use_buffer(max(needed, BUFFER_BYTES), rest)
+        return self._receive_more()
+
+    def _receive_more(self) -> bool:
+        end = self._end
+        try:
+            got = self._sock.recv_into(self._view[end:] if end else self._buffer)
+        except OSError:
+            return False
+        self._end = end + got
+        return got > 0
+
+    def _use_buffer(self, size: int, rest: bytes) -> None:
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self._start, self._end = 0, len(rest)
+        self._buffer[: len(rest)] = rest
+
+    @staticmethod
+    def _check_cancel(kind: int, flags: int, count: int, length: int) -> None:
+        if kind != CANCEL or flags or count or length != 4:
+            raise WireError("unknown frame")
+
+
+def join_head(strings: Sequence[str]) -> bytes:
+    """Status line, names and values as they travel.
+
+    Raises ValueError when one holds a control character (one of them is the border between strings)
+    or is no latin-1, TypeError when one is no text."""
+    head = "\0".join(strings).encode("latin-1")
+    if len(head.translate(None, _CONTROLS)) != len(head) - len(strings) + 1:
+        raise ValueError("a control character")
+    if len(head) > HEAD_MAX or len(strings) > 0xFFFF:
+        raise ValueError("more than 256 KiB")
+    return head
+
+
+def send_control(sock: socket.socket, kind: int, payload: bytes) -> None:
+    """Sends HELLO, READY or BOOT_FAILED."""
+    sock.sendall(_pack_frame(kind, 0, 0, len(payload)) + payload)
+
+
+_CONTROLS = bytes(byte for byte in range(128) if (byte < 32 and byte != 9) or byte == 127)

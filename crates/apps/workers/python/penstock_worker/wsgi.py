@@ -1,0 +1,302 @@
+"""Runs a WSGI application (PEP 3333) for the requests of one slot.
+
+`boot` starts `serve` in each thread. For each request: environ from `wire`, the application's call, then
+one of three ways out: a whole response in one frame (lists, and iterables whose first chunk is all that
+they declared), a stream of chunks, or a file descriptor.
+
+What must stay true: `close` of a result is called exactly once whatever happens; nothing of a response
+is sent before its first chunk exists; after an error the next request finds this thread in order.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import tempfile
+import traceback
+from time import perf_counter_ns
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from .input import open_input
+from .wire import (
+    ABORT,
+    BODY_FRAME_MAX,
+    FAILED,
+    FLAG_PROTOCOL,
+    JOIN_MAX,
+    TO_THE_END,
+    WHOLE_MAX,
+    Disconnected,
+    Slot,
+    WireError,
+    join_head,
+)
+
+Headers = List[Tuple[str, str]]
+Environ = Dict[str, Any]
+
+
+class RuleBroken(Exception):
+    """The application does something that PEP 3333 does not allow."""
+
+
+class FileWrapper:
+    """`wsgi.file_wrapper`: read in blocks, unless the server can take the descriptor instead."""
+
+    def __init__(self, filelike: Any, blksize: int = 8192) -> None:
+        self.filelike = filelike
+        self.blksize = blksize
+        if hasattr(filelike, "close"):
+            self.close = filelike.close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        block = self.filelike.read(self.blksize)
+        if block:
+            return block
+        raise StopIteration
+
+
+def base_environ(is_multithread: bool) -> Environ:
+    """What every request's environ holds besides what the server sends."""
+    return {
+        "wsgi.version": (1, 0),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": is_multithread,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+        "wsgi.input_terminated": True,
+        "wsgi.file_wrapper": FileWrapper,
+    }
+
+
+def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> None:
+    """Answers requests until the server closes the slot."""
+    receive = slot.receive
+    try:
+        while True:
+            request = receive()
+            if request is None:
+                return
+            started = perf_counter_ns()
+            environ, body = request
+            environ.update(base)
+            environ["wsgi.input"] = stream = open_input(slot, body)
+            try:
+                _answer(app, environ, Response(slot, started))
+            finally:
+                if body is None:
+                    stream.close()
+    except Disconnected:
+        return
+
+
+def _answer(app: Callable[..., Any], environ: Environ, response: Response) -> None:
+    result = None
+    try:
+        result = app(environ, response.start_response)
+        response.send_result(result)
+    except (Disconnected, WireError):
+        raise
+    # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
+    except BaseException as error:
+        _report(error, environ)
+        response.fail(error)
+    finally:
+        response.is_over = True
+        if type(result) is not list:
+            close = getattr(result, "close", None)
+            if close is not None:
+                try:
+                    close()
+                except BaseException as error:
+                    _report(error, environ)
+
+
+def _report(error: BaseException, environ: Environ) -> None:
+    """Writes one head line and the traceback, in one piece, to standard error."""
+    method = environ.get("REQUEST_METHOD", "-")
+    path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
+    # The first entry is this file's own call of the application: of no use to a reader.
+    trace = error.__traceback__
+    inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+    lines = traceback.format_exception(type(error), error, inner)
+    sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{''.join(lines)}")
+    sys.stderr.flush()
+
+
+class Response:
+    """One response: what the application said so far, and how much of it was sent."""
+
+    __slots__ = ("count", "head", "headers", "is_over", "is_sent", "slot", "started")
+
+    def __init__(self, slot: Slot, started: int) -> None:
+        self.slot = slot
+        self.started = started
+        self.head: Optional[bytes] = None
+        self.is_sent = False
+        self.is_over = False
+
+    def start_response(
+        self, status: str, headers: Headers, exc_info: Any = None
+    ) -> Callable[[bytes], None]:
+        """The callable that PEP 3333 hands to the application."""
+        if self.head is not None:
+            self._restart(exc_info)
+        try:
+            if not isinstance(headers, list):
+                raise TypeError("headers are no list")
+            strings = [status]
+            for field in headers:
+                if not isinstance(field, tuple) or len(field) != 2:
+                    raise TypeError("a header is no tuple of two")
+                strings += field
+            self.head = join_head(strings)
+        except (TypeError, ValueError) as error:
+            raise RuleBroken(f"start_response: bad status or headers: {error}") from None
+        self.count = len(strings)
+        self.headers = headers
+        return self.write
+
+    def write(self, data: bytes) -> None:
+        """The callable that `start_response` returns: sends at once."""
+        if self.is_over or self.head is None:
+            raise RuleBroken("write called outside of its request")
+        self._send_chunk(_checked(data))
+
+    def send_result(self, result: Any) -> None:
+        """Sends what the application returned."""
+        if type(result) is list or type(result) is tuple:
+            if len(result) == 1:
+                body = result[0]
+                if type(body) is not bytes:
+                    _checked(body)
+                if self.head is not None and not self.is_sent and len(body) <= WHOLE_MAX:
+                    self.slot.send_whole(self.count, self.head, self.started, body)
+                    self.is_sent = self.is_over = True
+                    return
+            elif not self.is_sent and sum(map(len, map(_checked, result))) <= JOIN_MAX:
+                self._send_whole(b"".join(result))
+                return
+        elif isinstance(result, FileWrapper) and self._send_file(result):
+            return
+        self._send_iterable(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the response after an exception."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if self.is_sent:
+            self.slot.send_reason(ABORT, 0, f"application raised {type(error).__name__}")
+        elif isinstance(error, RuleBroken):
+            self.slot.send_reason(FAILED, FLAG_PROTOCOL, str(error))
+        else:
+            self.slot.send_reason(FAILED, 0, f"application raised {type(error).__name__}")
+
+    def _restart(self, exc_info: Any) -> None:
+        if exc_info is None:
+            raise RuleBroken("start_response called twice without exc_info")
+        if self.is_over:
+            raise RuleBroken("start_response called outside of its request")
+        try:
+            if self.is_sent:
+                raise exc_info[1].with_traceback(exc_info[2])
+        finally:
+            exc_info = None  # Otherwise the traceback would hold this frame, and it the traceback.
+
+    def _send_iterable(self, result: Any) -> None:
+        try:
+            chunks = iter(result)
+        except TypeError:
+            raise RuleBroken(f"a {type(result).__name__} was returned, no iterable") from None
+        first = b""
+        for first in chunks:
+            if _checked(first):
+                break
+        if not first and not self.is_sent:
+            self._send_whole(b"")
+            return
+        if not self.is_sent and self._declared_length() == len(first) <= WHOLE_MAX:
+            # Whole already, as a Flask or Django response is. The rest is only run.
+            self._send_whole(first)
+            if any(map(_checked, chunks)):
+                raise RuleBroken("more body than Content-Length")
+            return
+        if first:
+            self._send_chunk(first)
+        for chunk in chunks:
+            if self.slot.is_cancelled():
+                self.slot.send_reason(ABORT, 0, "cancelled")
+                self.is_over = True
+                return
+            if _checked(chunk):
+                self.slot.send_body(chunk)
+        self.is_over = True
+        self.slot.send_end()
+
+    def _send_whole(self, body: bytes) -> None:
+        head = self._head()
+        self.is_sent = self.is_over = True
+        self.slot.send_whole(self.count, head, self.started, body)
+
+    def _send_chunk(self, chunk: bytes) -> None:
+        if self.is_sent:
+            self.slot.send_body(chunk)
+            return
+        head = self._head()
+        self.is_sent = True
+        if len(chunk) <= BODY_FRAME_MAX:
+            self.slot.send_head(self.count, head, self.started, chunk)
+        else:
+            self.slot.send_head(self.count, head, self.started, b"")
+            self.slot.send_body(chunk)
+
+    def _send_file(self, wrapper: FileWrapper) -> bool:
+        """Passes the descriptor if the file is one that the kernel knows as the application does."""
+        file = plain_file(wrapper.filelike)
+        if file is None or self.is_sent:
+            return False
+        try:
+            fd, offset = file.fileno(), file.tell()
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+        except (OSError, ValueError):
+            return False
+        length = self._declared_length()
+        head = self._head()
+        self.is_sent = self.is_over = True
+        wanted = TO_THE_END if length is None else length
+        self.slot.send_file(self.count, head, self.started, fd, offset, wanted)
+        return True
+
+    def _head(self) -> bytes:
+        if self.head is None:
+            raise RuleBroken("start_response was not called")
+        return self.head
+
+    def _declared_length(self) -> Optional[int]:
+        self._head()
+        for name, value in self.headers:
+            if name.lower() == "content-length":
+                return int(value) if value.isascii() and value.isdigit() else None
+        return None
+
+
+def plain_file(filelike: Any) -> Any:
+    """The file object if reading it gives the bytes of its descriptor from its position on: not so
+    for text files, and for `gzip.GzipFile`, which has a `fileno` all the same."""
+    if isinstance(filelike, tempfile._TemporaryFileWrapper):
+        filelike = filelike.file
+    raw = filelike.raw if type(filelike) in (io.BufferedReader, io.BufferedRandom) else filelike
+    return filelike if type(raw) is io.FileIO else None
+
+
+def _checked(chunk: Any) -> bytes:
+    if not isinstance(chunk, bytes):
+        raise RuleBroken(f"the body holds {type(chunk).__name__}, not bytes")
+    return chunk

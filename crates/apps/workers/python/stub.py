@@ -1,0 +1,54 @@
+"""Loads the worker package out of a bundle and runs it: `python3 -c STUB BUNDLE_FD OPTIONS`.
+
+The bundle is a memory file with all modules (see `embed.rs`), read with `pread` because several
+workers may share it. Sources stay reachable for tracebacks through the loader.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+
+
+class Bundle(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    def __init__(self, fd):
+        self.sources, data = {}, b""
+        while True:
+            chunk = os.pread(fd, 1 << 20, len(data))
+            if not chunk:
+                break
+            data += chunk
+        os.close(fd)
+        parts, at = [], 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            parts.append(data[at + 4 : at + 4 + size].decode())
+            at += 4 + size
+        for name, source in zip(parts[::2], parts[1::2]):
+            module = "penstock_worker." + name[:-3]
+            self.sources[module.replace(".__init__", "")] = (name, source)
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.sources:
+            return None
+        origin = "penstock_worker/" + self.sources[name][0]
+        spec = importlib.machinery.ModuleSpec(name, self, origin=origin)
+        if name == "penstock_worker":
+            spec.submodule_search_locations = []
+        return spec
+
+    def get_source(self, name):
+        return self.sources[name][1]
+
+    def get_code(self, name):
+        file, source = self.sources[name]
+        return compile(source, "penstock_worker/" + file, "exec", dont_inherit=True)
+
+    def is_package(self, name):
+        return name == "penstock_worker"
+
+
+sys.meta_path.insert(0, Bundle(int(sys.argv.pop(1))))
+from penstock_worker.boot import main  # noqa: E402
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""Plays the server for the tests: starts real worker processes over socket pairs and reads frames.
+
+Every test module uses `Worker`; `encode_environ` writes the same marshal form as `crates/wire`, which the
+vectors check. Waiting is always a blocking read with a deadline, never a sleep.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+ROOT = Path(__file__).resolve().parents[1]
+VECTORS = ROOT.parents[2] / "wire" / "vectors"
+sys.path.insert(0, str(ROOT))
+
+from penstock_worker import wire  # noqa: E402
+
+DEADLINE = 20.0
+
+ENVIRON = {
+    "REQUEST_METHOD": "GET",
+    "SCRIPT_NAME": "",
+    "PATH_INFO": "/",
+    "QUERY_STRING": "",
+    "SERVER_NAME": "example.com",
+    "SERVER_PORT": "80",
+    "SERVER_PROTOCOL": "HTTP/1.1",
+    "REMOTE_ADDR": "127.0.0.1",
+    "REMOTE_PORT": "40000",
+    "HTTP_HOST": "example.com",
+    "HTTP_USER_AGENT": "test/1.0",
+    "HTTP_ACCEPT": "*/*",
+    "wsgi.url_scheme": "http",
+}
+
+
+def encode_text(text: str) -> bytes:
+    if text.isascii():
+        raw = text.encode()
+        if len(raw) < 256:
+            return b"z" + bytes([len(raw)]) + raw
+        return b"a" + struct.pack("<I", len(raw)) + raw
+    raw = text.encode()
+    return b"u" + struct.pack("<I", len(raw)) + raw
+
+
+def encode_environ(environ: Dict[str, Any]) -> bytes:
+    """The dictionary as `environ.rs` writes it for Python."""
+    out = [b"{"]
+    for key, value in environ.items():
+        out.append(encode_text(key))
+        if isinstance(value, bool):
+            out.append(b"T" if value else b"F")
+        elif isinstance(value, int):
+            out.append(b"i" + struct.pack("<i", value))
+        else:
+            out.append(encode_text(value))
+    return b"".join(out) + b"0"
+
+
+def request(body: bytes = b"", has_file: bool = False, **environ: Any) -> bytes:
+    """A REQUEST frame; keyword arguments change the environ, None removes a key."""
+    merged = {**ENVIRON, **environ}
+    if body:
+        merged.setdefault("CONTENT_LENGTH", str(len(body)))
+    encoded = encode_environ({k: v for k, v in merged.items() if v is not None})
+    length = 4 + len(encoded) + len(body)
+    header = struct.pack("<BBHII", wire.REQUEST, int(has_file), 0, length, len(encoded))
+    return header + encoded + body
+
+
+def cancel(seq: int) -> bytes:
+    return struct.pack("<BBHII", wire.CANCEL, 0, 0, 4, seq)
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    count: int
+    payload: bytes
+    fds: Tuple[int, ...]
+
+
+class Reply(NamedTuple):
+    """A whole response; `frames` are the kinds that it took."""
+
+    status: Optional[str]
+    headers: List[Tuple[str, str]]
+    body: bytes
+    frames: List[int]
+    reason: Optional[str] = None
+    flags: int = 0
+
+    def header(self, name: str) -> Optional[str]:
+        return dict((n.lower(), v) for n, v in self.headers).get(name.lower())
+
+
+class Peer:
+    """The server's end of one socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sock.settimeout(DEADLINE)
+        self.data = b""
+        self.fds: List[int] = []
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def send_fd(self, fd: int) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        self.sock.sendmsg([b"f"], rights)
+
+    def take(self, size: int) -> bytes:
+        while len(self.data) < size:
+            if not self._receive():
+                raise EOFError(f"end of file, {self.data!r} left over")
+        taken, self.data = self.data[:size], self.data[size:]
+        return taken
+
+    def _receive(self) -> bool:
+        data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(64))
+        for _level, _kind, payload in ancillary:
+            fds = array.array("i")
+            fds.frombytes(payload)
+            self.fds += fds
+        self.data += data
+        return bool(data)
+
+    def frame(self) -> Frame:
+        kind, flags, count, length = struct.unpack("<BBHI", self.take(8))
+        payload = self.take(length)
+        fds: Tuple[int, ...] = ()
+        if kind == wire.FILE:
+            fds = (self.fds.pop(0),)
+        return Frame(kind, flags, count, payload, fds)
+
+    def is_closed(self) -> bool:
+        """Waits until the worker closes this socket; False when it says something instead."""
+        return not self.data and not self._receive()
+
+    def reply(self) -> Reply:
+        frame = self.frame()
+        if frame.kind == wire.FAILED:
+            return Reply(None, [], b"", [frame.kind], frame.payload.decode(), frame.flags)
+        assert frame.kind == wire.HEAD, frame
+        head_len = struct.unpack_from("<I", frame.payload, 4)[0]
+        strings = frame.payload[8 : 8 + head_len].decode("latin-1").split("\0")
+        assert len(strings) == frame.count, strings
+        body = frame.payload[8 + head_len :]
+        headers = list(zip(strings[1::2], strings[2::2]))
+        kinds, reason = [frame.kind], None
+        is_over = frame.flags == wire.FLAG_END
+        while not is_over:
+            frame = self.frame()
+            kinds.append(frame.kind)
+            if frame.kind == wire.ABORT:
+                reason, is_over = frame.payload.decode(), True
+                continue
+            body += self._file_part(frame) if frame.kind == wire.FILE else frame.payload
+            is_over = bool(frame.flags & wire.FLAG_END)
+        return Reply(strings[0], headers, body, kinds, reason)
+
+    @staticmethod
+    def _file_part(frame: Frame) -> bytes:
+        offset, length = struct.unpack("<QQ", frame.payload)
+        with open(frame.fds[0], "rb") as file:
+            file.seek(offset)
+            return file.read() if length == wire.TO_THE_END else file.read(length)
+
+
+class Worker:
+    """A real worker process that serves `source` as module `app`."""
+
+    def __init__(
+        self,
+        source: str,
+        entry: str = "app:application",
+        slots: int = 1,
+        command: Optional[List[str]] = None,
+    ) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        Path(self.folder.name, "app.py").write_text(source)
+        pairs = [socket.socketpair() for _ in range(slots + 1)]
+        fds = [theirs.fileno() for _, theirs in pairs]
+        self.control = Peer(pairs[0][0])
+        self.slots = [Peer(ours) for ours, _ in pairs[1:]]
+        self.stderr = tempfile.TemporaryFile()
+        options = ["--control-fd", str(fds[0]), "--slot-fds", ",".join(map(str, fds[1:]))]
+        options += ["--dir", self.folder.name, "--entry", entry]
+        self.process = subprocess.Popen(
+            (command or [sys.executable, "-m", "penstock_worker"]) + options,
+            pass_fds=fds,
+            cwd=ROOT,
+            stderr=self.stderr,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        for _, theirs in pairs:
+            theirs.close()
+
+    def __enter__(self) -> Worker:
+        hello = self.control.frame()
+        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.VERSION)), hello
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in [self.control, *self.slots]:
+            peer.sock.close()
+        try:
+            self.process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            self.stderr.close()
+            self.folder.cleanup()
+
+    def ready(self) -> Worker:
+        frame = self.control.frame()
+        assert frame.kind == wire.READY, frame.payload.decode()
+        return self
+
+    def ask(self, data: bytes, slot: int = 0) -> Reply:
+        self.slots[slot].send(data)
+        return self.slots[slot].reply()
+
+    def log(self) -> str:
+        """What the worker wrote to standard error so far."""
+        size = os.fstat(self.stderr.fileno()).st_size
+        return os.pread(self.stderr.fileno(), size, 0).decode()

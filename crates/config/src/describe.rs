@@ -1,0 +1,162 @@
+//! The option table in words: the reference page and the answer to `config explain`.
+//!
+//! Called by the binary's `config` verb; `docs/configuration.md` is the reference, and a test fails
+//! when it is stale (`PENSTOCK_BLESS=1` writes it anew). What must stay true: everything printed
+//! comes from the table, so that it cannot differ from what the parser does.
+
+use std::fmt::Write as _;
+
+use crate::options::{self, Kind, OPTIONS, Opt, SECTIONS, SectionDoc, Unset};
+
+/// The reference page of every option, in Markdown.
+pub fn reference() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for section in SECTIONS {
+        let _ = write!(page, "\n## `{}`\n\n{}\n\n", section.heading, section.doc);
+        page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
+        for option in options::in_section(section.name).filter(|option| option.is_built()) {
+            let (kind, default) = (cell(&type_of(option)), cell(&default_of(option)));
+            let (key, doc) = (option.key, cell(option.doc));
+            let _ = writeln!(
+                page,
+                "| `{key}` | {kind} | {default} | {doc} Since {}. |",
+                option.since
+            );
+        }
+    }
+    page.push_str("\n## Not built yet\n\nThese keys are decided and refused until they work:\n\n");
+    for option in OPTIONS.iter().filter(|option| !option.is_built()) {
+        let _ = writeln!(page, "- `{}`", option.name());
+    }
+    page
+}
+
+const INTRODUCTION: &str = "# Configuration\n\n\
+Penstock reads one TOML file, `penstock.toml` in the folder where it starts or the one named by `-c`. \
+`penstock check` reads it as a start would and reports everything that is wrong at once, with line and column. \
+Unknown keys are errors. Relative paths start from the folder of the file. \
+Sizes are written `8KiB`, `10MB` or as a number of bytes, durations `500ms`, `10s`, `5m`, `1h` or `1d`, rates `500B/s`.\n\n\
+This page is generated from the table of options that the program itself uses; `penstock config explain KEY` \
+prints a row of it, `penstock config example` a whole file.\n";
+
+/// What one option means, by its key alone (`header_timeout`) or with its section
+/// (`limits.header_timeout`, `apps.NAME.queue.max`); none when there is no such option.
+pub fn explain(key: &str) -> Option<String> {
+    let key = key.trim_matches(['[', ']', ' ']);
+    let named = OPTIONS
+        .iter()
+        .filter(|option| is_named(&option.name(), key))
+        .map(explain_option);
+    let section = SECTIONS
+        .iter()
+        .filter(|section| is_named(section.name, key));
+    let mut answers: Vec<String> = named.chain(section.map(explain_section)).collect();
+    if answers.is_empty() {
+        answers = OPTIONS
+            .iter()
+            .filter(|o| o.key == key)
+            .map(explain_option)
+            .collect();
+    }
+    (!answers.is_empty()).then(|| answers.join("\n"))
+}
+
+/// Whether `written` is the name, with anything where the name says NAME.
+fn is_named(name: &str, written: &str) -> bool {
+    name.split('.').count() == written.split('.').count()
+        && name
+            .split('.')
+            .zip(written.split('.'))
+            .all(|(n, w)| n == w || n == "NAME" && !w.is_empty())
+}
+
+fn explain_option(option: &Opt) -> String {
+    let name = option.name();
+    if !option.is_built() {
+        return format!("{name}\n  Not supported by this version yet.\n");
+    }
+    let (kind, default) = (type_of(option), default_of(option).replace('`', ""));
+    let mut text = format!(
+        "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
+        option.doc
+    );
+    if !option.sample.is_empty() {
+        let _ = writeln!(text, "  example: {} = {}", option.key, option.sample);
+    }
+    let _ = writeln!(text, "  since: {}", option.since);
+    text
+}
+
+fn explain_section(section: &SectionDoc) -> String {
+    let keys: Vec<_> = options::in_section(section.name)
+        .filter(|o| o.is_built())
+        .map(|o| o.key)
+        .collect();
+    format!(
+        "{}\n  {}\n  keys: {}\n",
+        section.heading,
+        section.doc,
+        keys.join(", ")
+    )
+}
+
+/// The type with its unit and range.
+fn type_of(option: &Opt) -> String {
+    let expected = option.kind.expected();
+    match option.kind {
+        Kind::Size(min) if min > 0 => {
+            format!("{expected}; at least {}", crate::units::show_size(min))
+        }
+        Kind::Time(min) if min > 0 => format!("{expected}; not zero"),
+        _ => expected,
+    }
+}
+
+fn default_of(option: &Opt) -> String {
+    match option.default {
+        Unset::Is(value) => format!("`{value}`"),
+        Unset::Means(words) => words.to_owned(),
+        Unset::Required => "required".to_owned(),
+    }
+}
+
+/// A bar would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explains_by_key_by_whole_name_and_by_section() {
+        let rows = [
+            ("limits.header_timeout", "408"),
+            ("header_timeout", "408"),
+            ("apps.NAME.queue.max", "503 at once"),
+            ("apps.guestbook.queue.max", "503 at once"),
+            ("[limits]", "connections"),
+            ("apps.guestbook", "response_timeout"),
+            ("redis", "Not supported"),
+        ];
+        for (key, expected) in rows {
+            let text = explain(key).unwrap();
+            assert!(text.contains(expected), "{key}: {text}");
+        }
+        assert_eq!(explain("nothing_such"), None);
+        assert_eq!(explain(""), None);
+    }
+
+    #[test]
+    fn explains_a_key_of_several_sections_in_each() {
+        let text = explain("threads").unwrap();
+        for name in [
+            "server.threads",
+            "blocking.NAME.threads",
+            "apps.NAME.threads",
+        ] {
+            assert!(text.contains(name), "{name}: {text}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What an application's `entry` says, and whether its file is there.
+//!
+//! Used by `app` for entries of a file and by `resolve` for those of the command line. What must stay
+//! true: the check looks only at files and folders; whether the callable exists is found out by the
+//! interpreter, at boot.
+
+use std::path::{Path, PathBuf};
+
+use crate::disk;
+use crate::error::Problem;
+use crate::model::{App, AppKind};
+
+/// The kind that an entry without a `kind` must mean.
+pub(crate) fn kind_of(entry: &str) -> AppKind {
+    if entry.ends_with(".ru") {
+        AppKind::Rack
+    } else {
+        AppKind::Wsgi
+    }
+}
+
+/// Whether the text follows the grammar of its kind.
+pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
+    match kind {
+        AppKind::Wsgi => split_wsgi(entry).is_some(),
+        AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
+    }
+}
+
+/// Whether the file of a valid entry exists.
+pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
+    let looked_for = match kind {
+        AppKind::Rack => vec![app.dir.join(entry)],
+        AppKind::Wsgi => module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module)),
+    };
+    let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && kind == AppKind::Wsgi;
+    if looked_for.iter().any(is_there) {
+        return Ok(());
+    }
+    // The virtual environment's places come last and would only hide the two that matter.
+    let looked_for = looked_for.into_iter().take(2).collect();
+    Err(Problem::NoSuchEntry {
+        entry: entry.to_owned(),
+        looked_for,
+    })
+}
+
+/// The module and the callable of `package.module:callable` or `package.module:factory()`.
+pub(crate) fn split_wsgi(entry: &str) -> Option<(&str, &str)> {
+    let (module, callable) = entry.split_once(':')?;
+    let name = callable.strip_suffix("()").unwrap_or(callable);
+    let dotted = |text: &str| text.split('.').all(is_identifier);
+    (dotted(module) && dotted(name)).then_some((module, callable))
+}
+
+fn is_identifier(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_alphabetic() || first == '_')
+        && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+/// Where Python would find the module: a file or a package in the folder, in `PYTHONPATH` as the
+/// application's own `env` sets it, or in a virtual environment.
+fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
+    let relative: PathBuf = module.split('.').collect();
+    let mut roots = vec![app.dir.clone()];
+    if let Some(path) = app.env.get("PYTHONPATH") {
+        roots.extend(
+            path.split(':')
+                .filter(|p| !p.is_empty())
+                .map(|p| app.dir.join(p)),
+        );
+    }
+    roots.extend(site_packages(app));
+    roots
+        .iter()
+        .flat_map(|root| {
+            [
+                root.join(&relative).with_extension("py"),
+                root.join(&relative),
+            ]
+        })
+        .collect()
+}
+
+/// The `site-packages` folders of the virtual environments the application may run in.
+fn site_packages(app: &App) -> Vec<PathBuf> {
+    let named = app
+        .interpreter
+        .as_deref()
+        .and_then(Path::parent)
+        .and_then(Path::parent);
+    let nearby = [".venv", "venv"].map(|name| app.dir.join(name));
+    let environments = named.map(Path::to_owned).into_iter().chain(nearby);
+    environments
+        .flat_map(|environment| {
+            let lib = environment.join("lib");
+            let versions = disk::folders_in(&lib);
+            versions
+                .into_iter()
+                .map(move |version| lib.join(version).join("site-packages"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_what_python_could_import() {
+        let rows = [
+            ("guestbook:application", Some(("guestbook", "application"))),
+            (
+                "mysite.wsgi:application",
+                Some(("mysite.wsgi", "application")),
+            ),
+            ("app:create_app()", Some(("app", "create_app()"))),
+            ("app:server.wsgi", Some(("app", "server.wsgi"))),
+            ("app", None),
+            ("app:", None),
+            (":app", None),
+            ("app:2app", None),
+            ("my-app:app", None),
+            ("../app:app", None),
+            ("app..x:app", None),
+            ("app:create_app(1)", None),
+            ("a:b:c", None),
+        ];
+        for (entry, expected) in rows {
+            assert_eq!(split_wsgi(entry), expected, "{entry}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! What can be wrong with a configuration, and how it is told.
+//!
+//! Filled by every reading file of this crate, printed by the binary's `check`, start and reload.
+//! What must stay true: one run reports everything that is wrong, sorted by place, and each message
+//! says what was expected, so that the reader need not look it up.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::values::{HostPattern, ListenAddr, PathPattern};
+
+/// Everything that is wrong with one configuration; never empty.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The errors, sorted by file, line and column.
+    pub errors: Vec<ConfigError>,
+}
+
+impl Report {
+    /// A report of errors in any order.
+    pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
+        errors.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        Self { errors }
+    }
+
+    /// A report of one error that has no place inside a file.
+    pub(crate) fn one(file: impl Into<PathBuf>, what: Problem) -> Self {
+        Self {
+            errors: vec![ConfigError::nowhere(file, what)],
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// One thing that is wrong, and where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfigError {
+    /// The file, or the folder or words on the command line when there is no file.
+    pub file: PathBuf,
+    /// From 1; 0 when the error has no place inside a file.
+    pub line: usize,
+    /// In characters, from 1; 0 when the error has no place inside a file.
+    pub column: usize,
+    /// What is wrong there.
+    pub what: Problem,
+}
+
+impl ConfigError {
+    /// An error about the whole of `file`.
+    pub(crate) fn nowhere(file: impl Into<PathBuf>, what: Problem) -> Self {
+        Self {
+            file: file.into(),
+            line: 0,
+            column: 0,
+            what,
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:{}:", self.line, self.column)?;
+        }
+        write!(f, " {}", self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.what)
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Problem {
+    /// The file could not be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(io::ErrorKind),
+    /// The text is not TOML.
+    #[error("not valid TOML: {0}")]
+    Syntax(String),
+    /// A key that no version knows.
+    #[error("unknown key `{key}` {}{}", In(section), DidYouMean(suggestion))]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// The table it stands in; empty is the top.
+        section: String,
+        /// The nearest key that exists.
+        suggestion: Option<String>,
+    },
+    /// A key, table or value that is decided but not built.
+    #[error("`{0}` is not supported by this version yet")]
+    Unsupported(String),
+    /// A value of another type.
+    #[error("`{key}` must be {expected}, not {found}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// What it should be, in words.
+        expected: String,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A value of the right type that says nothing known.
+    #[error(
+        "`{key}` cannot be {value:?}: expected {expected}{}",
+        DidYouMean(suggestion)
+    )]
+    BadValue {
+        /// The key.
+        key: String,
+        /// The value as written.
+        value: String,
+        /// What was expected, in words.
+        expected: String,
+        /// The nearest word that is allowed.
+        suggestion: Option<String>,
+    },
+    /// A number below or above what makes sense.
+    #[error("`{key}` cannot be {value}: expected {expected}")]
+    OutOfRange {
+        /// The key.
+        key: String,
+        /// The value as written.
+        value: String,
+        /// The range, in words.
+        expected: String,
+    },
+    /// The lower of two bounds is above the upper one.
+    #[error("`{low}` ({low_value}) is above `{high}` ({high_value})")]
+    LowAboveHigh {
+        /// The key of the lower bound.
+        low: &'static str,
+        /// Its value.
+        low_value: u64,
+        /// The key of the upper bound.
+        high: &'static str,
+        /// Its value.
+        high_value: u64,
+    },
+    /// A key that has no default was left out.
+    #[error("`{key}` is missing {}: expected {expected}", In(section))]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// The table it should stand in.
+        section: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// A list that was left empty.
+    #[error("`{key}` needs at least one item: expected {expected}")]
+    EmptyList {
+        /// The key.
+        key: &'static str,
+        /// What an item should be.
+        expected: String,
+    },
+    /// Two listeners that cannot both be bound.
+    #[error("{addr} is already taken by {other}{}", OnLine(*line))]
+    AddressTaken {
+        /// The later one.
+        addr: ListenAddr,
+        /// The earlier one.
+        other: ListenAddr,
+        /// The earlier one's line, 0 when it is not in the file.
+        line: usize,
+    },
+    /// The admin address is also a listener's.
+    #[error(
+        "admin ({admin}) and the listener {listener} are the same address: move one, or set admin = \"off\""
+    )]
+    AdminTaken {
+        /// The admin address.
+        admin: ListenAddr,
+        /// The listener.
+        listener: ListenAddr,
+    },
+    /// A route names an application or pool that does not exist.
+    #[error("there is no {what} `{name}`{}", DidYouMean(suggestion))]
+    UnknownName {
+        /// `app` or `blocking pool`.
+        what: &'static str,
+        /// The name as written.
+        name: String,
+        /// The nearest name that exists.
+        suggestion: Option<String>,
+    },
+    /// A route without files and app.
+    #[error("route {0} has nothing to do: give it `files`, `app`, or both")]
+    EmptyRoute(PathPattern),
+    /// A site without a route.
+    #[error("a site needs at least one [[sites.routes]]")]
+    EmptySite,
+    /// Two routes of one site with the same path.
+    #[error("route {path} can never match: the site has the same path{}", OnLine(*line))]
+    RouteTwice {
+        /// The path of both.
+        path: PathPattern,
+        /// The earlier one's line.
+        line: usize,
+    },
+    /// A route behind a wider one that answers everything.
+    #[error("route {path} can never match: {wider}{} answers first; put this one before it", OnLine(*line))]
+    RouteShadowed {
+        /// The later path.
+        path: PathPattern,
+        /// The earlier, wider path.
+        wider: PathPattern,
+        /// The earlier one's line.
+        line: usize,
+    },
+    /// A host that is named twice.
+    #[error("host {host} is already taken by the site{}", OnLine(*line))]
+    HostTwice {
+        /// The host.
+        host: HostPattern,
+        /// Where it was named first.
+        line: usize,
+    },
+    /// Two sites without hosts.
+    #[error("only one site can answer for any host: the one{} does; give this one `hosts`", OnLine(*line))]
+    AnyHostTwice {
+        /// The earlier site's line.
+        line: usize,
+    },
+    /// A folder or file that does not exist, or cannot be looked at.
+    #[error("`{key}`: {} {}", path.display(), Reason(*reason))]
+    NoSuchPath {
+        /// The key that names it.
+        key: &'static str,
+        /// The absolute path.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::ErrorKind,
+    },
+    /// A file where a folder should be.
+    #[error("`{key}`: {} is not a folder", path.display())]
+    NotAFolder {
+        /// The key that names it.
+        key: &'static str,
+        /// The absolute path.
+        path: PathBuf,
+    },
+    /// An application's module or rackup file does not exist.
+    #[error("entry `{entry}` was not found: looked for {}", Paths(looked_for))]
+    NoSuchEntry {
+        /// The entry as written.
+        entry: String,
+        /// The absolute paths that were tried.
+        looked_for: Vec<PathBuf>,
+    },
+    /// An application's kind or entry was left out, and its folder does not tell.
+    #[error("app `{app}`: no application was recognised in {}: set `kind` and `entry`", dir.display())]
+    NotRecognised {
+        /// The application.
+        app: String,
+        /// Its folder.
+        dir: PathBuf,
+    },
+    /// A folder or module whose application speaks ASGI.
+    #[error("{} holds an ASGI application, and kind \"asgi\" is not supported by this version yet", .0.display())]
+    AsgiFound(PathBuf),
+    /// A module of the command line without an application in it.
+    #[error("has no `application`, `app` or `create_app` at its top level: say module:callable")]
+    NoCallable,
+    /// Several applications, and no site that says which answers what.
+    #[error("{} applications ({}) and no [[sites]]: say which one answers which path", .0.len(), .0.join(", "))]
+    SitesNeeded(Vec<String>),
+    /// Neither an application nor a site.
+    #[error("nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table")]
+    NothingConfigured,
+    /// A folder in which nothing was recognised.
+    #[error("nothing to serve was recognised here; looked for {}", .0.join(", "))]
+    NothingDetected(Vec<&'static str>),
+    /// The TARGET of the command line is neither a folder, a file nor a module.
+    #[error("is neither a folder, a FILE.toml, a .ru or .py file, nor module:callable{}", Reached(*.0))]
+    BadTarget(Option<io::ErrorKind>),
+    /// TARGET and -c were both given.
+    #[error("a TARGET and -c FILE exclude each other: the file already says what to serve")]
+    TargetAndFile,
+}
+
+/// ` in [section]`, or at the top.
+struct In<'a>(&'a str);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("at the top level"),
+            section => write!(f, "in [{section}]"),
+        }
+    }
+}
+
+/// `; did you mean ...?`, or nothing.
+struct DidYouMean<'a>(&'a Option<String>);
+
+impl fmt::Display for DidYouMean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(word) => write!(f, "; did you mean `{word}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// ` on line N`, or nothing.
+struct OnLine(usize);
+
+impl fmt::Display for OnLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            line => write!(f, " on line {line}"),
+        }
+    }
+}
+
+/// Why a path cannot be used.
+struct Reason(io::ErrorKind);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            io::ErrorKind::NotFound => f.write_str("does not exist"),
+            other => write!(f, "cannot be read: {other}"),
+        }
+    }
+}
+
+/// ` (permission denied)` and the like, when there is more to say than that it does not exist.
+struct Reached(Option<io::ErrorKind>);
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None | Some(io::ErrorKind::NotFound) => Ok(()),
+            Some(kind) => write!(f, " ({kind})"),
+        }
+    }
+}
+
+/// Paths in a row.
+struct Paths<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Paths<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, path) in self.0.iter().enumerate() {
+            let before = if index == 0 { "" } else { ", " };
+            write!(f, "{before}{}", path.display())?;
+        }
+        Ok(())
+    }
+}

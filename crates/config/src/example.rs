@@ -1,0 +1,87 @@
+//! A whole example file, made from the option table.
+//!
+//! Called by the binary's `config example`. What must stay true, and is tested: it parses in a
+//! folder that has the application and the files it names, and it mentions every built option.
+
+use std::fmt::Write as _;
+
+use crate::options::{self, Kind, Opt, SECTIONS, Unset};
+
+/// A commented example of a whole file: what is a default stands behind `#`.
+pub fn example() -> String {
+    let mut file = INTRODUCTION.to_owned();
+    for section in SECTIONS.iter().filter(|section| !section.sample.is_empty()) {
+        let _ = write!(file, "\n{}\n{}\n", comment(section.doc), section.sample);
+        for option in options::in_section(section.name).filter(|option| option.is_built()) {
+            if !matches!(option.kind, Kind::List(_) | Kind::Named(_)) {
+                write_option(&mut file, option);
+            }
+        }
+    }
+    file
+}
+
+const INTRODUCTION: &str = "\
+# An example of penstock.toml with every option. Lines behind `#` say the default, or what could stand
+# there; the others are what a small site sets. Relative paths start from this file's folder.
+";
+
+fn write_option(file: &mut String, option: &Opt) {
+    let is_set = SET.contains(&(option.section, option.key));
+    let (mark, value) = match option.default {
+        _ if is_set => ("", option.sample),
+        Unset::Is(value) if value != "{}" => ("# ", value),
+        _ => ("# ", option.sample),
+    };
+    let default = match option.default {
+        Unset::Means(words) => format!(" Default: {words}."),
+        Unset::Is(value) if mark.is_empty() => format!(" Default: {value}."),
+        _ => String::new(),
+    };
+    let _ = writeln!(file, "{}", comment(&format!("{}{default}", option.doc)));
+    if let Some(inner) = inner_keys(option) {
+        let _ = writeln!(file, "{}", comment(&inner));
+    }
+    let _ = writeln!(file, "{mark}{} = {value}", option.key);
+}
+
+/// The keys of a table that is written inline.
+fn inner_keys(option: &Opt) -> Option<String> {
+    let (Kind::Table(section) | Kind::CountOrTable(_, _, section) | Kind::TextOrTable(_, section)) =
+        option.kind
+    else {
+        return None;
+    };
+    let keys = options::in_section(section).map(|inner| match inner.default {
+        Unset::Is(value) => format!("{} = {value}", inner.key),
+        _ => inner.key.to_owned(),
+    });
+    Some(format!("Keys: {}.", keys.collect::<Vec<_>>().join(", ")))
+}
+
+/// Text behind `#`, in lines that fit a terminal.
+fn comment(text: &str) -> String {
+    let mut lines = vec!["#".to_owned()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].len() + word.len() >= 100 {
+            lines.push("#".to_owned());
+        }
+        let last = lines.len() - 1;
+        lines[last].push(' ');
+        lines[last].push_str(word);
+    }
+    lines.join("\n")
+}
+
+/// What a small site would set.
+const SET: [(&str, &str); 8] = [
+    ("server", "listen"),
+    ("apps.NAME", "dir"),
+    ("apps.NAME", "kind"),
+    ("apps.NAME", "entry"),
+    ("apps.NAME", "processes"),
+    ("sites.routes", "path"),
+    ("sites.routes", "files"),
+    ("sites.routes", "app"),
+];

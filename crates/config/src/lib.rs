@@ -1,0 +1,46 @@
+//! Configuration: text in, checked values out.
+//!
+//! The only crate that knows TOML, the environment's defaults (cores, temporary folder) and how a
+//! folder without a configuration file is recognised. The binary calls [`resolve`] once at start and
+//! [`load`] on reload and `check`; everything else in the house sees only the values of [`Config`].
+//! What must stay true: nothing is accepted by halves. Either every key was known, of the right
+//! type, in range and consistent with the others, or a [`Report`] names all that is wrong, each with
+//! its line and column. Not here: whether an interpreter exists or a port is free.
+
+mod app;
+mod describe;
+mod detect;
+mod disk;
+mod entry;
+mod error;
+mod example;
+mod model;
+mod options;
+mod parse;
+mod place;
+mod resolve;
+mod route;
+mod schema;
+mod section;
+mod server;
+mod site;
+mod suggest;
+#[cfg(test)]
+mod testing;
+mod units;
+mod values;
+
+pub use describe::{explain, reference};
+pub use error::{ConfigError, Problem, Report};
+pub use example::example;
+pub use model::{
+    AccessLog, App, AppKind, BlockingPool, Config, Files, Limits, LogFormat, LogTarget, Processes,
+    Route, Server, Site,
+};
+pub use parse::{load, parse};
+pub use resolve::{AdminChoice, Invocation, resolve};
+pub use schema::schema;
+pub use values::{BadListenAddr, HostPattern, ListenAddr, PathPattern, TryPattern};
+
+/// The name of the file that is looked for in a folder.
+pub const FILE_NAME: &str = "penstock.toml";

@@ -1,0 +1,307 @@
+//! The checked values: what the rest of the house sees of a configuration.
+//!
+//! Made by `parse` (from a file) and `resolve` (from a folder or the command line); read by the
+//! wiring of the rooms. What must stay true: every path is absolute, every name that is referred to
+//! exists, every number is in its range, and `Default` of a type is what an empty table gives.
+//! Everything compares, because a reload restarts only the applications that differ.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::values::{HostPattern, ListenAddr, PathPattern, TryPattern};
+
+/// A whole configuration, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The file it was read from, none when it was detected.
+    pub path: Option<PathBuf>,
+    /// The absolute folder against which relative paths were resolved.
+    pub base: PathBuf,
+    /// Listeners, loops, admin, access log.
+    pub server: Server,
+    /// Bounds on what clients may ask for.
+    pub limits: Limits,
+    /// Pools for blocking work by name; `default` is always there.
+    pub blocking: BTreeMap<String, BlockingPool>,
+    /// Applications by name.
+    pub apps: BTreeMap<String, App>,
+    /// Sites in the order of the file; at least one.
+    pub sites: Vec<Site>,
+}
+
+/// The `[server]` table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Where clients connect; no two overlap.
+    pub listen: Vec<ListenAddr>,
+    /// Number of event loops, at least one.
+    pub threads: usize,
+    /// Where the status page and the admin API listen; none is off.
+    pub admin: Option<ListenAddr>,
+    /// Where requests are logged; none is off.
+    pub access_log: Option<AccessLog>,
+    /// How long a shutdown waits for requests in progress.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: vec![ListenAddr::loopback(8080)],
+            threads: cores(),
+            admin: Some(ListenAddr::loopback(8090)),
+            access_log: None,
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Where and how requests are logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessLog {
+    /// Where the lines go.
+    pub path: LogTarget,
+    /// What a line looks like.
+    pub format: LogFormat,
+}
+
+/// A place for log lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogTarget {
+    /// An absolute file path, appended to.
+    File(PathBuf),
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The form of an access log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// The combined log format of the Apache server.
+    #[default]
+    Combined,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The `[limits]` table: every bound on a client has a name here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Client connections open at once.
+    pub connections: usize,
+    /// Bytes of a request line's target (414 above; RFC 9110 §15.5.15).
+    pub target_bytes: usize,
+    /// Bytes of a whole request head (431 above; RFC 6585 §5).
+    pub header_bytes: usize,
+    /// Number of header fields (431 above).
+    pub headers: usize,
+    /// Bytes of a request body (413 above; RFC 9110 §15.5.14).
+    pub body_bytes: u64,
+    /// Absolute time for a whole head to arrive (408 after; RFC 9110 §15.5.9).
+    pub header_timeout: Duration,
+    /// Time between two requests on one connection.
+    pub idle_timeout: Duration,
+    /// Time in which nothing at all arrives, or is taken, in a body.
+    pub body_stall: Duration,
+    /// Least bytes a second in a body after the grace; zero is no minimum.
+    pub body_rate_min: u64,
+    /// How long a body may be slower than `body_rate_min`.
+    pub body_rate_grace: Duration,
+    /// Request bodies above this go to an unlinked temporary file.
+    pub body_memory: usize,
+    /// Bytes of an answer kept in memory for a slow client; the rest goes to a file.
+    pub response_memory: usize,
+    /// Bytes of an answer kept in that file before the worker has to wait.
+    pub response_spool: u64,
+    /// The absolute folder of the temporary files.
+    pub temp_dir: PathBuf,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 100_000,
+            target_bytes: 8 << 10,
+            header_bytes: 32 << 10,
+            headers: 100,
+            body_bytes: 1 << 30,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_stall: Duration::from_secs(30),
+            body_rate_min: 500,
+            body_rate_grace: Duration::from_secs(10),
+            body_memory: 64 << 10,
+            response_memory: 64 << 10,
+            response_spool: 1 << 30,
+            temp_dir: std::env::temp_dir(),
+        }
+    }
+}
+
+/// A pool of threads for work that would block a loop: `[blocking.NAME]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockingPool {
+    /// Number of threads, at least one.
+    pub threads: usize,
+    /// Jobs that may wait for a thread; one more is refused.
+    pub max_queue: usize,
+}
+
+impl Default for BlockingPool {
+    fn default() -> Self {
+        Self {
+            threads: 32,
+            max_queue: 65_536,
+        }
+    }
+}
+
+/// An application: `[apps.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct App {
+    /// Its name, unique.
+    pub name: String,
+    /// The absolute folder it runs in.
+    pub dir: PathBuf,
+    /// How it is spoken to.
+    pub kind: AppKind,
+    /// `module:callable`, `module:factory()` or a `.ru` file inside `dir`.
+    pub entry: String,
+    /// The interpreter: an absolute path, or a bare name to be looked up in `PATH`; none is to be
+    /// found by the one that starts it.
+    pub interpreter: Option<PathBuf>,
+    /// How many worker processes.
+    pub processes: Processes,
+    /// Threads in each of them, at least one.
+    pub threads: usize,
+    /// Requests that may wait for a slot; one more is answered 503.
+    pub queue_max: usize,
+    /// How long a request may wait for a slot (503 after).
+    pub queue_timeout: Duration,
+    /// How long a worker may take to answer (504 after).
+    pub response_timeout: Duration,
+    /// How long a worker may take to become ready.
+    pub boot_timeout: Duration,
+    /// Variables added to the environment of its workers.
+    pub env: BTreeMap<String, String>,
+}
+
+impl App {
+    /// An application with every default.
+    pub fn new(name: &str, dir: PathBuf, kind: AppKind, entry: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            dir,
+            kind,
+            entry: entry.to_owned(),
+            interpreter: None,
+            processes: Processes::default(),
+            threads: 1,
+            queue_max: 1000,
+            queue_timeout: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(60),
+            boot_timeout: Duration::from_secs(60),
+            env: BTreeMap::new(),
+        }
+    }
+}
+
+/// How an application is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AppKind {
+    /// Python, PEP 3333.
+    Wsgi,
+    /// Ruby, the Rack specification.
+    Rack,
+}
+
+impl AppKind {
+    /// The word used for it in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Wsgi => "wsgi",
+            Self::Rack => "rack",
+        }
+    }
+}
+
+impl std::fmt::Display for AppKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Bounds on the number of worker processes: `1 <= min <= max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processes {
+    /// Kept for ever.
+    pub min: usize,
+    /// Never exceeded.
+    pub max: usize,
+}
+
+impl Processes {
+    /// Exactly `count` processes.
+    pub fn exactly(count: usize) -> Self {
+        Self {
+            min: count,
+            max: count,
+        }
+    }
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self::exactly(cores())
+    }
+}
+
+/// One site: `[[sites]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// The hosts it answers for; empty is any host that no other site names.
+    pub hosts: Vec<HostPattern>,
+    /// Tried in order, the first match answers.
+    pub routes: Vec<Route>,
+}
+
+/// One route of a site; it has files, an app, or both (files first).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The paths it is for.
+    pub path: PathPattern,
+    /// Files to look for first.
+    pub files: Option<Files>,
+    /// The name of the application that answers what no file did.
+    pub app: Option<String>,
+}
+
+/// A folder of static files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    /// The absolute folder; nothing outside it is served.
+    pub root: PathBuf,
+    /// What to look for, in order.
+    pub try_: Vec<TryPattern>,
+    /// The name of the blocking pool that reads them.
+    pub blocking: String,
+}
+
+impl Files {
+    /// The files below `root` with every default.
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            try_: TryPattern::defaults(),
+            blocking: "default".to_owned(),
+        }
+    }
+}
+
+/// Number of cores this process may use, at least one.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}

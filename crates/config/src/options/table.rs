@@ -1,0 +1,240 @@
+//! The rows of the option table, in the order in which the reference and the example print them.
+//!
+//! Data only; `options` says what the columns mean and what is tested about them. Adding an option
+//! is one row here, one line in the reader of its section and one field in `model`.
+
+use super::Kind::*;
+use super::Unset::{Is, Means, Required};
+use super::{Opt, PLANNED, SectionDoc};
+
+/// Every table of the file.
+pub(crate) const SECTIONS: &[SectionDoc] = &[
+    SectionDoc {
+        name: "server",
+        heading: "[server]",
+        sample: "[server]",
+        doc: "Listeners, event loops, the admin address and the access log.",
+    },
+    SectionDoc {
+        name: "server.access_log",
+        heading: "access_log = { ... } in [server]",
+        sample: "",
+        doc: "Where requests are logged and what a line looks like.",
+    },
+    SectionDoc {
+        name: "limits",
+        heading: "[limits]",
+        sample: "[limits]",
+        doc: "Every bound on what a client may send, hold or take; the status page shows use against bound.",
+    },
+    SectionDoc {
+        name: "blocking.NAME",
+        heading: "[blocking.NAME]",
+        sample: "[blocking.default]",
+        doc: "Pools of threads for work that would block an event loop, such as reading cold files; \
+              give each disk its own so that a slow one does not hold up the others. `default` is always there.",
+    },
+    SectionDoc {
+        name: "apps.NAME",
+        heading: "[apps.NAME]",
+        sample: "[apps.hello]",
+        doc: "An application and its workers.",
+    },
+    SectionDoc {
+        name: "apps.NAME.processes",
+        heading: "processes = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "Bounds on the number of worker processes.",
+    },
+    SectionDoc {
+        name: "apps.NAME.queue",
+        heading: "queue = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "How many requests may wait for a free worker, and how long.",
+    },
+    SectionDoc {
+        name: "sites",
+        heading: "[[sites]]",
+        sample: "[[sites]]",
+        doc: "One site. Without any, the only application answers every host and path, after the files of \
+              `public/` in its folder if there is one.",
+    },
+    SectionDoc {
+        name: "sites.routes",
+        heading: "[[sites.routes]]",
+        sample: "[[sites.routes]]",
+        doc: "One route of the site above it. Routes are tried in order; files come before the app, and what \
+              no file answers falls through to it.",
+    },
+    SectionDoc {
+        name: "sites.routes.files",
+        heading: "files = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "A folder of static files.",
+    },
+];
+
+/// Every option.
+#[rustfmt::skip]
+pub(crate) const OPTIONS: &[Opt] = &[
+    row("", "server", Table("server"), Means("every default"), "", "Listeners, loops, admin, access log."),
+    row("", "limits", Table("limits"), Means("every default"), "", "Bounds on clients."),
+    row("", "blocking", Named("blocking.NAME"), Means("the pool `default`"), "", "Pools for blocking work."),
+    row("", "apps", Named("apps.NAME"), Means("none"), "", "Applications."),
+    row("", "sites", List("sites"), Means("one site for the only application"), "", "Sites."),
+    planned("", "upstreams"),
+    planned("", "caches"),
+    planned("", "streams"),
+
+    row("server", "listen", Texts(ADDRESS), Is(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
+        "Addresses that clients connect to; port 0 takes a free one and prints it."),
+    row("server", "threads", Count(1, 1024), Means("number of cores"), "2",
+        "Number of event loops."),
+    row("server", "admin", Text(ADDRESS_OR_OFF), Is(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
+        "Address of the status page, metrics and the admin API, or \"off\"."),
+    row("server", "access_log", TextOrTable("\"off\", \"stdout\", \"stderr\" or a path", "server.access_log"),
+        Is(r#""off""#), r#"{ path = "logs/access.log", format = "combined" }"#,
+        "Where every request is logged; a text alone is the path, in the combined format."),
+    row("server", "shutdown_timeout", Time(0), Is(r#""30s""#), r#""30s""#,
+        "How long a stop waits for requests in progress."),
+    planned("server", "redis"),
+
+    row("server.access_log", "path", Text("a path, \"stdout\" or \"stderr\""), Required, r#""logs/access.log""#,
+        "File that lines are appended to."),
+    row("server.access_log", "format", OneOf(&["combined", "json", "off"]), Is(r#""combined""#), r#""combined""#,
+        "The form of a line; off writes none."),
+
+    row("limits", "connections", Count(1, 10_000_000), Is("100000"), "100000",
+        "Client connections open at once."),
+    row("limits", "target_bytes", Size(64), Is(r#""8KiB""#), r#""8KiB""#,
+        "Longest target of a request line; above it the answer is 414."),
+    row("limits", "header_bytes", Size(256), Is(r#""32KiB""#), r#""32KiB""#,
+        "Longest request head, request line included; above it the answer is 431."),
+    row("limits", "headers", Count(1, 10_000), Is("100"), "100",
+        "Most header fields in a request; above it the answer is 431."),
+    row("limits", "body_bytes", Size(1), Is(r#""1GiB""#), r#""1GiB""#,
+        "Longest request body; above it the answer is 413."),
+    row("limits", "header_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
+        "Time for a whole request head to arrive, however it trickles in; after it the answer is 408."),
+    row("limits", "idle_timeout", Time(1), Is(r#""75s""#), r#""75s""#,
+        "How long a connection may stay open between two requests."),
+    row("limits", "body_stall", Time(1), Is(r#""30s""#), r#""30s""#,
+        "How long nothing at all may arrive of a request body, or be taken of a response, before the connection is cut."),
+    row("limits", "body_rate_min", Rate, Is(r#""500B/s""#), r#""500B/s""#,
+        "Least rate of a request body or of a response being taken, after `body_rate_grace`; 0B/s is no minimum."),
+    row("limits", "body_rate_grace", Time(0), Is(r#""10s""#), r#""10s""#,
+        "How long a body may be slower than `body_rate_min`."),
+    row("limits", "body_memory", Size(0), Is(r#""64KiB""#), r#""64KiB""#,
+        "Request bodies above this go to an unlinked temporary file."),
+    row("limits", "response_memory", Size(1), Is(r#""64KiB""#), r#""64KiB""#,
+        "How much of an answer is kept in memory for a slow client; the rest goes to a temporary file."),
+    row("limits", "response_spool", Size(1), Is(r#""1GiB""#), r#""1GiB""#,
+        "How large that file may grow before the worker has to wait for the client."),
+    row("limits", "temp_dir", Path, Means("the system's temporary folder"), r#""/tmp""#,
+        "Folder of the temporary files."),
+
+    row("blocking.NAME", "threads", Count(1, 4096), Is("32"), "32",
+        "Number of threads."),
+    row("blocking.NAME", "max_queue", Count(1, 100_000_000), Is("65536"), "65536",
+        "Jobs that may wait for a thread; one more is an error that names the pool, and 503."),
+
+    row("apps.NAME", "dir", Path, Means("the folder of the file"), r#"".""#,
+        "Folder the workers run in."),
+    row("apps.NAME", "kind", OneOf(&["wsgi", "rack"]), Means("detected"), r#""wsgi""#,
+        "The interface of the application."),
+    row("apps.NAME", "entry", Text(ENTRY), Means("detected"), r#""app:application""#,
+        "What to load: `module:callable` or `module:factory()` for wsgi, a rackup file for rack."),
+    row("apps.NAME", "interpreter", Text("a path or a command name"),
+        Means("the virtual environment's in `dir`, else `python3` or `ruby`"), r#""python3""#,
+        "What runs the workers; a name without a slash is looked up in PATH."),
+    row("apps.NAME", "processes", CountOrTable(1, 1024, "apps.NAME.processes"), Means("number of cores"),
+        "{ min = 1, max = 4 }", "Number of worker processes, or bounds on it."),
+    row("apps.NAME", "threads", Count(1, 1024), Is("1"), "1",
+        "Threads in each worker process, each with one request at a time."),
+    row("apps.NAME", "queue", Table("apps.NAME.queue"), Means("every default"),
+        r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
+    row("apps.NAME", "response_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
+        "How long a worker may take to answer; after it the answer is 504."),
+    row("apps.NAME", "boot_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
+        "How long a worker may take to load the application."),
+    row("apps.NAME", "env", Map, Is("{}"), r#"{ GREETING = "hello" }"#,
+        "Variables added to the workers' environment."),
+    planned("apps.NAME", "memory_max"),
+    planned("apps.NAME", "requests_max"),
+    planned("apps.NAME", "age_max"),
+    planned("apps.NAME", "async"),
+    planned("apps.NAME", "command"),
+
+    row("apps.NAME.processes", "min", Count(1, 1024), Is("1"), "1",
+        "Processes kept for ever."),
+    row("apps.NAME.processes", "max", Count(1, 1024), Means("number of cores, or `min` if that is more"), "4",
+        "Processes never exceeded."),
+
+    row("apps.NAME.queue", "max", Count(0, 10_000_000), Is("1000"), "1000",
+        "Requests that may wait; one more is answered 503 at once."),
+    row("apps.NAME.queue", "timeout", Time(1), Is(r#""30s""#), r#""30s""#,
+        "How long a request may wait; after it the answer is 503."),
+
+    row("sites", "hosts", Texts(HOST), Means("any host that no other site names"), r#"["example.com", "*.example.com"]"#,
+        "Hosts the site answers for."),
+    row("sites", "routes", List("sites.routes"), Required, "",
+        "Routes, tried in order."),
+
+    row("sites.routes", "path", Text(PATH), Is(r#""/*""#), r#""/*""#,
+        "The path it is for, or every path below one when it ends in `/*`."),
+    row("sites.routes", "files", Table("sites.routes.files"), Means("no files"), r#"{ root = "public" }"#,
+        "Files to look for first."),
+    row("sites.routes", "app", Text("the name of an [apps.NAME] table"), Means("no app"), r#""hello""#,
+        "Application that answers what no file did."),
+    planned("sites.routes", "upstream"),
+    planned("sites.routes", "cache"),
+
+    row("sites.routes.files", "root", Path, Required, r#""public""#,
+        "Folder of the files; nothing outside it is served."),
+    row("sites.routes.files", "try", Texts(TRY), Is(r#"["{path}", "{path}/index.html"]"#),
+        r#"["{path}", "{path}/index.html", "{path}.html"]"#,
+        "Places to look in, in order; one without `{path}` is the same file for every path."),
+    row("sites.routes.files", "blocking", Text("the name of a [blocking.NAME] table"), Is(r#""default""#), r#""default""#,
+        "Pool that reads the files."),
+];
+
+const V1: &str = "0.1";
+const ADDRESS: &str = crate::ListenAddr::EXPECTED;
+const ADDRESS_OR_OFF: &str =
+    "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
+const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru file";
+const HOST: &str = "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
+const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";
+
+const fn row(
+    section: &'static str,
+    key: &'static str,
+    kind: super::Kind,
+    default: super::Unset,
+    sample: &'static str,
+    doc: &'static str,
+) -> Opt {
+    Opt {
+        section,
+        key,
+        kind,
+        default,
+        sample,
+        doc,
+        since: V1,
+    }
+}
+
+const fn planned(section: &'static str, key: &'static str) -> Opt {
+    let (kind, default) = (Map, Means("nothing"));
+    Opt {
+        section,
+        key,
+        kind,
+        default,
+        sample: "",
+        doc: "Not built yet.",
+        since: PLANNED,
+    }
+}

@@ -1,0 +1,749 @@
+//! What a text gives: values, or every error with its place.
+//!
+//! Tables of texts against the lines of the report; the folder of the test is left out of them.
+
+use std::time::Duration;
+
+use super::*;
+use crate::model::*;
+use crate::testing::Folder;
+use crate::{HostPattern, ListenAddr, PathPattern, TryPattern};
+
+fn check(folder: &Folder, text: &str) -> Result<Config, Report> {
+    parse(text, &folder.join("penstock.toml"))
+}
+
+fn accept(folder: &Folder, text: &str) -> Config {
+    check(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
+}
+
+/// Rows of: name, text, lines of the report.
+fn check_errors(rows: &[(&str, &str, &[&str])]) {
+    let folder = Folder::site();
+    for (name, text, expected) in rows {
+        let report = check(&folder, text).err();
+        let lines = report
+            .map(|report| folder.lines(&report))
+            .unwrap_or_default();
+        assert_eq!(lines, *expected, "{name}");
+    }
+}
+
+const APP: &str = "[apps.a]\ndir = \".\"\n";
+
+#[test]
+fn gives_every_default_for_a_file_with_one_application() {
+    let folder = Folder::site();
+    let config = accept(&folder, APP);
+    assert_eq!(config.server, Server::default());
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(
+        config.blocking.get("default"),
+        Some(&BlockingPool::default())
+    );
+    assert_eq!(config.base, folder.path());
+    assert_eq!(config.path, Some(folder.join("penstock.toml")));
+    let app = App::new(
+        "a",
+        folder.path().to_owned(),
+        AppKind::Wsgi,
+        "app:application",
+    );
+    assert_eq!(config.apps["a"], app);
+    let files = Some(Files::new(folder.join("public")));
+    let route = Route {
+        path: PathPattern::any(),
+        files,
+        app: Some("a".to_owned()),
+    };
+    assert_eq!(
+        config.sites,
+        [Site {
+            hosts: vec![],
+            routes: vec![route]
+        }]
+    );
+}
+
+#[test]
+fn leaves_public_out_when_the_folder_has_none() {
+    let folder = Folder::with(&[("config.ru", "")]);
+    let config = accept(&folder, "[apps.a]\n");
+    assert_eq!(config.apps["a"].kind, AppKind::Rack);
+    assert_eq!(config.sites[0].routes[0].files, None);
+}
+
+/// The text of the design, without what is not built.
+const WHOLE: &str = r#"
+[server]
+listen = ["127.0.0.1:8080", "unix:/run/penstock/http.sock"]
+threads = 2
+admin = "127.0.0.1:8090"                 # status page
+access_log = { path = "logs/access.log", format = "combined" }
+shutdown_timeout = "20s"
+
+[limits]
+connections = 100000
+target_bytes = "8KiB"
+header_bytes = "32KiB"
+headers = 100
+body_bytes = "1GiB"
+header_timeout = "10s"
+idle_timeout = "75s"
+body_stall = "30s"
+body_rate_min = "500B/s"
+body_rate_grace = "10s"
+body_memory = "64KiB"
+response_memory = "64KiB"
+response_spool = "1GiB"
+temp_dir = "."
+
+[blocking.default]
+threads = 32
+max_queue = 65536
+
+[apps.guestbook]
+dir = "."
+kind = "wsgi"
+entry = "app:application"
+interpreter = ".venv/bin/python"
+processes = { min = 1, max = 4 }
+threads = 1
+queue = { max = 1000, timeout = "30s" }
+response_timeout = "60s"
+boot_timeout = "1m"
+env = { GREETING = "hello" }
+
+[[sites]]
+hosts = ["example.com", "*.example.com"]
+[[sites.routes]]
+path = "/assets/*"
+files = { root = "public", blocking = "default" }
+[[sites.routes]]
+path = "/*"
+files = { root = "public", try = ["{path}", "{path}/index.html", "{path}.html"] }
+app = "guestbook"
+"#;
+
+#[test]
+fn reads_every_table() {
+    let folder = Folder::site();
+    let config = accept(&folder, WHOLE);
+    let unix = ListenAddr::Unix("/run/penstock/http.sock".into());
+    assert_eq!(config.server.listen, [ListenAddr::loopback(8080), unix]);
+    assert_eq!(config.server.threads, 2);
+    assert_eq!(config.server.shutdown_timeout, Duration::from_secs(20));
+    let path = LogTarget::File(folder.join("logs/access.log"));
+    assert_eq!(
+        config.server.access_log,
+        Some(AccessLog {
+            path,
+            format: LogFormat::Combined
+        })
+    );
+    let temp_dir = folder.path().to_owned();
+    assert_eq!(
+        config.limits,
+        Limits {
+            temp_dir,
+            ..Limits::default()
+        }
+    );
+    let app = &config.apps["guestbook"];
+    assert_eq!(app.processes, Processes { min: 1, max: 4 });
+    assert_eq!(app.interpreter, Some(folder.join(".venv/bin/python")));
+    assert_eq!(app.env["GREETING"], "hello");
+    let site = &config.sites[0];
+    assert_eq!(site.hosts[1], HostPattern::Below(".example.com".to_owned()));
+    assert_eq!(
+        site.routes[0].path,
+        PathPattern::Prefix("/assets/".to_owned())
+    );
+    assert_eq!(site.routes[0].app, None);
+    let tries = &site.routes[1].files.as_ref().unwrap().try_;
+    assert_eq!(
+        tries
+            .iter()
+            .map(TryPattern::to_string)
+            .collect::<Vec<_>>()
+            .join(" "),
+        "{path} {path}/index.html {path}.html"
+    );
+}
+
+#[test]
+fn reads_the_short_forms() {
+    let folder = Folder::site();
+    let server = |text: &str| accept(&folder, &format!("{APP}[server]\n{text}\n")).server;
+    let log = |path| {
+        Some(AccessLog {
+            path,
+            format: LogFormat::Combined,
+        })
+    };
+    assert_eq!(server("access_log = \"off\"").access_log, None);
+    assert_eq!(server("access_log = { format = \"off\" }").access_log, None);
+    assert_eq!(
+        server("access_log = \"stdout\"").access_log,
+        log(LogTarget::Stdout)
+    );
+    let json = server("access_log = { path = \"stderr\", format = \"json\" }").access_log;
+    assert_eq!(
+        json,
+        Some(AccessLog {
+            path: LogTarget::Stderr,
+            format: LogFormat::Json
+        })
+    );
+    assert_eq!(server("admin = \"off\"").admin, None);
+    let app = |text: &str| accept(&folder, &format!("{APP}{text}\n")).apps["a"].clone();
+    assert_eq!(app("processes = 3").processes, Processes::exactly(3));
+    assert_eq!(
+        app("processes = { min = 2, max = 2 }").processes,
+        Processes::exactly(2)
+    );
+    assert_eq!(
+        app("processes = { max = 5 }").processes,
+        Processes { min: 1, max: 5 }
+    );
+    assert_eq!(
+        app("processes = { min = 1000 }").processes,
+        Processes::exactly(1000)
+    );
+    assert_eq!(
+        app("interpreter = \"python3.12\"").interpreter,
+        Some("python3.12".into())
+    );
+    assert_eq!(app("queue = { max = 0 }").queue_max, 0);
+}
+
+#[test]
+fn reports_what_is_wrong_inside_a_table() {
+    check_errors(&[
+        (
+            "unknown key",
+            "[apps.a]\n[server]\n  theads = 2\n",
+            &["penstock.toml:3:3: unknown key `theads` in [server]; did you mean `threads`?"],
+        ),
+        (
+            "unknown table",
+            "[apps.a]\n[limit]\n",
+            &["penstock.toml:2:2: unknown key `limit` at the top level; did you mean `limits`?"],
+        ),
+        (
+            "stranger",
+            "[apps.a]\nbanana = 1\n",
+            &["penstock.toml:2:1: unknown key `banana` in [apps.a]"],
+        ),
+        (
+            "type",
+            "[apps.a]\nthreads = \"many\"\n",
+            &["penstock.toml:2:11: `threads` must be a number from 1 to 1024, not a string"],
+        ),
+        (
+            "zero",
+            "[apps.a]\n[limits]\nheaders = 0\n",
+            &["penstock.toml:3:11: `headers` cannot be 0: expected a number from 1 to 10000"],
+        ),
+        (
+            "negative",
+            "[apps.a]\nthreads = -1\n",
+            &["penstock.toml:2:11: `threads` cannot be -1: expected a number from 1 to 1024"],
+        ),
+        (
+            "size",
+            "[apps.a]\n[limits]\nbody_bytes = \"8 apples\"\n",
+            &[
+                "penstock.toml:3:14: `body_bytes` cannot be \"8 apples\": expected a size such as \"8KiB\", \"10MB\" or a number of bytes",
+            ],
+        ),
+        (
+            "zero size",
+            "[apps.a]\n[limits]\nbody_bytes = 0\n",
+            &["penstock.toml:3:14: `body_bytes` cannot be 0: expected at least 1B"],
+        ),
+        (
+            "no unit",
+            "[apps.a]\nboot_timeout = \"10\"\n",
+            &[
+                "penstock.toml:2:16: `boot_timeout` cannot be \"10\": expected a duration such as \"500ms\", \"10s\", \"5m\", \"1h\" or \"1d\"",
+            ],
+        ),
+        (
+            "number as duration",
+            "[apps.a]\nboot_timeout = 10\n",
+            &[
+                "penstock.toml:2:16: `boot_timeout` must be a duration such as \"500ms\", \"10s\", \"5m\", \"1h\" or \"1d\", not an integer",
+            ],
+        ),
+        (
+            "zero duration",
+            "[apps.a]\nboot_timeout = \"0s\"\n",
+            &["penstock.toml:2:16: `boot_timeout` cannot be \"0s\": expected at least 1ms"],
+        ),
+        (
+            "endless",
+            "[apps.a]\nboot_timeout = \"9999d\"\n",
+            &["penstock.toml:2:16: `boot_timeout` cannot be \"9999d\": expected at most 365d"],
+        ),
+        (
+            "rate",
+            "[apps.a]\n[limits]\nbody_rate_min = \"500\"\n",
+            &[
+                "penstock.toml:3:17: `body_rate_min` cannot be \"500\": expected a rate such as \"500B/s\" or \"1KiB/s\"",
+            ],
+        ),
+        (
+            "min above max",
+            "[apps.a]\nprocesses = { min = 4, max = 2 }\n",
+            &["penstock.toml:2:21: `min` (4) is above `max` (2)"],
+        ),
+        (
+            "target above head",
+            "[apps.a]\n[limits]\ntarget_bytes = \"64KiB\"\n",
+            &["penstock.toml:3:16: `target_bytes` (65536) is above `header_bytes` (32768)"],
+        ),
+        (
+            "environment",
+            "[apps.a]\nenv = { A = 1, \"B=C\" = \"x\" }\n",
+            &[
+                "penstock.toml:2:13: `A` must be a string, not an integer",
+                "penstock.toml:2:16: `env` cannot be \"B=C\": expected a variable without `=` in its name and without zero bytes",
+            ],
+        ),
+        (
+            "log format",
+            "[apps.a]\n[server]\naccess_log = { path = \"x\", format = \"jsn\" }\n",
+            &[
+                "penstock.toml:3:37: `format` cannot be \"jsn\": expected \"combined\" or \"json\" or \"off\"; did you mean `json`?",
+            ],
+        ),
+        (
+            "log path",
+            "[apps.a]\n[server]\naccess_log = { format = \"json\" }\n",
+            &[
+                "penstock.toml:3:14: `path` is missing in [server.access_log]: expected a path, \"stdout\" or \"stderr\"",
+            ],
+        ),
+        (
+            "name",
+            "[apps.\"a/b\"]\n",
+            &[
+                "penstock.toml:1:7: `apps` cannot be \"a/b\": expected a name of at most 64 letters, digits, `-`, `_` and `.`",
+            ],
+        ),
+        (
+            "temp_dir",
+            "[apps.a]\n[limits]\ntemp_dir = \"nowhere\"\n",
+            &["penstock.toml:3:12: `temp_dir`: nowhere does not exist"],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_what_is_not_built_instead_of_ignoring_it() {
+    check_errors(&[
+        (
+            "tables",
+            "[apps.a]\n[upstreams.x]\n[caches.y]\n[[streams]]\n",
+            &[
+                "penstock.toml:2:2: `upstreams` is not supported by this version yet",
+                "penstock.toml:3:2: `caches` is not supported by this version yet",
+                "penstock.toml:4:3: `streams` is not supported by this version yet",
+            ],
+        ),
+        (
+            "redis",
+            "[apps.a]\n[server]\nredis = \"redis://x\"\n",
+            &["penstock.toml:3:1: `server.redis` is not supported by this version yet"],
+        ),
+        (
+            "app",
+            "[apps.a]\nmemory_max = \"512MiB\"\nrequests_max = 1\nage_max = \"1d\"\n",
+            &[
+                "penstock.toml:2:1: `apps.a.memory_max` is not supported by this version yet",
+                "penstock.toml:3:1: `apps.a.requests_max` is not supported by this version yet",
+                "penstock.toml:4:1: `apps.a.age_max` is not supported by this version yet",
+            ],
+        ),
+        (
+            "kinds",
+            "[apps.a]\nkind = \"asgi\"\n",
+            &["penstock.toml:2:8: `kind = \"asgi\"` is not supported by this version yet"],
+        ),
+        (
+            "routes",
+            "[[sites]]\n[[sites.routes]]\nupstream = \"x\"\ncache = [\"y\"]\n",
+            &[
+                "penstock.toml:3:1: `upstream` is not supported by this version yet",
+                "penstock.toml:4:1: `cache` is not supported by this version yet",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_addresses_that_are_wrong_or_taken() {
+    check_errors(&[
+        (
+            "grammar",
+            "[apps.a]\n[server]\nlisten = [\"localhost\", \"1.2.3.4:99999\"]\n",
+            &[
+                "penstock.toml:3:11: `listen` cannot be \"localhost\": expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
+                "penstock.toml:3:24: `listen` cannot be \"1.2.3.4:99999\": expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
+            ],
+        ),
+        (
+            "twice",
+            "[apps.a]\n[server]\nlisten = [\"127.0.0.1:80\",\n  \":80\"]\n",
+            &[
+                "penstock.toml:4:3: http://0.0.0.0:80 is already taken by http://127.0.0.1:80 on line 3",
+            ],
+        ),
+        (
+            "admin",
+            "[apps.a]\n[server]\nadmin = \"127.0.0.1:8080\"\n",
+            &[
+                "penstock.toml:3:9: admin (http://127.0.0.1:8080) and the listener http://127.0.0.1:8080 are the same address: move one, or set admin = \"off\"",
+            ],
+        ),
+        (
+            "default admin",
+            "[apps.a]\n[server]\nlisten = [\":8090\"]\n",
+            &[
+                "penstock.toml:3:11: admin (http://127.0.0.1:8090) and the listener http://0.0.0.0:8090 are the same address: move one, or set admin = \"off\"",
+            ],
+        ),
+        (
+            "any port twice",
+            "[apps.a]\n[server]\nlisten = [\":0\", \":0\"]\n",
+            &[],
+        ),
+        (
+            "two families",
+            "[apps.a]\n[server]\nlisten = [\":80\", \"[::]:80\"]\n",
+            &[],
+        ),
+        (
+            "none",
+            "[apps.a]\n[server]\nlisten = []\n",
+            &[
+                "penstock.toml:3:10: `listen` needs at least one item: expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_applications_whose_code_is_not_there() {
+    check_errors(&[
+        (
+            "dir",
+            "[apps.a]\ndir = \"nowhere\"\nentry = \"app:application\"\n",
+            &["penstock.toml:2:7: `dir`: nowhere does not exist"],
+        ),
+        (
+            "file",
+            "[apps.a]\ndir = \"app.py\"\n",
+            &["penstock.toml:2:7: `dir`: app.py is not a folder"],
+        ),
+        (
+            "module",
+            "[apps.a]\nentry = \"main.web:app\"\n",
+            &[
+                "penstock.toml:2:9: entry `main.web:app` was not found: looked for main/web.py, main/web",
+            ],
+        ),
+        (
+            "rackup",
+            "[apps.a]\nkind = \"rack\"\nentry = \"x.ru\"\n",
+            &["penstock.toml:3:9: entry `x.ru` was not found: looked for x.ru"],
+        ),
+        (
+            "grammar",
+            "[apps.a]\nentry = \"app.py\"\n",
+            &[
+                "penstock.toml:2:9: `entry` cannot be \"app.py\": expected \"module:callable\", \"module:factory()\" or a .ru file",
+            ],
+        ),
+        (
+            "kind",
+            "[apps.a]\nkind = \"wsgy\"\n",
+            &[
+                "penstock.toml:2:8: `kind` cannot be \"wsgy\": expected \"wsgi\" or \"rack\"; did you mean `wsgi`?",
+            ],
+        ),
+        (
+            "nothing",
+            "[apps.a]\ndir = \"public\"\n",
+            &[
+                "penstock.toml:1:7: app `a`: no application was recognised in public: set `kind` and `entry`",
+            ],
+        ),
+        (
+            "no rackup",
+            "[apps.a]\nkind = \"rack\"\n",
+            &[
+                "penstock.toml:1:7: app `a`: no application was recognised in .: set `kind` and `entry`",
+            ],
+        ),
+        (
+            "rackup below",
+            "[apps.a]\nentry = \"rack/config.ru\"\n",
+            &[],
+        ),
+    ]);
+}
+
+#[test]
+fn finds_modules_in_packages_and_virtual_environments() {
+    let folder = Folder::with(&[
+        ("package/__init__.py", ""),
+        ("package/web.py", ""),
+        ("lib/elsewhere.py", ""),
+        (
+            ".venv/lib/python3.12/site-packages/installed/__init__.py",
+            "",
+        ),
+    ]);
+    let rows = [
+        ("package:app", "", true),
+        ("package.web:app", "", true),
+        ("installed:app", "", true),
+        ("elsewhere:app", "", false),
+        ("elsewhere:app", "env = { PYTHONPATH = \"lib\" }", true),
+    ];
+    for (entry, more, expected) in rows {
+        let text = format!("[apps.a]\nentry = \"{entry}\"\n{more}\n");
+        assert_eq!(check(&folder, &text).is_ok(), expected, "{entry} {more}");
+    }
+}
+
+#[test]
+fn reports_routes_that_cannot_work() {
+    let site = "[apps.web]\n[[sites]]\n";
+    let with = |rest: &str| format!("{site}{rest}");
+    let rows: &[(&str, &str, &[&str])] = &[
+        (
+            "no route",
+            "",
+            &["penstock.toml:2:1: a site needs at least one [[sites.routes]]"],
+        ),
+        (
+            "nothing to do",
+            "[[sites.routes]]\npath = \"/x\"\n",
+            &["penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, or both"],
+        ),
+        (
+            "unknown app",
+            "[[sites.routes]]\napp = \"wbe\"\n",
+            &["penstock.toml:4:7: there is no app `wbe`; did you mean `web`?"],
+        ),
+        (
+            "unknown pool",
+            "[[sites.routes]]\nfiles = { root = \"public\", blocking = \"disk1\" }\n",
+            &["penstock.toml:4:39: there is no blocking pool `disk1`"],
+        ),
+        (
+            "no root",
+            "[[sites.routes]]\nfiles = { try = [\"{path}\"] }\n",
+            &["penstock.toml:4:9: `root` is missing in [sites.routes.files]: expected a path"],
+        ),
+        (
+            "bad root",
+            "[[sites.routes]]\nfiles = { root = \"app.py\" }\n",
+            &["penstock.toml:4:18: `root`: app.py is not a folder"],
+        ),
+        (
+            "bad path",
+            "[[sites.routes]]\npath = \"x*\"\napp = \"web\"\n",
+            &[
+                "penstock.toml:4:8: `path` cannot be \"x*\": expected a path such as \"/about\" or \"/assets/*\"",
+            ],
+        ),
+        (
+            "bad try",
+            "[[sites.routes]]\nfiles = { root = \"public\", try = [\"../{path}\"] }\n",
+            &[
+                "penstock.toml:4:35: `try` cannot be \"../{path}\": expected a path inside the root such as \"{path}.html\" or \"/index.html\"",
+            ],
+        ),
+        (
+            "twice",
+            "[[sites.routes]]\npath = \"/x\"\napp = \"web\"\n[[sites.routes]]\npath = \"/x\"\napp = \"web\"\n",
+            &["penstock.toml:7:8: route /x can never match: the site has the same path on line 4"],
+        ),
+        (
+            "shadowed",
+            "[[sites.routes]]\napp = \"web\"\n[[sites.routes]]\npath = \"/x/*\"\napp = \"web\"\n",
+            &[
+                "penstock.toml:6:8: route /x/* can never match: /* on line 3 answers first; put this one before it",
+            ],
+        ),
+        (
+            "files fall through",
+            "[[sites.routes]]\nfiles = { root = \"public\" }\n[[sites.routes]]\npath = \"/x/*\"\napp = \"web\"\n",
+            &[],
+        ),
+        (
+            "narrow first",
+            "[[sites.routes]]\npath = \"/x/*\"\napp = \"web\"\n[[sites.routes]]\napp = \"web\"\n",
+            &[],
+        ),
+    ];
+    let folder = Folder::site();
+    for (name, rest, expected) in rows {
+        let report = check(&folder, &with(rest)).err();
+        let lines = report
+            .map(|report| folder.lines(&report))
+            .unwrap_or_default();
+        assert_eq!(lines, *expected, "{name}");
+    }
+}
+
+#[test]
+fn reports_sites_that_clash() {
+    let route = "[[sites.routes]]\napp = \"a\"\n";
+    let site = |hosts: &str| format!("[[sites]]\n{hosts}\n{route}");
+    let folder = Folder::site();
+    let rows = [
+        (
+            "same host",
+            site("hosts = [\"a.org\"]") + &site("hosts = [\"A.org\"]"),
+            vec!["penstock.toml:6:10: host a.org is already taken by the site on line 2"],
+        ),
+        (
+            "both any",
+            site("") + &site("hosts = []"),
+            vec![
+                "penstock.toml:5:1: only one site can answer for any host: the one on line 1 does; give this one `hosts`",
+            ],
+        ),
+        (
+            "bad host",
+            site("hosts = [\"http://a.org\"]"),
+            vec![
+                "penstock.toml:2:10: `hosts` cannot be \"http://a.org\": expected a host such as \"example.com\" or \"*.example.com\", without scheme and port",
+            ],
+        ),
+        (
+            "narrower",
+            site("hosts = [\"*.a.org\"]") + &site("hosts = [\"x.a.org\"]") + &site(""),
+            vec![],
+        ),
+    ];
+    for (name, sites, expected) in rows {
+        let report = check(&folder, &format!("{sites}[apps.a]\n")).err();
+        let lines = report
+            .map(|report| folder.lines(&report))
+            .unwrap_or_default();
+        assert_eq!(lines, expected, "{name}");
+    }
+}
+
+#[test]
+fn reports_a_file_that_serves_nothing_or_does_not_say_what() {
+    check_errors(&[
+        (
+            "empty",
+            "",
+            &[
+                "penstock.toml:1:1: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+            ],
+        ),
+        (
+            "empty apps",
+            "apps = {}\n",
+            &[
+                "penstock.toml:1:1: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+            ],
+        ),
+        (
+            "empty sites",
+            "sites = []\n[apps.a]\n",
+            &[
+                "penstock.toml:1:9: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+            ],
+        ),
+        (
+            "two",
+            "[apps.a]\n[apps.b]\n",
+            &[
+                "penstock.toml:1:2: 2 applications (a, b) and no [[sites]]: say which one answers which path",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_everything_in_one_run_sorted_by_place() {
+    check_errors(&[(
+        "many",
+        "[server]\nthreads = 0\nlisten = 1\n[apps.a]\nentry = \"no:app\"\nkidn = 1\n[limits]\nx = 1\n",
+        &[
+            "penstock.toml:2:11: `threads` cannot be 0: expected a number from 1 to 1024",
+            "penstock.toml:3:10: `listen` must be a list, each an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\", not an integer",
+            "penstock.toml:5:9: entry `no:app` was not found: looked for no.py, no",
+            "penstock.toml:6:1: unknown key `kidn` in [apps.a]; did you mean `kind`?",
+            "penstock.toml:8:1: unknown key `x` in [limits]",
+        ],
+    )]);
+}
+
+#[test]
+fn reports_syntax_with_its_place() {
+    let folder = Folder::site();
+    let rows = [
+        (
+            "unclosed string",
+            "[server]\nadmin = \"off\nthreads = 1\n",
+            "penstock.toml:2:",
+        ),
+        ("no value", "[server]\nthreads =\n", "penstock.toml:2:"),
+        (
+            "twice",
+            "[server]\nthreads = 1\nthreads = 2\n",
+            "penstock.toml:3:1:",
+        ),
+        (
+            "deep",
+            &format!("a = {}", "[".repeat(100_000)),
+            "penstock.toml:1:",
+        ),
+    ];
+    for (name, text, place) in rows {
+        let report = check(&folder, text).unwrap_err();
+        assert!(
+            matches!(report.errors[0].what, Problem::Syntax(_)),
+            "{name}: {report}"
+        );
+        assert!(
+            folder.lines(&report)[0].starts_with(place),
+            "{name}: {report}"
+        );
+    }
+}
+
+#[test]
+fn reports_a_file_that_cannot_be_read() {
+    let folder = Folder::with(&[("penstock.toml", "")]);
+    let report = load(&folder.join("other.toml")).unwrap_err();
+    assert_eq!(
+        folder.lines(&report),
+        ["other.toml: cannot be read: entity not found"]
+    );
+    assert!(load(folder.path()).is_err());
+}
+
+#[test]
+fn never_panics_on_a_mutilated_file() {
+    let folder = Folder::site();
+    for end in 0..WHOLE.len() {
+        let _ = check(&folder, &WHOLE[..end]);
+        let mut bytes = WHOLE.as_bytes().to_vec();
+        bytes[end] = b"\"[]{}=.,0\n\0x"[end % 12];
+        if let Ok(text) = String::from_utf8(bytes) {
+            let _ = check(&folder, &text);
+        }
+    }
+}

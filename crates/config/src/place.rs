@@ -1,0 +1,144 @@
+//! Where in a text something stands, and the list of what is wrong there.
+//!
+//! One `Findings` lives for the reading of one file; every reading function adds to it and goes on,
+//! so that one run reports everything. What must stay true: offsets are bytes of the same text, and
+//! a line or column that is shown counts characters from 1.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use crate::error::{ConfigError, Problem, Report};
+
+/// A value and the byte offset where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct At<T> {
+    /// The value.
+    pub(crate) value: T,
+    /// Where it starts.
+    pub(crate) at: usize,
+}
+
+impl<T> At<T> {
+    /// `value`, found at `at`.
+    pub(crate) fn new(value: T, at: usize) -> Self {
+        Self { value, at }
+    }
+}
+
+/// The problems found in one text so far.
+#[derive(Debug)]
+pub(crate) struct Findings<'a> {
+    text: &'a str,
+    file: PathBuf,
+    base: PathBuf,
+    errors: RefCell<Vec<ConfigError>>,
+    #[cfg(test)]
+    reads: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
+}
+
+impl<'a> Findings<'a> {
+    /// Nothing found in `text` yet; messages name `file`, relative paths start from `base`.
+    pub(crate) fn new(text: &'a str, file: &Path, base: PathBuf) -> Self {
+        Self {
+            text,
+            file: file.to_owned(),
+            base,
+            errors: RefCell::default(),
+            #[cfg(test)]
+            reads: RefCell::default(),
+        }
+    }
+
+    /// Adds a problem at a byte offset.
+    pub(crate) fn add(&self, at: usize, what: Problem) {
+        let (line, column) = self.place(at);
+        let error = ConfigError {
+            file: self.file.clone(),
+            line,
+            column,
+            what,
+        };
+        self.errors.borrow_mut().push(error);
+    }
+
+    /// Whether nothing was found so far.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.errors.borrow().is_empty()
+    }
+
+    /// The line of a byte offset.
+    pub(crate) fn line(&self, at: usize) -> usize {
+        self.place(at).0
+    }
+
+    /// The absolute path that `path` means in this file.
+    pub(crate) fn resolve(&self, path: &str) -> PathBuf {
+        absolute(&self.base, Path::new(path))
+    }
+
+    /// The absolute folder that relative paths start from.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// The value, when nothing was found; a missing one is always a finding.
+    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Report> {
+        let errors = self.errors.into_inner();
+        match value {
+            Some(value) if errors.is_empty() => Ok(value),
+            _ => Err(Report::new(errors)),
+        }
+    }
+
+    fn place(&self, at: usize) -> (usize, usize) {
+        let mut at = at.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let before = &self.text[..at];
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        (line, before[start..].chars().count() + 1)
+    }
+}
+
+#[cfg(test)]
+impl Findings<'_> {
+    /// Remembers that the option was asked for.
+    pub(crate) fn note_read(&self, section: &'static str, key: &str) {
+        self.reads.borrow_mut().insert((section, key.to_owned()));
+    }
+
+    /// Every option that was asked for.
+    pub(crate) fn reads(&self) -> Vec<(&'static str, String)> {
+        self.reads.borrow().iter().cloned().collect()
+    }
+}
+
+/// `path` seen from `base`, without `.` components; symbolic links and `..` stay.
+pub(crate) fn absolute(base: &Path, path: &Path) -> PathBuf {
+    let joined = base.join(path);
+    std::path::absolute(&joined).unwrap_or(joined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_lines_and_columns_in_characters_from_one() {
+        let text = "a = 1\nü = \"ö\" x\n";
+        let findings = Findings::new(text, Path::new("f"), PathBuf::from("/"));
+        let rows = [
+            (0, (1, 1)),
+            (4, (1, 5)),
+            (6, (2, 1)),
+            (9, (2, 3)),
+            (15, (2, 7)),
+            (99, (3, 1)),
+        ];
+        for (at, expected) in rows {
+            assert_eq!(findings.place(at), expected, "offset {at}");
+        }
+    }
+}

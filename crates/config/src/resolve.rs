@@ -1,0 +1,275 @@
+//! From what the command line says to a [`Config`]: a file, or a folder that is recognised.
+//!
+//! Called by the binary for `serve` and `check`, again on reload. A TARGET is tried as a folder, a
+//! file by its ending, then as `module:callable`; overrides are applied last and checked like the
+//! values of a file. What must stay true: nothing is printed, nothing is run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::detect::{self, Found, LOOKED_FOR};
+use crate::error::{ConfigError, Problem, Report};
+use crate::model::{App, AppKind, BlockingPool, Config, Files, Limits, Processes, Route, Server};
+use crate::place::absolute;
+use crate::values::{ListenAddr, PathPattern};
+use crate::{FILE_NAME, entry, parse, section, server, site};
+
+/// What the command line says about the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Invocation {
+    /// Folder, `module:callable`, `.ru` or `.py` file, or `FILE.toml`; none looks in `cwd`.
+    pub target: Option<String>,
+    /// The file of `-c`.
+    pub config: Option<PathBuf>,
+    /// Listeners that replace the file's; empty keeps them.
+    pub listen: Vec<ListenAddr>,
+    /// Admin address that replaces the file's.
+    pub admin: Option<AdminChoice>,
+    /// Worker processes of every application.
+    pub processes: Option<usize>,
+    /// Threads in each worker process of every application.
+    pub threads: Option<usize>,
+    /// The absolute folder that relative paths of the command line start from.
+    pub cwd: PathBuf,
+}
+
+/// What the command line says about the admin address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdminChoice {
+    /// No admin listener.
+    Off,
+    /// One there.
+    At(ListenAddr),
+}
+
+impl std::str::FromStr for AdminChoice {
+    type Err = crate::BadListenAddr;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            Ok(Self::Off)
+        } else {
+            text.parse().map(Self::At)
+        }
+    }
+}
+
+/// Finds the configuration that an invocation means and applies its overrides.
+///
+/// *Blocking*: reads files and looks at folders; not for an event loop.
+pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
+    let config = find(invocation).map_err(|report| shorten(report, &invocation.cwd))?;
+    apply(config, invocation)
+}
+
+/// Files are named as the user would name them from where they are.
+fn shorten(mut report: Report, cwd: &Path) -> Report {
+    for error in &mut report.errors {
+        match error.file.strip_prefix(cwd) {
+            Ok(below) if below.as_os_str().is_empty() => {}
+            Ok(below) => error.file = below.to_owned(),
+            Err(_) => {}
+        }
+    }
+    report
+}
+
+fn find(invocation: &Invocation) -> Result<Config, Report> {
+    let cwd = &invocation.cwd;
+    match (&invocation.target, &invocation.config) {
+        (Some(target), Some(_)) => Err(Report::one(target, Problem::TargetAndFile)),
+        (None, Some(file)) => parse::load(&absolute(cwd, file)),
+        (None, None) => in_folder(cwd),
+        (Some(target), None) => find_target(target, cwd),
+    }
+}
+
+fn find_target(target: &str, cwd: &Path) -> Result<Config, Report> {
+    let path = absolute(cwd, Path::new(target));
+    let looked = std::fs::metadata(&path);
+    let is_dir = looked.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    match ending {
+        _ if is_dir => in_folder(&path),
+        Some("toml") => parse::load(&path),
+        Some("ru") => of_rackup(target, &path),
+        Some("py") => of_module(target, &path),
+        _ if entry::is_valid(AppKind::Wsgi, target) => {
+            let found = Found {
+                kind: AppKind::Wsgi,
+                entry: target.to_owned(),
+            };
+            of_app(target, found, cwd)
+        }
+        _ => Err(Report::one(
+            target,
+            Problem::BadTarget(looked.err().map(|error| error.kind())),
+        )),
+    }
+}
+
+/// The folder's own file, else what the folder is.
+fn in_folder(dir: &Path) -> Result<Config, Report> {
+    let file = dir.join(FILE_NAME);
+    if file.is_file() {
+        return parse::load(&file);
+    }
+    let found = detect::app_in(dir).map_err(|problem| Report::one(dir, problem))?;
+    if let Some(found) = found {
+        return of_app(&dir.to_string_lossy(), found, dir);
+    }
+    let public = dir.join("public");
+    let root = if public.is_dir() {
+        public
+    } else if dir.join("index.html").is_file() {
+        dir.to_owned()
+    } else {
+        return Err(Report::one(
+            dir,
+            Problem::NothingDetected(LOOKED_FOR.to_vec()),
+        ));
+    };
+    let files = Some(Files::new(root));
+    let mut config = bare(dir);
+    config.sites = vec![site::any(Route {
+        path: PathPattern::any(),
+        files,
+        app: None,
+    })];
+    Ok(config)
+}
+
+fn of_rackup(target: &str, file: &Path) -> Result<Config, Report> {
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
+        .to_owned();
+    of_app(
+        target,
+        Found {
+            kind: AppKind::Rack,
+            entry: name,
+        },
+        &parse::folder_of(file),
+    )
+}
+
+fn of_module(target: &str, file: &Path) -> Result<Config, Report> {
+    let module = file
+        .file_stem()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let dir = parse::folder_of(file);
+    if let Err(error) = std::fs::metadata(file) {
+        return Err(Report::one(target, Problem::Unreadable(error.kind())));
+    }
+    match detect::module_in(file, module).map_err(|problem| Report::one(target, problem))? {
+        Some(found) => of_app(target, found, &dir),
+        None => Err(Report::one(target, Problem::NoCallable)),
+    }
+}
+
+/// A configuration of one application with every default; errors name `origin`.
+fn of_app(origin: &str, found: Found, dir: &Path) -> Result<Config, Report> {
+    let app = App::new(&name_of(dir), dir.to_owned(), found.kind, &found.entry);
+    entry::check(&app, found.kind, &found.entry).map_err(|what| Report::one(origin, what))?;
+    let mut config = bare(dir);
+    config.sites = vec![site::of_app(&app)];
+    config.apps.insert(app.name.clone(), app);
+    Ok(config)
+}
+
+fn bare(dir: &Path) -> Config {
+    Config {
+        path: None,
+        base: dir.to_owned(),
+        server: Server::default(),
+        limits: Limits::default(),
+        blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
+        apps: BTreeMap::new(),
+        sites: Vec::new(),
+    }
+}
+
+/// The folder's name, with what a name cannot hold replaced.
+fn name_of(dir: &Path) -> String {
+    let name = dir
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            c
+        } else {
+            '-'
+        }
+    };
+    let name: String = name.chars().map(plain).take(64).collect();
+    let name = name.trim_matches('-');
+    if section::is_name(name) {
+        name.to_owned()
+    } else {
+        "app".to_owned()
+    }
+}
+
+fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> {
+    let mut errors = Vec::new();
+    let mut place = |addr: &ListenAddr| {
+        let based = server::based(addr.clone(), &invocation.cwd);
+        if based.is_none() {
+            let (key, value) = ("listen".to_owned(), addr.to_string());
+            let expected = ListenAddr::EXPECTED.to_owned();
+            errors.push(Problem::BadValue {
+                key,
+                value,
+                expected,
+                suggestion: None,
+            });
+        }
+        based.unwrap_or_else(|| addr.clone())
+    };
+    if !invocation.listen.is_empty() {
+        config.server.listen = invocation.listen.iter().map(&mut place).collect();
+    }
+    match &invocation.admin {
+        None => {}
+        Some(AdminChoice::Off) => config.server.admin = None,
+        Some(AdminChoice::At(addr)) => config.server.admin = Some(place(addr)),
+    }
+    errors.extend(server::clash(&config.server));
+    let processes = check_count("--processes", invocation.processes, &mut errors);
+    let threads = check_count("--threads", invocation.threads, &mut errors);
+    for app in config.apps.values_mut() {
+        app.processes = processes.map_or(app.processes, Processes::exactly);
+        app.threads = threads.unwrap_or(app.threads);
+    }
+    let errors: Vec<_> = errors
+        .into_iter()
+        .map(|what| ConfigError::nowhere("command line", what))
+        .collect();
+    if errors.is_empty() {
+        Ok(config)
+    } else {
+        Err(Report::new(errors))
+    }
+}
+
+/// The same range as in a file.
+fn check_count(key: &str, count: Option<usize>, errors: &mut Vec<Problem>) -> Option<usize> {
+    let count = count?;
+    if (1..=1024).contains(&count) {
+        return Some(count);
+    }
+    let (key, value) = (key.to_owned(), count.to_string());
+    errors.push(Problem::OutOfRange {
+        key,
+        value,
+        expected: "a number from 1 to 1024".to_owned(),
+    });
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! What a folder or a word on the command line is taken for.
+
+use super::*;
+use crate::testing::{Folder, write};
+
+fn serve(folder: &Folder, target: Option<&str>) -> Result<Config, Report> {
+    let target = target.map(str::to_owned);
+    resolve(&Invocation {
+        target,
+        cwd: folder.path().to_owned(),
+        ..Invocation::default()
+    })
+}
+
+fn entry_of(config: &Config) -> String {
+    let app = config.apps.values().next();
+    app.map_or_else(
+        || "none".to_owned(),
+        |app| format!("{} {}", app.kind, app.entry),
+    )
+}
+
+#[test]
+fn recognises_a_folder() {
+    let rows: &[(&str, &[(&str, &str)], &str)] = &[
+        (
+            "rack",
+            &[("config.ru", ""), ("app.py", "app = 1")],
+            "rack config.ru",
+        ),
+        (
+            "module",
+            &[("guestbook.py", "def application(e, s):\n")],
+            "wsgi guestbook:application",
+        ),
+        (
+            "package",
+            &[("main/__init__.py", "def create_app():\n")],
+            "wsgi main:create_app()",
+        ),
+        (
+            "order",
+            &[("wsgi.py", "app = 1"), ("app.py", "x = 1")],
+            "wsgi wsgi:app",
+        ),
+        (
+            "django",
+            &[
+                (
+                    "manage.py",
+                    "import django\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'web.settings.dev')\n",
+                ),
+                ("another/wsgi.py", ""),
+                ("web/wsgi.py", "application = get_wsgi_application()\n"),
+            ],
+            "wsgi web.wsgi:application",
+        ),
+        (
+            "django without settings",
+            &[("manage.py", "import django"), ("site/wsgi.py", "")],
+            "wsgi site.wsgi:application",
+        ),
+        (
+            "not asgi",
+            &[
+                ("asgi.py", "application = x"),
+                ("wsgi.py", "application = x"),
+            ],
+            "wsgi wsgi:application",
+        ),
+        ("public", &[("public/", "")], "none"),
+        ("static", &[("index.html", "")], "none"),
+    ];
+    for (name, files, expected) in rows {
+        let folder = Folder::with(files);
+        let config = serve(&folder, None).unwrap_or_else(|report| panic!("{name}: {report}"));
+        assert_eq!(entry_of(&config), *expected, "{name}");
+        assert_eq!(config.path, None, "{name}");
+        assert_eq!(config.sites.len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn serves_public_with_fall_through_and_a_bare_index_as_files() {
+    let folder = Folder::with(&[("app.py", "app = 1"), ("public/", ""), ("index.html", "")]);
+    let route = serve(&folder, None)
+        .unwrap()
+        .sites
+        .remove(0)
+        .routes
+        .remove(0);
+    assert_eq!(route.files, Some(Files::new(folder.join("public"))));
+    assert!(route.app.is_some());
+    let folder = Folder::with(&[("index.html", "")]);
+    let route = serve(&folder, None)
+        .unwrap()
+        .sites
+        .remove(0)
+        .routes
+        .remove(0);
+    assert_eq!(route.files, Some(Files::new(folder.path().to_owned())));
+    assert_eq!(route.app, None);
+}
+
+#[test]
+fn refuses_a_folder_without_anything() {
+    let folder = Folder::with(&[("asgi.py", "application = 1")]);
+    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    assert_eq!(problem, Problem::AsgiFound(folder.join("asgi.py")));
+    let folder = Folder::with(&[("readme", "")]);
+    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+}
+
+#[test]
+fn takes_a_target_for_what_it_is() {
+    let folder = Folder::with(&[
+        ("web.py", "app = 1"),
+        ("none.py", "x = 1"),
+        ("api/other.ru", ""),
+        ("sub/penstock.toml", "[apps.x]\n"),
+        ("sub/app.py", "app = 1"),
+        ("site.toml", "[apps.y]\nentry = \"web:app\"\n"),
+    ]);
+    let rows = [
+        ("web:app", Ok("wsgi web:app")),
+        ("web.py", Ok("wsgi web:app")),
+        ("api/other.ru", Ok("rack other.ru")),
+        ("sub", Ok("wsgi app:app")),
+        ("site.toml", Ok("wsgi web:app")),
+        (
+            "gone:app",
+            Err("gone:app: entry `gone:app` was not found: looked for gone.py, gone"),
+        ),
+        (
+            "gone.toml",
+            Err("gone.toml: cannot be read: entity not found"),
+        ),
+        ("gone.py", Err("gone.py: cannot be read: entity not found")),
+        (
+            "none.py",
+            Err(
+                "none.py: has no `application`, `app` or `create_app` at its top level: say module:callable",
+            ),
+        ),
+        (
+            "gone",
+            Err("gone: is neither a folder, a FILE.toml, a .ru or .py file, nor module:callable"),
+        ),
+    ];
+    for (target, expected) in rows {
+        let found = serve(&folder, Some(target));
+        let found = found
+            .map(|config| entry_of(&config))
+            .map_err(|r| folder.lines(&r).join("\n"));
+        assert_eq!(
+            found.as_deref().map_err(String::as_str),
+            expected,
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn prefers_the_file_of_the_folder_and_names_it_from_here() {
+    let folder = Folder::with(&[("app.py", "app = 1"), ("penstock.toml", "[apps.named]\n")]);
+    assert!(serve(&folder, None).unwrap().apps.contains_key("named"));
+    write(&folder.join("penstock.toml"), "[apps.named]\nx = 1\n");
+    let report = serve(&folder, None).unwrap_err();
+    assert_eq!(
+        report.to_string(),
+        "penstock.toml:2:1: unknown key `x` in [apps.named]"
+    );
+}
+
+#[test]
+fn applies_what_the_command_line_says() {
+    let folder = Folder::with(&[("app.py", "app = 1")]);
+    let base = Invocation {
+        cwd: folder.path().to_owned(),
+        ..Invocation::default()
+    };
+    let config = resolve(&Invocation {
+        listen: vec![ListenAddr::loopback(0), ListenAddr::Unix("x.sock".into())],
+        admin: Some(AdminChoice::Off),
+        processes: Some(3),
+        threads: Some(5),
+        ..base.clone()
+    });
+    let config = config.unwrap();
+    let unix = ListenAddr::Unix(folder.join("x.sock"));
+    assert_eq!(config.server.listen, [ListenAddr::loopback(0), unix]);
+    assert_eq!(config.server.admin, None);
+    let app = config.apps.values().next().unwrap();
+    assert_eq!((app.processes, app.threads), (Processes::exactly(3), 5));
+    let report = resolve(&Invocation {
+        listen: vec![
+            ListenAddr::loopback(8090),
+            ListenAddr::Unix("x".repeat(200).into()),
+        ],
+        processes: Some(0),
+        ..base
+    });
+    assert_eq!(report.unwrap_err().errors.len(), 3);
+}
+
+#[test]
+fn makes_a_name_of_any_folder() {
+    let rows = [
+        ("/srv/guestbook", "guestbook"),
+        ("/srv/my app!", "my-app"),
+        ("/", "app"),
+        ("/-", "app"),
+    ];
+    for (dir, expected) in rows {
+        assert_eq!(name_of(Path::new(dir)), expected, "{dir}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The `[[sites.routes]]` tables of one site and the checks between them.
+//!
+//! Called by `site`. What must stay true: every route of a site can match some path, has something
+//! to do, and names only what exists.
+
+use crate::error::Problem;
+use crate::model::{Files, Route};
+use crate::parse::check_folder;
+use crate::place::At;
+use crate::section::Section;
+use crate::site::Known;
+use crate::suggest::nearest;
+use crate::values::{PathPattern, TryPattern};
+
+/// Reads the routes of a site.
+pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
+    let tables = site.tables("routes");
+    if tables.is_empty() && (!site.has("routes") || site.is_empty_list("routes")) {
+        site.add(site.at, Problem::EmptySite);
+    }
+    let mut routes: Vec<At<Route>> = Vec::with_capacity(tables.len());
+    for table in &tables {
+        if let Some(route) = read_one(table, known) {
+            check_reachable(table, &routes, &route);
+            routes.push(route);
+        }
+    }
+    routes.into_iter().map(|route| route.value).collect()
+}
+
+/// One route, placed where its path stands.
+fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
+    let path = table.parsed("path", PathPattern::parse);
+    let files = read_files(table, known);
+    let app = table.text("app");
+    if let Some(app) = &app {
+        let names = known.apps.iter().map(String::as_str);
+        check_name(table, "app", app, names);
+    }
+    let (path, at) = match path {
+        Some(path) => (path.value, path.at),
+        None if table.has("path") => return None,
+        None => (PathPattern::any(), table.at),
+    };
+    // A key that names what is not built was reported already.
+    let has_work = ["files", "app", "upstream", "cache"]
+        .iter()
+        .any(|key| table.has(key));
+    if !has_work {
+        table.add(table.at, Problem::EmptyRoute(path.clone()));
+    }
+    let app = app.map(|app| app.value.to_owned());
+    Some(At::new(Route { path, files, app }, at))
+}
+
+fn read_files(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
+    let table = route.table("files")?;
+    let root = table.path("root");
+    match &root {
+        Some(root) => {
+            check_folder(&table, "root", root);
+        }
+        None if !table.has("root") => table.missing("root"),
+        None => {}
+    }
+    let tries = table.list("try", TryPattern::parse);
+    table.check_filled("try");
+    let blocking = table.text("blocking");
+    if let Some(blocking) = &blocking {
+        let names = known.blocking.keys().map(String::as_str);
+        check_name(&table, "blocking pool", blocking, names);
+    }
+    let mut files = Files::new(root?.value);
+    if let Some(tries) = tries {
+        files.try_ = tries.into_iter().map(|place| place.value).collect();
+    }
+    if let Some(blocking) = blocking {
+        files.blocking = blocking.value.to_owned();
+    }
+    Some(files)
+}
+
+fn check_name<'n>(
+    table: &Section<'_>,
+    what: &'static str,
+    name: &At<&str>,
+    known: impl Iterator<Item = &'n str> + Clone,
+) {
+    if !known.clone().any(|known| known == name.value) {
+        let (name_written, suggestion) = (name.value.to_owned(), nearest(name.value, known));
+        table.add(
+            name.at,
+            Problem::UnknownName {
+                what,
+                name: name_written,
+                suggestion,
+            },
+        );
+    }
+}
+
+/// Routes are tried in order, and one with an app answers everything it matches.
+fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>) {
+    let path = &route.value.path;
+    let same = |first: &&At<Route>| first.value.path == *path;
+    let wider = |first: &&At<Route>| first.value.app.is_some() && first.value.path.covers(path);
+    if let Some(first) = earlier.iter().find(same) {
+        let line = table.found.line(first.at);
+        table.add(
+            route.at,
+            Problem::RouteTwice {
+                path: path.clone(),
+                line,
+            },
+        );
+    } else if let Some(first) = earlier.iter().find(wider) {
+        let (line, wider) = (table.found.line(first.at), first.value.path.clone());
+        table.add(
+            route.at,
+            Problem::RouteShadowed {
+                path: path.clone(),
+                wider,
+                line,
+            },
+        );
+    }
+}

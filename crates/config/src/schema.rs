@@ -1,0 +1,101 @@
+//! The JSON Schema of the file, for editors.
+//!
+//! Called by the binary's `config schema`; made from the option table. What must stay true: it
+//! accepts whatever the parser accepts; where the parser knows more (names, paths, grammars) the
+//! schema says only the type.
+
+use serde_json::{Map, Value, json};
+
+use crate::options::{self, Kind, Opt, Unset};
+
+/// The JSON Schema (2020-12) of the file.
+pub fn schema() -> String {
+    let mut root = object("");
+    if let Value::Object(fields) = &mut root {
+        fields.insert(
+            "$schema".to_owned(),
+            json!("https://json-schema.org/draft/2020-12/schema"),
+        );
+        fields.insert("title".to_owned(), json!("penstock.toml"));
+    }
+    format!("{root:#}\n")
+}
+
+fn object(section: &str) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for option in options::in_section(section).filter(|option| option.is_built()) {
+        properties.insert(option.key.to_owned(), property(option));
+        // `path` may be left out beside `format = "off"`.
+        if option.default == Unset::Required && section != "server.access_log" {
+            required.push(json!(option.key));
+        }
+    }
+    let mut object = json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+    });
+    if !required.is_empty() {
+        object["required"] = Value::Array(required);
+    }
+    object
+}
+
+fn property(option: &Opt) -> Value {
+    let mut property = match option.kind {
+        Kind::Text(_) | Kind::Path => json!({ "type": "string" }),
+        Kind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Count(min, max) => number(min, max),
+        Kind::Size(min) => json!({ "anyOf": [
+            { "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" },
+            { "type": "integer", "minimum": min },
+        ] }),
+        Kind::Time(_) => {
+            json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })
+        }
+        Kind::Rate => {
+            json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)/s\\s*$" })
+        }
+        Kind::OneOf(words) => json!({ "type": "string", "enum": words }),
+        Kind::Map => {
+            json!({ "type": "object", "additionalProperties": { "type": "string" } })
+        }
+        Kind::Table(section) => object(section),
+        Kind::CountOrTable(min, max, section) => {
+            json!({ "anyOf": [number(min, max), object(section)] })
+        }
+        Kind::TextOrTable(_, section) => {
+            json!({ "anyOf": [{ "type": "string" }, object(section)] })
+        }
+        Kind::Named(section) => {
+            json!({ "type": "object", "additionalProperties": object(section) })
+        }
+        Kind::List(section) => json!({ "type": "array", "items": object(section) }),
+    };
+    property["description"] = json!(option.doc);
+    property
+}
+
+fn number(min: u64, max: u64) -> Value {
+    json!({ "type": "integer", "minimum": min, "maximum": max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_json_and_knows_the_ranges() {
+        let schema: Value = serde_json::from_str(&schema()).unwrap();
+        let limits = &schema["properties"]["limits"]["properties"];
+        assert_eq!(limits["headers"]["minimum"], 1);
+        let apps = &schema["properties"]["apps"]["additionalProperties"];
+        assert_eq!(apps["properties"]["kind"]["enum"], json!(["wsgi", "rack"]));
+        assert_eq!(
+            schema["properties"]["sites"]["items"]["required"],
+            json!(["routes"])
+        );
+        assert!(schema["properties"]["upstreams"].is_null());
+    }
+}

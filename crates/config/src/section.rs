@@ -1,0 +1,508 @@
+//! One table of a file: typed, ranged values out of it, with every mistake noted and passed over.
+//!
+//! Opened by `parse` and the readers of each table. Opening reports the keys that nobody knows; each
+//! getter leaves its target alone when the key is absent or wrong, so that defaults live in `model`
+//! only and reading goes on to the next mistake. What must stay true: a getter asks for a key that
+//! the option table has, under a kind that fits it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::Problem;
+use crate::options::{self, Kind, Opt};
+use crate::place::{At, Findings};
+use crate::suggest::nearest;
+use crate::units;
+
+/// A table being read.
+#[derive(Debug)]
+pub(crate) struct Section<'a> {
+    /// Where problems go.
+    pub(crate) found: &'a Findings<'a>,
+    /// Where the table starts.
+    pub(crate) at: usize,
+    /// Its name with the reader's own names in it, such as `apps.guestbook`.
+    pub(crate) shown: String,
+    table: &'a DeTable<'a>,
+    name: &'static str,
+}
+
+impl<'a> Section<'a> {
+    /// The table `name` of the option table, after its unknown and unsupported keys were reported.
+    pub(crate) fn open(
+        found: &'a Findings<'a>,
+        name: &'static str,
+        shown: String,
+        table: At<&'a DeTable<'a>>,
+    ) -> Self {
+        let section = Self {
+            found,
+            at: table.at,
+            shown,
+            table: table.value,
+            name,
+        };
+        for key in section.table.keys() {
+            section.check_key(key);
+        }
+        section
+    }
+
+    /// Whether the key was written, rightly or wrongly.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Adds a problem at an offset.
+    pub(crate) fn add(&self, at: usize, what: Problem) {
+        self.found.add(at, what);
+    }
+
+    /// Reports that a key without a default is absent.
+    pub(crate) fn missing(&self, key: &'static str) {
+        let expected = self
+            .option(key)
+            .map(|option| option.kind.expected())
+            .unwrap_or_default();
+        self.add(
+            self.at,
+            Problem::Missing {
+                key,
+                section: self.shown.clone(),
+                expected,
+            },
+        );
+    }
+
+    /// Reports a value of the right type that its reader could not make sense of.
+    pub(crate) fn bad(&self, key: &str, value: &At<&str>) {
+        let kind = self.option(key).map(|option| option.kind);
+        let suggestion = match kind {
+            Some(Kind::OneOf(words)) => nearest(value.value, words.iter().copied()),
+            _ => None,
+        };
+        let expected = kind.map(|kind| kind.expected_item());
+        self.add(
+            value.at,
+            Problem::BadValue {
+                key: key.to_owned(),
+                value: value.value.to_owned(),
+                expected: expected.unwrap_or_default(),
+                suggestion,
+            },
+        );
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, key: &str) -> Option<At<&'a str>> {
+        let (option, value) = self.value(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(At::new(text.as_ref(), value.span().start)),
+            _ => self.wrong_type(option, value),
+        }
+    }
+
+    /// A text that `read` makes sense of.
+    pub(crate) fn parsed<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<At<T>> {
+        let text = self.text(key)?;
+        let value = read(text.value);
+        if value.is_none() {
+            self.bad(key, &text);
+        }
+        value.map(|value| At::new(value, text.at))
+    }
+
+    /// A list of texts that `read` makes sense of; those it does not are reported and left out.
+    pub(crate) fn list<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<At<T>>> {
+        let (option, value) = self.value(key)?;
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items.as_ref(),
+            _ => return self.wrong_type(option, value),
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(text) = item.get_ref().as_str() else {
+                self.wrong_type::<()>(option, item);
+                continue;
+            };
+            let text = At::new(text, item.span().start);
+            match read(text.value) {
+                Some(value) => values.push(At::new(value, text.at)),
+                None => self.bad(key, &text),
+            }
+        }
+        Some(values)
+    }
+
+    /// A path, made absolute.
+    pub(crate) fn path(&self, key: &str) -> Option<At<PathBuf>> {
+        let usable = |text: &str| !text.is_empty() && !text.contains('\0');
+        self.parsed(key, |text| usable(text).then(|| self.found.resolve(text)))
+    }
+
+    /// One of the option's words.
+    pub(crate) fn word(&self, key: &str) -> Option<At<&'static str>> {
+        let Kind::OneOf(words) = self.option(key)?.kind else {
+            return None;
+        };
+        self.parsed(key, |text| words.iter().copied().find(|word| *word == text))
+    }
+
+    /// A number of the option's range, into `target`.
+    pub(crate) fn count(&self, key: &str, target: &mut usize) {
+        if let Some((option, value)) = self.value(key) {
+            let counted = self.counted(option, value);
+            *target = counted
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(*target);
+        }
+    }
+
+    /// A number of bytes of the option's range, into `target`.
+    pub(crate) fn size<T: TryFrom<u64>>(&self, key: &str, target: &mut T) {
+        let Some((option, value)) = self.value(key) else {
+            return;
+        };
+        let Kind::Size(min) = option.kind else { return };
+        let size = match value.get_ref() {
+            DeValue::String(text) => units::parse_size(text),
+            DeValue::Integer(number) => integer(number).and_then(|size| u64::try_from(size).ok()),
+            _ => return self.wrong_type::<()>(option, value).unwrap_or_default(),
+        };
+        match size
+            .filter(|size| *size <= SIZE_MAX)
+            .map(|size| (size, T::try_from(size)))
+        {
+            Some((size, Ok(fits))) if size >= min => *target = fits,
+            Some(_) => {
+                self.out_of_range(option, value, format!("at least {}", units::show_size(min)))
+            }
+            None => self.out_of_range(option, value, option.kind.expected()),
+        }
+    }
+
+    /// A duration of the option's range, into `target`.
+    pub(crate) fn duration(&self, key: &str, target: &mut Duration) {
+        let Some((option, value)) = self.value(key) else {
+            return;
+        };
+        let Kind::Time(min) = option.kind else { return };
+        let Some(text) = value.get_ref().as_str() else {
+            return self.wrong_type::<()>(option, value).unwrap_or_default();
+        };
+        match units::parse_duration(text) {
+            Some(time) if time > TIME_MAX => {
+                self.out_of_range(option, value, "at most 365d".to_owned());
+            }
+            Some(time) if time >= Duration::from_millis(min) => *target = time,
+            Some(_) => self.out_of_range(option, value, format!("at least {min}ms")),
+            None => self.bad(key, &At::new(text, value.span().start)),
+        }
+    }
+
+    /// A rate, in bytes a second, into `target`.
+    pub(crate) fn rate(&self, key: &str, target: &mut u64) {
+        if let Some(rate) = self.parsed(key, units::parse_rate) {
+            *target = rate.value;
+        }
+    }
+
+    /// Texts under free keys, with the offset of each key.
+    pub(crate) fn map(&self, key: &str) -> BTreeMap<String, At<String>> {
+        let mut texts = BTreeMap::new();
+        let Some((option, value)) = self.value(key) else {
+            return texts;
+        };
+        let Some(table) = value.get_ref().as_table() else {
+            self.wrong_type::<()>(option, value);
+            return texts;
+        };
+        for (name, value) in table.iter() {
+            match value.get_ref().as_str() {
+                Some(text) => {
+                    let text = At::new(text.to_owned(), name.span().start);
+                    texts.insert(name.get_ref().to_string(), text);
+                }
+                None => self.add(
+                    value.span().start,
+                    Problem::WrongType {
+                        key: name.get_ref().to_string(),
+                        expected: "a string".to_owned(),
+                        found: article(value.get_ref()),
+                    },
+                ),
+            }
+        }
+        texts
+    }
+
+    /// The table under a key.
+    pub(crate) fn table(&self, key: &str) -> Option<Self> {
+        let (option, value) = self.value(key)?;
+        let (Kind::Table(name) | Kind::CountOrTable(_, _, name) | Kind::TextOrTable(_, name)) =
+            option.kind
+        else {
+            return None;
+        };
+        let shown = self.shown_below(key);
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                let table = At::new(table, value.span().start);
+                Some(Self::open(self.found, name, shown, table))
+            }
+            _ => self.wrong_type(option, value),
+        }
+    }
+
+    /// The tables under free names, with the offset of each name; names outside the grammar are
+    /// reported and left out.
+    pub(crate) fn named(&self, key: &str) -> Vec<(At<String>, Self)> {
+        let mut tables = Vec::new();
+        let Some((option, value)) = self.value(key) else {
+            return tables;
+        };
+        let (Kind::Named(template), Some(named)) = (option.kind, value.get_ref().as_table()) else {
+            self.wrong_type::<()>(option, value);
+            return tables;
+        };
+        for (name, value) in named.iter() {
+            let text = At::new(name.get_ref().as_ref(), name.span().start);
+            if !is_name(text.value) {
+                self.bad_name(key, &text);
+                continue;
+            }
+            let shown = format!("{key}.{}", text.value);
+            match value.get_ref() {
+                DeValue::Table(table) => {
+                    let table = At::new(table, text.at);
+                    let section = Self::open(self.found, template, shown, table);
+                    tables.push((At::new(text.value.to_owned(), text.at), section));
+                }
+                other => self.add(
+                    value.span().start,
+                    Problem::WrongType {
+                        key: shown,
+                        expected: "a table".to_owned(),
+                        found: article(other),
+                    },
+                ),
+            }
+        }
+        tables
+    }
+
+    /// The list of tables under a key.
+    pub(crate) fn tables(&self, key: &str) -> Vec<Self> {
+        let mut tables = Vec::new();
+        let Some((option, value)) = self.value(key) else {
+            return tables;
+        };
+        let (Kind::List(template), Some(items)) = (option.kind, value.get_ref().as_array()) else {
+            self.wrong_type::<()>(option, value);
+            return tables;
+        };
+        for item in items.iter() {
+            match item.get_ref() {
+                DeValue::Table(table) => {
+                    let table = At::new(table, item.span().start);
+                    let shown = format!("[{template}]");
+                    tables.push(Self::open(self.found, template, shown, table));
+                }
+                _ => {
+                    self.wrong_type::<()>(option, item);
+                }
+            }
+        }
+        tables
+    }
+
+    /// Reports a list without items that needs some.
+    pub(crate) fn check_filled(&self, key: &'static str) {
+        if self.is_empty_list(key) {
+            let kind = self.option(key).map(|option| option.kind);
+            let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
+            self.add(self.key_at(&[key]), Problem::EmptyList { key, expected });
+        }
+    }
+
+    /// Whether the value under a key is a list without items.
+    pub(crate) fn is_empty_list(&self, key: &str) -> bool {
+        let list = self
+            .table
+            .get(key)
+            .and_then(|value| value.get_ref().as_array());
+        list.is_some_and(|list| list.is_empty())
+    }
+
+    /// Where the value of the first of these keys that was written stands, else the table.
+    pub(crate) fn key_at(&self, keys: &[&str]) -> usize {
+        let value = keys.iter().find_map(|key| self.table.get(*key));
+        value.map_or(self.at, |value| value.span().start)
+    }
+
+    /// Reports an environment variable that no process could have.
+    pub(crate) fn bad_variable(&self, name: &str, at: usize) {
+        self.add(
+            at,
+            Problem::BadValue {
+                key: "env".to_owned(),
+                value: name.to_owned(),
+                expected: "a variable without `=` in its name and without zero bytes".to_owned(),
+                suggestion: None,
+            },
+        );
+    }
+
+    /// Whether the value under a key is a table.
+    pub(crate) fn is_table(&self, key: &str) -> bool {
+        self.table
+            .get(key)
+            .is_some_and(|value| value.get_ref().is_table())
+    }
+
+    fn value(&self, key: &str) -> Option<(&'static Opt, &'a Spanned<DeValue<'a>>)> {
+        #[cfg(test)]
+        self.found.note_read(self.name, key);
+        Some((self.option(key)?, self.table.get(key)?))
+    }
+
+    fn option(&self, key: &str) -> Option<&'static Opt> {
+        let option = options::find(self.name, key);
+        debug_assert!(
+            option.is_some(),
+            "{}.{key} is not in the option table",
+            self.name
+        );
+        option
+    }
+
+    fn counted(&self, option: &Opt, value: &Spanned<DeValue<'_>>) -> Option<u64> {
+        let (Kind::Count(min, max) | Kind::CountOrTable(min, max, _)) = option.kind else {
+            return None;
+        };
+        let DeValue::Integer(number) = value.get_ref() else {
+            return self.wrong_type(option, value);
+        };
+        let count = integer(number).and_then(|count| u64::try_from(count).ok());
+        let within = count.filter(|count| (min..=max).contains(count));
+        if within.is_none() {
+            self.out_of_range(option, value, Kind::Count(min, max).expected());
+        }
+        within
+    }
+
+    fn out_of_range(&self, option: &Opt, value: &Spanned<DeValue<'_>>, expected: String) {
+        let shown = match value.get_ref() {
+            DeValue::String(text) => format!("{text:?}"),
+            DeValue::Integer(number) => number.to_string(),
+            other => other.type_str().to_owned(),
+        };
+        let key = option.key.to_owned();
+        self.add(
+            value.span().start,
+            Problem::OutOfRange {
+                key,
+                value: shown,
+                expected,
+            },
+        );
+    }
+
+    /// Reports the type and gives nothing.
+    fn wrong_type<T>(&self, option: &Opt, value: &Spanned<DeValue<'_>>) -> Option<T> {
+        self.add(
+            value.span().start,
+            Problem::WrongType {
+                key: option.key.to_owned(),
+                expected: option.kind.expected(),
+                found: article(value.get_ref()),
+            },
+        );
+        None
+    }
+
+    fn bad_name(&self, key: &str, name: &At<&str>) {
+        self.add(
+            name.at,
+            Problem::BadValue {
+                key: key.to_owned(),
+                value: name.value.to_owned(),
+                expected: NAME_EXPECTED.to_owned(),
+                suggestion: None,
+            },
+        );
+    }
+
+    fn check_key(&self, key: &Spanned<std::borrow::Cow<'_, str>>) {
+        let (text, at) = (key.get_ref().as_ref(), key.span().start);
+        let Some(option) = options::find(self.name, text) else {
+            let built = options::in_section(self.name).filter(|option| option.is_built());
+            let suggestion = nearest(text, built.map(|option| option.key));
+            let (key, section) = (text.to_owned(), self.shown.clone());
+            return self.add(
+                at,
+                Problem::UnknownKey {
+                    key,
+                    section,
+                    suggestion,
+                },
+            );
+        };
+        if !option.is_built() {
+            self.add(at, Problem::Unsupported(self.shown_below(text)));
+        }
+    }
+
+    /// The whole name of a key of this table; those of lists are clear without it.
+    fn shown_below(&self, key: &str) -> String {
+        if self.shown.is_empty() || self.shown.starts_with('[') {
+            return key.to_owned();
+        }
+        format!("{}.{key}", self.shown)
+    }
+}
+
+/// Whether a text can name an application or a pool: it shows up in URLs, metrics and messages.
+pub(crate) fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    text.len() <= 64
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
+        && text.bytes().all(plain)
+}
+
+fn integer(number: &toml::de::DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// The type of a value with its article.
+fn article(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+const NAME_EXPECTED: &str = "a name of at most 64 letters, digits, `-`, `_` and `.`";
+
+/// Longer waits are mistakes, and adding them to a clock must not overflow.
+const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What a file offset can hold.
+const SIZE_MAX: u64 = i64::MAX as u64;

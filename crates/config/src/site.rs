@@ -1,0 +1,84 @@
+//! The `[[sites]]` tables and the checks between sites.
+//!
+//! Called by `parse` after applications and pools, whose names routes refer to. What must stay true:
+//! a host belongs to one site, and at most one site answers for any host.
+
+use std::collections::BTreeMap;
+
+use crate::error::Problem;
+use crate::model::{App, BlockingPool, Files, Route, Site};
+use crate::place::At;
+use crate::route;
+use crate::section::Section;
+use crate::values::{HostPattern, PathPattern};
+
+/// What routes may refer to.
+pub(crate) struct Known<'a> {
+    /// Names of applications.
+    pub(crate) apps: &'a [String],
+    /// Pools by name.
+    pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
+}
+
+/// Reads every site.
+pub(crate) fn read(top: &Section<'_>, known: &Known<'_>) -> Vec<Site> {
+    let mut hosts_seen: Vec<At<HostPattern>> = Vec::new();
+    let mut any_seen = None;
+    let tables = top.tables("sites");
+    if tables.is_empty() && top.is_empty_list("sites") {
+        top.add(top.key_at(&["sites"]), Problem::NothingConfigured);
+    }
+    tables
+        .iter()
+        .map(|table| {
+            let hosts = table.list("hosts", HostPattern::parse);
+            let is_any = !table.has("hosts") || table.is_empty_list("hosts");
+            let hosts = hosts.unwrap_or_default();
+            if is_any && let Some(line) = any_seen.replace(table.found.line(table.at)) {
+                table.add(table.at, Problem::AnyHostTwice { line });
+            }
+            check_hosts(table, &hosts, &mut hosts_seen);
+            let hosts = hosts.into_iter().map(|host| host.value).collect();
+            Site {
+                hosts,
+                routes: route::read(table, known),
+            }
+        })
+        .collect()
+}
+
+/// The site of an application that no site mentions: the files of its `public/`, then itself.
+pub(crate) fn of_app(app: &App) -> Site {
+    let public = app.dir.join("public");
+    let files = public.is_dir().then(|| Files::new(public));
+    any(Route {
+        path: PathPattern::any(),
+        files,
+        app: Some(app.name.clone()),
+    })
+}
+
+/// A site with one route, for every host.
+pub(crate) fn any(route: Route) -> Site {
+    Site {
+        hosts: Vec::new(),
+        routes: vec![route],
+    }
+}
+
+fn check_hosts(table: &Section<'_>, hosts: &[At<HostPattern>], seen: &mut Vec<At<HostPattern>>) {
+    for host in hosts {
+        if let Some(first) = seen.iter().find(|first| first.value == host.value) {
+            let line = table.found.line(first.at);
+            table.add(
+                host.at,
+                Problem::HostTwice {
+                    host: host.value.clone(),
+                    line,
+                },
+            );
+        } else {
+            seen.push(host.clone());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The word that was probably meant.
+//!
+//! Used wherever a key, a choice or a name is unknown. What must stay true: a suggestion is near
+//! enough that a reader sees why it was made, and a long stranger's word costs no more than a short
+//! one.
+
+/// The nearest of `words` to `word`, none when all are too far.
+pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    if word.len() > LEN_MAX {
+        return None;
+    }
+    let word = word.to_ascii_lowercase().replace('-', "_");
+    let allowed = (word.chars().count() / 3).max(1);
+    words
+        .into_iter()
+        .map(|candidate| (distance(&word, &candidate.to_ascii_lowercase()), candidate))
+        .filter(|(far, _)| *far <= allowed)
+        .min_by_key(|(far, _)| *far)
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// Longer than any word we know: nothing could be near.
+const LEN_MAX: usize = 64;
+
+/// Insertions, deletions, replacements and swaps of neighbours between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_word_that_was_meant() {
+        let words = ["threads", "listen", "admin", "access_log"];
+        let rows = [
+            ("theads", Some("threads")),
+            ("thraeds", Some("threads")),
+            ("Listen", Some("listen")),
+            ("access-log", Some("access_log")),
+            ("acces_logs", Some("access_log")),
+            ("banana", None),
+            ("", None),
+        ];
+        for (word, expected) in rows {
+            assert_eq!(nearest(word, words).as_deref(), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn gives_no_suggestion_for_an_endless_word() {
+        assert_eq!(nearest(&"x".repeat(1_000_000), ["x"]), None);
+    }
+}

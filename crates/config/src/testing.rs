@@ -1,0 +1,78 @@
+//! A temporary folder for the tests of this crate.
+//!
+//! Reading a configuration looks at the folders it names, so tests need real ones. What must stay
+//! true: every folder is a test's own and goes away with it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that is removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// A folder with these files; a name that ends in `/` is an empty folder.
+    pub(crate) fn with(files: &[(&str, &str)]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!(
+            "{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let folder = Self(std::env::temp_dir().join(format!("penstock-config-{unique}")));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        for (name, text) in files {
+            folder.add(name, text);
+        }
+        folder
+    }
+
+    /// A folder of a small site: a module `app`, a rackup file, `public/`.
+    pub(crate) fn site() -> Self {
+        Self::with(&[
+            ("app.py", "application = 1\n"),
+            ("rack/config.ru", ""),
+            ("public/", ""),
+        ])
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The path of something in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Adds a file, or a folder when the name ends in `/`.
+    pub(crate) fn add(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        if name.ends_with('/') {
+            return std::fs::create_dir_all(path).unwrap();
+        }
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write(&path, text);
+    }
+
+    /// A report with the folder left out of its paths, one error a line.
+    pub(crate) fn lines(&self, report: &crate::Report) -> Vec<String> {
+        let shown = report
+            .to_string()
+            .replace(&format!("{}/", self.0.display()), "");
+        shown.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Writes a file of a test.
+pub(crate) fn write(path: &Path, text: &str) {
+    #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
+    std::fs::write(path, text).unwrap();
+}

@@ -1,0 +1,297 @@
+//! The small values of a configuration that have a grammar of their own: addresses, hosts, paths.
+//!
+//! Parsed from text by `parse` and by the command line (`FromStr`), matched by the router. What must
+//! stay true: a value that exists is valid, matching never allocates, and `expand_into` gives a path
+//! that starts with `/` and holds no `..` that was not in the request's own path.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where a listener listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenAddr {
+    /// A TCP address; port 0 lets the kernel choose.
+    Tcp(SocketAddr),
+    /// A Unix socket's path.
+    Unix(PathBuf),
+}
+
+/// The text is not a listen address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected {}", ListenAddr::EXPECTED)]
+pub struct BadListenAddr;
+
+impl ListenAddr {
+    /// What a message says was expected.
+    pub const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"";
+
+    /// A port on 127.0.0.1.
+    pub fn loopback(port: u16) -> Self {
+        Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    }
+
+    /// Whether both cannot be bound at once: the same socket path, or the same port on addresses
+    /// of one family of which they share at least one.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix(a), Self::Unix(b)) => a == b,
+            (Self::Tcp(a), Self::Tcp(b)) => {
+                let (ours, theirs) = (a.ip(), b.ip());
+                let wide = ours.is_unspecified() || theirs.is_unspecified();
+                let family = ours.is_ipv4() == theirs.is_ipv4();
+                a.port() != 0 && a.port() == b.port() && family && (wide || ours == theirs)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for ListenAddr {
+    type Err = BadListenAddr;
+
+    /// Accepts `127.0.0.1:80`, `[::1]:80`, `localhost:80`, `:80`, `80` and `unix:/path`.
+    fn from_str(text: &str) -> Result<Self, BadListenAddr> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let fits = !path.is_empty() && path.len() <= UNIX_PATH_BYTES && !path.contains('\0');
+            return if fits {
+                Ok(Self::Unix(PathBuf::from(path)))
+            } else {
+                Err(BadListenAddr)
+            };
+        }
+        if let Some(port) = text.strip_prefix("localhost:") {
+            return Ok(Self::loopback(port_number(port)?));
+        }
+        let bare = text.strip_prefix(':').unwrap_or(text);
+        if let Ok(port) = port_number(bare) {
+            return Ok(Self::Tcp(SocketAddr::new(
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                port,
+            )));
+        }
+        text.parse().map(Self::Tcp).map_err(|_| BadListenAddr)
+    }
+}
+
+/// `u16` would also take `+80`.
+fn port_number(text: &str) -> Result<u16, BadListenAddr> {
+    if text.bytes().all(|b| b.is_ascii_digit()) {
+        text.parse().map_err(|_| BadListenAddr)
+    } else {
+        Err(BadListenAddr)
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => write!(f, "http://{addr}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// `sun_path` of `sockaddr_un` is 108 bytes with its final zero (unix(7)).
+pub(crate) const UNIX_PATH_BYTES: usize = 107;
+
+/// A host, or all hosts below a domain; kept in lower case.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This host.
+    Exact(String),
+    /// Any host that ends in this; starts with a dot (`*.example.com` is `.example.com`).
+    Below(String),
+}
+
+impl HostPattern {
+    /// Whether a host without its port is meant, in any case (RFC 9110 §4.2.3).
+    pub fn matches(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
+        match self {
+            Self::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+            Self::Below(suffix) => {
+                let Some(start) = host.len().checked_sub(suffix.len()) else {
+                    return false;
+                };
+                start > 0 && host[start..].eq_ignore_ascii_case(suffix.as_bytes())
+            }
+        }
+    }
+
+    /// Reads `example.com`, `*.example.com`, `127.0.0.1` or `[::1]`; none when it is neither.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        if let Some(rest) = text.strip_prefix('*') {
+            let name = rest.strip_prefix('.')?;
+            return is_host_name(name).then(|| Self::Below(rest.to_owned()));
+        }
+        let v6 = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        let valid = match v6 {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => is_host_name(&text),
+        };
+        valid.then_some(Self::Exact(text))
+    }
+}
+
+/// Letters, digits, hyphens and (seen in the wild) underscores, in dotted labels of 1 to 63.
+fn is_host_name(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Below(suffix) => write!(f, "*{suffix}"),
+        }
+    }
+}
+
+/// The paths a route is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PathPattern {
+    /// This path only.
+    Exact(String),
+    /// Every path that starts with this; starts and ends with `/` (`/assets/*` is `/assets/`).
+    Prefix(String),
+}
+
+impl PathPattern {
+    /// Every path: `/*`.
+    pub fn any() -> Self {
+        Self::Prefix("/".to_owned())
+    }
+
+    /// Whether a normalised, decoded path is meant.
+    pub fn matches(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => path == exact,
+            Self::Prefix(prefix) => path.starts_with(prefix.as_str()),
+        }
+    }
+
+    /// Whether every path that `other` matches is matched here too.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Prefix(wide), Self::Exact(p) | Self::Prefix(p)) => p.starts_with(wide.as_str()),
+            (Self::Exact(a), Self::Exact(b)) => a == b,
+            (Self::Exact(_), Self::Prefix(_)) => false,
+        }
+    }
+
+    /// Reads `/x` or `/x/*`; none when it is neither or could never equal a normalised path.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (path, wide) = match text.strip_suffix("/*") {
+            Some(prefix) => (&text[..=prefix.len()], true),
+            None => (text, false),
+        };
+        let normal = path.starts_with('/')
+            && !path.contains("//")
+            && !path.contains(['*', '?', '#', '\0'])
+            && !path.split('/').any(|part| part == "." || part == "..");
+        let owned = path.to_owned();
+        normal.then(|| {
+            if wide {
+                Self::Prefix(owned)
+            } else {
+                Self::Exact(owned)
+            }
+        })
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(path) => f.write_str(path),
+            Self::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}
+
+/// One place to look for a file in, relative to the root.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TryPattern {
+    /// `prefix{path}suffix`; the prefix is empty or starts with `/` and does not end with it.
+    Around {
+        /// Before the path.
+        prefix: String,
+        /// After the path.
+        suffix: String,
+    },
+    /// One file whatever the path, such as `/index.html`; starts with `/`.
+    Fixed(String),
+}
+
+impl TryPattern {
+    /// `{path}`, then `{path}/index.html`.
+    pub fn defaults() -> Vec<Self> {
+        let after = |suffix: &str| Self::Around {
+            prefix: String::new(),
+            suffix: suffix.to_owned(),
+        };
+        vec![after(""), after("/index.html")]
+    }
+
+    /// Appends the place for a path that starts with `/`; one slash where two would meet.
+    pub fn expand_into(&self, path: &str, out: &mut String) {
+        match self {
+            Self::Fixed(file) => out.push_str(file),
+            Self::Around { prefix, suffix } => {
+                let doubled = suffix.starts_with('/') && path.ends_with('/');
+                out.push_str(prefix);
+                out.push_str(if doubled {
+                    &path[..path.len() - 1]
+                } else {
+                    path
+                });
+                out.push_str(suffix);
+            }
+        }
+    }
+
+    /// Reads a text with at most one `{path}`; none when it has more, or leads out of the root.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let leads_out = text.split('/').any(|part| part == "..");
+        if text.is_empty() || leads_out || text.contains('\0') {
+            return None;
+        }
+        let Some((before, after)) = text.split_once("{path}") else {
+            let fixed = !text.contains(['{', '}']) && !text.ends_with('/');
+            return fixed.then(|| Self::Fixed(format!("/{}", text.trim_start_matches('/'))));
+        };
+        if before.contains(['{', '}']) || after.contains(['{', '}']) {
+            return None;
+        }
+        let inner = before.trim_matches('/');
+        let prefix = if inner.is_empty() {
+            String::new()
+        } else {
+            format!("/{inner}")
+        };
+        Some(Self::Around {
+            prefix,
+            suffix: after.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for TryPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Around { prefix, suffix } => write!(f, "{prefix}{{path}}{suffix}"),
+            Self::Fixed(file) => f.write_str(file),
+        }
+    }
+}

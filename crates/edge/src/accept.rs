@@ -1,0 +1,81 @@
+//! Accepting connections on one loop's listener.
+//!
+//! One task per listener and loop. When descriptors or `limits.connections` run out it waits instead
+//! of spinning; the kernel's backlog holds the newcomers meanwhile. When the drain begins it still
+//! takes whoever already waits in the backlog, so that no connection is reset, then closes.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use penstock_exchange::ListenerInfo;
+use penstock_runtime::{Drain, Listener, Stream, clock, loops};
+use penstock_sys::net::PeerAddress;
+
+use crate::Edge;
+use crate::connection::Connection;
+
+/// How long to wait for a descriptor or a connection slot to come free.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains.
+///
+/// # Errors
+/// When the socket cannot be registered with the loop.
+pub async fn accept(
+    edge: Arc<Edge>,
+    socket: OwnedFd,
+    info: Arc<ListenerInfo>,
+    stop: Drain,
+) -> io::Result<()> {
+    let listener = Listener::new(socket)?;
+    let _running = stop.guard();
+    let mut warned = false;
+    let mut stopped = std::pin::pin!(stop.begun());
+    loop {
+        if edge.open.load(Ordering::Relaxed) >= edge.settings().limits.connections {
+            if !std::mem::replace(&mut warned, true) {
+                log::warn!("{}: limits.connections reached, not accepting for now", info.name);
+            }
+            clock::sleep(PAUSE).await;
+            if !stop.is_draining() {
+                continue;
+            }
+        }
+        let next = std::future::poll_fn(|cx| match listener.poll_accept(cx) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => stopped.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+        match next {
+            None => break,
+            Some(Ok((socket, peer))) => serve(&edge, socket, peer, &info),
+            Some(Err(error)) => {
+                if !std::mem::replace(&mut warned, true) {
+                    log::error!("{}: cannot accept: {error}", info.name);
+                }
+                clock::sleep(PAUSE).await;
+            }
+        }
+    }
+    while let Some((socket, peer)) = listener.try_accept() {
+        serve(&edge, socket, peer, &info);
+    }
+    Ok(())
+}
+
+fn serve(edge: &Arc<Edge>, socket: OwnedFd, peer: PeerAddress, info: &Arc<ListenerInfo>) {
+    let stream = match Stream::new(socket) {
+        Ok(stream) => stream,
+        Err(error) => {
+            log::error!("{}: cannot watch a connection: {error}", info.name);
+            return;
+        }
+    };
+    edge.metrics.accepted.increment();
+    let connection = Connection::new(Arc::clone(edge), stream, peer, Arc::clone(info));
+    loops::spawn_here(connection.run());
+}

@@ -1,0 +1,149 @@
+//! One line per request: the combined format with where the time went appended, or JSON.
+//!
+//! Called by `connection` when a response is out; the line goes to a bounded queue in front of a
+//! writer thread (`runtime::logger`), never to a disk from a loop. Nothing a client sends can forge
+//! a line: control and non-ASCII bytes, quotes and backslashes are escaped.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use penstock_config::LogFormat;
+use penstock_exchange::Timing;
+use penstock_http::{RequestHead, Version};
+use penstock_runtime::{clock, logger::LineWriter};
+use penstock_sys::net::PeerAddress;
+
+/// Where and how requests are logged.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    /// Takes the lines.
+    pub writer: LineWriter,
+    /// Their form.
+    pub format: LogFormat,
+}
+
+/// What is known of one exchange at its end.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) head: &'a RequestHead,
+    pub(crate) peer: PeerAddress,
+    pub(crate) status: u16,
+    pub(crate) bytes: u64,
+    pub(crate) timing: &'a Timing,
+    pub(crate) total: Duration,
+}
+
+impl AccessLog {
+    pub(crate) fn write(&self, record: &Record<'_>) {
+        let line = match self.format {
+            LogFormat::Combined => combined(record, clock::wall().as_secs()),
+            LogFormat::Json => json(record, clock::wall()),
+        };
+        self.writer.write(line.into_bytes());
+    }
+}
+
+fn combined(record: &Record<'_>, now: u64) -> String {
+    let mut line = String::with_capacity(256);
+    let head = record.head;
+    let date = penstock_http::imf_fixdate(now);
+    let text = |range: std::ops::Range<usize>| std::str::from_utf8(&date[range]).unwrap_or("");
+    // Writing to a String cannot fail.
+    let _ = write!(
+        line,
+        "{} - - [{}/{}/{}:{} +0000] \"{} {} {}\" {} {} \"",
+        peer(record.peer),
+        text(5..7),
+        text(8..11),
+        text(12..16),
+        text(17..25),
+        head.method_str(),
+        Escaped(head.target().as_bytes()),
+        version(head),
+        record.status,
+        record.bytes,
+    );
+    for (name, end) in [("referer", "\" \""), ("user-agent", "\"")] {
+        match head.field(name) {
+            Some(value) => drop(write!(line, "{}{end}", Escaped(value))),
+            None => drop(write!(line, "-{end}")),
+        }
+    }
+    let timing = record.timing;
+    let _ = writeln!(
+        line,
+        " queue_time={:.6} queue_position={} app_time={:.6} total_time={:.6} handler={} worker={}",
+        timing.queue.as_secs_f64(),
+        timing.queue_position,
+        timing.app.as_secs_f64(),
+        record.total.as_secs_f64(),
+        timing.handler.as_deref().unwrap_or("-"),
+        timing.worker,
+    );
+    line
+}
+
+fn json(record: &Record<'_>, now: Duration) -> String {
+    let head = record.head;
+    let field = |name| head.field(name).map(String::from_utf8_lossy);
+    let timing = record.timing;
+    let value = serde_json::json!({
+        "time": now.as_secs_f64(),
+        "peer": peer(record.peer),
+        "method": head.method_str(),
+        "host": head.host(),
+        "target": head.target(),
+        "version": version(head),
+        "status": record.status,
+        "bytes_sent": record.bytes,
+        "referer": field("referer"),
+        "user_agent": field("user-agent"),
+        "queue_time": timing.queue.as_secs_f64(),
+        "queue_position": timing.queue_position,
+        "app_time": timing.app.as_secs_f64(),
+        "total_time": record.total.as_secs_f64(),
+        "handler": timing.handler.as_deref(),
+        "worker": timing.worker,
+    });
+    format!("{value}\n")
+}
+
+fn version(head: &RequestHead) -> &'static str {
+    match head.version() {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+    }
+}
+
+fn peer(peer: PeerAddress) -> String {
+    match peer {
+        PeerAddress::Tcp(address) => address.ip().to_string(),
+        PeerAddress::Unix => "unix".to_owned(),
+    }
+}
+
+/// Bytes with everything that could break out of a quoted log field escaped.
+struct Escaped<'a>(&'a [u8]);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for &byte in self.0 {
+            match byte {
+                b'"' | b'\\' => write!(f, "\\{}", byte as char)?,
+                0x20..=0x7e => f.write_char(byte as char)?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_a_client_sends_breaks_out_of_its_field() {
+        assert_eq!(Escaped(b"a\"b\\c\x1b\xffd").to_string(), "a\\\"b\\\\c\\x1b\\xffd");
+    }
+}

@@ -1,0 +1,135 @@
+//! The one place where a fault becomes a status, a page and a log line.
+//!
+//! Clients are told the kind of failure in one sentence; the cause goes to the log. In development
+//! the page shows cause and traceback too. Failures of clients are not errors in the log.
+
+use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
+use penstock_http::{RequestHead, Status};
+
+/// Seconds after which a client may try again when the server was too busy.
+const RETRY_AFTER: &str = "1";
+
+/// Answers with a fault.
+pub(crate) fn respond(fault: Fault, head: Option<&RequestHead>, development: bool) -> Response {
+    log_fault(&fault, head);
+    let status = fault.kind.status();
+    let accept = head.and_then(|h| h.field("accept"));
+    let wants_html = penstock_http::prefers(accept, "text/html", "text/plain");
+    let mut response = if wants_html {
+        let page = html_page(status, &fault, development);
+        Response::text(status, "text/html; charset=utf-8", page)
+    } else {
+        let text = plain_page(status, &fault, development);
+        Response::text(status, "text/plain; charset=utf-8", text)
+    };
+    let mut field = |name, value: &str| {
+        // Literals are valid fields.
+        let _ = response.fields.push(name, value.as_bytes());
+    };
+    field("Cache-Control", "no-store");
+    match fault.kind {
+        FaultKind::QueueFull
+        | FaultKind::QueueTimeout
+        | FaultKind::Unavailable
+        | FaultKind::Overloaded => field("Retry-After", RETRY_AFTER),
+        FaultKind::MethodNotAllowed => field("Allow", "GET, HEAD"),
+        _ => {}
+    }
+    response.timing = fault.timing;
+    response
+}
+
+/// Answers a head that was refused by the parser.
+pub(crate) fn respond_malformed(status: Status, explanation: &str) -> Response {
+    let text = format!("{} {}\n{explanation}\n", status.code(), status.reason());
+    Response::text(status, "text/plain; charset=utf-8", text)
+}
+
+/// Answers `OPTIONS *` (RFC 9110 §9.3.7): the server as a whole is here.
+pub(crate) fn respond_options() -> Response {
+    let mut response = Response::new(Status::NO_CONTENT, Body::Empty);
+    let _ = response.fields.push("Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
+    response
+}
+
+fn log_fault(fault: &Fault, head: Option<&RequestHead>) {
+    let (method, target) = head.map_or(("-", "-"), |h| (h.method_str(), h.target()));
+    let status = fault.kind.status().code();
+    let handler = fault.timing.handler.as_deref().unwrap_or("edge");
+    match (fault.kind.side(), fault.kind) {
+        (Side::Client, _) => {
+            log::debug!("{handler}: {status} {method} {target}: {}", fault.cause);
+        }
+        (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
+            log::warn!("{handler}: {status} {method} {target}: {}", fault.cause);
+        }
+        _ => log::error!("{handler}: {status} {method} {target}: {}", fault.cause),
+    }
+}
+
+fn plain_page(status: Status, fault: &Fault, development: bool) -> String {
+    let mut text =
+        format!("{} {}\n{}\n", status.code(), status.reason(), fault.kind.explanation());
+    if development {
+        text.push_str(&format!("\n{}\n", fault.cause));
+        if let Some(detail) = &fault.detail {
+            text.push_str(&format!("\n{detail}\n"));
+        }
+    }
+    text
+}
+
+fn html_page(status: Status, fault: &Fault, development: bool) -> String {
+    let (code, reason) = (status.code(), status.reason());
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\">\n<title>{code} {reason}</title>\n<style>body{{font:16px/1.5 \
+         system-ui,sans-serif;max-width:60rem;margin:4rem auto;padding:0 1rem;color:#223}}\
+         h1{{font-size:1.5rem}}pre{{background:#f4f4f6;padding:1rem;overflow:auto}}</style>\n\
+         <h1>{code} {reason}</h1>\n<p>{}</p>\n",
+        fault.kind.explanation()
+    );
+    if development {
+        page.push_str(&format!("<p>{}</p>\n", escape_html(&fault.cause)));
+        if let Some(detail) = &fault.detail {
+            page.push_str(&format!("<pre>{}</pre>\n", escape_html(detail)));
+        }
+    }
+    page
+}
+
+fn escape_html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceback_is_shown_in_development_only_and_escaped() {
+        let mut fault = Fault::new(FaultKind::Unavailable, "boot failed");
+        fault.detail = Some("<script>".into());
+        let page = html_page(Status::SERVICE_UNAVAILABLE, &fault, true);
+        assert!(page.contains("boot failed") && page.contains("&lt;script&gt;"));
+        let page = html_page(Status::SERVICE_UNAVAILABLE, &fault, false);
+        assert!(!page.contains("boot failed") && !page.contains("script"));
+    }
+
+    #[test]
+    fn a_busy_answer_says_when_to_come_back() {
+        let response = respond(Fault::new(FaultKind::QueueFull, "100 wait"), None, false);
+        assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
+        assert_eq!(response.fields.get("retry-after"), Some(&b"1"[..]));
+    }
+}

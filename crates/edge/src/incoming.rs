@@ -1,0 +1,231 @@
+//! A request body on its way in: read from the connection's socket, decoded, bounded, timed.
+//!
+//! The connection lends its reading side to the request ([`Incoming`]) and finds it again when the
+//! handler is done with it ([`Home`]), read to the end or not. `100 Continue` goes out at the first
+//! pull, so a request that is refused unread never invites its body. What must stay true: bytes
+//! behind the body stay in `pending` for the next request.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use penstock_config::Limits;
+use penstock_exchange::{Fault, FaultKind, IncomingBody};
+use penstock_http::{BodyDecoder, BodyFraming, RequestHead};
+use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+
+use crate::pace::Pace;
+
+/// The reading side of a connection while a body is outstanding.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stream: Arc<Stream>,
+    decoder: BodyDecoder,
+    /// Received and not yet decoded, or behind the body.
+    pub(crate) pending: Vec<u8>,
+    declared: Option<u64>,
+    pub(crate) received: u64,
+    received_max: u64,
+    continue_wanted: bool,
+    failed: bool,
+    pace: Pace,
+    timer: LazyDeadline,
+}
+
+/// Where the reader is put back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Home(Arc<Mutex<Option<Box<Reader>>>>);
+
+impl Home {
+    /// Takes the reader back, if the handler is done with it.
+    pub(crate) fn take(&self) -> Option<Box<Reader>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Puts the reader back.
+    pub(crate) fn put(&self, reader: Box<Reader>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+    }
+}
+
+/// The body as a handler sees it.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    reader: Option<Box<Reader>>,
+    home: Home,
+}
+
+impl Reader {
+    /// A reader for the body that `head` announces, starting with what came behind the head.
+    pub(crate) fn new(
+        stream: Arc<Stream>,
+        head: &RequestHead,
+        pending: Vec<u8>,
+        limits: &Limits,
+    ) -> Self {
+        let declared = match head.framing() {
+            BodyFraming::Length(length) => Some(length),
+            BodyFraming::None | BodyFraming::Chunked => None,
+        };
+        Self {
+            stream,
+            decoder: BodyDecoder::new(head.framing()),
+            pending,
+            declared,
+            received: 0,
+            received_max: limits.body_bytes,
+            // A body that has begun to arrive needs no invitation.
+            continue_wanted: head.expects_continue(),
+            failed: false,
+            pace: Pace::new(limits),
+            timer: LazyDeadline::new(clock::now() + limits.body_stall),
+        }
+    }
+
+    /// Whether the whole body was read, so that the next request may follow.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.failed && self.decoder.is_done()
+    }
+
+    /// Reads over what is left of the body as far as it is here already.
+    pub(crate) fn discard_buffered(&mut self) {
+        if self.declared.is_some_and(|length| length > self.received_max) {
+            return;
+        }
+        let mut ignored = Vec::new();
+        let pending = std::mem::take(&mut self.pending);
+        if self.decode(&pending, &mut ignored).is_err() {
+            self.failed = true;
+        }
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        if self.declared.is_some_and(|length| length > self.received_max) {
+            return Poll::Ready(Err(self.too_large()));
+        }
+        if !self.pending.is_empty() {
+            self.continue_wanted = false;
+            let before = into.len();
+            let pending = std::mem::take(&mut self.pending);
+            self.decode(&pending, into)?;
+            if into.len() > before {
+                return Poll::Ready(Ok(true));
+            }
+        }
+        if self.decoder.is_done() {
+            return Poll::Ready(Ok(false));
+        }
+        if std::mem::take(&mut self.continue_wanted) {
+            // Too small to be refused by an empty send buffer; a client that does not get it sends
+            // its body after a while anyway (RFC 9110 §10.1.1).
+            let _ = self.stream.try_write(&[io::IoSlice::new(b"HTTP/1.1 100 Continue\r\n\r\n")]);
+        }
+        self.poll_receive(cx, into)
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        let stream = Arc::clone(&self.stream);
+        let before = into.len();
+        let polled = buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(count)) => Poll::Ready(Ok(self.decode(&buffer[..count], into).map(|()| count))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        });
+        match polled {
+            Poll::Ready(Ok(done)) => {
+                if done? == 0 {
+                    self.failed = true;
+                    return Poll::Ready(Err(gone("the client closed within its request body")));
+                }
+                self.pace.progress(clock::now(), (into.len() - before) as u64);
+                Poll::Ready(Ok(into.len() > before || !self.decoder.is_done()))
+            }
+            Poll::Ready(Err(_)) => {
+                self.failed = true;
+                Poll::Ready(Err(gone("the connection broke within the request body")))
+            }
+            Poll::Pending => {
+                let now = clock::now();
+                self.pace.wait(now);
+                self.timer.set(self.pace.deadline(now));
+                self.timer.poll(cx).map(|()| {
+                    self.failed = true;
+                    let cause = format!("request body too slow after {} bytes", self.received);
+                    Err(Fault::new(FaultKind::ClientTooSlow, cause))
+                })
+            }
+        }
+    }
+
+    /// Decodes `input` into `into`; what is behind the body goes to `pending`.
+    fn decode(&mut self, input: &[u8], into: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut rest = input;
+        while !rest.is_empty() && !self.decoder.is_done() {
+            let decoded = self.decoder.decode(rest).map_err(|error| {
+                self.failed = true;
+                Fault::new(FaultKind::BadRequest, format!("request body: {error}"))
+            })?;
+            into.extend_from_slice(&rest[decoded.data.clone()]);
+            self.received += decoded.data.len() as u64;
+            rest = &rest[decoded.consumed..];
+            if self.received > self.received_max {
+                return Err(self.too_large());
+            }
+            if decoded.consumed == 0 {
+                break;
+            }
+        }
+        self.pending.extend_from_slice(rest);
+        Ok(())
+    }
+
+    fn too_large(&mut self) -> Fault {
+        self.failed = true;
+        let cause = format!("request body over limits.body_bytes ({} bytes)", self.received_max);
+        Fault::new(FaultKind::BodyTooLarge, cause)
+    }
+}
+
+fn gone(cause: &'static str) -> Fault {
+    Fault::new(FaultKind::ClientGone, cause)
+}
+
+impl Incoming {
+    pub(crate) fn new(reader: Reader) -> (Self, Home) {
+        let home = Home::default();
+        (Self { reader: Some(Box::new(reader)), home: home.clone() }, home)
+    }
+}
+
+impl IncomingBody for Incoming {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        match &mut self.reader {
+            Some(reader) => reader.poll_fill(cx, into),
+            None => Poll::Ready(Ok(false)),
+        }
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.reader.as_ref().and_then(|reader| reader.declared)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            self.home.put(reader);
+        }
+    }
+}

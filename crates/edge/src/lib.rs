@@ -1,0 +1,93 @@
+//! Everything that speaks to clients: listeners, connections, routing, errors, the access log.
+//!
+//! The way of a request: [`accept`] takes a connection, `connection` waits for a head without a
+//! buffer of its own, `router` finds the route, its handlers answer, `send` writes the answer,
+//! `access_log` records it. What must stay true: nothing doubtful is passed on (strict parsing is
+//! `http`'s, edge closes on any refusal), every wait has a deadline of `limits`, and one connection
+//! never holds up its loop.
+
+mod accept;
+mod access_log;
+mod connection;
+mod faults;
+mod incoming;
+mod pace;
+mod router;
+mod send;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use arc_swap::ArcSwap;
+use penstock_config::Limits;
+use penstock_exchange::metrics::EdgeMetrics;
+use penstock_http::HeadLimits;
+use penstock_runtime::Drain;
+
+pub use accept::accept;
+pub use access_log::AccessLog;
+pub use router::{Route, Routing, Site};
+
+/// What all connections of one front end share.
+#[derive(Debug)]
+pub struct Edge {
+    settings: ArcSwap<Settings>,
+    /// What it counts.
+    pub metrics: Arc<EdgeMetrics>,
+    /// Tells listeners and connections to finish.
+    pub drain: Drain,
+    open: AtomicUsize,
+}
+
+/// What a reload replaces, whole.
+#[derive(Debug)]
+pub struct Settings {
+    /// Bounds on clients.
+    pub limits: Limits,
+    /// Sites and their handlers.
+    pub routing: Routing,
+    /// Where requests are logged.
+    pub access_log: Option<AccessLog>,
+    /// Whether error pages show causes and tracebacks.
+    pub development: bool,
+}
+
+impl Edge {
+    /// A front end; [`accept`] feeds it.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(settings),
+            metrics: Arc::default(),
+            drain: Drain::new(),
+            open: AtomicUsize::new(0),
+        }
+    }
+
+    /// Replaces the settings; requests in progress keep theirs.
+    pub fn replace(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// The settings now.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Connections open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.open.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Settings {
+    fn head_limits(&self) -> HeadLimits {
+        HeadLimits {
+            target_bytes: self.limits.target_bytes,
+            header_bytes: self.limits.header_bytes,
+            headers: self.limits.headers,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! From host and path to the handlers that answer: an immutable table, replaced whole by a reload.
+//!
+//! Built by `penstock`'s wiring, asked once per request. Hosts compare without case and port; routes
+//! are tried in the order of the configuration, first match wins.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use penstock_config::{HostPattern, PathPattern};
+use penstock_exchange::Handler;
+
+/// All sites.
+#[derive(Debug, Default)]
+pub struct Routing {
+    exact: HashMap<String, Arc<Site>>,
+    /// Longest suffix first.
+    below: Vec<(HostPattern, Arc<Site>)>,
+    any: Option<Arc<Site>>,
+}
+
+/// One site: its routes in order.
+#[derive(Debug)]
+pub struct Site {
+    /// The routes.
+    pub routes: Vec<Route>,
+}
+
+/// One route: the handlers for the paths it matches, asked in order until one answers.
+#[derive(Debug)]
+pub struct Route {
+    /// The paths.
+    pub path: PathPattern,
+    /// The handlers.
+    pub handlers: Vec<Arc<dyn Handler>>,
+}
+
+/// What the table says of a request.
+#[derive(Debug)]
+pub(crate) enum Found<'a> {
+    Handlers(&'a [Arc<dyn Handler>]),
+    NoRoute,
+    NoSite,
+}
+
+impl Routing {
+    /// Adds a site; no hosts means any host that no other site names.
+    pub fn add(&mut self, hosts: &[HostPattern], site: Site) {
+        let site = Arc::new(site);
+        if hosts.is_empty() {
+            self.any = Some(site);
+            return;
+        }
+        for host in hosts {
+            match host {
+                HostPattern::Exact(name) => {
+                    self.exact.insert(name.clone(), Arc::clone(&site));
+                }
+                HostPattern::Below(_) => self.below.push((host.clone(), Arc::clone(&site))),
+            }
+        }
+        let length = |pattern: &HostPattern| pattern.to_string().len();
+        self.below.sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
+    }
+
+    pub(crate) fn find(&self, authority: &str, path: &[u8]) -> Found<'_> {
+        let Some(site) = self.site(without_port(authority)) else { return Found::NoSite };
+        let route = site.routes.iter().find(|route| matches(&route.path, path));
+        route.map_or(Found::NoRoute, |route| Found::Handlers(&route.handlers))
+    }
+
+    fn site(&self, host: &str) -> Option<&Site> {
+        if !self.exact.is_empty() {
+            let host = host.strip_suffix('.').unwrap_or(host);
+            let found = if host.bytes().any(|b| b.is_ascii_uppercase()) {
+                self.exact.get(&host.to_ascii_lowercase())
+            } else {
+                self.exact.get(host)
+            };
+            if let Some(site) = found {
+                return Some(site);
+            }
+        }
+        let below = self.below.iter().find(|(pattern, _)| pattern.matches(host));
+        below.map(|(_, site)| site).or(self.any.as_ref()).map(|site| &**site)
+    }
+}
+
+fn matches(pattern: &PathPattern, path: &[u8]) -> bool {
+    match pattern {
+        PathPattern::Exact(exact) => path == exact.as_bytes(),
+        PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()),
+    }
+}
+
+/// `host:port` or `[::1]:port` without the port.
+fn without_port(authority: &str) -> &str {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
+        _ => authority,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site() -> Site {
+        Site { routes: vec![Route { path: PathPattern::any(), handlers: Vec::new() }] }
+    }
+
+    #[test]
+    fn hosts_compare_without_case_port_and_final_dot() {
+        let mut routing = Routing::default();
+        routing.add(
+            &[
+                HostPattern::Exact("example.com".into()),
+                HostPattern::Below(".example.org".into()),
+                HostPattern::Exact("[::1]".into()),
+            ],
+            site(),
+        );
+        for known in ["example.com", "EXAMPLE.com:8080", "example.com.", "a.example.org", "[::1]:80"]
+        {
+            assert!(matches!(routing.find(known, b"/"), Found::Handlers(_)), "{known}");
+        }
+        for unknown in ["example.org", "badexample.org", "com", "", "[::2]"] {
+            assert!(matches!(routing.find(unknown, b"/"), Found::NoSite), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn the_first_matching_route_answers() {
+        let mut routing = Routing::default();
+        let prefix = PathPattern::Prefix("/assets/".into());
+        let exact = PathPattern::Exact("/up".into());
+        let routes = [prefix, exact].map(|path| Route { path, handlers: Vec::new() });
+        routing.add(&[], Site { routes: routes.into() });
+        for (path, found) in
+            [("/assets/a", true), ("/assets", false), ("/up", true), ("/up/x", false)]
+        {
+            let handlers = routing.find("any", path.as_bytes());
+            assert_eq!(matches!(handlers, Found::Handlers(_)), found, "{path}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Sending one response: the whole of it in one call where it fits, else piece by piece with a pace.
+//!
+//! [`send_now`] is the common way: head and body leave in one system call and nothing is allocated.
+//! What the socket did not take, files and streams go through [`send_rest`], a future that is boxed
+//! so that idle connections do not carry its size. What must stay true: a body that cannot be
+//! completed ends in a cut connection, never in a clean end; declared lengths are exact.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use penstock_config::Limits;
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
+use penstock_http::{ResponseFraming, ResponseLine, encode_head, h1};
+use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+use penstock_sys::file;
+
+use crate::pace::Pace;
+
+/// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
+/// vectored one.
+const COPY_MAX: usize = 8 * 1024;
+
+/// Bytes of a file read at a time.
+const FILE_CHUNK: usize = 128 * 1024;
+
+/// How far [`send_now`] got.
+#[derive(Debug)]
+pub(crate) enum Started {
+    /// Everything is with the kernel.
+    Done(u64),
+    /// The rest, for [`send_rest`].
+    Rest(Rest),
+}
+
+/// What is still to be sent.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    head: Vec<u8>,
+    body: Body,
+    framing: ResponseFraming,
+    sent: u64,
+}
+
+/// Why a response was not sent to its end.
+#[derive(Debug)]
+pub(crate) enum Cut {
+    /// The client closed or the connection broke.
+    Gone,
+    /// The client took it too slowly.
+    TooSlow,
+    /// The body could not be completed.
+    Body(Fault),
+}
+
+/// Encodes the head and sends as much as the socket takes at once.
+pub(crate) fn send_now(stream: &Stream, head: &ResponseLine<'_>, body: Body) -> Result<Started, Cut> {
+    buffers::with_output(|out| {
+        encode_head(out, head);
+        let framing = head.framing;
+        let sent = match &body {
+            Body::Empty => stream.try_write(&[IoSlice::new(out)]),
+            Body::Bytes(bytes) if bytes.len() <= COPY_MAX => {
+                let head_len = out.len();
+                out.extend_from_slice(bytes);
+                let sent = stream.try_write(&[IoSlice::new(out)]);
+                out.truncate(head_len);
+                sent
+            }
+            Body::Bytes(bytes) => stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)]),
+            Body::File(_) | Body::Stream(_) => {
+                return Ok(Started::Rest(Rest { head: out.clone(), body, framing, sent: 0 }));
+            }
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(_) => return Err(Cut::Gone),
+        };
+        let body_len = usize::try_from(body.length().unwrap_or(0)).unwrap_or(usize::MAX);
+        if sent == out.len() + body_len {
+            return Ok(Started::Done(sent as u64));
+        }
+        let head_rest = out.get(sent..).unwrap_or_default().to_vec();
+        let body = match body {
+            Body::Bytes(bytes) => Body::Bytes(bytes.slice(sent.saturating_sub(out.len())..)),
+            other => other,
+        };
+        Ok(Started::Rest(Rest { head: head_rest, body, framing, sent: sent as u64 }))
+    })
+}
+
+/// Sends the rest; gives the number of bytes sent in all. Cancel safety: none.
+pub(crate) async fn send_rest(
+    stream: Arc<Stream>,
+    rest: Rest,
+    limits: Limits,
+) -> (u64, Result<(), Cut>) {
+    let mut sender = Sender {
+        stream,
+        pace: Pace::new(&limits),
+        timer: LazyDeadline::new(clock::now() + limits.body_stall),
+        sent: rest.sent,
+    };
+    let done = match rest.body {
+        Body::Empty => sender.write(&mut [IoSlice::new(&rest.head)]).await,
+        Body::Bytes(bytes) => {
+            sender.write(&mut [IoSlice::new(&rest.head), IoSlice::new(&bytes)]).await
+        }
+        Body::File(file) => sender.send_file(rest.head, file).await,
+        Body::Stream(stream) => sender.send_stream(rest.head, stream, rest.framing).await,
+    };
+    (sender.sent, done)
+}
+
+#[derive(Debug)]
+struct Sender {
+    stream: Arc<Stream>,
+    pace: Pace,
+    timer: LazyDeadline,
+    sent: u64,
+}
+
+impl Sender {
+    /// Writes all of the slices at the client's pace.
+    async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Cut> {
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let written = std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
+                Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
+                Poll::Pending => {
+                    let now = clock::now();
+                    self.pace.wait(now);
+                    self.timer.set(self.pace.deadline(now));
+                    self.timer.poll(cx).map(|()| Err(Cut::TooSlow))
+                }
+            })
+            .await?;
+            self.pace.progress(clock::now(), written as u64);
+            self.sent += written as u64;
+            IoSlice::advance_slices(&mut slices, written);
+        }
+        Ok(())
+    }
+
+    async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {
+        let mut head = head;
+        let (mut at, end) = (body.start, body.start + body.len);
+        let size = usize::try_from(body.len).unwrap_or(FILE_CHUNK).min(FILE_CHUNK);
+        let mut chunk = vec![0; size];
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(FILE_CHUNK).min(size);
+            chunk.truncate(want);
+            let (back, read) = read_chunk(&body, chunk, at).await?;
+            chunk = back;
+            if read == 0 {
+                let cause = format!("the file became shorter than {end} bytes while it was sent");
+                return Err(Cut::Body(Fault::new(FaultKind::House, cause)));
+            }
+            self.write(&mut [IoSlice::new(&head), IoSlice::new(&chunk[..read])]).await?;
+            head.clear();
+            at += read as u64;
+        }
+        if head.is_empty() { Ok(()) } else { self.write(&mut [IoSlice::new(&head)]).await }
+    }
+
+    async fn send_stream(
+        &mut self,
+        head: Vec<u8>,
+        mut body: Box<dyn BodyStream>,
+        framing: ResponseFraming,
+    ) -> Result<(), Cut> {
+        let mut head = head;
+        let mut left = match framing {
+            ResponseFraming::Length(length) => Some(length),
+            _ => None,
+        };
+        let chunked = matches!(framing, ResponseFraming::Chunked);
+        let mut size_line = Vec::with_capacity(16);
+        loop {
+            // A body that is not ready yet must not hold back its head.
+            let ready = poll_now(&mut *body).await;
+            let piece = match ready {
+                Some(piece) => piece,
+                None => {
+                    self.write(&mut [IoSlice::new(&head)]).await?;
+                    head.clear();
+                    next_piece(&mut *body, &self.stream).await?
+                }
+            };
+            let Some(piece) = piece.transpose().map_err(Cut::Body)? else { break };
+            if let Some(left) = &mut left {
+                *left = left.checked_sub(piece.len() as u64).ok_or_else(|| {
+                    Cut::Body(length_broken("longer"))
+                })?;
+            }
+            size_line.clear();
+            let mut tail: &[u8] = b"";
+            if chunked {
+                h1::encode_chunk_head(piece.len(), &mut size_line);
+                tail = b"\r\n";
+            }
+            let slices = &mut [
+                IoSlice::new(&head),
+                IoSlice::new(&size_line),
+                IoSlice::new(&piece),
+                IoSlice::new(tail),
+            ];
+            self.write(slices).await?;
+            head.clear();
+        }
+        if left.is_some_and(|left| left > 0) {
+            return Err(Cut::Body(length_broken("shorter")));
+        }
+        let last: &[u8] = if chunked { h1::LAST_CHUNK } else { b"" };
+        self.write(&mut [IoSlice::new(&head), IoSlice::new(last)]).await
+    }
+}
+
+fn length_broken(how: &str) -> Fault {
+    Fault::new(
+        FaultKind::AppBroken,
+        format!("the response body is {how} than its declared Content-Length"),
+    )
+}
+
+type Piece = Option<Result<Bytes, Fault>>;
+
+/// The next piece if it is ready now.
+async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
+    std::future::poll_fn(|cx| match body.poll_chunk(cx) {
+        Poll::Ready(piece) => Poll::Ready(Some(piece)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Waits for the next piece, and meanwhile notices a connection that breaks.
+async fn next_piece(body: &mut dyn BodyStream, stream: &Stream) -> Result<Piece, Cut> {
+    let mut watching = true;
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(piece) = body.poll_chunk(cx) {
+            return Poll::Ready(Ok(piece));
+        }
+        if watching && let Poll::Ready(broken) = stream.poll_broken(cx) {
+            if broken {
+                return Poll::Ready(Err(Cut::Gone));
+            }
+            watching = false;
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Reads a chunk: on the loop when it is in memory, in the file's pool when it is not.
+async fn read_chunk(
+    body: &FileBody,
+    mut chunk: Vec<u8>,
+    at: u64,
+) -> Result<(Vec<u8>, usize), Cut> {
+    if let Ok(read) = file::read_at_if_cached(&body.file, &mut chunk, at) {
+        return Ok((chunk, read));
+    }
+    let shared = Arc::clone(&body.file);
+    let read = body
+        .pool
+        .run(move || {
+            let read = file::read_at(&shared, &mut chunk, at);
+            (chunk, read)
+        })
+        .await;
+    match read {
+        Ok((chunk, Ok(read))) => Ok((chunk, read)),
+        Ok((_, Err(error))) => {
+            Err(Cut::Body(Fault::new(FaultKind::House, format!("cannot read the file: {error}"))))
+        }
+        Err(full) => Err(Cut::Body(Fault::new(FaultKind::Overloaded, full.to_string()))),
+    }
+}

@@ -1,0 +1,112 @@
+//! Bodies: what a handler reads from a client and what edge sends to one.
+//!
+//! A request body is pulled by its handler (edge answers `100 Continue` at the first pull); a
+//! response body is an enum, so that edge can send each kind in the cheapest way without knowing who
+//! made it.
+
+use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use penstock_runtime::blocking::Pool;
+
+use crate::Fault;
+
+/// The body of a request.
+pub enum RequestBody {
+    /// There is none.
+    Empty,
+    /// It is still to be read.
+    Incoming(Box<dyn IncomingBody>),
+}
+
+/// A request body on its way in. Dropping it gives the connection back what was not read.
+pub trait IncomingBody: Send {
+    /// Appends some more of the body to `into`: at most what one read brings. Ready with `false`
+    /// when the body is complete.
+    ///
+    /// # Errors
+    /// Too large, stalled, too slow, malformed, or the client left: the exchange ends with it.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>>;
+
+    /// Its declared length; `None` when it is chunked.
+    fn length(&self) -> Option<u64>;
+}
+
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Incoming(body) => f.debug_tuple("Incoming").field(&body.length()).finish(),
+        }
+    }
+}
+
+/// The body of a response.
+pub enum Body {
+    /// None; a `Content-Length: 0` is sent where the status allows a body.
+    Empty,
+    /// All of it, in memory.
+    Bytes(Bytes),
+    /// A part of an open file.
+    File(FileBody),
+    /// Made piece by piece while it is sent.
+    Stream(Box<dyn BodyStream>),
+}
+
+/// A part of an open regular file, with the pool that reads what is not in memory.
+#[derive(Debug, Clone)]
+pub struct FileBody {
+    /// The file.
+    pub file: Arc<File>,
+    /// First byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// Reads cold pages.
+    pub pool: Pool,
+}
+
+/// A response body made while it is sent.
+pub trait BodyStream: Send {
+    /// The next piece (never empty); `None` at the end.
+    ///
+    /// # Errors
+    /// The body cannot be completed: edge cuts the connection, so that the client never takes a part
+    /// for the whole.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>>;
+
+    /// The length declared by its maker. Edge enforces it.
+    fn length(&self) -> Option<u64>;
+}
+
+impl Body {
+    /// Its length, when that is known before it is sent.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Self::Empty => Some(0),
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::File(file) => Some(file.len),
+            Self::Stream(stream) => stream.length(),
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Empty => "Empty",
+            Self::Bytes(_) => "Bytes",
+            Self::File(_) => "File",
+            Self::Stream(_) => "Stream",
+        };
+        f.debug_tuple(kind).field(&self.length()).finish()
+    }
+}

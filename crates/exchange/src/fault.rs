@@ -1,0 +1,170 @@
+//! What went wrong with one exchange: one type between all rooms.
+//!
+//! Rooms make faults, edge turns each into a status, a page, a log line and a metric in one place.
+//! The kind decides all of that; the cause is for the log (and, in development, for the page).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use penstock_http::Status;
+
+use crate::Timing;
+
+/// One exchange's failure.
+#[derive(Debug)]
+pub struct Fault {
+    /// What kind it is: decides status and log level.
+    pub kind: FaultKind,
+    /// The facts, for the log.
+    pub cause: Cow<'static, str>,
+    /// A long text for a development error page: an application's traceback.
+    pub detail: Option<Arc<str>>,
+    /// Where the time went until then.
+    pub timing: Timing,
+}
+
+/// Who is to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The client: never an error in the log.
+    Client,
+    /// The application or its worker.
+    Worker,
+    /// Penstock or the machine it runs on.
+    House,
+}
+
+/// The kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The request breaks a rule: 400.
+    BadRequest,
+    /// The request body is larger than `limits.body_bytes`: 413.
+    BodyTooLarge,
+    /// The request did not arrive in time (`header_timeout`, `body_stall`, `body_rate_min`): 408.
+    ClientTooSlow,
+    /// The client left before the answer.
+    ClientGone,
+    /// Nothing here by that name: 404.
+    NotFound,
+    /// There, but not to be given out: 403.
+    Forbidden,
+    /// No site answers for that host: 421.
+    UnknownHost,
+    /// The method is not for this resource: 405.
+    MethodNotAllowed,
+    /// A method that the server does not implement: 501.
+    NotImplemented,
+    /// The application's queue is at `queue.max`: 503.
+    QueueFull,
+    /// No slot within `queue.timeout`: 503.
+    QueueTimeout,
+    /// No worker is up: the application does not boot, or stops: 503.
+    Unavailable,
+    /// The application raised: 500.
+    AppRaised,
+    /// The application broke the rules of its interface: 502.
+    AppBroken,
+    /// The worker died with the request inside: 502.
+    WorkerDied,
+    /// The application did not answer within `response_timeout`: 504.
+    AppTimeout,
+    /// A bounded resource of the server is used up: 503.
+    Overloaded,
+    /// The server itself failed: 500.
+    House,
+}
+
+/// Not registered; what nginx writes to its log for the same event. Never sent.
+const CLIENT_CLOSED_REQUEST: Status = match Status::new(499) {
+    Some(status) => status,
+    None => Status::BAD_REQUEST,
+};
+
+impl FaultKind {
+    /// The status that a client gets. `ClientGone` has one only for the log (nginx's 499).
+    #[must_use]
+    pub fn status(self) -> Status {
+        match self {
+            Self::BadRequest => Status::BAD_REQUEST,
+            Self::BodyTooLarge => Status::CONTENT_TOO_LARGE,
+            Self::ClientTooSlow => Status::REQUEST_TIMEOUT,
+            Self::ClientGone => CLIENT_CLOSED_REQUEST,
+            Self::NotFound => Status::NOT_FOUND,
+            Self::Forbidden => Status::FORBIDDEN,
+            Self::UnknownHost => Status::MISDIRECTED_REQUEST,
+            Self::MethodNotAllowed => Status::METHOD_NOT_ALLOWED,
+            Self::NotImplemented => Status::NOT_IMPLEMENTED,
+            Self::QueueFull | Self::QueueTimeout | Self::Unavailable | Self::Overloaded => {
+                Status::SERVICE_UNAVAILABLE
+            }
+            Self::AppRaised | Self::House => Status::INTERNAL_SERVER_ERROR,
+            Self::AppBroken | Self::WorkerDied => Status::BAD_GATEWAY,
+            Self::AppTimeout => Status::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// Who is to blame.
+    #[must_use]
+    pub fn side(self) -> Side {
+        match self {
+            Self::BadRequest
+            | Self::BodyTooLarge
+            | Self::ClientTooSlow
+            | Self::ClientGone
+            | Self::NotFound
+            | Self::Forbidden
+            | Self::UnknownHost
+            | Self::MethodNotAllowed
+            | Self::NotImplemented => Side::Client,
+            Self::AppRaised | Self::AppBroken | Self::WorkerDied | Self::AppTimeout => {
+                Side::Worker
+            }
+            Self::QueueFull
+            | Self::QueueTimeout
+            | Self::Unavailable
+            | Self::Overloaded
+            | Self::House => Side::House,
+        }
+    }
+
+    /// What a client is told, in one sentence.
+    #[must_use]
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Self::BadRequest => "The request is malformed.",
+            Self::BodyTooLarge => "The request body is larger than this server takes.",
+            Self::ClientTooSlow => "The request took too long to arrive.",
+            Self::ClientGone => "The client closed the connection.",
+            Self::NotFound => "There is nothing at this address.",
+            Self::Forbidden => "This address is not open to you.",
+            Self::UnknownHost => "This server does not answer for that host.",
+            Self::MethodNotAllowed => "This address does not take that method.",
+            Self::NotImplemented => "This server does not know that method.",
+            Self::QueueFull => "Too many requests are waiting. Please try again in a moment.",
+            Self::QueueTimeout => "The request waited too long for its turn. Please try again.",
+            Self::Unavailable => "The application is not running at the moment.",
+            Self::AppRaised => "The application failed on this request.",
+            Self::AppBroken => "The application gave an invalid response.",
+            Self::WorkerDied => "The application's worker ended while it worked on this request.",
+            Self::AppTimeout => "The application did not answer in time.",
+            Self::Overloaded => "The server is overloaded. Please try again in a moment.",
+            Self::House => "The server failed on this request.",
+        }
+    }
+}
+
+impl Fault {
+    /// A fault with its cause.
+    #[must_use]
+    pub fn new(kind: FaultKind, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, cause: cause.into(), detail: None, timing: Timing::default() }
+    }
+
+    /// The same with its timing.
+    #[must_use]
+    pub fn timed(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
+    }
+}

@@ -1,0 +1,21 @@
+//! Request, Response, Body, Handler, Fault, Timing, metrics: the one interface between rooms.
+//!
+//! `edge` makes a [`Request`] from a connection and sends the [`Response`]; `files`, `apps` and
+//! `status` are [`Handler`]s in between. Rooms never import one another: what two of them share is
+//! here. What must stay true: a handler knows nothing of connections, and edge nothing of who made a
+//! body.
+
+pub mod body;
+pub mod client;
+pub mod fault;
+pub mod handler;
+pub mod metrics;
+pub mod request;
+pub mod response;
+
+pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
+pub use client::ClientState;
+pub use fault::{Fault, FaultKind, Side};
+pub use handler::{Handler, HandlerFuture, Handling, Reply};
+pub use request::{ListenerInfo, Request};
+pub use response::{Response, Timing};

@@ -1,0 +1,195 @@
+//! Counters, gauges and histograms, and the sets of them that rooms count into.
+//!
+//! Rooms get their set at start and count with relaxed atomics; `status` reads and renders. There
+//! is no registry and no global: a set is passed to whoever counts.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The number so far.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// Adds (or, negative, takes away).
+    pub fn add(&self, by: i64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn value(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of the histogram's buckets, in microseconds: 1-2-5 steps from 100 us to 60 s.
+pub const BUCKETS_US: [u64; 18] = [
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// A histogram of durations with fixed buckets.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// One more than the bounds: the last counts what is beyond them.
+    counts: [AtomicU64; BUCKETS_US.len() + 1],
+    sum_us: AtomicU64,
+}
+
+/// A histogram's numbers at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistogramValues {
+    /// Counts by bucket, not cumulative.
+    pub counts: [u64; BUCKETS_US.len() + 1],
+    /// Sum of all durations in microseconds.
+    pub sum_us: u64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, duration: Duration) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// The numbers so far.
+    #[must_use]
+    pub fn values(&self) -> HistogramValues {
+        HistogramValues {
+            counts: std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed)),
+            sum_us: self.sum_us.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl HistogramValues {
+    /// How many durations were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The upper bound, in microseconds, of the bucket that holds the quantile `q` (0 to 1).
+    #[must_use]
+    pub fn quantile_us(&self, q: f64) -> u64 {
+        let total = self.count();
+        let mut seen = 0;
+        for (i, count) in self.counts.iter().enumerate() {
+            seen += count;
+            #[expect(clippy::cast_precision_loss, reason = "a quantile of a bucketed count")]
+            if total > 0 && seen as f64 >= q * total as f64 {
+                return BUCKETS_US.get(i).copied().unwrap_or(2 * BUCKETS_US[BUCKETS_US.len() - 1]);
+            }
+        }
+        0
+    }
+}
+
+/// What edge counts.
+#[derive(Debug, Default)]
+pub struct EdgeMetrics {
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections open now.
+    pub open: Gauge,
+    /// Requests in progress now.
+    pub active: Gauge,
+    /// Responses by status class: 1xx to 5xx.
+    pub responses: [Counter; 5],
+    /// Requests refused while their head or framing was parsed.
+    pub malformed: Counter,
+    /// Clients that left before their answer.
+    pub client_gone: Counter,
+    /// Connections cut because the client was too slow.
+    pub too_slow: Counter,
+    /// Body bytes received.
+    pub bytes_in: Counter,
+    /// Bytes sent, heads included.
+    pub bytes_out: Counter,
+    /// From complete head to last byte handed to the kernel.
+    pub total_time: Histogram,
+}
+
+impl EdgeMetrics {
+    /// Counts one response by its status.
+    pub fn count_response(&self, status: u16) {
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        self.responses[class].increment();
+    }
+
+    /// All responses so far.
+    #[must_use]
+    pub fn responses_total(&self) -> u64 {
+        self.responses.iter().map(Counter::value).sum()
+    }
+}
+
+/// What one application counts.
+#[derive(Debug, Default)]
+pub struct AppMetrics {
+    /// Requests that reached the application's queue.
+    pub requests: Counter,
+    /// Refused: the queue was full.
+    pub queue_full: Counter,
+    /// Refused: waited longer than `queue.timeout`.
+    pub queue_timeout: Counter,
+    /// Clients that left while they waited.
+    pub queue_abandoned: Counter,
+    /// Requests on which the application raised or broke its interface's rules.
+    pub failed: Counter,
+    /// Requests inside a worker when it died.
+    pub worker_died: Counter,
+    /// Requests cut by `response_timeout`.
+    pub timed_out: Counter,
+    /// Waiting for a slot.
+    pub queue_time: Histogram,
+    /// From a worker getting the request to the head of its response.
+    pub app_time: Histogram,
+    /// Workers started.
+    pub started: Counter,
+    /// Workers that ended unasked.
+    pub crashed: Counter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_counted_in_the_bucket_that_bounds_it() {
+        let histogram = Histogram::default();
+        for us in [0, 100, 101, 60_000_000, 60_000_001] {
+            histogram.record(Duration::from_micros(us));
+        }
+        let values = histogram.values();
+        assert_eq!((values.counts[0], values.counts[1]), (2, 1));
+        assert_eq!((values.counts[17], values.counts[18]), (1, 1));
+        assert_eq!(values.count(), 5);
+        assert_eq!(values.quantile_us(0.5), 200);
+    }
+}

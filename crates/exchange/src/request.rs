@@ -1,0 +1,98 @@
+//! One request on its way to a handler.
+//!
+//! Made by `edge` once the head is parsed and its path normalised; moved from handler to handler
+//! (fall-through gives it back unchanged).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_http::{RequestHead, UriError, normalise};
+use penstock_sys::net::PeerAddress;
+
+use crate::{ClientState, RequestBody};
+
+/// What a listener tells handlers about itself.
+#[derive(Debug, Clone)]
+pub struct ListenerInfo {
+    /// `http` (or `https`, once there is TLS).
+    pub scheme: &'static str,
+    /// Its real TCP address; `None` for a Unix socket.
+    pub address: Option<SocketAddr>,
+    /// As printed: `http://127.0.0.1:8080` or `unix:/run/x.sock`.
+    pub name: String,
+}
+
+/// One request.
+#[derive(Debug)]
+pub struct Request {
+    /// The parsed head; shared with edge, which logs it.
+    pub head: Arc<RequestHead>,
+    /// The body, unread.
+    pub body: RequestBody,
+    /// Who sent it.
+    pub peer: PeerAddress,
+    /// Where it came in.
+    pub listener: Arc<ListenerInfo>,
+    /// Whether the client is still there.
+    pub client: Arc<ClientState>,
+    /// When its head was complete.
+    pub arrived: Instant,
+    path: PathText,
+}
+
+#[derive(Debug)]
+enum PathText {
+    /// The first so many bytes of the target's origin form are the path already.
+    AsSent(usize),
+    Decoded(Vec<u8>),
+}
+
+/// The parts of a request that `edge` knows besides its head and body.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Who sent it.
+    pub peer: PeerAddress,
+    /// Where it came in.
+    pub listener: Arc<ListenerInfo>,
+    /// Whether the client is still there.
+    pub client: Arc<ClientState>,
+    /// When its head was complete.
+    pub at: Instant,
+}
+
+impl Request {
+    /// A request from its head; decodes and normalises the path once, here.
+    ///
+    /// # Errors
+    /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
+    pub fn new(head: Arc<RequestHead>, body: RequestBody, arrival: Arrival) -> Result<Self, UriError> {
+        let path = if head.target_path_query() == "*" {
+            PathText::AsSent(1)
+        } else {
+            let normal = normalise(head.target_path_query())?;
+            match normal.path {
+                std::borrow::Cow::Borrowed(path) => PathText::AsSent(path.len()),
+                std::borrow::Cow::Owned(path) => PathText::Decoded(path),
+            }
+        };
+        let Arrival { peer, listener, client, at } = arrival;
+        Ok(Self { head, body, peer, listener, client, arrived: at, path })
+    }
+
+    /// The path, percent-decoded once and free of `.` and `..` segments; starts with `/`, but for
+    /// `OPTIONS *`, where it is `*`.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        match &self.path {
+            PathText::AsSent(len) => &self.head.target_path_query().as_bytes()[..*len],
+            PathText::Decoded(path) => path,
+        }
+    }
+
+    /// The query without its `?`, as sent; `None` when there is no `?`.
+    #[must_use]
+    pub fn query(&self) -> Option<&str> {
+        self.head.target_path_query().split_once('?').map(|(_, query)| query)
+    }
+}

@@ -1,0 +1,156 @@
+//! The authority of a request: host and optional port, as found in `Host`, in an absolute-form
+//! target and in the target of CONNECT.
+//!
+//! Called by the HTTP/1 parser. Only names that a route or a certificate could ever carry pass:
+//! letters, digits, `-._~`, an IPv6 address in brackets. The percent-encoding and sub-delimiters
+//! that the generic grammar would allow (RFC 3986 §3.2.2) only ever serve to make two parties read
+//! two different hosts, so they are refused.
+
+use std::{net::Ipv6Addr, str};
+
+/// A checked authority, still as sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Authority<'a> {
+    /// The name or the bracketed address.
+    pub(crate) host: &'a [u8],
+    /// The port, when one was written.
+    pub(crate) port: Option<u16>,
+}
+
+impl<'a> Authority<'a> {
+    /// Checks `host [":" port]` (RFC 9110 §4.2.1, §7.2); `None` for anything else, user
+    /// information and an empty port included.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (host, rest) = match bytes {
+            [b'[', ..] => bytes.split_at(memchr::memchr(b']', bytes)? + 1),
+            _ => bytes.split_at(memchr::memchr(b':', bytes).unwrap_or(bytes.len())),
+        };
+        let is_valid = if host.starts_with(b"[") {
+            is_ipv6(host)
+        } else {
+            is_name(host)
+        };
+        let port = match rest {
+            [] => None,
+            [b':', digits @ ..] => Some(parse_port(digits)?),
+            _ => return None,
+        };
+        is_valid.then_some(Self { host, port })
+    }
+
+    /// Whether both mean the same host and port, a missing port being `default_port`.
+    pub(crate) fn is_same(&self, other: &Self, default_port: Option<u16>) -> bool {
+        self.host.eq_ignore_ascii_case(other.host)
+            && self.port.or(default_port) == other.port.or(default_port)
+    }
+}
+
+// At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label but the last.
+fn is_name(host: &[u8]) -> bool {
+    let labels = host.strip_suffix(b".").unwrap_or(host);
+    !labels.is_empty()
+        && host.len() <= NAME_BYTES_MAX
+        && labels.split(|&byte| byte == b'.').all(|label| {
+            !label.is_empty()
+                && label
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~'))
+        })
+}
+
+fn is_ipv6(bracketed: &[u8]) -> bool {
+    let Some(inner) = bracketed
+        .strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+    else {
+        return false;
+    };
+    str::from_utf8(inner).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
+}
+
+fn parse_port(digits: &[u8]) -> Option<u16> {
+    if digits.len() > 5 {
+        return None;
+    }
+    u16::try_from(crate::grammar::parse_u64(digits)?).ok()
+}
+
+const NAME_BYTES_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_names_and_addresses() {
+        for (text, port) in [
+            ("example.com", None),
+            ("EXAMPLE.com.", None),
+            ("localhost", None),
+            ("my_app-1~x", None),
+            ("127.0.0.1:8080", Some(8080)),
+            ("[::1]", None),
+            ("[2001:db8::1]:65535", Some(65535)),
+            ("[::ffff:1.2.3.4]:0", Some(0)),
+        ] {
+            let authority = Authority::parse(text.as_bytes());
+            assert_eq!(authority.map(|a| a.port), Some(port), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_everything_a_second_reader_could_read_otherwise() {
+        let long = "a".repeat(256);
+        for text in [
+            "",
+            ".",
+            ":80",
+            "a:",
+            "a:+80",
+            "a:65536",
+            "a:8080 ",
+            "a:000080",
+            "a:80:80",
+            "a b",
+            "a,b",
+            "a, b",
+            "user@a",
+            "user:pw@a",
+            "a/",
+            "a/b",
+            "a#b",
+            "a?b",
+            "a%2eb",
+            "a..b",
+            ".a",
+            "a\0",
+            "a\\b",
+            "[::1",
+            "[::1]x",
+            "[]",
+            "[::g]",
+            "[fe80::1%eth0]",
+            "::1",
+            "[v1.x]",
+            "a\u{e9}",
+            "<a>",
+            "*",
+            "a;b",
+            "a'",
+            "[::1]]",
+            "[[::1]",
+            &long,
+        ] {
+            assert_eq!(Authority::parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_default_port_equals_no_port() {
+        let parse = |text: &'static str| Authority::parse(text.as_bytes()).unwrap();
+        assert!(parse("a").is_same(&parse("A:80"), Some(80)));
+        assert!(!parse("a").is_same(&parse("a:81"), Some(80)));
+        assert!(!parse("a").is_same(&parse("b"), Some(80)));
+        assert!(!parse("a").is_same(&parse("a:443"), None));
+    }
+}

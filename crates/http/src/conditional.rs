@@ -1,0 +1,209 @@
+//! Conditional requests: whether to answer at all (RFC 9110 §13).
+//!
+//! `files`, `cache` and the status page call this with the validators of what they would send. The
+//! order of the checks is that of §13.2.2 and decides between 304, 412 and going on; `If-Range` is
+//! `range`'s.
+
+use crate::{
+    date::parse_http_date,
+    head::{Method, RequestHead},
+};
+
+/// What the conditions of a request come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// Answer as if there were none.
+    Proceed,
+    /// 304: the client has it.
+    NotModified,
+    /// 412.
+    Failed,
+}
+
+/// Evaluates all conditions of `head` against the current validators: `etag` quoted, with `W/` if
+/// weak, empty if there is none.
+pub fn evaluate(head: &RequestHead, etag: &[u8], last_modified: Option<u64>) -> Precondition {
+    let is_read = matches!(head.method(), Method::Get | Method::Head);
+    let holds = if head.field("if-match").is_some() {
+        any_tag(head, "if-match", |tag| is_same_strongly(tag, etag))
+    } else {
+        compare_date(head, "if-unmodified-since", last_modified).unwrap_or(true)
+    };
+    if !holds {
+        return Precondition::Failed;
+    }
+    let is_had = if head.field("if-none-match").is_some() {
+        any_tag(head, "if-none-match", |tag| is_same_weakly(tag, etag))
+    } else {
+        is_read && compare_date(head, "if-modified-since", last_modified).unwrap_or(false)
+    };
+    match (is_had, is_read) {
+        (false, _) => Precondition::Proceed,
+        (true, true) => Precondition::NotModified,
+        (true, false) => Precondition::Failed,
+    }
+}
+
+/// Whether the representation was last modified at that date or before; `None` when there is
+/// nothing to compare: no or more than one date, a malformed one, no modification date.
+fn compare_date(head: &RequestHead, name: &str, last_modified: Option<u64>) -> Option<bool> {
+    let mut values = head.field_all(name);
+    let date = parse_http_date(values.next()?)?;
+    match values.next() {
+        None => Some(last_modified? <= date),
+        Some(_) => None,
+    }
+}
+
+// "*" means any current representation, and there is one or nobody would ask.
+fn any_tag(head: &RequestHead, name: &str, is_same: impl Fn(&[u8]) -> bool) -> bool {
+    head.field_all(name)
+        .any(|list| list == b"*" || Tags { rest: list }.any(&is_same))
+}
+
+fn is_same_strongly(tag: &[u8], etag: &[u8]) -> bool {
+    tag.starts_with(b"\"") && tag == etag
+}
+
+fn is_same_weakly(tag: &[u8], etag: &[u8]) -> bool {
+    !etag.is_empty() && opaque(tag) == opaque(etag)
+}
+
+fn opaque(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+/// The entity tags of a list, `W/` and quotes included; ends at the first malformed one. A tag may
+/// hold a comma, so splitting at commas would be wrong (RFC 9110 §8.8.3).
+struct Tags<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Tags<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while let [b' ' | b'\t' | b',', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+        let start = if self.rest.starts_with(b"W/") { 3 } else { 1 };
+        let is_quoted = self.rest.get(start - 1) == Some(&b'"');
+        let end = memchr::memchr(b'"', self.rest.get(start..)?).filter(|_| is_quoted);
+        let (tag, rest) = match end {
+            Some(end) => self.rest.split_at(start + end + 1),
+            None => (Default::default(), Default::default()),
+        };
+        self.rest = rest;
+        (!tag.is_empty()).then_some(tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::{HeadLimits, Progress, parse_head};
+
+    const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn check(method: &str, fields: &[(&str, &str)], etag: &str) -> Precondition {
+        let mut text = format!("{method} / HTTP/1.1\r\nHost: a\r\n");
+        for (name, value) in fields {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
+            Progress::Complete((head, _)) => evaluate(&head, etag.as_bytes(), Some(784_111_777)),
+            Progress::Partial => panic!("the head is whole"),
+        }
+    }
+
+    #[test]
+    fn evaluates_each_condition_alone() {
+        use Precondition::{Failed, NotModified, Proceed};
+        for (name, value, etag, get, put) in [
+            ("If-Match", "*", "\"a\"", Proceed, Proceed),
+            ("If-Match", "\"a\"", "\"a\"", Proceed, Proceed),
+            ("If-Match", "\"x\", \"a\"", "\"a\"", Proceed, Proceed),
+            ("If-Match", "\"b\"", "\"a\"", Failed, Failed),
+            ("If-Match", "W/\"a\"", "W/\"a\"", Failed, Failed),
+            ("If-Match", "\"a\"", "W/\"a\"", Failed, Failed),
+            ("If-Match", "a", "\"a\"", Failed, Failed),
+            ("If-Match", "\"a\"", "", Failed, Failed),
+            ("If-None-Match", "*", "\"a\"", NotModified, Failed),
+            ("If-None-Match", "\"a\"", "\"a\"", NotModified, Failed),
+            ("If-None-Match", "W/\"a\"", "\"a\"", NotModified, Failed),
+            ("If-None-Match", "\"a\"", "W/\"a\"", NotModified, Failed),
+            (
+                "If-None-Match",
+                "\"x,y\" , \"a\"",
+                "\"a\"",
+                NotModified,
+                Failed,
+            ),
+            ("If-None-Match", "\"x,\"a\"", "\"a\"", Proceed, Proceed),
+            ("If-None-Match", "\"b\"", "\"a\"", Proceed, Proceed),
+            ("If-None-Match", "\"a", "\"a\"", Proceed, Proceed),
+            ("If-None-Match", "W/", "\"a\"", Proceed, Proceed),
+            ("If-None-Match", "\"\"", "", Proceed, Proceed),
+            ("If-Modified-Since", BEFORE, "", Proceed, Proceed),
+            ("If-Modified-Since", MODIFIED, "", NotModified, Proceed),
+            ("If-Modified-Since", AFTER, "", NotModified, Proceed),
+            ("If-Modified-Since", "soon", "", Proceed, Proceed),
+            ("If-Unmodified-Since", BEFORE, "", Failed, Failed),
+            ("If-Unmodified-Since", MODIFIED, "", Proceed, Proceed),
+            ("If-Unmodified-Since", "soon", "", Proceed, Proceed),
+        ] {
+            assert_eq!(
+                check("GET", &[(name, value)], etag),
+                get,
+                "GET {name}: {value}"
+            );
+            assert_eq!(
+                check("PUT", &[(name, value)], etag),
+                put,
+                "PUT {name}: {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn tags_win_over_dates() {
+        use Precondition::{Failed, NotModified, Proceed};
+        for (what, fields, expected) in [
+            (
+                "none-match over modified",
+                [("If-None-Match", "\"b\""), ("If-Modified-Since", AFTER)],
+                Proceed,
+            ),
+            (
+                "match over unmodified",
+                [("If-Match", "\"a\""), ("If-Unmodified-Since", BEFORE)],
+                Proceed,
+            ),
+            (
+                "match before none-match",
+                [("If-None-Match", "\"a\""), ("If-Match", "\"b\"")],
+                Failed,
+            ),
+            (
+                "both hold",
+                [("If-None-Match", "\"a\""), ("If-Match", "\"a\"")],
+                NotModified,
+            ),
+            (
+                "two fields",
+                [("If-None-Match", "\"x\""), ("if-none-match", "\"a\"")],
+                NotModified,
+            ),
+            (
+                "two dates",
+                [("If-Modified-Since", AFTER), ("If-Modified-Since", AFTER)],
+                Proceed,
+            ),
+        ] {
+            assert_eq!(check("HEAD", &fields, "\"a\""), expected, "{what}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Header fields of a response, held the way they are sent.
+//!
+//! A block is one buffer of `Name: value` lines, so encoding a response copies it once and the
+//! fields that a route always adds are shared instead of rebuilt. `apps`, `files` and `proxy` fill
+//! blocks, `edge` adds its own fields, `h1::encode` writes them out.
+//!
+//! What must stay true: only checked lines get in (a CR or LF in a value would be a second
+//! response), and the block knows whether it holds a field that the encoder writes itself.
+
+use std::str;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::grammar::{is_token, is_value_byte, push_decimal, trim_blanks};
+
+/// Why a field cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FieldError {
+    /// The name is empty or not a token (RFC 9110 §5.1).
+    #[error("malformed header field name")]
+    BadName,
+    /// The value holds CR, LF, NUL or another control byte (RFC 9110 §5.5).
+    #[error("control byte in a header field value")]
+    BadValue,
+}
+
+/// An ordered list of response header fields; cheap to clone once frozen.
+#[derive(Clone, Debug, Default)]
+pub struct FieldBlock {
+    lines: Lines,
+    has_framing: bool,
+    has_date: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Lines {
+    Owned(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::Owned(Vec::new())
+    }
+}
+
+impl FieldBlock {
+    /// An empty block; does not allocate.
+    pub const fn new() -> Self {
+        Self {
+            lines: Lines::Owned(Vec::new()),
+            has_framing: false,
+            has_date: false,
+        }
+    }
+
+    /// An empty block with room for that many bytes of lines.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            lines: Lines::Owned(Vec::with_capacity(bytes)),
+            ..Self::new()
+        }
+    }
+
+    /// Adds a field at the end; blanks around the value are dropped.
+    ///
+    /// # Errors
+    /// When the name is not a token or the value holds a control byte. Nothing is added then.
+    pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        if !is_token(name.as_bytes()) {
+            return Err(FieldError::BadName);
+        }
+        let value = trim_blanks(value);
+        if !value.iter().all(|&byte| is_value_byte(byte)) {
+            return Err(FieldError::BadValue);
+        }
+        self.push_checked(name, value);
+        Ok(())
+    }
+
+    /// Adds a field known when the program was written. A malformed one is a mistake that debug
+    /// builds report and release builds leave out.
+    pub fn push_static(&mut self, name: &'static str, value: &'static str) {
+        let pushed = self.push(name, value.as_bytes());
+        debug_assert!(pushed.is_ok(), "malformed literal field {name}");
+    }
+
+    /// Adds a field whose value is a decimal number.
+    pub fn push_u64(&mut self, name: &'static str, value: u64) {
+        debug_assert!(is_token(name.as_bytes()), "malformed literal field {name}");
+        let mut digits = Vec::with_capacity(20);
+        push_decimal(&mut digits, value);
+        self.push_checked(name, &digits);
+    }
+
+    /// Replaces all fields of that name by one.
+    ///
+    /// # Errors
+    /// As `push`; the block is unchanged then.
+    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        let before = self.as_bytes().len();
+        self.push(name, value)?;
+        self.remove_within(name, before);
+        Ok(())
+    }
+
+    /// Adds all fields of another block at the end.
+    pub fn append(&mut self, other: &Self) {
+        self.has_framing |= other.has_framing;
+        self.has_date |= other.has_date;
+        if self.is_empty() && matches!(other.lines, Lines::Shared(_)) {
+            self.lines = other.lines.clone();
+        } else {
+            self.owned().extend_from_slice(other.as_bytes());
+        }
+    }
+
+    /// Drops all fields of that name; true when there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.remove_within(name, self.as_bytes().len())
+    }
+
+    /// The value of the first field of that name, compared without regard to ASCII case.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Whether there is a field of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// All fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.lines().map(|line| split_line(line))
+    }
+
+    /// The lines as they are sent, each with its CR LF.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.lines {
+            Lines::Owned(lines) => lines,
+            Lines::Shared(lines) => lines,
+        }
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.as_bytes().is_empty()
+    }
+
+    /// The same block in a form that clones without copying; changing it later copies once.
+    #[must_use]
+    pub fn freeze(self) -> Self {
+        let lines = match self.lines {
+            Lines::Owned(lines) => Lines::Shared(Bytes::from(lines)),
+            shared => shared,
+        };
+        Self { lines, ..self }
+    }
+
+    /// Whether some field must not be sent as it is, since the encoder decides about it.
+    pub(crate) fn has_framing(&self) -> bool {
+        self.has_framing
+    }
+
+    /// Whether there may be a `Date`.
+    pub(crate) fn has_date(&self) -> bool {
+        self.has_date
+    }
+
+    /// The lines, each with its CR LF.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.as_bytes().split_inclusive(|&byte| byte == b'\n')
+    }
+
+    fn push_checked(&mut self, name: &str, value: &[u8]) {
+        self.has_framing |= is_framing_name(name.as_bytes());
+        self.has_date |= name.eq_ignore_ascii_case("date");
+        let lines = self.owned();
+        lines.reserve(name.len() + value.len() + 4);
+        lines.extend_from_slice(name.as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value);
+        lines.extend_from_slice(b"\r\n");
+    }
+
+    // Looks only at the lines in the first `end` bytes.
+    fn remove_within(&mut self, name: &str, end: usize) -> bool {
+        let is_named = |line: &[u8]| split_line(line).0.eq_ignore_ascii_case(name);
+        let (mut at, mut found) = (0, false);
+        // Nearly always there is nothing to remove, and a shared block stays shared.
+        let mut kept = Vec::new();
+        for line in self.lines() {
+            let is_match = at < end && is_named(line);
+            if is_match && !found {
+                found = true;
+                kept.extend_from_slice(&self.as_bytes()[..at]);
+            } else if found && !is_match {
+                kept.extend_from_slice(line);
+            }
+            at += line.len();
+        }
+        if found {
+            self.lines = Lines::Owned(kept);
+            self.has_date = self.contains("date");
+            let has_framing = self
+                .iter()
+                .any(|(name, _)| is_framing_name(name.as_bytes()));
+            self.has_framing = has_framing;
+        }
+        found
+    }
+
+    fn owned(&mut self) -> &mut Vec<u8> {
+        if let Lines::Shared(shared) = &self.lines {
+            self.lines = Lines::Owned(shared.to_vec());
+        }
+        match &mut self.lines {
+            Lines::Owned(lines) => lines,
+            Lines::Shared(_) => unreachable!("made owned above"),
+        }
+    }
+}
+
+impl PartialEq for FieldBlock {
+    /// Two blocks are equal when they send the same bytes.
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for FieldBlock {}
+
+/// Whether the field belongs to the connection or its framing, about which only the encoder knows
+/// (RFC 9110 §7.6.1, RFC 9112 §6).
+pub(crate) fn is_framing_name(name: &[u8]) -> bool {
+    match name.len() {
+        10 => name.eq_ignore_ascii_case(b"connection") || name.eq_ignore_ascii_case(b"keep-alive"),
+        14 => name.eq_ignore_ascii_case(b"content-length"),
+        16 => name.eq_ignore_ascii_case(b"proxy-connection"),
+        17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+        _ => false,
+    }
+}
+
+/// Name and value of a line that `push` wrote.
+pub(crate) fn split_line(line: &[u8]) -> (&str, &[u8]) {
+    let colon = memchr::memchr(b':', line).unwrap_or(line.len());
+    let name = str::from_utf8(&line[..colon]).unwrap_or_default();
+    let value = line.get(colon + 2..).unwrap_or_default();
+    (name, value.strip_suffix(b"\r\n").unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(fields: &[(&str, &str)]) -> FieldBlock {
+        let mut block = FieldBlock::new();
+        for (name, value) in fields {
+            block.push(name, value.as_bytes()).unwrap();
+        }
+        block
+    }
+
+    #[test]
+    fn holds_lines_ready_to_send() {
+        let mut fields = block(&[("Content-Type", " text/plain\t"), ("X-Empty", "")]);
+        fields.push_u64("Age", 17);
+        fields.push_static("Vary", "Accept");
+        assert_eq!(
+            fields.as_bytes(),
+            b"Content-Type: text/plain\r\nX-Empty: \r\nAge: 17\r\nVary: Accept\r\n"
+        );
+        let pairs: Vec<_> = fields.iter().collect();
+        assert_eq!(pairs[0], ("Content-Type", b"text/plain".as_slice()));
+        assert_eq!(pairs[1], ("X-Empty", b"".as_slice()));
+        assert_eq!(fields.get("AGE"), Some(b"17".as_slice()));
+    }
+
+    #[test]
+    fn refuses_what_would_split_a_response() {
+        for (what, name, value, expected) in [
+            ("lf in value", "A", "b\nSet-Cookie: x", FieldError::BadValue),
+            ("cr in value", "A", "b\rc", FieldError::BadValue),
+            ("nul in value", "A", "b\0c", FieldError::BadValue),
+            ("del in value", "A", "\x7f", FieldError::BadValue),
+            ("escape in value", "A", "\x1b[31m", FieldError::BadValue),
+            ("trailing crlf", "A", "b\r\n", FieldError::BadValue),
+            ("empty name", "", "b", FieldError::BadName),
+            ("colon in name", "A:", "b", FieldError::BadName),
+            ("line break in name", "A\r\nB", "b", FieldError::BadName),
+            ("space in name", "A B", "b", FieldError::BadName),
+        ] {
+            let mut fields = FieldBlock::new();
+            assert_eq!(fields.push(name, value.as_bytes()), Err(expected), "{what}");
+            assert!(fields.is_empty(), "{what}");
+        }
+        assert_eq!(FieldBlock::new().push("A", b"tab\there \xe9"), Ok(()));
+    }
+
+    #[test]
+    fn removes_and_replaces_by_name() {
+        let mut fields = block(&[("A", "1"), ("b", "2"), ("B", "3"), ("C", "4")]);
+        assert!(fields.remove("B"));
+        assert!(!fields.remove("B"));
+        assert_eq!(fields.as_bytes(), b"A: 1\r\nC: 4\r\n");
+        fields.set("a", b"5").unwrap();
+        assert_eq!(fields.as_bytes(), b"C: 4\r\na: 5\r\n");
+        assert_eq!(fields.set("c", b"\n"), Err(FieldError::BadValue));
+        assert_eq!(fields.as_bytes(), b"C: 4\r\na: 5\r\n");
+    }
+
+    #[test]
+    fn a_frozen_block_is_shared_until_it_changes() {
+        let frozen = block(&[("A", "1")]).freeze();
+        let mut copy = frozen.clone();
+        assert_eq!(copy.as_bytes().as_ptr(), frozen.as_bytes().as_ptr());
+        copy.push("B", b"2").unwrap();
+        assert_eq!(frozen.as_bytes(), b"A: 1\r\n");
+        assert_eq!(copy.as_bytes(), b"A: 1\r\nB: 2\r\n");
+        let mut empty = FieldBlock::new();
+        empty.append(&frozen);
+        assert_eq!(empty.as_bytes().as_ptr(), frozen.as_bytes().as_ptr());
+    }
+
+    #[test]
+    fn knows_when_it_holds_fields_of_the_encoder() {
+        for (name, framing, date) in [
+            ("Content-Type", false, false),
+            ("content-LENGTH", true, false),
+            ("Transfer-Encoding", true, false),
+            ("Connection", true, false),
+            ("Keep-Alive", true, false),
+            ("Date", false, true),
+        ] {
+            let mut fields = block(&[("X", "1"), (name, "1")]);
+            assert_eq!(
+                (fields.has_framing(), fields.has_date()),
+                (framing, date),
+                "{name}"
+            );
+            let mut outer = FieldBlock::new();
+            outer.append(&fields);
+            assert_eq!(
+                (outer.has_framing(), outer.has_date()),
+                (framing, date),
+                "{name}"
+            );
+            fields.remove(name);
+            assert_eq!(
+                (fields.has_framing(), fields.has_date()),
+                (false, false),
+                "{name}"
+            );
+        }
+    }
+}

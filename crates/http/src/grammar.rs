@@ -1,0 +1,128 @@
+//! The byte classes of RFC 9110 and small writers shared by the rest of the crate.
+//!
+//! Tables instead of ranges: the answer for a byte is one load, and the table is the grammar that a
+//! reader can compare with the RFC. Everything here is total: any byte has an answer.
+
+/// Whether `byte` may stand in a token (RFC 9110 §5.6.2).
+pub(crate) const fn is_token_byte(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+/// Whether `bytes` is a token: not empty and token bytes only (RFC 9110 §5.6.2).
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
+}
+
+/// Whether `byte` may stand in a field value: HTAB, SP, VCHAR, obs-text (RFC 9110 §5.5).
+pub(crate) const fn is_value_byte(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// `bytes` without blanks (SP, HTAB) at either end (RFC 9110 §5.6.3, OWS).
+pub(crate) fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The elements of a comma separated list without quoted strings, trimmed, empty ones left out.
+pub(crate) fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(trim_blanks)
+        .filter(|element| !element.is_empty())
+}
+
+/// Reads a number made of digits only; `None` when empty, with any other byte, or above `u64`.
+pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, &byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// Appends `number` in decimal without going through the formatting machinery.
+pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
+    // 20 digits hold 2^64 - 1.
+    let mut digits = [0u8; 20];
+    let mut first = digits.len();
+    for slot in digits.iter_mut().rev() {
+        *slot = DIGITS[(number % 10) as usize];
+        number /= 10;
+        first -= 1;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+/// Digits of every base up to sixteen, lower case.
+pub(crate) const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let punctuation = b"!#$%&'*+-.^_`|~";
+    let mut at = 0;
+    while at < punctuation.len() {
+        table[punctuation[at] as usize] = true;
+        at += 1;
+    }
+    let mut byte = 0;
+    while byte < 256 {
+        #[allow(clippy::cast_possible_truncation, reason = "the loop ends at 255")]
+        if (byte as u8).is_ascii_alphanumeric() {
+            table[byte] = true;
+        }
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_decimals_of_every_length() {
+        for number in [0, 7, 10, 99, 1234567890, u64::MAX] {
+            let mut out = Vec::new();
+            push_decimal(&mut out, number);
+            assert_eq!(out, number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn reads_digits_only() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("", None),
+            ("+5", None),
+            ("5 ", None),
+        ] {
+            assert_eq!(parse_u64(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_the_seventy_seven_bytes_of_the_rfc() {
+        let count = (0..=255u8).filter(|&byte| is_token_byte(byte)).count();
+        assert_eq!(count, 10 + 26 + 26 + 15);
+        assert!(!is_token(b"") && !is_token(b"a b") && is_token(b"x-a"));
+    }
+
+    #[test]
+    fn splits_lists_and_drops_empty_elements() {
+        let elements: Vec<_> = list_elements(b" a ,, b\t,").collect();
+        assert_eq!(elements, [b"a", b"b"]);
+    }
+}

@@ -1,0 +1,15 @@
+//! HTTP/1.0 and HTTP/1.1 on the wire: request heads in, body framing both ways, response heads out.
+//!
+//! `parse` turns received bytes into a `RequestHead`, `body` finds the end of a request body,
+//! `encode` writes response heads. `edge`'s HTTP/1 connection is the caller of all three and owns
+//! the buffers; everything here only looks at slices.
+
+mod body;
+mod encode;
+mod facts;
+mod parse;
+mod request_line;
+
+pub use body::{BodyDecoder, BodyError, Decoded, LAST_CHUNK, encode_chunk_head};
+pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
+pub use parse::{HeadLimits, HeadScanner, ParseError, Progress, parse_head};

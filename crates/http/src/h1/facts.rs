@@ -1,0 +1,165 @@
+//! What the fields of a request say about the message itself: host, framing, persistence,
+//! expectation, upgrade.
+//!
+//! The parser hands every field here once, in order, and asks for the conclusions at the end. These
+//! are the rules that request smuggling lives on, so each has one place and any doubt is an error
+//! (RFC 9112 §6.1–§6.3, §9.3; RFC 9110 §7.2, §7.6.1, §10.1.1).
+
+use super::parse::ParseError;
+use crate::{
+    authority::Authority,
+    grammar::{is_token, list_elements},
+    head::{BodyFraming, Span, Version},
+};
+
+/// Facts gathered from the fields seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Facts<'a> {
+    host: Option<(Authority<'a>, Span)>,
+    length: Option<u64>,
+    coding: Option<&'a [u8]>,
+    expectation: Option<&'a [u8]>,
+    close: bool,
+    keep_alive: bool,
+    upgrade_option: bool,
+    upgrade_field: bool,
+}
+
+impl<'a> Facts<'a> {
+    /// Takes note of one field; `span` says where the value lies.
+    pub(super) fn note(
+        &mut self,
+        name: &[u8],
+        value: &'a [u8],
+        span: Span,
+    ) -> Result<(), ParseError> {
+        // The length decides nearly always, before any byte is compared.
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => self.note_host(value, span),
+            6 if name.eq_ignore_ascii_case(b"expect") => self.note_expect(value),
+            7 if name.eq_ignore_ascii_case(b"upgrade") => {
+                self.upgrade_field = true;
+                Ok(())
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value),
+            _ => Ok(()),
+        }
+    }
+
+    /// The `Host` field, checked; an HTTP/1.1 request without one is refused (RFC 9112 §3.2).
+    pub(super) fn host(
+        &self,
+        version: Version,
+    ) -> Result<Option<(Authority<'a>, Span)>, ParseError> {
+        match self.host {
+            None if version == Version::Http11 => Err(ParseError::HostMissing),
+            host => Ok(host),
+        }
+    }
+
+    /// How the body ends (RFC 9112 §6.3), refusing every combination that readers disagree about.
+    pub(super) fn framing(&self, version: Version) -> Result<BodyFraming, ParseError> {
+        match (self.coding, self.length) {
+            (Some(_), Some(_)) => Err(ParseError::LengthAndCoding),
+            (None, Some(length)) => Ok(BodyFraming::Length(length)),
+            (None, None) => Ok(BodyFraming::None),
+            (Some(_), None) if version == Version::Http10 => Err(ParseError::CodingInHttp10),
+            (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => {
+                Ok(BodyFraming::Chunked)
+            }
+            (Some(coding), None) if is_token(coding) => Err(ParseError::UnknownCoding),
+            (Some(_), None) => Err(ParseError::BadTransferEncoding),
+        }
+    }
+
+    /// Whether the connection may carry another request (RFC 9112 §9.3).
+    pub(super) fn keep_alive(&self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    /// Whether the client waits for `100 Continue` before a body of this framing.
+    pub(super) fn expects_continue(
+        &self,
+        version: Version,
+        framing: BodyFraming,
+    ) -> Result<bool, ParseError> {
+        match self.expectation {
+            None => Ok(false),
+            // RFC 9110 §10.1.1: the only expectation there is; in HTTP/1.0 it must be ignored.
+            Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(version
+                == Version::Http11
+                && !matches!(framing, BodyFraming::None | BodyFraming::Length(0))),
+            Some(_) => Err(ParseError::ExpectationFailed),
+        }
+    }
+
+    /// Whether another protocol is offered; in HTTP/1.0 the offer is ignored (RFC 9110 §7.8).
+    pub(super) fn is_upgrade(&self, version: Version) -> bool {
+        version == Version::Http11 && self.upgrade_option && self.upgrade_field
+    }
+
+    fn note_host(&mut self, value: &'a [u8], span: Span) -> Result<(), ParseError> {
+        if self.host.is_some() {
+            return Err(ParseError::HostRepeated);
+        }
+        let authority = Authority::parse(value).ok_or(ParseError::BadHost)?;
+        self.host = Some((authority, span));
+        Ok(())
+    }
+
+    fn note_expect(&mut self, value: &'a [u8]) -> Result<(), ParseError> {
+        match self.expectation.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(ParseError::ExpectationFailed),
+        }
+    }
+
+    fn note_length(&mut self, value: &[u8]) -> Result<(), ParseError> {
+        match self
+            .length
+            .replace(parse_length(value).ok_or(ParseError::BadContentLength)?)
+        {
+            None => Ok(()),
+            Some(_) => Err(ParseError::ContentLengthRepeated),
+        }
+    }
+
+    fn note_coding(&mut self, value: &'a [u8]) -> Result<(), ParseError> {
+        match self.coding.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(ParseError::BadTransferEncoding),
+        }
+    }
+
+    fn note_connection(&mut self, value: &[u8]) -> Result<(), ParseError> {
+        for option in list_elements(value) {
+            if !is_token(option) {
+                return Err(ParseError::BadConnection);
+            }
+            // A next hop that obeyed would strip the very fields this hop relied on.
+            if ESSENTIAL
+                .iter()
+                .any(|name| option.eq_ignore_ascii_case(name))
+            {
+                return Err(ParseError::ConnectionNamesEssential);
+            }
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.upgrade_option |= option.eq_ignore_ascii_case(b"upgrade");
+        }
+        Ok(())
+    }
+}
+
+// Digits only, written the one canonical way, and no more than a signed 64-bit offset can hold:
+// what some readers take as octal, negative or wrapped is refused by all of these together.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    if value.len() > 1 && value.starts_with(b"0") {
+        return None;
+    }
+    crate::grammar::parse_u64(value).filter(|&length| i64::try_from(length).is_ok())
+}
+
+const ESSENTIAL: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];

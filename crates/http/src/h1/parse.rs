@@ -1,0 +1,472 @@
+//! From received bytes to a checked `RequestHead` (RFC 9112 §2–§3, §5–§7).
+//!
+//! `edge` keeps one `HeadScanner` per message being read and calls `scan` with everything received
+//! of it each time more arrives. The scanner finds strict line ends, checks the request line as
+//! soon as it is whole, and hands the field lines to `httparse` once the blank line is there.
+//!
+//! What must stay true: the outcome does not depend on how the bytes were split; no byte is
+//! searched twice for a line end; limits are applied before anything is kept; `httparse` is laxer
+//! than this server wants to be (bare LF, blank lines), so what it accepts is checked around it.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+use super::{
+    facts::Facts,
+    request_line::{self, RequestLine, TargetForm},
+};
+use crate::{
+    grammar::trim_blanks,
+    head::{FieldSpan, HEAD_BYTES_MAX, Method, RequestHead, Span},
+    status::Status,
+};
+
+/// Bounds on a request head; each has its own answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// The longest request target: 414 beyond.
+    pub target_bytes: usize,
+    /// The largest head, from the method to the blank line: 431 beyond.
+    pub header_bytes: usize,
+    /// The most fields: 431 beyond.
+    pub headers: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self {
+            target_bytes: 8 << 10,
+            header_bytes: 32 << 10,
+            headers: 100,
+        }
+    }
+}
+
+/// Whether a message head is there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<T> {
+    /// Nothing wrong so far, more bytes are needed.
+    Partial,
+    /// The whole of it.
+    Complete(T),
+}
+
+/// Why bytes are not a request head this server answers; the connection closes after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    /// A TLS client hello on a plain port.
+    #[error("tls client hello on a plain port")]
+    TlsHello,
+    /// An SSH banner.
+    #[error("ssh banner")]
+    SshBanner,
+    /// A PROXY protocol preamble, version 1, where none is expected.
+    #[error("proxy protocol preamble not expected here")]
+    ProxyPreamble,
+    /// The HTTP/2 connection preface.
+    #[error("http/2 preface on an http/1 connection")]
+    Http2Preface,
+    /// More than the one blank line that may precede a request; a PROXY preamble, version 2, begins
+    /// like this.
+    #[error("blank lines before the request line")]
+    BlankLines,
+    /// A line that does not end in CR LF, or a CR elsewhere in the request line.
+    #[error("bare cr or lf in the head")]
+    BareLineBreak,
+    /// No method, or bytes that no token holds.
+    #[error("malformed method")]
+    BadMethod,
+    /// A method longer than any known one.
+    #[error("method too long")]
+    MethodTooLong,
+    /// Not exactly three parts.
+    #[error("malformed request line")]
+    BadRequestLine,
+    /// A target in no permitted form, or with bytes that no target holds.
+    #[error("malformed request target")]
+    BadTarget,
+    /// A target above the limit.
+    #[error("request target too long")]
+    TargetTooLong,
+    /// A version not of the form `HTTP/d.d`.
+    #[error("malformed http version")]
+    BadVersion,
+    /// A well-formed version other than 1.0 and 1.1.
+    #[error("http version not supported")]
+    VersionNotSupported,
+    /// A head above the limit.
+    #[error("request head too large")]
+    HeadTooLarge,
+    /// More fields than the limit.
+    #[error("too many header fields")]
+    TooManyFields,
+    /// A field name above 256 bytes.
+    #[error("header field name too long")]
+    FieldNameTooLong,
+    /// A field line that begins with a blank (RFC 9112 §5.2).
+    #[error("folded header field")]
+    FoldedField,
+    /// A field name that is empty or not a token.
+    #[error("malformed header field name")]
+    BadFieldName,
+    /// A control byte in a field value.
+    #[error("malformed header field value")]
+    BadFieldValue,
+    /// HTTP/1.1 without `Host`.
+    #[error("host missing")]
+    HostMissing,
+    /// More than one `Host`.
+    #[error("host given more than once")]
+    HostRepeated,
+    /// A host or port that is not one.
+    #[error("malformed host")]
+    BadHost,
+    /// `Host` and the authority of the target differ.
+    #[error("host differs from the request target")]
+    HostDiffers,
+    /// `Content-Length` that is not one canonical number.
+    #[error("malformed content-length")]
+    BadContentLength,
+    /// More than one `Content-Length`, equal or not.
+    #[error("content-length given more than once")]
+    ContentLengthRepeated,
+    /// Both ways of framing at once.
+    #[error("content-length together with transfer-encoding")]
+    LengthAndCoding,
+    /// `Transfer-Encoding` that is a list, repeated or malformed.
+    #[error("malformed transfer-encoding")]
+    BadTransferEncoding,
+    /// A single transfer coding other than chunked.
+    #[error("unknown transfer coding")]
+    UnknownCoding,
+    /// `Transfer-Encoding` in HTTP/1.0.
+    #[error("transfer-encoding in http/1.0")]
+    CodingInHttp10,
+    /// A connection option that is not a token.
+    #[error("malformed connection option")]
+    BadConnection,
+    /// `Connection` names a field that frames or routes the message.
+    #[error("connection names a framing or routing field")]
+    ConnectionNamesEssential,
+    /// An expectation other than `100-continue`.
+    #[error("expectation cannot be met")]
+    ExpectationFailed,
+}
+
+impl ParseError {
+    /// The status to answer before closing.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::TargetTooLong => Status::URI_TOO_LONG,
+            Self::ExpectationFailed => Status::EXPECTATION_FAILED,
+            Self::HeadTooLarge | Self::TooManyFields | Self::FieldNameTooLong => {
+                Status::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
+            Self::MethodTooLong | Self::UnknownCoding => Status::NOT_IMPLEMENTED,
+            Self::Http2Preface | Self::VersionNotSupported => Status::HTTP_VERSION_NOT_SUPPORTED,
+            _ => Status::BAD_REQUEST,
+        }
+    }
+}
+
+/// Finds and checks one request head in bytes that arrive in any pieces.
+///
+/// Inputs: `scan` with the bytes of one message from its first byte on, growing between calls.
+/// Outputs: `Partial`, a head with the number of bytes it took, or an error.
+#[derive(Clone, Debug, Default)]
+pub struct HeadScanner {
+    /// Bytes of a blank line before the message: 0 or 2.
+    skipped: usize,
+    /// Everything before this was searched for line ends.
+    looked: usize,
+    /// Where the line being read begins.
+    line_start: usize,
+    /// Complete lines seen, the request line included.
+    lines: usize,
+    /// Length of the method once it is known.
+    method_len: usize,
+    /// The request line once it is complete.
+    request_line: Option<RequestLine>,
+}
+
+impl HeadScanner {
+    /// A scanner at the start of a message.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets the message: the next `scan` starts a new one.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Looks for a whole head in `buf`, which is everything received of this message so far.
+    ///
+    /// After a head or an error the scanner is reset, ready for the next message.
+    ///
+    /// # Errors
+    /// As soon as the bytes cannot become an acceptable head, complete or not.
+    pub fn scan(
+        &mut self,
+        buf: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<Progress<(RequestHead, usize)>, ParseError> {
+        if self.looked > buf.len() {
+            // Not a continuation of what was seen: positions would be lies.
+            self.reset();
+        }
+        let outcome = self.advance(buf, limits);
+        if !matches!(outcome, Ok(Progress::Partial)) {
+            self.reset();
+        }
+        outcome
+    }
+
+    fn advance(
+        &mut self,
+        buf: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<Progress<(RequestHead, usize)>, ParseError> {
+        if self.looked == 0 && !self.skip_blank_line(buf)? {
+            return Ok(Progress::Partial);
+        }
+        let head_max = limits.header_bytes.min(HEAD_BYTES_MAX);
+        for found in memchr::memchr_iter(b'\n', &buf[self.looked..]) {
+            let line_end = self.looked + found;
+            let line = &buf[self.line_start..line_end];
+            self.check_so_far(line, limits)?;
+            if line_end + 1 - self.skipped > head_max {
+                return Err(ParseError::HeadTooLarge);
+            }
+            if self.take_line(line, limits)? {
+                let head = self.build(&buf[self.skipped..=line_end])?;
+                return Ok(Progress::Complete((head, line_end + 1)));
+            }
+            self.line_start = line_end + 1;
+        }
+        self.looked = buf.len();
+        self.check_so_far(&buf[self.line_start..], limits)?;
+        if buf.len() - self.skipped > head_max {
+            return Err(ParseError::HeadTooLarge);
+        }
+        Ok(Progress::Partial)
+    }
+
+    /// Skips the one CR LF that may precede a request (RFC 9112 §2.2); false when more is needed.
+    fn skip_blank_line(&mut self, buf: &[u8]) -> Result<bool, ParseError> {
+        match buf {
+            [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),
+            [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(ParseError::BlankLines),
+            [b'\r', b'\n', ..] => self.skipped = 2,
+            [b'\r' | b'\n', ..] => return Err(ParseError::BareLineBreak),
+            _ => {}
+        }
+        self.looked = self.skipped;
+        self.line_start = self.skipped;
+        Ok(true)
+    }
+
+    /// Checks the start of a line, or the whole of it, before its end is looked at.
+    fn check_so_far(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), ParseError> {
+        match line {
+            [] => Ok(()),
+            _ if self.lines == 0 => request_line::check_prefix(line, &mut self.method_len, limits),
+            // The blank line, or a stray CR that the end of the line will reveal.
+            [b'\r', ..] => Ok(()),
+            [b' ' | b'\t', ..] => Err(ParseError::FoldedField),
+            _ if self.lines > limits.headers => Err(ParseError::TooManyFields),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes one line up to its LF; true when it is the blank line that ends the head.
+    fn take_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<bool, ParseError> {
+        let [line @ .., b'\r'] = line else {
+            return Err(ParseError::BareLineBreak);
+        };
+        if self.lines == 0 {
+            self.request_line = Some(request_line::parse(line, self.method_len, limits)?);
+        } else if line.is_empty() {
+            return Ok(true);
+        }
+        self.lines += 1;
+        Ok(false)
+    }
+
+    /// Builds the head from `raw`, which ends with the blank line.
+    fn build(&self, raw: &[u8]) -> Result<RequestHead, ParseError> {
+        let line = self.request_line.ok_or(ParseError::BadRequestLine)?;
+        let field_count = self.lines - 1;
+        if field_count <= FIELDS_ON_STACK {
+            let mut slots = [httparse::EMPTY_HEADER; FIELDS_ON_STACK];
+            assemble(&line, raw, &mut slots[..field_count])
+        } else {
+            let mut slots = vec![httparse::EMPTY_HEADER; field_count];
+            assemble(&line, raw, &mut slots)
+        }
+    }
+}
+
+/// Parses a head that is expected to be whole, in one call.
+///
+/// # Errors
+/// As `HeadScanner::scan`.
+pub fn parse_head(
+    buf: &[u8],
+    limits: &HeadLimits,
+) -> Result<Progress<(RequestHead, usize)>, ParseError> {
+    HeadScanner::new().scan(buf, limits)
+}
+
+fn assemble<'a>(
+    line: &RequestLine,
+    raw: &'a [u8],
+    slots: &mut [httparse::Header<'a>],
+) -> Result<RequestHead, ParseError> {
+    let parsed =
+        httparse::parse_headers(&raw[fields_at..], slots).map_err(|error| match error {
+            httparse::Error::HeaderName => ParseError::BadFieldName,
+            httparse::Error::TooManyHeaders => ParseError::TooManyFields,
+            httparse::Error::NewLine => ParseError::BareLineBreak,
+            _ => ParseError::BadFieldValue,
+        })?;
+    // Both readers must have seen the same lines and the same end.
+    let fields = match parsed {
+        httparse::Status::Complete((len, fields)) if fields_at + len == raw.len() => fields,
+        _ => return Err(ParseError::BadFieldValue),
+    };
+    let mut facts = Facts::default();
+    let mut spans = Vec::with_capacity(fields.len());
+    for field in fields {
+        if field.name.len() > FIELD_NAME_BYTES_MAX {
+            return Err(ParseError::FieldNameTooLong);
+        }
+        let value = trim_blanks(field.value);
+        let span = FieldSpan {
+            name: locate(raw, field.name.as_bytes()),
+            value: locate(raw, value),
+        };
+        facts.note(field.name.as_bytes(), value, span.value)?;
+        spans.push(span);
+    }
+    conclude(line, raw, &facts, spans)
+}
+
+fn conclude(
+    line: &RequestLine,
+    raw: &[u8],
+    facts: &Facts<'_>,
+    fields: Vec<FieldSpan>,
+) -> Result<RequestHead, ParseError> {
+    let version = line.version;
+    let framing = facts.framing(version)?;
+    let expects_continue = facts.expects_continue(version, framing)?;
+    let place = Place::find(line, raw, facts)?;
+    Ok(RequestHead {
+        raw: place.copy_of(raw),
+        fields,
+        method_token: line.method_token,
+        target: line.target,
+        path_query: place.path_query,
+        host: place.host,
+        framing,
+        method: line.method,
+        version,
+        keep_alive: facts.keep_alive(version),
+        expects_continue,
+        is_upgrade: facts.is_upgrade(version),
+    })
+}
+
+/// Where host and origin-form target lie; `tail` is what must be appended to the copy of the head
+/// because it was not sent.
+struct Place {
+    host: Span,
+    path_query: Span,
+    tail: Option<(&'static [u8], Span)>,
+}
+
+impl Place {
+    fn find(line: &RequestLine, raw: &[u8], facts: &Facts<'_>) -> Result<Self, ParseError> {
+        let field = facts.host(line.version)?;
+        match line.form {
+            TargetForm::Origin => Ok(Self {
+                host: field.map(|(_, span)| span).unwrap_or_default(),
+                path_query: line.target,
+                tail: None,
+            }),
+            TargetForm::Authority => Ok(Self {
+                host: line.target,
+                path_query: Span::default(),
+                tail: None,
+            }),
+            TargetForm::Absolute {
+                authority,
+                rest,
+                default_port,
+            } => {
+                let target = crate::authority::Authority::parse(&raw[authority.range()])
+                    .ok_or(ParseError::BadHost)?;
+                // RFC 9112 §3.2.2 lets the target win; a difference is still somebody's attack.
+                if field.is_some_and(|(host, _)| !host.is_same(&target, Some(default_port))) {
+                    return Err(ParseError::HostDiffers);
+                }
+                Ok(Self::absolute(line.method, raw, authority, rest))
+            }
+        }
+    }
+
+    // An absolute-form target may lack the path (RFC 9110 §4.2.3: the same as "/"; RFC 9112
+    // §3.2.4: "*" for OPTIONS). The origin form then exists nowhere in the head.
+    fn absolute(method: Method, raw: &[u8], host: Span, rest: Span) -> Self {
+        let text = &raw[rest.range()];
+        let prefix: &'static [u8] = match text {
+            [b'/', ..] => {
+                return Self {
+                    host,
+                    path_query: rest,
+                    tail: None,
+                };
+            }
+            [] if method == Method::Options => b"*",
+            _ => b"/",
+        };
+        let path_query = Span::new(raw.len(), prefix.len() + text.len());
+        Self {
+            host,
+            path_query,
+            tail: Some((prefix, rest)),
+        }
+    }
+
+    fn copy_of(&self, raw: &[u8]) -> Bytes {
+        let Some((prefix, rest)) = self.tail else {
+            return Bytes::copy_from_slice(raw);
+        };
+        let rest = &raw[rest.range()];
+        let mut copy = BytesMut::with_capacity(raw.len() + prefix.len() + rest.len());
+        copy.put_slice(raw);
+        copy.put_slice(prefix);
+        copy.put_slice(rest);
+        copy.freeze()
+    }
+}
+
+// An empty value need not point into the head.
+fn locate(raw: &[u8], part: &[u8]) -> Span {
+    if part.is_empty() {
+        return Span::default();
+    }
+    Span::new(
+        (part.as_ptr() as usize).wrapping_sub(raw.as_ptr() as usize),
+        part.len(),
+    )
+}
+
+/// Browsers send about fifteen fields and few clients more than thirty.
+const FIELDS_ON_STACK: usize = 32;
+
+const FIELD_NAME_BYTES_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! The request line: method, target in one of its four forms, version (RFC 9112 §3).
+//!
+//! Called by the scanner twice: with what has arrived so far, to refuse early what can never become
+//! a request, and with the whole line. Positions in the result count from the start of the line.
+
+use super::parse::{HeadLimits, ParseError};
+use crate::{
+    authority::Authority,
+    grammar::is_token_byte,
+    head::{Method, Span, Version},
+};
+
+/// A checked request line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestLine {
+    /// Bytes of the line without its line end.
+    pub(super) len: usize,
+    pub(super) method: Method,
+    pub(super) version: Version,
+    pub(super) method_token: Span,
+    pub(super) target: Span,
+    pub(super) form: TargetForm,
+}
+
+/// The forms a request target may have (RFC 9112 §3.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TargetForm {
+    /// `/path?query`, and `*` for OPTIONS.
+    Origin,
+    /// `http://authority/path?query`. `rest` is what follows the authority.
+    Absolute {
+        authority: Span,
+        rest: Span,
+        default_port: u16,
+    },
+    /// `host:port`, for CONNECT.
+    Authority,
+}
+
+/// Checks a request line of which `seen` has arrived and no line end yet.
+///
+/// `method_len` is 0 until the method is complete; the caller keeps it between calls so that a
+/// line that trickles in is not searched from its start each time.
+pub(super) fn check_prefix(
+    seen: &[u8],
+    method_len: &mut usize,
+    limits: &HeadLimits,
+) -> Result<(), ParseError> {
+    if *method_len == 0 {
+        check_other_protocol(seen)?;
+        let window = &seen[..seen.len().min(METHOD_BYTES_MAX + 1)];
+        let end = window.iter().position(|&byte| !is_token_byte(byte));
+        match end {
+            None if seen.len() > METHOD_BYTES_MAX => return Err(ParseError::MethodTooLong),
+            None => return Ok(()),
+            Some(end) if end > 0 && seen[end] == b' ' => *method_len = end,
+            Some(_) => return Err(ParseError::BadMethod),
+        }
+    }
+    let rest_max = limits.target_bytes.saturating_add(" HTTP/1.1\r".len());
+    if seen.len().saturating_sub(*method_len + 1) > rest_max {
+        return Err(ParseError::TargetTooLong);
+    }
+    Ok(())
+}
+
+// What else is known to knock at a plain HTTP port: named, so that the log says what happened.
+fn check_other_protocol(seen: &[u8]) -> Result<(), ParseError> {
+    if seen.first() == Some(&0x16) {
+        return Err(ParseError::TlsHello);
+    }
+    if seen.starts_with(b"SSH-") {
+        return Err(ParseError::SshBanner);
+    }
+    if seen.starts_with(b"PROXY ") {
+        return Err(ParseError::ProxyPreamble);
+    }
+    Ok(())
+}
+
+/// Parses a whole request line without its line end, after `check_prefix` accepted it.
+pub(super) fn parse(
+    line: &[u8],
+    method_len: usize,
+    limits: &HeadLimits,
+) -> Result<RequestLine, ParseError> {
+    let (method, rest) = match (line.get(..method_len), line.get(method_len + 1..)) {
+        (Some(method), Some(rest)) if method_len > 0 => (method, rest),
+        _ => return Err(ParseError::BadMethod),
+    };
+    let space = memchr::memchr(b' ', rest).ok_or(ParseError::BadRequestLine)?;
+    let (target, version) = (&rest[..space], &rest[space + 1..]);
+    if target.len() > limits.target_bytes {
+        return Err(ParseError::TargetTooLong);
+    }
+    if line == b"PRI * HTTP/2.0" {
+        return Err(ParseError::Http2Preface);
+    }
+    let version = parse_version(version)?;
+    let method = Method::from_token(method);
+    let target_span = Span::new(method_len + 1, target.len());
+    let form = parse_target(target, target_span, method)?;
+    let method_token = Span::new(0, method_len);
+    Ok(RequestLine {
+        method,
+        version,
+        method_token,
+        target: target_span,
+        form,
+    })
+}
+
+fn parse_version(version: &[u8]) -> Result<Version, ParseError> {
+    match version {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            Err(ParseError::VersionNotSupported)
+        }
+        _ => Err(ParseError::BadVersion),
+    }
+}
+
+fn parse_target(target: &[u8], span: Span, method: Method) -> Result<TargetForm, ParseError> {
+    if target.is_empty() || !target.iter().all(|&byte| TARGET[byte as usize]) {
+        return Err(ParseError::BadTarget);
+    }
+    if method == Method::Connect {
+        // RFC 9112 §3.2.3: CONNECT names host and port, and nothing else does.
+        let authority = Authority::parse(target).filter(|authority| authority.port.is_some());
+        return authority
+            .map(|_| TargetForm::Authority)
+            .ok_or(ParseError::BadTarget);
+    }
+    match target {
+        [b'/', ..] => Ok(TargetForm::Origin),
+        b"*" if method == Method::Options => Ok(TargetForm::Origin),
+        _ => parse_absolute(target, span),
+    }
+}
+
+fn parse_absolute(target: &[u8], span: Span) -> Result<TargetForm, ParseError> {
+    let (scheme_len, default_port) = SCHEMES
+        .iter()
+        .find(|(scheme, _)| {
+            target
+                .get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        })
+        .map(|(scheme, port)| (scheme.len(), *port))
+        .ok_or(ParseError::BadTarget)?;
+    let after = &target[scheme_len..];
+    let authority_len = memchr::memchr2(b'/', b'?', after).unwrap_or(after.len());
+    Authority::parse(&after[..authority_len]).ok_or(ParseError::BadHost)?;
+    let start = span.range().start + scheme_len;
+    Ok(TargetForm::Absolute {
+        authority: Span::new(start, authority_len),
+        rest: Span::new(start + authority_len, after.len() - authority_len),
+        default_port,
+    })
+}
+
+const SCHEMES: [(&[u8], u16); 2] = [(b"http://", 80), (b"https://", 443)];
+
+/// The longest method read; a longer one is answered 501 (RFC 9112 §3). The longest registered
+/// method, UPDATEREDIRECTREF, has 17 bytes.
+const METHOD_BYTES_MAX: usize = 64;
+
+// Printable ASCII without what no URI may hold and readers disagree about: the fragment mark, the
+// quote and the angle brackets. Braces, bar, caret and backslash are sent by browsers.
+const TARGET: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x21;
+    while byte <= 0x7e {
+        table[byte] = !matches!(byte, 0x22 | 0x23 | 0x3c | 0x3e);
+        byte += 1;
+    }
+    table
+};

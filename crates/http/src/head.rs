@@ -1,0 +1,267 @@
+//! The head of a request after parsing: what every room asks about a request.
+//!
+//! `h1::HeadScanner` builds it from checked bytes; `edge` routes with it; `files`, `apps` and
+//! `proxy` read fields from it. It owns one copy of the received head and a table of positions in
+//! it: two allocations, and no second spelling of any name or value.
+//!
+//! What must stay true: a `RequestHead` only exists when every rule of `h1::parse` held, so framing,
+//! host and target here are unambiguous and nobody parses them again.
+
+use std::{fmt, ops::Range, str};
+
+use bytes::Bytes;
+
+/// The versions of HTTP/1 that are spoken (RFC 9112 §2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+impl Version {
+    /// The version as written in a request line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
+/// A request method; `Other` is any token that is not listed (RFC 9110 §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// HEAD.
+    Head,
+    /// POST.
+    Post,
+    /// PUT.
+    Put,
+    /// DELETE.
+    Delete,
+    /// OPTIONS.
+    Options,
+    /// PATCH.
+    Patch,
+    /// CONNECT.
+    Connect,
+    /// TRACE.
+    Trace,
+    /// Any other token, to be read with `RequestHead::method_str`.
+    Other,
+}
+
+impl Method {
+    /// The method for a token; names are case-sensitive (RFC 9110 §9.1).
+    pub const fn from_token(token: &[u8]) -> Self {
+        match token {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"OPTIONS" => Self::Options,
+            b"PATCH" => Self::Patch,
+            b"CONNECT" => Self::Connect,
+            b"TRACE" => Self::Trace,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether repeating the request has the effect of sending it once (RFC 9110 §9.2.2).
+    pub const fn is_idempotent(self) -> bool {
+        matches!(
+            self,
+            Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace
+        )
+    }
+
+    /// Whether the method only reads (RFC 9110 §9.2.1).
+    pub const fn is_safe(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
+    }
+}
+
+/// How the end of a request body is found (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// There is no body.
+    None,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// The chunked transfer coding.
+    Chunked,
+}
+
+/// A request head that passed every check of the HTTP/1 parser.
+#[derive(Clone)]
+pub struct RequestHead {
+    pub(crate) raw: Bytes,
+    pub(crate) fields: Vec<FieldSpan>,
+    pub(crate) method_token: Span,
+    pub(crate) target: Span,
+    pub(crate) path_query: Span,
+    pub(crate) host: Span,
+    pub(crate) framing: BodyFraming,
+    pub(crate) method: Method,
+    pub(crate) version: Version,
+    pub(crate) keep_alive: bool,
+    pub(crate) expects_continue: bool,
+    pub(crate) is_upgrade: bool,
+}
+
+impl RequestHead {
+    /// The method, `Other` when it is not one of the registered core methods.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The method as sent.
+    pub fn method_str(&self) -> &str {
+        self.text(self.method_token)
+    }
+
+    /// The version of the request line.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The request target as sent, in whichever form (RFC 9112 §3.2).
+    pub fn target(&self) -> &str {
+        self.text(self.target)
+    }
+
+    /// The target in origin form: path and query of an absolute-form target, `*` for `OPTIONS *`,
+    /// empty for CONNECT.
+    pub fn target_path_query(&self) -> &str {
+        self.text(self.path_query)
+    }
+
+    /// The authority asked for, as sent: that of an absolute-form or CONNECT target when there is
+    /// one, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
+    pub fn host(&self) -> &str {
+        self.text(self.host)
+    }
+
+    /// All fields in the order sent: name as sent, value without blanks around it.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields
+            .iter()
+            .map(|field| (self.text(field.name), self.bytes(field.value)))
+    }
+
+    /// The value of the first field of that name, compared without regard to ASCII case.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields
+            .iter()
+            .find(|field| self.is_named(field, name))
+            .map(|field| self.bytes(field.value))
+    }
+
+    /// The values of all fields of that name, in the order sent.
+    pub fn field_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.fields
+            .iter()
+            .filter(move |field| self.is_named(field, name))
+            .map(|field| self.bytes(field.value))
+    }
+
+    /// How many fields were sent.
+    pub fn field_count(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// How the end of the body is found.
+    pub fn framing(&self) -> BodyFraming {
+        self.framing
+    }
+
+    /// Whether the client wants the connection kept after this exchange (RFC 9112 §9.3).
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether the client waits for `100 Continue`: HTTP/1.1, exactly that expectation, and a body
+    /// announced (RFC 9110 §10.1.1).
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue
+    }
+
+    /// Whether the client offers another protocol: HTTP/1.1, the `upgrade` connection option and
+    /// an `Upgrade` field (RFC 9110 §7.8).
+    pub fn is_upgrade(&self) -> bool {
+        self.is_upgrade
+    }
+
+    fn is_named(&self, field: &FieldSpan, name: &str) -> bool {
+        self.bytes(field.name).eq_ignore_ascii_case(name.as_bytes())
+    }
+
+    fn bytes(&self, span: Span) -> &[u8] {
+        self.raw.get(span.range()).unwrap_or_default()
+    }
+
+    // The parser only lets ASCII into what is shown as text, so the empty string is never taken.
+    fn text(&self, span: Span) -> &str {
+        str::from_utf8(self.bytes(span)).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RequestHead {
+    /// Leaves out the fields: they carry cookies and credentials, and debug output reaches logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestHead")
+            .field("method", &self.method_str())
+            .field("target", &self.target())
+            .field("version", &self.version)
+            .field("host", &self.host())
+            .field("framing", &self.framing)
+            .field("field_count", &self.field_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for RequestHead {
+    /// Two heads are equal when they were sent alike, byte for byte.
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
+impl Eq for RequestHead {}
+
+/// Where a name or value lies in the raw head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// A span of positions below `HEAD_BYTES_MAX`; anything else becomes the empty span.
+    pub(crate) fn new(start: usize, len: usize) -> Self {
+        match (u32::try_from(start), u32::try_from(len)) {
+            (Ok(start), Ok(len)) => Self { start, len },
+            _ => Self::default(),
+        }
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// Where one field lies in the raw head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FieldSpan {
+    pub(crate) name: Span,
+    pub(crate) value: Span,
+}
+
+/// The largest head that positions of 32 bits can describe with room to spare, whatever the
+/// configured limit says.
+pub(crate) const HEAD_BYTES_MAX: usize = 1 << 30;

@@ -1,0 +1,34 @@
+//! HTTP as pure rules: heads, HTTP/1 parsing and encoding, body framing, conditions, ranges, dates.
+//!
+//! Nothing in this crate opens a socket, reads a clock or knows a configuration: bytes and numbers
+//! go in, decisions and bytes come out. `edge` drives it for clients, `proxy` and `apps` for what
+//! they forward, `files` for conditions and ranges.
+//!
+//! What must stay true: no input panics; whatever is doubtful about framing is an error, so that
+//! two parties never disagree about where a message ends; work is linear in the bytes received.
+
+mod accept;
+mod authority;
+mod conditional;
+mod date;
+mod fields;
+mod grammar;
+pub mod h1;
+mod head;
+mod range;
+pub mod sse;
+mod status;
+mod uri;
+
+pub use accept::{accepts, accepts_coding, prefers};
+pub use conditional::{Precondition, evaluate};
+pub use date::{imf_fixdate, parse_http_date};
+pub use fields::{FieldBlock, FieldError};
+pub use h1::{
+    BodyDecoder, BodyError, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError, Persist,
+    Progress, ResponseFraming, ResponseLine, encode_chunk_head, encode_head, parse_head,
+};
+pub use head::{BodyFraming, Method, RequestHead, Version};
+pub use range::{RangeOutcome, content_range, content_range_unsatisfied, select_range};
+pub use status::Status;
+pub use uri::{Normalised, UriError, normalise};

@@ -1,0 +1,94 @@
+//! Server-sent events as text (WHATWG HTML, "Server-sent events").
+//!
+//! The status page and the hub encode events here; sending and pacing them is theirs. A line break
+//! in the data starts another `data` line, so no message can forge a field or end its event early.
+
+/// Appends one event with its closing blank line. Line breaks in `event` and `id`, which have no
+/// encoding, are left out.
+pub fn encode_event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &str) {
+    out.reserve(data.len() + 32);
+    if let Some(event) = event {
+        push_field(out, "event: ", event);
+    }
+    if let Some(id) = id {
+        push_field(out, "id: ", id);
+    }
+    let mut rest = data;
+    loop {
+        let end = rest.find(['\r', '\n']);
+        let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+        if end.is_none() {
+            break;
+        }
+        rest = after.strip_prefix("\r\n").unwrap_or_else(|| &after[1..]);
+    }
+    out.push(b'\n');
+}
+
+/// Appends a comment that keeps the connection alive and means nothing.
+pub fn encode_comment(out: &mut Vec<u8>, text: &str) {
+    push_field(out, ": ", text);
+    out.push(b'\n');
+}
+
+fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend(
+        value
+            .bytes()
+            .filter(|byte| !matches!(byte, b'\r' | b'\n' | 0)),
+    );
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_events_that_cannot_break_out() {
+        for (event, id, data, expected) in [
+            (None, None, "hi", "data: hi\n\n"),
+            (None, None, "", "data: \n\n"),
+            (
+                Some("tick"),
+                Some("7"),
+                "{}",
+                "event: tick\nid: 7\ndata: {}\n\n",
+            ),
+            (
+                None,
+                None,
+                "a\nb\r\nc\rd",
+                "data: a\ndata: b\ndata: c\ndata: d\n\n",
+            ),
+            (
+                None,
+                None,
+                "a\n\nevent: x",
+                "data: a\ndata: \ndata: event: x\n\n",
+            ),
+            (None, None, "a\n", "data: a\ndata: \n\n"),
+            (
+                Some("a\nb"),
+                Some("c\r\nd\0"),
+                "x",
+                "event: ab\nid: cd\ndata: x\n\n",
+            ),
+        ] {
+            let mut out = Vec::new();
+            encode_event(&mut out, event, id, data);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_comment_is_one_line() {
+        let mut out = Vec::new();
+        encode_comment(&mut out, "still\nhere");
+        assert_eq!(out, b": stillhere\n\n");
+    }
+}

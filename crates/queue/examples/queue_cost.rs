@@ -1,0 +1,99 @@
+//! What one request costs the queue, in nanoseconds: `cargo run --release --example queue_cost`.
+//!
+//! Three shapes: claiming and freeing among many free slots, handing a freed slot to a waiter, and
+//! clients that leave from the middle of a long line. Single-threaded; the caller's mutex is not
+//! included.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Submitted};
+
+const ROUNDS: u32 = 2_000_000;
+
+fn main() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for slots in [1, 8, 64, 4096] {
+        let cost = claim_and_finish(slots, 1);
+        writeln!(out, "submit + finish, {slots} slots of 1: {cost:.0} ns")?;
+    }
+    let cost = claim_and_finish(8, 1000);
+    writeln!(out, "submit + finish, 8 slots of 1000: {cost:.0} ns")?;
+    for waiting in [1, 1000] {
+        let cost = hand_over(waiting);
+        writeln!(out, "submit + finish with {waiting} waiting: {cost:.0} ns")?;
+    }
+    let cost = leave_from_the_middle();
+    writeln!(out, "submit + cancel among 1000: {cost:.0} ns")
+}
+
+fn queue(slots: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
+    let mut queue = Queue::new(QueueLimits {
+        len_max: 10_000,
+        timeout: Duration::from_secs(30),
+    });
+    let now = Instant::now();
+    let add = |index| {
+        let spec = SlotSpec {
+            generation: 1,
+            home: index % 4,
+            capacity,
+        };
+        queue.add_slot(now, spec).0
+    };
+    let slots = (0..slots).map(add).collect();
+    (queue, slots)
+}
+
+/// Keeps about half of the places busy and frees them in another order than they were taken.
+fn claim_and_finish(slots: usize, capacity: u32) -> f64 {
+    let (mut queue, _) = queue(slots, capacity);
+    let now = Instant::now();
+    let mut busy = std::collections::VecDeque::new();
+    for round in 0..ROUNDS {
+        if let Submitted::Start(start) = queue.submit(now, 7, round as usize % 4) {
+            busy.push_back(black_box(start).slot);
+        }
+        if queue.in_progress() * 2 > slots * capacity as usize
+            && let Some(slot) = busy.pop_front()
+        {
+            black_box(queue.finish(now, slot));
+        }
+    }
+    per_round(now)
+}
+
+fn hand_over(waiting: usize) -> f64 {
+    let (mut queue, slots) = queue(1, 1);
+    let now = Instant::now();
+    for _ in 0..=waiting {
+        let _ = black_box(queue.submit(now, 7, 0));
+    }
+    for _ in 0..ROUNDS {
+        let _ = black_box(queue.submit(now, 7, 0));
+        black_box(queue.finish(now, slots[0]));
+    }
+    per_round(now)
+}
+
+fn leave_from_the_middle() -> f64 {
+    let (mut queue, _) = queue(0, 1);
+    let now = Instant::now();
+    let mut tickets = std::collections::VecDeque::new();
+    for round in 0..ROUNDS {
+        if let Submitted::Waiting { ticket, .. } = queue.submit(now, 7, 0) {
+            tickets.push_back(ticket);
+        }
+        let is_full = round >= 1000;
+        let middle = tickets.len() / 2;
+        if is_full && let Some(ticket) = tickets.swap_remove_back(middle) {
+            black_box(queue.cancel(ticket));
+        }
+    }
+    per_round(now)
+}
+
+fn per_round(since: Instant) -> f64 {
+    since.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+}

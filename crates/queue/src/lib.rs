@@ -1,0 +1,19 @@
+//! One waiting line over exact slots: who starts at once, who waits, who is told to go away.
+//!
+//! A **slot** is the right to have requests in progress at one worker (or one back-end
+//! connection): `capacity` of them, normally one. A request claims a free slot or joins the line,
+//! and a slot that frees takes the oldest waiter, whichever loop it came from. Applications and
+//! upstreams both use this crate; each wraps one [`Queue`] in a mutex that is held for the length
+//! of one call.
+//!
+//! Pure: no I/O, no locks, no clock (`now` is an argument), no randomness. Sending the job to the
+//! worker, answering 503 and waking timers are the caller's. What must stay true, and is checked
+//! by the simulation: nobody waits while a slot is free, no job is lost or doubled.
+
+mod line;
+mod queue;
+mod slots;
+
+pub use line::Ticket;
+pub use queue::{Queue, QueueLimits, Start, Submitted};
+pub use slots::{SlotId, SlotSpec, SlotView};

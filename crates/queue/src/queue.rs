@@ -1,0 +1,276 @@
+//! The queue: one FIFO of waiting jobs over the slots that can take them.
+//!
+//! Callers: the application's dispatch and the upstream's claim, under a short mutex. Inputs are
+//! the methods; outputs are their return values, and every [`Start`] must be acted upon, because
+//! the slot is already counted as busy. Order of calls for one request: `submit`, then either it
+//! starts (now, or in the answer of somebody's `finish`, `extend` or `add_slot`) and ends with
+//! `finish`, or it leaves by `cancel`, `expire` or `clear`.
+//! What must stay true: nobody waits while a slot is free; jobs start oldest first, those that were
+//! given back before all others; `len` never exceeds the bound except by jobs given back.
+//! The rule of choice among slots is in `slots.rs`, the line in `line.rs`.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::line::{Line, Ticket, Waiter};
+use crate::slots::{SlotId, SlotSpec, SlotView, Slots};
+
+/// Waiting jobs of type `J` and the slots that will take them.
+pub struct Queue<J> {
+    limits: QueueLimits,
+    line: Line<J>,
+    slots: Slots,
+}
+
+/// The two bounds of the waiting line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// How many may wait; with 0 a request starts at once or is refused.
+    pub len_max: usize,
+    /// How long one may wait before `expire` hands it back.
+    pub timeout: Duration,
+}
+
+/// A job that now occupies one place of a slot; `finish` gives the place back.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the slot is already counted as busy with this job"]
+pub struct Start<J> {
+    /// Where it runs.
+    pub slot: SlotId,
+    /// What runs.
+    pub job: J,
+    /// Time from arrival until now.
+    pub waited: Duration,
+    /// Place in line on arrival, counted from 1; 0 did not wait.
+    pub position: usize,
+    /// When it arrived, to be handed to `give_back` should the slot die before it begins.
+    pub enqueued_at: Instant,
+}
+
+/// What became of a submitted job.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Submitted<J> {
+    /// A slot was free.
+    Start(Start<J>),
+    /// It waits; `position` counts from 1.
+    Waiting {
+        /// For `cancel`.
+        ticket: Ticket,
+        /// Place in line.
+        position: usize,
+    },
+    /// The line is at its bound and no slot is free.
+    Full(J),
+}
+
+impl<J> Queue<J> {
+    /// An empty queue without slots: everybody waits until the first slot is added.
+    pub const fn new(limits: QueueLimits) -> Self {
+        Self {
+            limits,
+            line: Line::new(),
+            slots: Slots::new(),
+        }
+    }
+
+    /// The bounds in force.
+    pub const fn limits(&self) -> QueueLimits {
+        self.limits
+    }
+
+    /// Puts new bounds in force; a shorter line lets those who already wait finish waiting, a
+    /// shorter time-out applies to them at the next `expire`.
+    pub const fn set_limits(&mut self, limits: QueueLimits) {
+        self.limits = limits;
+    }
+
+    /// Starts the job on the best free slot, else queues it, else refuses it.
+    ///
+    /// Among free slots: newest generation, fewest in progress, owned by `home`, last used.
+    pub fn submit(&mut self, now: Instant, job: J, home: usize) -> Submitted<J> {
+        if let Some(slot) = self.slots.claim_best(home) {
+            return Submitted::Start(Start::at_once(now, slot, job, now));
+        }
+        if self.line.len_joined() >= self.limits.len_max {
+            return Submitted::Full(job);
+        }
+        let (ticket, position) = self.line.join(now, job);
+        Submitted::Waiting { ticket, position }
+    }
+
+    /// Takes the job of a client that left out of the line; `None` when it has started, expired
+    /// or was cleared before.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<J> {
+        self.line.take(ticket).map(|waiter| waiter.job)
+    }
+
+    /// Adds a slot, and starts on it as many waiters as it can take.
+    #[must_use = "the started jobs already occupy the slot"]
+    pub fn add_slot(&mut self, now: Instant, spec: SlotSpec) -> (SlotId, Vec<Start<J>>) {
+        let slot = self.slots.add(spec);
+        let mut starts = Vec::new();
+        while let Some(start) = self.start_oldest(now, slot) {
+            starts.push(start);
+        }
+        (slot, starts)
+    }
+
+    /// One request of this slot has ended; the slot takes the oldest waiter, if any.
+    ///
+    /// A retired slot takes nobody and is gone with its last request: `slot` then answers `None`.
+    #[must_use = "the started job already occupies the slot"]
+    pub fn finish(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
+        self.slots.release(slot);
+        self.start_oldest(now, slot)
+    }
+
+    /// Hands the oldest waiter to a slot that is busy up to its capacity, so that its next request
+    /// is there when it answers; `None` when nobody waits or it has `in_progress_max` already.
+    ///
+    /// Whoever waits here waits because no slot is free, so this never prefers a busy one.
+    #[must_use = "the started job already occupies the slot"]
+    pub fn extend(&mut self, now: Instant, slot: SlotId, in_progress_max: u32) -> Option<Start<J>> {
+        if self.line.len() == 0 || !self.slots.overbook(slot, in_progress_max) {
+            return None;
+        }
+        let waiter = self.line.pop()?;
+        Some(Start::after_wait(now, slot, waiter))
+    }
+
+    /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
+    pub fn retire_slot(&mut self, slot: SlotId) -> bool {
+        self.slots.retire(slot)
+    }
+
+    /// Forgets a slot that died; the jobs it had are the caller's, to fail or to give back.
+    pub fn remove_slot(&mut self, slot: SlotId) {
+        self.slots.remove(slot);
+    }
+
+    /// Takes back a job that was handed out but provably never begun: it starts at once on a free
+    /// slot or waits in front, among others given back by age. It is never `Full`.
+    ///
+    /// Remove the dead slot first, and give several back oldest first.
+    pub fn give_back(&mut self, now: Instant, job: J, enqueued_at: Instant) -> Submitted<J> {
+        if let Some(slot) = self.slots.claim_best(NO_HOME) {
+            return Submitted::Start(Start::at_once(now, slot, job, enqueued_at));
+        }
+        let (ticket, position) = self.line.put_back(enqueued_at, job);
+        Submitted::Waiting { ticket, position }
+    }
+
+    /// Takes out the oldest waiter if it has waited for the time-out; call until `None`.
+    pub fn expire(&mut self, now: Instant) -> Option<(Ticket, J, Duration)> {
+        let waited = now.saturating_duration_since(self.line.front()?);
+        if waited < self.limits.timeout {
+            return None;
+        }
+        let waiter = self.line.pop()?;
+        Some((waiter.ticket, waiter.job, waited))
+    }
+
+    /// When `expire` next has something to say, unless the oldest waiter leaves before.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.line.front()?.checked_add(self.limits.timeout)
+    }
+
+    /// Empties the line, oldest first; what is in progress goes on.
+    #[must_use = "somebody waits for each of these jobs"]
+    pub fn clear(&mut self) -> Vec<J> {
+        let mut jobs = Vec::with_capacity(self.line.len());
+        while let Some(waiter) = self.line.pop() {
+            jobs.push(waiter.job);
+        }
+        jobs
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.line.len() == 0
+    }
+
+    /// How many slots take new jobs: retired ones are not counted.
+    pub fn slots(&self) -> usize {
+        self.slots.live()
+    }
+
+    /// How many requests the slots have in hand, retired ones included.
+    pub fn in_progress(&self) -> usize {
+        self.slots.in_progress()
+    }
+
+    /// How many requests would start at once if they came now.
+    pub fn free(&self) -> usize {
+        self.slots.places()
+    }
+
+    /// How long the oldest waiter has waited.
+    pub fn oldest_wait(&self, now: Instant) -> Option<Duration> {
+        let arrived = self.line.front()?;
+        Some(now.saturating_duration_since(arrived))
+    }
+
+    /// One slot as it stands; `None` when it is gone.
+    pub fn slot(&self, slot: SlotId) -> Option<SlotView> {
+        self.slots.view(slot)
+    }
+
+    /// Every slot, retired ones included, in no particular order.
+    pub fn each_slot(&self) -> impl Iterator<Item = SlotView> {
+        self.slots.views()
+    }
+
+    fn start_oldest(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
+        if self.line.len() == 0 || !self.slots.claim_at(slot) {
+            return None;
+        }
+        let waiter = self.line.pop()?;
+        Some(Start::after_wait(now, slot, waiter))
+    }
+}
+
+impl<J> fmt::Debug for Queue<J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("len", &self.len())
+            .field("slots", &self.slots())
+            .field("in_progress", &self.in_progress())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<J> Start<J> {
+    fn at_once(now: Instant, slot: SlotId, job: J, enqueued_at: Instant) -> Self {
+        Self {
+            slot,
+            job,
+            waited: now.saturating_duration_since(enqueued_at),
+            position: 0,
+            enqueued_at,
+        }
+    }
+
+    fn after_wait(now: Instant, slot: SlotId, waiter: Waiter<J>) -> Self {
+        Self {
+            slot,
+            job: waiter.job,
+            waited: now.saturating_duration_since(waiter.enqueued_at),
+            position: waiter.position,
+            enqueued_at: waiter.enqueued_at,
+        }
+    }
+}
+
+/// No loop has this number: a job that is given back prefers nobody's slots.
+const NO_HOME: usize = usize::MAX;
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! A deadline that moves often and is checked rarely.
+//!
+//! A keep-alive connection's deadline moves with every request; arming a timer each time costs more
+//! than the read it guards. The timer here stays armed at its old time and, when it fires early,
+//! moves on to the real deadline. Only a deadline that comes *nearer* than the armed time rearms.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::Sleep;
+
+/// A deadline with at most one armed timer. One allocation, made when the first wait begins.
+#[derive(Debug)]
+pub struct LazyDeadline {
+    at: Instant,
+    armed_at: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl LazyDeadline {
+    /// A deadline at `at`; nothing is armed until it is polled.
+    #[must_use]
+    pub fn new(at: Instant) -> Self {
+        Self { at, armed_at: None, timer: None }
+    }
+
+    /// Moves the deadline.
+    pub fn set(&mut self, at: Instant) {
+        self.at = at;
+    }
+
+    /// The current deadline.
+    #[must_use]
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// Ready when the deadline has passed.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let timer = match &mut self.timer {
+                Some(timer) => {
+                    if self.armed_at.is_none_or(|armed| self.at < armed) {
+                        timer.as_mut().reset(self.at.into());
+                        self.armed_at = Some(self.at);
+                    }
+                    timer
+                }
+                empty => {
+                    self.armed_at = Some(self.at);
+                    empty.insert(Box::pin(tokio::time::sleep_until(self.at.into())))
+                }
+            };
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.at <= Instant::now() {
+                return Poll::Ready(());
+            }
+            self.armed_at = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    fn wait(deadline: &mut LazyDeadline) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(poll_fn(|cx| deadline.poll(cx)));
+    }
+
+    #[test]
+    fn a_deadline_that_moved_away_is_met_at_its_new_time() {
+        let start = Instant::now();
+        let mut deadline = LazyDeadline::new(start + Duration::from_millis(5));
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(
+            async {
+                let first = poll_fn(|cx| Poll::Ready(deadline.poll(cx))).await;
+                assert!(first.is_pending());
+                deadline.set(start + Duration::from_millis(40));
+                poll_fn(|cx| deadline.poll(cx)).await;
+                assert!(start.elapsed() >= Duration::from_millis(40));
+            },
+        );
+    }
+
+    #[test]
+    fn a_deadline_that_came_nearer_is_met_early() {
+        let start = Instant::now();
+        let mut deadline = LazyDeadline::new(start + Duration::from_secs(600));
+        deadline.set(start + Duration::from_millis(1));
+        wait(&mut deadline);
+        assert!(start.elapsed() < Duration::from_secs(300));
+    }
+}

@@ -1,0 +1,157 @@
+//! Drain: the one way everything that runs is told to finish, and the count of what still runs.
+//!
+//! Listeners, connections, workers and the admin interface hold a [`Guard`]; `begin` tells them all,
+//! `finished` waits for the last guard to drop. A million idle connections must not hold a waiter
+//! each, so a connection registers its task's waker once, when it starts, and is polled when the
+//! drain begins.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tokio::sync::Notify;
+
+/// A set of running things that can be told to finish. Cheap to clone; all clones are the same set.
+#[derive(Debug, Clone, Default)]
+pub struct Drain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    draining: AtomicBool,
+    running: AtomicUsize,
+    changed: Notify,
+    /// Wakers of tasks to poll once when the drain begins, by guard number, in shards by loop so that
+    /// loops do not meet at one lock. Never held across an await.
+    wakers: [Mutex<Wakers>; SHARDS],
+}
+
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+struct Wakers {
+    next: u64,
+    by_number: HashMap<u64, Waker>,
+}
+
+/// One running thing; its drop is its end.
+#[derive(Debug)]
+pub struct Guard {
+    drain: Drain,
+    waker: Option<(usize, u64)>,
+}
+
+impl Drain {
+    /// A new, empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts one more running thing.
+    #[must_use]
+    pub fn guard(&self) -> Guard {
+        self.inner.running.fetch_add(1, Ordering::AcqRel);
+        Guard { drain: self.clone(), waker: None }
+    }
+
+    /// Whether the drain has begun.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Acquire)
+    }
+
+    /// How many guards are alive.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.inner.running.load(Ordering::Acquire)
+    }
+
+    /// Tells everything to finish.
+    pub fn begin(&self) {
+        self.inner.draining.store(true, Ordering::Release);
+        self.inner.changed.notify_waiters();
+        for shard in &self.inner.wakers {
+            let wakers = std::mem::take(&mut lock(shard).by_number);
+            wakers.into_values().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits until the drain begins.
+    pub async fn begun(&self) {
+        loop {
+            let changed = self.inner.changed.notified();
+            if self.is_draining() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until nothing runs any more.
+    pub async fn finished(&self) {
+        loop {
+            let changed = self.inner.changed.notified();
+            if self.running() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Guard {
+    /// The set this guard belongs to.
+    #[must_use]
+    pub fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Registers the task to be polled when the drain begins; `shard` is the loop's number.
+    pub fn wake_at_drain(&mut self, shard: usize, waker: Waker) {
+        let shard = shard % SHARDS;
+        let mut wakers = lock(&self.drain.inner.wakers[shard]);
+        let number = wakers.next;
+        wakers.next += 1;
+        wakers.by_number.insert(number, waker);
+        self.waker = Some((shard, number));
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some((shard, number)) = self.waker {
+            lock(&self.drain.inner.wakers[shard]).by_number.remove(&number);
+        }
+        if self.drain.inner.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drain.inner.changed.notify_waiters();
+        }
+    }
+}
+
+/// A panic while the lock was held left nothing half done: every critical section is one statement.
+fn lock(shard: &Mutex<Wakers>) -> MutexGuard<'_, Wakers> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_is_finished_when_the_last_guard_drops() {
+        let drain = Drain::new();
+        let guard = drain.guard();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            drain.begin();
+            drain.begun().await;
+            let waiting = drain.finished();
+            let ending = async { drop(guard) };
+            tokio::join!(waiting, ending);
+            assert_eq!(drain.running(), 0);
+        });
+    }
+}

@@ -1,0 +1,23 @@
+//! Loops, streams, deadlines, the loop's shared buffer, pools for blocking work, and drain.
+//!
+//! The thin face between rooms and the machine: rooms never name `tokio::net` or a thread. One loop is
+//! one thread with one current-thread tokio runtime; what starts on a loop stays there. What must
+//! stay true: nothing here blocks a loop (blocking work goes through [`blocking`]), every queue has a
+//! bound, and no buffer is held for a connection that waits.
+
+pub mod blocking;
+pub mod buffers;
+pub mod clock;
+pub mod deadline;
+pub mod drain;
+pub mod listener;
+pub mod logger;
+pub mod loops;
+pub mod process;
+pub mod stream;
+
+pub use deadline::LazyDeadline;
+pub use drain::Drain;
+pub use listener::Listener;
+pub use loops::{LoopHandle, Loops};
+pub use stream::Stream;

@@ -1,0 +1,217 @@
+//! The server's log and the access log: lines go through a bounded queue to one writer thread.
+//!
+//! A loop must never wait for a terminal, a pipe or a disk, so a line that finds the queue full is
+//! dropped and counted, and the count is logged when there is room again. The server's log goes to
+//! standard error through the `log` crate; access lines go to their own target.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
+const QUEUE_MAX: usize = 16 * 1024;
+
+/// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
+#[derive(Debug, Clone)]
+pub struct LineWriter {
+    lines: std::sync::mpsc::SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    Flush(std::sync::mpsc::SyncSender<()>),
+    Reopen(File),
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// An opened file, appended to.
+    File(File),
+}
+
+impl LineWriter {
+    /// Starts the writer thread.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(name: &str, target: Target) -> std::io::Result<Self> {
+        let (lines, queue) = std::sync::mpsc::sync_channel(QUEUE_MAX);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let lost = Arc::clone(&dropped);
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || write_lines(target, &queue, &lost))?;
+        Ok(Self { lines, dropped })
+    }
+
+    /// Queues a line (with its line end); drops and counts it when the queue is full.
+    pub fn write(&self, line: Vec<u8>) {
+        if self.lines.try_send(Message::Line(line)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many lines were dropped so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Continues in a newly opened file (log rotation).
+    pub fn reopen(&self, file: File) {
+        // Full queue: the next reopen request will do it.
+        let _ = self.lines.try_send(Message::Reopen(file));
+    }
+
+    /// Waits until all queued lines are out, at most about a second. Blocks: for the end of the
+    /// process only.
+    pub fn flush(&self) {
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        if self.lines.try_send(Message::Flush(done)).is_ok() {
+            let _ = wait.recv_timeout(std::time::Duration::from_secs(1));
+        }
+    }
+}
+
+fn write_lines(
+    mut target: Target,
+    queue: &std::sync::mpsc::Receiver<Message>,
+    dropped: &AtomicU64,
+) {
+    let mut batch = Vec::with_capacity(64 * 1024);
+    let mut reported = 0;
+    while let Ok(first) = queue.recv() {
+        let mut next = Some(first);
+        let mut flushed = Vec::new();
+        // Whatever waits goes out in one write.
+        while let Some(message) = next.take() {
+            match message {
+                Message::Line(line) => batch.extend_from_slice(&line),
+                Message::Flush(done) => flushed.push(done),
+                Message::Reopen(file) => {
+                    write_out(&mut target, &mut batch);
+                    target = Target::File(file);
+                }
+            }
+            if batch.len() < 60 * 1024 {
+                next = queue.try_recv().ok();
+            }
+        }
+        let lost = dropped.load(Ordering::Relaxed);
+        if lost > reported {
+            batch.extend_from_slice(
+                format!("warn: {} log lines dropped: the log was too slow\n", lost - reported)
+                    .as_bytes(),
+            );
+            reported = lost;
+        }
+        write_out(&mut target, &mut batch);
+        for done in flushed {
+            let _ = done.try_send(());
+        }
+    }
+}
+
+fn write_out(target: &mut Target, batch: &mut Vec<u8>) {
+    // A log that cannot be written (disk full, pipe closed) must not stop the server.
+    let _ = match target {
+        Target::Stdout => std::io::stdout().lock().write_all(batch),
+        Target::Stderr => std::io::stderr().lock().write_all(batch),
+        Target::File(file) => file.write_all(batch),
+    };
+    batch.clear();
+}
+
+struct ServerLog {
+    writer: LineWriter,
+    level: LevelFilter,
+}
+
+impl Log for ServerLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= self.level
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let level = match record.level() {
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+            Level::Trace => "trace",
+        };
+        let time = penstock_http::imf_fixdate(crate::clock::wall().as_secs());
+        let time = String::from_utf8_lossy(&time[5..25]).into_owned();
+        let text = escape(&record.args().to_string());
+        self.writer.write(format!("{time} {level}: {text}\n").into_bytes());
+    }
+
+    fn flush(&self) {
+        self.writer.flush();
+    }
+}
+
+/// Makes control characters visible, so that nothing a client or an application says can forge a
+/// line or move a terminal's cursor. A line break becomes a new line with an indent.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.trim_end_matches('\n').chars() {
+        match c {
+            '\n' => out.push_str("\n    "),
+            '\t' => out.push('\t'),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Installs the server's log on standard error. Returns its writer, for the final flush.
+///
+/// # Errors
+/// When no thread can be started or a log is installed already.
+pub fn install(level: LevelFilter) -> std::io::Result<LineWriter> {
+    let writer = LineWriter::start("log", Target::Stderr)?;
+    let log = ServerLog { writer: writer.clone(), level };
+    log::set_boxed_logger(Box::new(log)).map_err(std::io::Error::other)?;
+    log::set_max_level(level);
+    Ok(writer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_cannot_forge_a_line() {
+        assert_eq!(escape("a\u{1b}[31mb\rc\nd\n"), "a\\u{1b}[31mb\\rc\n    d");
+    }
+
+    #[test]
+    fn lines_reach_a_file_in_order() {
+        let path = std::env::temp_dir().join(format!("penstock-log-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let writer = LineWriter::start("test", Target::File(file)).unwrap();
+        for i in 0..100 {
+            writer.write(format!("{i}\n").into_bytes());
+        }
+        writer.flush();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 100);
+        assert!(text.starts_with("0\n1\n"));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

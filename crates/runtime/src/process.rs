@@ -1,0 +1,89 @@
+//! A child process as seen from a loop: its end, and its output line by line.
+//!
+//! `apps`' executor awaits these; `sys::process` starts the child.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use penstock_sys::readiness;
+use tokio::io::unix::AsyncFd;
+
+use crate::Stream;
+
+/// Waits until the process behind `pidfd` has ended.
+///
+/// # Errors
+/// When the descriptor cannot be registered.
+pub async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
+    let fd = readiness::register_read(pidfd.try_clone()?)?;
+    let _ready = fd.readable().await?;
+    Ok(())
+}
+
+/// Longest line kept whole; a longer one is cut into pieces of this size.
+const LINE_MAX: usize = 16 * 1024;
+
+/// Reads `pipe` to its end and gives each line (without its end) to `take`.
+pub async fn read_lines(pipe: OwnedFd, mut take: impl FnMut(&str) + Send) {
+    let Ok(pipe) = Pipe::new(pipe) else { return };
+    let mut pending: Vec<u8> = Vec::new();
+    let mut chunk = vec![0; 4096];
+    while let Ok(count) = pipe.read(&mut chunk).await {
+        if count == 0 {
+            break;
+        }
+        pending.extend_from_slice(&chunk[..count]);
+        let mut start = 0;
+        while let Some(end) = line_end(&pending[start..]) {
+            take(&String::from_utf8_lossy(&pending[start..start + end]));
+            start += end;
+            start += usize::from(pending.get(start) == Some(&b'\n'));
+        }
+        pending.drain(..start);
+    }
+    if !pending.is_empty() {
+        take(&String::from_utf8_lossy(&pending));
+    }
+}
+
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.iter().take(LINE_MAX).position(|&b| b == b'\n');
+    end.or((bytes.len() >= LINE_MAX).then_some(LINE_MAX))
+}
+
+/// A pipe's reading end (pipes take `read`, not `recv`).
+#[derive(Debug)]
+struct Pipe(AsyncFd<OwnedFd>);
+
+impl Pipe {
+    fn new(pipe: OwnedFd) -> io::Result<Self> {
+        Ok(Self(readiness::register_read(pipe)?))
+    }
+
+    async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut guard = self.0.readable().await?;
+            match penstock_sys::file::read_pipe(self.0.get_ref(), buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Reads a control socket until its end or until `take` says stop.
+///
+/// # Errors
+/// The socket's error.
+pub async fn read_all(
+    stream: &Stream,
+    mut take: impl FnMut(&[u8]) -> std::ops::ControlFlow<()> + Send,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 4096];
+    loop {
+        let count = std::future::poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await?;
+        if count == 0 || take(&buffer[..count]).is_break() {
+            return Ok(());
+        }
+    }
+}

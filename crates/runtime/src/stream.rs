@@ -1,0 +1,215 @@
+//! A byte stream over any stream socket (TCP or Unix), readiness first.
+//!
+//! `edge` reads clients and `apps` its workers through it. Reads go into a buffer of the caller's,
+//! which is the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A read that
+//! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
+//! read that would only say "nothing there", which saves a system call per request.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use penstock_sys::{net, readiness};
+use tokio::io::unix::AsyncFd;
+
+/// A non-blocking stream socket registered with the loop that made it.
+#[derive(Debug)]
+pub struct Stream {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl Stream {
+    /// Registers `socket`, which must be non-blocking, with the current loop.
+    ///
+    /// # Errors
+    /// When the kernel refuses the registration.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket: readiness::register(socket)? })
+    }
+
+    /// Reads what is there; 0 is the end of the stream.
+    pub fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_read_by(cx, buffer, net::receive)
+    }
+
+    /// As [`Stream::poll_read`], collecting descriptors that travel with the bytes.
+    pub fn poll_read_descriptors(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_read_by(cx, buffer, |socket, buffer| {
+            net::receive_with_descriptors(socket, buffer, descriptors)
+        })
+    }
+
+    fn poll_read_by(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        mut read: impl FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.socket.poll_read_ready(cx))?;
+            match read(self.socket.as_fd(), buffer) {
+                Ok(count) => {
+                    // A short read emptied the socket: whatever comes next raises a new event. The
+                    // end of the stream stays visible, so it is not cleared.
+                    if count > 0 && count < buffer.len() {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+
+    /// Writes a prefix of `buffers`.
+    pub fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+            match self.try_write(buffers) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// Writes a prefix of `buffers` now or says `WouldBlock`; pair it with [`Stream::poll_write`].
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's error.
+    pub fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        match buffers {
+            [one] => net::send(self.socket.as_fd(), one),
+            many => net::send_vectored(self.socket.as_fd(), many),
+        }
+    }
+
+    /// Writes all of `bytes`, then the rest waits for the peer. Cancel safety: none, a part may be
+    /// out.
+    ///
+    /// # Errors
+    /// The connection's error.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written =
+                std::future::poll_fn(|cx| self.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// Sends `bytes` (few: they must fit at once) with a descriptor attached.
+    ///
+    /// # Errors
+    /// The connection's error.
+    pub async fn send_descriptor(&self, bytes: &[u8], descriptor: &OwnedFd) -> io::Result<()> {
+        std::future::poll_fn(|cx| {
+            loop {
+                let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+                match net::send_descriptor(self.socket.as_fd(), bytes, descriptor.as_fd()) {
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    Err(e) => return Poll::Ready(Err(e)),
+                    Ok(_) => return Poll::Ready(Ok(())),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Sends what the peer will read as the end of the stream.
+    pub fn shutdown_write(&self) {
+        // A peer that is gone already has seen a clearer end.
+        let _ = net::shutdown(self.socket.as_fd(), net::Shutdown::Write);
+    }
+
+    /// Ready when the peer sent something, closed its side, or the connection broke; only the last is
+    /// `true`. Looks without reading, so bytes that arrived stay where they are.
+    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut guard = match ready!(self.socket.poll_read_ready(cx)) {
+            Ok(guard) => guard,
+            Err(_) => return Poll::Ready(true),
+        };
+        match net::peek(self.socket.as_fd()) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                guard.clear_ready();
+                // Registers the waker for the next event.
+                match ready!(self.socket.poll_read_ready(cx)) {
+                    Ok(_) => Poll::Ready(false),
+                    Err(_) => Poll::Ready(true),
+                }
+            }
+            Err(_) => Poll::Ready(true),
+            Ok(_) => Poll::Ready(false),
+        }
+    }
+
+    /// Makes the coming close a reset, so that the peer sees that the message was cut.
+    pub fn abort(&self) {
+        // Unix sockets have no reset: their peer sees the end of the stream.
+        let _ = net::reset_on_close(self.socket.as_fd());
+    }
+
+    /// The descriptor's number, for logs.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.socket.get_ref().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    fn on_a_loop(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_and_the_end_is_seen_again_and_again() {
+        on_a_loop(async {
+            let (a, b) = net::worker_pair().unwrap();
+            let ours = Stream::new(a).unwrap();
+            net::send(b.as_fd(), b"one").unwrap();
+            let mut buffer = [0; 16];
+            let n = poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await.unwrap();
+            assert_eq!(&buffer[..n], b"one");
+            ours.write_all(b"back").await.unwrap();
+            let n = net::receive(b.as_fd(), &mut buffer).unwrap();
+            assert_eq!(&buffer[..n], b"back");
+            drop(b);
+            for _ in 0..3 {
+                assert_eq!(poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await.unwrap(), 0);
+            }
+        });
+    }
+
+    #[test]
+    fn a_write_larger_than_the_socket_buffer_completes() {
+        on_a_loop(async {
+            let (a, b) = net::worker_pair().unwrap();
+            let ours = Stream::new(a).unwrap();
+            let reader = std::thread::spawn(move || {
+                let mut all = 0;
+                let mut buffer = vec![0; 65536];
+                while all < 4_000_000 {
+                    all += net::receive(b.as_fd(), &mut buffer).unwrap();
+                }
+                all
+            });
+            ours.write_all(&vec![7; 4_000_000]).await.unwrap();
+            assert_eq!(reader.join().unwrap(), 4_000_000);
+        });
+    }
+}

@@ -1,0 +1,185 @@
+//! Files: opened beneath a root that cannot be left, read without waiting for a disk, nameless
+//! temporary files.
+//!
+//! Used by `files` (static files), `apps` (bodies too big for memory, the workers' scripts) and
+//! `edge` (sending file bodies). Opening and [`read_at`] may block on a disk: callers run them in a
+//! `runtime` pool; [`read_at_if_cached`] never does.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ffi::OsStr;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::ReadWriteFlags;
+
+/// Opens a directory as a root for [`open_beneath`].
+///
+/// # Errors
+/// When it does not exist or is no directory. May block.
+pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
+/// `root` (`openat2` with `RESOLVE_BENEATH`); magic links are refused. The open itself never waits
+/// for a FIFO's writer.
+///
+/// # Errors
+/// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
+/// `PermissionDenied`, ... May block.
+pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
+    let relative = if relative.is_empty() { b".".as_slice() } else { relative };
+    let fd = rustix::fs::openat2(
+        root,
+        Path::new(OsStr::from_bytes(relative)),
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    Ok(File::from(fd))
+}
+
+/// Reads at `offset` only what is in memory already (`preadv2` with `RWF_NOWAIT`): the loop may call
+/// it.
+///
+/// # Errors
+/// `WouldBlock` when the first byte would need the disk; `Unsupported` where the file system cannot
+/// tell.
+pub fn read_at_if_cached(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut buffers = [IoSliceMut::new(buffer)];
+    Ok(rustix::io::preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT)?)
+}
+
+/// Reads at `offset`, waiting for the disk if need be. Blocks.
+///
+/// # Errors
+/// What `pread` says.
+pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.read_at(buffer, offset)
+}
+
+/// A file without a name in `dir`: gone with its last descriptor, however the process ends. Blocks.
+///
+/// # Errors
+/// What the file system says; falls back to create-and-unlink where `O_TMPFILE` is not known.
+pub fn nameless(dir: &Path) -> io::Result<File> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
+        Ok(fd) => Ok(File::from(fd)),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
+            let path = dir.join(format!(".penstock-{}-{:p}", std::process::id(), &mode));
+            let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// A second description of the same open file, positioned at its start: handed to a worker so that
+/// its reads do not move ours.
+///
+/// # Errors
+/// What opening says. May block.
+pub fn reopen(file: &File) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// An anonymous file in memory that holds `content`, positioned at its start.
+///
+/// # Errors
+/// What `memfd_create` says.
+pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let file = File::from(fd);
+    file.write_all_at(content, 0)?;
+    Ok(file.into())
+}
+
+/// The resident memory of process `pid` in bytes, from `/proc`. Blocks for some microseconds.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages = text.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
+    let page = rustix::param::page_size() as u64;
+    pages.map(|p| p * page).ok_or_else(|| io::Error::other("unreadable statm"))
+}
+
+/// Reads a pipe; 0 is its end.
+///
+/// # Errors
+/// `WouldBlock` when a non-blocking pipe is empty.
+pub fn read_pipe(pipe: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::read(pipe, buffer)?)
+}
+
+/// Moves a descriptor's file position.
+///
+/// # Errors
+/// What `lseek` says.
+pub fn seek_to(fd: impl AsFd, offset: u64) -> io::Result<()> {
+    rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    fn tree(name: &str) -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("penstock-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("root/sub")).unwrap();
+        std::fs::write(dir.join("secret"), "s").unwrap();
+        std::fs::write(dir.join("root/sub/a.txt"), "a").unwrap();
+        std::os::unix::fs::symlink("../secret", dir.join("root/out")).ok();
+        std::os::unix::fs::symlink("sub/a.txt", dir.join("root/in")).ok();
+        dir
+    }
+
+    #[test]
+    fn a_path_cannot_leave_its_root() {
+        let dir = tree("beneath");
+        let root = open_root(&dir.join("root")).unwrap();
+        for inside in ["sub/a.txt", "in", "sub/../sub/a.txt"] {
+            assert!(open_beneath(&root, inside.as_bytes()).is_ok(), "{inside}");
+        }
+        for outside in ["../secret", "out", "/etc/passwd", "sub/../../secret"] {
+            assert!(open_beneath(&root, outside.as_bytes()).is_err(), "{outside}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_nameless_file_is_written_read_and_reopened_at_its_start() {
+        let mut file = nameless(&std::env::temp_dir()).unwrap();
+        file.write_all(b"body").unwrap();
+        let mut again = File::from(reopen(&file).unwrap());
+        let mut text = String::new();
+        again.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "body");
+        assert_eq!(file.stream_position().unwrap(), 4);
+        let mut buffer = [0; 16];
+        match read_at_if_cached(&file, &mut buffer, 1) {
+            Ok(n) => assert_eq!(&buffer[..n], b"ody"),
+            // Some file systems (9p, older tmpfs) cannot answer without waiting.
+            Err(e) => assert!(matches!(
+                e.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::WouldBlock
+            )),
+        }
+    }
+
+    #[test]
+    fn this_process_has_resident_memory() {
+        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+    }
+}

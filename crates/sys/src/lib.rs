@@ -1,0 +1,11 @@
+//! The kernel: sockets, descriptors sent over sockets, files opened beneath a root, processes.
+//!
+//! Every other crate reaches the operating system through here or through the standard library; this
+//! is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
+//! sequence each, `io::Result` out, no policy, no logging, no clock. Callers: `runtime` (streams,
+//! listeners), `files` (opening and reading), `apps` (workers and their sockets).
+
+pub mod file;
+pub mod net;
+pub mod process;
+pub mod readiness;

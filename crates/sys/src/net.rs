@@ -1,0 +1,282 @@
+//! Sockets: listening, accepting, one-call reads and writes, and descriptors that travel with bytes.
+//!
+//! All descriptors made here are non-blocking and close-on-exec. Used by `runtime`'s listener and
+//! stream (which add readiness) and by `apps` for the socketpairs of its workers.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
+};
+
+pub use rustix::net::Shutdown;
+
+/// Length of a listener's queue of connections not yet accepted; the kernel caps it at
+/// `net.core.somaxconn` (4096 by default).
+const BACKLOG: i32 = 4096;
+
+/// Opens a TCP listener that shares its port with the other loops' listeners (`SO_REUSEPORT`).
+///
+/// # Errors
+/// What `socket`, `bind` or `listen` say, for example address in use or permission denied.
+pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family =
+        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    if address.is_ipv6() {
+        // `[::]:80` beside `0.0.0.0:80` is two listeners, not a clash.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Tells whether somebody already listens on `address`: binds it once without sharing the port.
+///
+/// `SO_REUSEPORT` lets a second server of the same user join a port silently; a start that means to
+/// be the only one asks here first.
+///
+/// # Errors
+/// What `bind` says, address in use above all.
+pub fn probe_tcp(address: SocketAddr) -> io::Result<()> {
+    if address.port() == 0 {
+        return Ok(());
+    }
+    let family =
+        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket =
+        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    Ok(())
+}
+
+/// The address a TCP listener really has (port 0 resolved).
+///
+/// # Errors
+/// What `getsockname` says.
+pub fn local_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
+    TcpListener::from(listener.try_clone()?).local_addr()
+}
+
+/// Opens a Unix listener at `path`. A socket file that nobody listens on is removed first, so a
+/// crash never blocks the next start; a live one is an error.
+///
+/// # Errors
+/// `AddrInUse` when another process listens there, otherwise what `bind` says.
+pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
+    let listener = match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(e);
+            }
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        other => other?,
+    };
+    listener.set_nonblocking(true)?;
+    let socket = OwnedFd::from(listener);
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Where an accepted connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// A TCP peer.
+    Tcp(SocketAddr),
+    /// A Unix-socket peer, which has no address.
+    Unix,
+}
+
+/// Takes one connection; sets `TCP_NODELAY` on TCP.
+///
+/// # Errors
+/// `WouldBlock` when none waits; `EMFILE`/`ENFILE` when descriptors ran out.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
+    let tcp = address.and_then(|a| SocketAddr::try_from(a).ok());
+    match tcp {
+        Some(address) => {
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            Ok((socket, PeerAddress::Tcp(address)))
+        }
+        None => Ok((socket, PeerAddress::Unix)),
+    }
+}
+
+/// A connected pair of Unix stream sockets. The first is non-blocking (ours), the second blocking
+/// (for a worker process); both close-on-exec.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub fn worker_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+/// Reads what is there into `buffer`; 0 is the end of the stream.
+///
+/// # Errors
+/// `WouldBlock` when nothing is there; `ConnectionReset` and the like.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let (count, _) = rustix::net::recv(socket, buffer, RecvFlags::empty())?;
+    Ok(count)
+}
+
+/// Looks whether a byte is there without taking it; 0 is the end of the stream.
+///
+/// # Errors
+/// As [`receive`].
+pub fn peek(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut byte = [0_u8; 1];
+    let (count, _) = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK)?;
+    Ok(count)
+}
+
+/// As [`receive`], and takes descriptors that travel with the bytes (at most four a message).
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_with_descriptors(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = item {
+            descriptors.extend(rights);
+        }
+    }
+    Ok(message.bytes)
+}
+
+/// Writes a prefix of `buffer`, never raising SIGPIPE.
+///
+/// # Errors
+/// `WouldBlock` when the socket takes nothing now; `BrokenPipe` when the peer is gone.
+pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
+}
+
+/// Writes a prefix of the slices in one call, never raising SIGPIPE.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+    let mut ancillary = SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(socket, buffers, &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// Sends `bytes` with one descriptor attached to them.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no room for the descriptor"));
+    }
+    let buffers = [IoSlice::new(bytes)];
+    Ok(rustix::net::sendmsg(socket, &buffers, &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// Makes the coming close a reset (`SO_LINGER` 0), so that the peer cannot take a cut message for a
+/// whole one.
+///
+/// # Errors
+/// What `setsockopt` says.
+pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO))?)
+}
+
+/// Ends one or both directions of a connection.
+///
+/// # Errors
+/// `NotConnected` when the peer is gone already.
+pub fn shutdown(socket: impl AsFd, how: Shutdown) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, how)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_descriptor_travels_with_its_bytes() {
+        let (ours, theirs) = worker_pair().unwrap();
+        let (mut read, write) = UnixStream::pair().unwrap();
+        send_descriptor(ours.as_fd(), b"x", write.as_fd()).unwrap();
+        drop(write);
+        let mut buffer = [0; 8];
+        let mut got = Vec::new();
+        let n = receive_with_descriptors(theirs.as_fd(), &mut buffer, &mut got).unwrap();
+        assert_eq!((&buffer[..n], got.len()), (&b"x"[..], 1));
+        send(got[0].as_fd(), b"through").unwrap();
+        drop(got);
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+
+    #[test]
+    fn a_stale_socket_file_does_not_block_a_start_and_a_live_one_does() {
+        let dir = std::env::temp_dir().join(format!("penstock-sys-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("http.sock");
+        let first = listen_unix(&path).unwrap();
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(listen_unix(&path).is_ok());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn two_loops_share_a_port_and_a_probe_sees_it_taken() {
+        let first = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = local_address(&first).unwrap();
+        assert!(listen_tcp(address).is_ok());
+        assert_eq!(probe_tcp(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,188 @@
+//! The eight-byte frame header and the numbers of the protocol.
+//!
+//! Both directions and both socket kinds share this header. Decoders parse it first and trust
+//! nothing else; encoders write it last, when the payload length is known. The numbers here are
+//! repeated in `workers/python/penstock_worker/wire.py` and `workers/ruby/wire.rb`, and the
+//! vectors fail when they drift apart.
+
+use crate::WireError;
+
+/// Bytes before every payload.
+pub const HEADER_LEN: usize = 8;
+/// The largest payload that either side accepts.
+pub const PAYLOAD_MAX: u32 = 64 << 20;
+/// The protocol version that HELLO must carry.
+pub const VERSION: u32 = 1;
+
+/// REQUEST: the body is a descriptor that the worker asks for.
+pub const FLAG_BODY_FILE: u8 = 1;
+/// HEAD, BODY, FILE: nothing more follows for this response.
+pub const FLAG_END: u8 = 1;
+/// HEAD: BODY, FILE or ABORT frames follow.
+pub const FLAG_STREAM: u8 = 2;
+/// FILE: one descriptor travels with this frame.
+pub const FLAG_HAS_FD: u8 = 2;
+/// FAILED: the application broke the rules of its interface, as opposed to raising.
+pub const FLAG_PROTOCOL: u8 = 1;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    Request = 1,
+    Cancel = 2,
+    FdPlease = 16,
+    Head = 17,
+    Body = 18,
+    File = 19,
+    Abort = 20,
+    Failed = 21,
+    Hello = 32,
+    Ready = 33,
+    BootFailed = 34,
+}
+
+impl Kind {
+    /// The kind with this number.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKind`] for every other number: the socket must be closed.
+    pub fn from_number(number: u8) -> Result<Self, WireError> {
+        Ok(match number {
+            1 => Self::Request,
+            2 => Self::Cancel,
+            16 => Self::FdPlease,
+            17 => Self::Head,
+            18 => Self::Body,
+            19 => Self::File,
+            20 => Self::Abort,
+            21 => Self::Failed,
+            32 => Self::Hello,
+            33 => Self::Ready,
+            34 => Self::BootFailed,
+            _ => return Err(WireError::UnknownKind(number)),
+        })
+    }
+
+    /// The bits that a frame of this kind may carry.
+    fn flags_allowed(self) -> u8 {
+        match self {
+            Self::Request => FLAG_BODY_FILE,
+            Self::Head => FLAG_END | FLAG_STREAM,
+            Self::Body => FLAG_END,
+            Self::File => FLAG_END | FLAG_HAS_FD,
+            Self::Failed => FLAG_PROTOCOL,
+            _ => 0,
+        }
+    }
+}
+
+/// The parsed form of the eight bytes: `type u8, flags u8, count u16 LE, length u32 LE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    pub kind: Kind,
+    pub flags: u8,
+    /// Number of strings in a HEAD, 0 in every other frame.
+    pub count: u16,
+    /// Payload bytes that follow.
+    pub payload_len: u32,
+}
+
+impl FrameHeader {
+    /// Parses the start of `input`; `None` while fewer than eight bytes are there.
+    ///
+    /// # Errors
+    /// An unknown type, unknown flags, or a payload over [`PAYLOAD_MAX`].
+    pub fn parse(input: &[u8]) -> Result<Option<Self>, WireError> {
+        let Some([kind, flags, c0, c1, l0, l1, l2, l3]) = input.first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let header = Self {
+            kind: Kind::from_number(*kind)?,
+            flags: *flags,
+            count: u16::from_le_bytes([*c0, *c1]),
+            payload_len: u32::from_le_bytes([*l0, *l1, *l2, *l3]),
+        };
+        if header.flags & !header.kind.flags_allowed() != 0 {
+            return Err(WireError::BadFlags {
+                kind: *kind,
+                flags: *flags,
+            });
+        }
+        if header.payload_len > PAYLOAD_MAX {
+            return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
+        }
+        if header.count != 0 && header.kind != Kind::Head {
+            return Err(WireError::HeadCount);
+        }
+        Ok(Some(header))
+    }
+
+    /// The eight bytes.
+    pub fn encode(self) -> [u8; HEADER_LEN] {
+        let [c0, c1] = self.count.to_le_bytes();
+        let [l0, l1, l2, l3] = self.payload_len.to_le_bytes();
+        [self.kind as u8, self.flags, c0, c1, l0, l1, l2, l3]
+    }
+
+    /// Whether `flag` is set.
+    pub fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives_a_round_trip() {
+        let header = FrameHeader {
+            kind: Kind::Head,
+            flags: FLAG_END,
+            count: 515,
+            payload_len: 0x01_02_03,
+        };
+        assert_eq!(FrameHeader::parse(&header.encode()), Ok(Some(header)));
+    }
+
+    #[test]
+    fn waits_for_eight_bytes() {
+        assert_eq!(FrameHeader::parse(&[17, 1, 0, 0, 0, 0, 0]), Ok(None));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        let rows: [(&str, [u8; 8], WireError); 6] = [
+            ("type 0", [0; 8], WireError::UnknownKind(0)),
+            (
+                "type 255",
+                [255, 0, 0, 0, 0, 0, 0, 0],
+                WireError::UnknownKind(255),
+            ),
+            (
+                "unknown flag",
+                [18, 4, 0, 0, 0, 0, 0, 0],
+                WireError::BadFlags { kind: 18, flags: 4 },
+            ),
+            (
+                "flag of another kind",
+                [16, 1, 0, 0, 0, 0, 0, 0],
+                WireError::BadFlags { kind: 16, flags: 1 },
+            ),
+            (
+                "too long",
+                [18, 0, 0, 0, 1, 0, 0, 4],
+                WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 1),
+            ),
+            (
+                "count outside of a head",
+                [18, 0, 1, 0, 0, 0, 0, 0],
+                WireError::HeadCount,
+            ),
+        ];
+        for (name, bytes, error) in rows {
+            assert_eq!(FrameHeader::parse(&bytes), Err(error), "{name}");
+        }
+    }
+}

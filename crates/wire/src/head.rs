@@ -1,0 +1,249 @@
+//! The response head that a worker sends: status and fields, checked before anybody sees them.
+//!
+//! Called by [`crate::Decoder`] with the bytes between `head_len` and the body. The strings are
+//! joined by NUL, so a value that smuggles one in changes their number and the frame's `count`
+//! gives it away. After [`parse_head`] a name is a token and a value holds no CR, LF, NUL or other
+//! control character: what comes out can be written to a client as it is (RFC 9110 §5.1, §5.5).
+//! Deciding what Content-Length or hop-by-hop fields mean is the front end's part, not done here.
+
+use crate::WireError;
+
+/// A checked response head that borrows the receive buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadParts<'b> {
+    /// A final status: 200 to 599.
+    pub status: u16,
+    /// Number of fields.
+    pub field_count: usize,
+    fields: &'b [u8],
+}
+
+impl<'b> HeadParts<'b> {
+    /// The fields in the application's order, repeated names kept apart, values without
+    /// surrounding blanks.
+    pub fn fields(&self) -> Fields<'b> {
+        Fields {
+            rest: self.fields,
+            left: self.field_count,
+        }
+    }
+}
+
+/// Iterator over `(name, value)`.
+#[derive(Debug, Clone)]
+pub struct Fields<'b> {
+    rest: &'b [u8],
+    left: usize,
+}
+
+impl<'b> Iterator for Fields<'b> {
+    type Item = (&'b [u8], &'b [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let (name, rest) = split_at_nul(self.rest);
+        let (value, rest) = split_at_nul(rest);
+        self.rest = rest;
+        Some((name, trim_blanks(value)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Fields<'_> {}
+
+/// Checks `head`, which must hold `count` strings joined by NUL: the status line, then names and
+/// values in turn.
+///
+/// # Errors
+/// The first rule that is broken; nothing of such a head may be sent on.
+pub fn parse_head(head: &[u8], count: u16) -> Result<HeadParts<'_>, WireError> {
+    let count = usize::from(count);
+    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
+        return Err(WireError::HeadCount);
+    }
+    let (line, fields) = split_at_nul(head);
+    let parts = HeadParts {
+        status: parse_status(line)?,
+        field_count: count / 2,
+        fields,
+    };
+    for (name, value) in parts.fields() {
+        if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
+            return Err(WireError::BadFieldName);
+        }
+        if !value.iter().all(|byte| is_value_byte(*byte)) {
+            return Err(WireError::BadFieldValue);
+        }
+    }
+    Ok(parts)
+}
+
+/// `NNN` or `NNN reason`. Interim and unknown classes are refused: a worker answers once, and a
+/// 1xx would leave the client waiting for a second head (RFC 9110 §15.2).
+fn parse_status(line: &[u8]) -> Result<u16, WireError> {
+    let digits = match line {
+        [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
+        _ => return Err(WireError::BadStatus),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) || !line.iter().all(|byte| is_value_byte(*byte)) {
+        return Err(WireError::BadStatus);
+    }
+    let status = digits
+        .iter()
+        .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+    if (200..=599).contains(&status) {
+        Ok(status)
+    } else {
+        Err(WireError::BadStatus)
+    }
+}
+
+fn split_at_nul(bytes: &[u8]) -> (&[u8], &[u8]) {
+    match bytes.iter().position(|byte| *byte == 0) {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &[]),
+    }
+}
+
+fn trim_blanks(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// RFC 9110 §5.6.2, by table: a head has a few hundred bytes and each is looked at once.
+fn is_token_byte(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}
+
+/// Visible ASCII, blanks and obs-text; no other control character (RFC 9110 §5.5).
+fn is_value_byte(byte: u8) -> bool {
+    byte >= b' ' && byte != 0x7f || byte == b'\t'
+}
+
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_status_and_fields_in_order() {
+        let parts = parse_head(b"404 Not Found\0A\0 x \0B\0\0A\0y\tz", 7).unwrap();
+        assert_eq!(parts.status, 404);
+        let fields: Vec<_> = parts.fields().collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"A", b"x"), (b"B", b""), (b"A", b"y\tz")];
+        assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn takes_a_status_without_a_reason_and_no_fields() {
+        assert_eq!(parse_head(b"204", 1).map(|parts| parts.status), Ok(204));
+    }
+
+    #[test]
+    fn keeps_bytes_above_ascii_in_values() {
+        let parts = parse_head(b"200 OK\0A\0\xe9", 3).unwrap();
+        assert_eq!(parts.fields().next(), Some((&b"A"[..], &b"\xe9"[..])));
+    }
+
+    #[test]
+    fn refuses_what_could_split_a_response() {
+        let rows: [(&str, &[u8], u16, WireError); 19] = [
+            (
+                "NUL in a value",
+                b"200 OK\0A\0x\0y",
+                3,
+                WireError::HeadCount,
+            ),
+            ("two strings short", b"200 OK", 3, WireError::HeadCount),
+            ("no strings", b"", 0, WireError::HeadCount),
+            (
+                "name without a value",
+                b"200 OK\0A",
+                2,
+                WireError::HeadCount,
+            ),
+            ("empty status", b"", 1, WireError::BadStatus),
+            ("status 99", b"99 x", 1, WireError::BadStatus),
+            ("status 100", b"100 Continue", 1, WireError::BadStatus),
+            ("status 103", b"103 Early Hints", 1, WireError::BadStatus),
+            ("status 600", b"600 x", 1, WireError::BadStatus),
+            ("status 2000", b"2000 x", 1, WireError::BadStatus),
+            ("status with a sign", b"-20 x", 1, WireError::BadStatus),
+            (
+                "line feed in the reason",
+                b"200 O\nK",
+                1,
+                WireError::BadStatus,
+            ),
+            ("empty name", b"200 OK\0\0x", 3, WireError::BadFieldName),
+            (
+                "colon in a name",
+                b"200 OK\0A:\0x",
+                3,
+                WireError::BadFieldName,
+            ),
+            (
+                "blank in a name",
+                b"200 OK\0A \0x",
+                3,
+                WireError::BadFieldName,
+            ),
+            (
+                "name above ascii",
+                b"200 OK\0\xe9\0x",
+                3,
+                WireError::BadFieldName,
+            ),
+            (
+                "line break in a value",
+                b"200 OK\0A\0x\r\nB: y",
+                3,
+                WireError::BadFieldValue,
+            ),
+            (
+                "bare carriage return",
+                b"200 OK\0A\0x\ry",
+                3,
+                WireError::BadFieldValue,
+            ),
+            ("delete", b"200 OK\0A\0\x7f", 3, WireError::BadFieldValue),
+        ];
+        for (name, head, count, error) in rows {
+            assert_eq!(parse_head(head, count), Err(error), "{name}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Frames from the front end to a slot socket: REQUEST and CANCEL.
+//!
+//! Called once per request by the dispatcher in `apps`, which appends to a reused buffer and may
+//! put several requests behind one another before it writes. On an error the buffer is as it was.
+
+use crate::WireError;
+use crate::environ::{Dialect, EnvironEncoder};
+use crate::frame::{FLAG_BODY_FILE, FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX};
+
+/// Where the request body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestBody<'a> {
+    /// In memory; copied behind the environment. Empty for requests without a body.
+    Inline(&'a [u8]),
+    /// In memory; the caller writes exactly this many bytes right behind the frame's start.
+    Follows(u32),
+    /// In a temporary file: the worker answers FD_PLEASE and the caller passes the descriptor.
+    File,
+}
+
+/// Appends one REQUEST frame to `out`; `environ` adds the pairs.
+///
+/// # Errors
+/// [`WireError::PayloadTooLong`] or [`WireError::TooManyPairs`]; `out` is left as it was.
+pub fn encode_request(
+    out: &mut Vec<u8>,
+    dialect: Dialect,
+    body: RequestBody<'_>,
+    environ: impl FnOnce(&mut EnvironEncoder<'_>),
+) -> Result<(), WireError> {
+    let start = out.len();
+    let result = append_request(out, dialect, body, environ);
+    if result.is_err() {
+        out.truncate(start);
+    }
+    result
+}
+
+/// Appends a CANCEL frame for the request numbered `seq` on its slot, counted from 0.
+pub fn encode_cancel(out: &mut Vec<u8>, seq: u32) {
+    let header = FrameHeader {
+        kind: Kind::Cancel,
+        flags: 0,
+        count: 0,
+        payload_len: 4,
+    };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&seq.to_le_bytes());
+}
+
+fn append_request(
+    out: &mut Vec<u8>,
+    dialect: Dialect,
+    body: RequestBody<'_>,
+    environ: impl FnOnce(&mut EnvironEncoder<'_>),
+) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; ENVIRON_AT]);
+    let mut encoder = EnvironEncoder::new(out, dialect);
+    environ(&mut encoder);
+    encoder.finish()?;
+    let environ_len = out.len() - start - ENVIRON_AT;
+    let (flags, body_len) = match body {
+        RequestBody::Inline(bytes) => (0, bytes.len()),
+        RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
+        RequestBody::File => (FLAG_BODY_FILE, 0),
+    };
+    let environ_len = checked_len(environ_len)?;
+    let payload_len = checked_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
+    let header = FrameHeader {
+        kind: Kind::Request,
+        flags,
+        count: 0,
+        payload_len,
+    };
+    out[start..start + HEADER_LEN].copy_from_slice(&header.encode());
+    out[start + HEADER_LEN..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
+    if let RequestBody::Inline(bytes) = body {
+        out.extend_from_slice(bytes);
+    }
+    Ok(())
+}
+
+fn checked_len(len: usize) -> Result<u32, WireError> {
+    match u32::try_from(len) {
+        Ok(len) if len <= PAYLOAD_MAX => Ok(len),
+        _ => Err(WireError::PayloadTooLong(
+            u64::try_from(len).unwrap_or(u64::MAX),
+        )),
+    }
+}
+
+/// Header and `environ_len`.
+const ENVIRON_AT: usize = HEADER_LEN + 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_environment_and_body() {
+        let mut out = b"before".to_vec();
+        encode_request(&mut out, Dialect::Python, RequestBody::Inline(b"xy"), |e| {
+            e.pair(b"A", b"b");
+        })
+        .unwrap();
+        assert_eq!(
+            out,
+            b"before\x01\x00\x00\x00\x0e\x00\x00\x00\x08\x00\x00\x00{z\x01Az\x01b0xy"
+        );
+    }
+
+    #[test]
+    fn announces_a_body_that_follows() {
+        let mut whole = Vec::new();
+        let mut parts = Vec::new();
+        encode_request(
+            &mut whole,
+            Dialect::Ruby,
+            RequestBody::Inline(b"xyz"),
+            |_| (),
+        )
+        .unwrap();
+        encode_request(&mut parts, Dialect::Ruby, RequestBody::Follows(3), |_| ()).unwrap();
+        parts.extend_from_slice(b"xyz");
+        assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn flags_a_body_in_a_file() {
+        let mut out = Vec::new();
+        encode_request(&mut out, Dialect::Ruby, RequestBody::File, |_| ()).unwrap();
+        assert_eq!(out[1], FLAG_BODY_FILE);
+    }
+
+    #[test]
+    fn leaves_the_buffer_alone_when_it_refuses() {
+        let mut out = b"before".to_vec();
+        let refused = encode_request(
+            &mut out,
+            Dialect::Python,
+            RequestBody::Follows(PAYLOAD_MAX),
+            |_| (),
+        );
+        assert_eq!(
+            refused,
+            Err(WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 6))
+        );
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn numbers_the_cancelled_request() {
+        let mut out = Vec::new();
+        encode_cancel(&mut out, 258);
+        assert_eq!(out, [2, 0, 0, 0, 4, 0, 0, 0, 2, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,325 @@
+//! Tests of the slot machine: every event, every cut of the input, every kind of nonsense.
+
+use super::*;
+use crate::frame::PAYLOAD_MAX;
+use crate::worker;
+
+/// Events without borrows, for comparison across buffers; body pieces are joined.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    FdPlease,
+    Head(u16, Vec<(Vec<u8>, Vec<u8>)>, u32, Option<u32>),
+    Body(Vec<u8>),
+    File(u64, Option<u64>),
+    Abort(String),
+    Failed(String, bool),
+    End,
+}
+
+fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
+    let add = |seen: &mut Vec<Seen>, bytes: &[u8]| match seen.last_mut() {
+        _ if bytes.is_empty() => (),
+        Some(Seen::Body(body)) => body.extend_from_slice(bytes),
+        _ => seen.push(Seen::Body(bytes.to_vec())),
+    };
+    match event {
+        Event::FdPlease => seen.push(Seen::FdPlease),
+        Event::Head {
+            head,
+            app_time_us,
+            body,
+            body_len,
+            ..
+        } => {
+            let head = head.unwrap();
+            let fields = head
+                .fields()
+                .map(|(n, v)| (n.to_vec(), v.to_vec()))
+                .collect();
+            seen.push(Seen::Head(head.status, fields, app_time_us, body_len));
+            add(seen, body);
+        }
+        Event::Body { bytes, .. } => add(seen, bytes),
+        Event::File { offset, len, .. } => seen.push(Seen::File(offset, len)),
+        Event::Abort { reason } => seen.push(Seen::Abort(reason.to_owned())),
+        Event::Failed {
+            reason,
+            is_protocol,
+        } => {
+            seen.push(Seen::Failed(reason.to_owned(), is_protocol));
+        }
+    }
+    if event.is_last() {
+        seen.push(Seen::End);
+    }
+}
+
+/// Feeds `bytes` up to each of `ends` in turn, as a driver that keeps what is not consumed.
+fn run(decoder: &mut Decoder, bytes: &[u8], ends: &[usize]) -> Result<Vec<Seen>, WireError> {
+    let mut seen = Vec::new();
+    let mut at = 0;
+    for end in ends {
+        while let Some(decoded) = decoder.decode(&bytes[at..*end])? {
+            assert!(decoded.consumed > 0 && at + decoded.consumed <= *end);
+            at += decoded.consumed;
+            record(&mut seen, decoded.event);
+        }
+    }
+    assert_eq!(at, bytes.len(), "bytes left over");
+    Ok(seen)
+}
+
+fn waiting(requests: u32) -> Decoder {
+    let mut decoder = Decoder::new();
+    for _ in 0..requests {
+        decoder.request_sent(false);
+    }
+    decoder
+}
+
+/// A whole response, a streamed one, a file, an abort and a failure behind one another.
+fn conversation() -> (Vec<u8>, Vec<Seen>) {
+    let mut bytes = Vec::new();
+    let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
+    worker::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
+    worker::encode_head(&mut bytes, FLAG_STREAM, 8, &[b"201 Created"], b"one");
+    worker::encode_body(&mut bytes, 0, b"two");
+    worker::encode_body(&mut bytes, 0, b"");
+    worker::encode_body(&mut bytes, FLAG_END, b"");
+    worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"");
+    worker::encode_file(&mut bytes, FLAG_END, 5, Some(10));
+    worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"x");
+    worker::encode_file(&mut bytes, 0, 0, None);
+    worker::encode_text(&mut bytes, Kind::Abort, 0, "raised é");
+    worker::encode_text(&mut bytes, Kind::Failed, FLAG_PROTOCOL, "bad");
+    worker::encode_head(&mut bytes, FLAG_END, 1, &[b"204"], b"");
+    let seen = vec![
+        Seen::Head(200, vec![(b"A".to_vec(), b"b".to_vec())], 7, Some(5)),
+        Seen::Body(b"hello".to_vec()),
+        Seen::End,
+        Seen::Head(201, vec![], 8, None),
+        Seen::Body(b"onetwo".to_vec()),
+        Seen::End,
+        Seen::Head(200, vec![], 9, None),
+        Seen::File(5, Some(10)),
+        Seen::End,
+        Seen::Head(200, vec![], 9, None),
+        Seen::Body(b"x".to_vec()),
+        Seen::File(0, None),
+        Seen::Abort("raised é".to_owned()),
+        Seen::End,
+        Seen::Failed("bad".to_owned(), true),
+        Seen::End,
+        Seen::Head(204, vec![], 1, Some(0)),
+        Seen::End,
+    ];
+    (bytes, seen)
+}
+
+#[test]
+fn reads_responses_behind_one_another_wherever_the_bytes_are_cut() {
+    let (bytes, expected) = conversation();
+    for cut in 0..=bytes.len() {
+        let mut decoder = waiting(6);
+        assert_eq!(
+            run(&mut decoder, &bytes, &[cut, bytes.len()]).unwrap(),
+            expected,
+            "{cut}"
+        );
+        assert_eq!((decoder.outstanding(), decoder.seq()), (0, 6));
+    }
+    let every: Vec<usize> = (1..=bytes.len()).collect();
+    assert_eq!(run(&mut waiting(6), &bytes, &every).unwrap(), expected);
+}
+
+#[test]
+fn refuses_a_bad_head_and_goes_on_with_the_next_response() {
+    let mut bytes = Vec::new();
+    let bad: [&[u8]; 3] = [b"200", b"A", b"x\r\nSet-Cookie: y"];
+    worker::encode_head(&mut bytes, FLAG_END, 0, &bad, b"");
+    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"204"], b"");
+    let mut decoder = waiting(2);
+    let first = decoder.decode(&bytes).unwrap().unwrap();
+    let Event::Head { head, end, .. } = first.event else {
+        panic!("{first:?}")
+    };
+    assert_eq!((head, end), (Err(WireError::BadFieldValue), true));
+    let second = decoder.decode(&bytes[first.consumed..]).unwrap().unwrap();
+    assert!(matches!(second.event, Event::Head { head: Ok(_), .. }));
+}
+
+#[test]
+fn hands_out_a_long_body_before_all_of_it_has_come() {
+    let mut bytes = Vec::new();
+    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], &[b'x'; 1000]);
+    let mut decoder = waiting(1);
+    let first = decoder.decode(&bytes[..100]).unwrap().unwrap();
+    let Event::Head {
+        body,
+        body_len,
+        end,
+        ..
+    } = first.event
+    else {
+        panic!("{first:?}")
+    };
+    assert_eq!(
+        (first.consumed, body.len(), body_len, end),
+        (100, 81, Some(1000), false)
+    );
+    let second = decoder.decode(&bytes[100..]).unwrap().unwrap();
+    assert_eq!(
+        second.event,
+        Event::Body {
+            bytes: &[b'x'; 919],
+            end: true
+        }
+    );
+}
+
+#[test]
+fn passes_on_the_wish_for_a_body_file_once() {
+    let mut bytes = Vec::new();
+    worker::encode_fd_please(&mut bytes);
+    let mut decoder = Decoder::new();
+    decoder.request_sent(true);
+    assert_eq!(
+        run(&mut decoder, &bytes, &[bytes.len()]),
+        Ok(vec![Seen::FdPlease])
+    );
+    assert_eq!(
+        run(&mut decoder, &bytes, &[bytes.len()]),
+        Err(WireError::UnexpectedKind(16)),
+        "second time"
+    );
+}
+
+#[test]
+fn refuses_frames_that_are_out_of_place() {
+    let frame = |fill: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        fill(&mut bytes);
+        bytes
+    };
+    let streamed = |out: &mut Vec<u8>| worker::encode_head(out, FLAG_STREAM, 0, &[b"200"], b"");
+    let rows = [
+        (
+            "body first",
+            frame(&|o| worker::encode_body(o, 0, b"x")),
+            18,
+        ),
+        (
+            "file first",
+            frame(&|o| worker::encode_file(o, 1, 0, None)),
+            19,
+        ),
+        (
+            "abort first",
+            frame(&|o| worker::encode_text(o, Kind::Abort, 0, "")),
+            20,
+        ),
+        ("no body file", frame(&|o| worker::encode_fd_please(o)), 16),
+        ("a request", vec![1, 0, 0, 0, 0, 0, 0, 0], 1),
+        ("hello", worker::hello().to_vec(), 32),
+        (
+            "two heads",
+            frame(&|o| {
+                streamed(o);
+                streamed(o);
+            }),
+            17,
+        ),
+        (
+            "failed after the head",
+            frame(&|o| {
+                streamed(o);
+                worker::encode_text(o, Kind::Failed, 0, "");
+            }),
+            21,
+        ),
+    ];
+    for (name, bytes, kind) in rows {
+        let seen = run(&mut waiting(1), &bytes, &[bytes.len()]);
+        assert_eq!(seen, Err(WireError::UnexpectedKind(kind)), "{name}");
+    }
+}
+
+#[test]
+fn refuses_an_answer_that_nobody_asked_for() {
+    let mut bytes = Vec::new();
+    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
+    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
+    let seen = run(&mut waiting(1), &bytes, &[bytes.len()]);
+    assert_eq!(seen, Err(WireError::NoRequest));
+}
+
+#[test]
+fn refuses_lengths_that_lie() {
+    let rows: [(&str, Vec<u8>, WireError); 7] = [
+        (
+            "head without times",
+            vec![17, 1, 1, 0, 7, 0, 0, 0],
+            WireError::BadPayloadLength,
+        ),
+        (
+            "head longer than its frame",
+            vec![17, 1, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+            WireError::BadPayloadLength,
+        ),
+        (
+            "endless head",
+            vec![17, 1, 1, 0, 0, 0, 0, 4, 0, 0, 0, 0, 1, 0, 4, 0],
+            WireError::HeadTooLong,
+        ),
+        (
+            "head neither whole nor streamed",
+            vec![17, 0, 1, 0, 8, 0, 0, 0],
+            WireError::BadFlags { kind: 17, flags: 0 },
+        ),
+        (
+            "head both whole and streamed",
+            vec![17, 3, 1, 0, 8, 0, 0, 0],
+            WireError::BadFlags { kind: 17, flags: 3 },
+        ),
+        (
+            "endless reason",
+            vec![21, 0, 0, 0, 1, 0, 1, 0],
+            WireError::PayloadTooLong(u64::from(REASON_BYTES_MAX) + 1),
+        ),
+        (
+            "frame over the bound",
+            vec![17, 1, 1, 0, 1, 0, 0, 4],
+            WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 1),
+        ),
+    ];
+    for (name, bytes, error) in rows {
+        assert_eq!(waiting(1).decode(&bytes), Err(error), "{name}");
+    }
+    let mut decoder = waiting(1);
+    let mut bytes = Vec::new();
+    worker::encode_head(&mut bytes, FLAG_STREAM, 0, &[b"200"], b"");
+    decoder.decode(&bytes).unwrap();
+    let short = [19, 3, 0, 0, 15, 0, 0, 0];
+    assert_eq!(decoder.decode(&short), Err(WireError::BadPayloadLength));
+    let without_fd = [19, 1, 0, 0, 16, 0, 0, 0];
+    assert_eq!(
+        decoder.decode(&without_fd),
+        Err(WireError::BadFlags { kind: 19, flags: 1 })
+    );
+}
+
+#[test]
+fn survives_any_damage_to_a_conversation() {
+    let (bytes, _) = conversation();
+    for at in 0..bytes.len() {
+        for flip in [1u8, 4, 0x20, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            let mut decoder = waiting(6);
+            let mut start = 0;
+            while let Ok(Some(decoded)) = decoder.decode(&damaged[start..]) {
+                start += decoded.consumed;
+            }
+        }
+    }
+}

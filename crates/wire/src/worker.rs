@@ -1,0 +1,80 @@
+//! The worker's side of the protocol in Rust: encoders for every frame a worker sends.
+//!
+//! The product's workers are the scripts in `crates/apps/workers`; this is for whoever plays a
+//! worker in Rust: the tests of `wire` and `apps`, and fuzzers. It writes what it is told, also
+//! nonsense, because refusing nonsense is the decoders' work.
+
+use crate::frame::{FLAG_HAS_FD, FrameHeader, HEADER_LEN, Kind, VERSION};
+
+/// The first frame on a control socket.
+pub fn encode_hello(version: u32) -> [u8; HEADER_LEN + 4] {
+    let mut out = [0; HEADER_LEN + 4];
+    let header = FrameHeader {
+        kind: Kind::Hello,
+        flags: 0,
+        count: 0,
+        payload_len: 4,
+    };
+    out[..HEADER_LEN].copy_from_slice(&header.encode());
+    out[HEADER_LEN..].copy_from_slice(&version.to_le_bytes());
+    out
+}
+
+/// The version that this crate speaks, ready to send.
+pub fn hello() -> [u8; HEADER_LEN + 4] {
+    encode_hello(VERSION)
+}
+
+/// Appends READY, BOOT_FAILED, ABORT or FAILED.
+pub fn encode_text(out: &mut Vec<u8>, kind: Kind, flags: u8, text: &str) {
+    encode_bytes(out, kind, flags, text.as_bytes());
+}
+
+/// Appends a HEAD frame; `strings` are the status line, then names and values in turn.
+pub fn encode_head(out: &mut Vec<u8>, flags: u8, app_time_us: u32, strings: &[&[u8]], body: &[u8]) {
+    let head = strings.join(&0);
+    let header = FrameHeader {
+        kind: Kind::Head,
+        flags,
+        count: u16::try_from(strings.len()).unwrap_or(u16::MAX),
+        payload_len: saturate(8 + head.len() + body.len()),
+    };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&app_time_us.to_le_bytes());
+    out.extend_from_slice(&saturate(head.len()).to_le_bytes());
+    out.extend_from_slice(&head);
+    out.extend_from_slice(body);
+}
+
+/// Appends a BODY frame.
+pub fn encode_body(out: &mut Vec<u8>, flags: u8, bytes: &[u8]) {
+    encode_bytes(out, Kind::Body, flags, bytes);
+}
+
+/// Appends FD_PLEASE.
+pub fn encode_fd_please(out: &mut Vec<u8>) {
+    encode_bytes(out, Kind::FdPlease, 0, &[]);
+}
+
+/// Appends a FILE frame; the caller sends the descriptor along. No `len`: to the end.
+pub fn encode_file(out: &mut Vec<u8>, flags: u8, offset: u64, len: Option<u64>) {
+    let mut payload = [0; 16];
+    payload[..8].copy_from_slice(&offset.to_le_bytes());
+    payload[8..].copy_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
+    encode_bytes(out, Kind::File, flags | FLAG_HAS_FD, &payload);
+}
+
+fn encode_bytes(out: &mut Vec<u8>, kind: Kind, flags: u8, payload: &[u8]) {
+    let header = FrameHeader {
+        kind,
+        flags,
+        count: 0,
+        payload_len: saturate(payload.len()),
+    };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(payload);
+}
+
+fn saturate(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

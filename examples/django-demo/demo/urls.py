@@ -1,0 +1,9 @@
+"""Which address leads where."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("documents.urls")),
+]

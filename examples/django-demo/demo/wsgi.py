@@ -1,0 +1,8 @@
+"""The WSGI entry that Penstock loads."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "demo.settings")
+application = get_wsgi_application()

@@ -1,0 +1,1 @@
+"""Documents: a title and an uploaded file, kept in the admin, handed out to who is logged in."""

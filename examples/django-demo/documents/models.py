@@ -1,0 +1,17 @@
+"""What is stored."""
+
+from django.db import models
+
+
+class Document(models.Model):
+    """A file that somebody uploaded, under a title."""
+
+    title = models.CharField(max_length=200)
+    file = models.FileField(upload_to="documents/%Y/")
+    added = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-added"]
+
+    def __str__(self):
+        return self.title

@@ -1,0 +1,10 @@
+"""Addresses of the public side."""
+
+from django.urls import path
+
+from . import views
+
+urlpatterns = [
+    path("", views.index),
+    path("documents/<int:pk>/", views.download),
+]

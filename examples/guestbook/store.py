@@ -1,0 +1,75 @@
+"""The guestbook's entries in one SQLite file.
+
+`guestbook.py` (the pages) and `fill.py` (sample entries) call it; it knows nothing of either.
+Several processes and threads use the file at once: write-ahead logging lets readers go on while one
+writes, and a writer waits for another up to `BUSY_SECONDS` instead of failing.
+No connection may be open when a process forks, so each thread opens its own when first used and
+`prepare` closes the one it needs.
+"""
+
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+BUSY_SECONDS = 10
+PAGE = 50
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS entry (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    message TEXT NOT NULL,
+    written TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))
+)
+"""
+
+_own = threading.local()
+
+
+def path():
+    """Where the entries are: GUESTBOOK_DB, or data/guestbook.db beside this file."""
+    chosen = os.environ.get("GUESTBOOK_DB")
+    return Path(chosen) if chosen else Path(__file__).parent / "data" / "guestbook.db"
+
+
+def prepare():
+    """Creates the file and its table where they are missing; safe when several processes do it."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    with closing(_open()) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(SCHEMA)
+
+
+def add(name, message):
+    """Writes one entry. When it returns, the entry survives the end of this process."""
+    _connection().execute("INSERT INTO entry (name, message) VALUES (?, ?)", (name, message))
+
+
+def page(before=None):
+    """At most `PAGE` entries, newest first, older than entry `before`; and whether more follow."""
+    rows = (
+        _connection()
+        .execute(
+            "SELECT id, name, message, written FROM entry WHERE id < ? ORDER BY id DESC LIMIT ?",
+            (2**63 - 1 if before is None else before, PAGE + 1),
+        )
+        .fetchall()
+    )
+    return rows[:PAGE], len(rows) > PAGE
+
+
+def _connection():
+    connection = getattr(_own, "connection", None)
+    if connection is None:
+        connection = _own.connection = _open()
+        connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _open():
+    # Every statement is a transaction of its own: nothing here needs two.
+    connection = sqlite3.connect(path(), timeout=BUSY_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection

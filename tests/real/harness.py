@@ -1,0 +1,195 @@
+"""What every driver here shares: the real server as a child process, and one HTTP request.
+
+A driver starts `penstock serve` on free ports, reads the printed lines until the server says that
+it is ready, speaks to it as a client would and ends it with SIGTERM, upon which it must exit with 0
+and leave no process behind. Whatever happens, the whole process group is killed in the end.
+Nothing sleeps for a guessed time: `until` asks again in short steps until a deadline.
+"""
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+BIN = os.environ.get("PENSTOCK_BIN") or ROOT / "target" / "debug" / "penstock"
+
+READY_SECONDS = 30
+STOP_SECONDS = 20
+
+
+def until(what, condition, seconds):
+    """The first true answer of `condition`; an AssertionError naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def group_members(group):
+    """The processes of a group that still run (a zombie that nobody has collected yet does not)."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(process_group) == group and state != "Z":
+            members.append(int(stat.parent.name))
+    return members
+
+
+class Child:
+    """A child process in a group of its own, whose output is read line by line as it comes."""
+
+    def __init__(self, command, env=None, cwd=None):
+        self.lines = []
+        self._process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | (env or {}),
+            cwd=cwd,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, pattern, seconds):
+        """The match of the first line that fits `pattern`; an error when the process ends early."""
+
+        def look():
+            # Asked before the lines are read: what a process wrote before its end is not missed.
+            ended = self._process.poll() is not None
+            if ended:
+                self._reader.join(1)
+            for line in self.lines:
+                if match := re.search(pattern, line):
+                    return match
+            if ended:
+                raise AssertionError(f"exited with {self._process.returncode} before `{pattern}`")
+
+        return until(f"a line like `{pattern}`", look, seconds)
+
+    def terminate(self, seconds):
+        """SIGTERM, then the exit code. An AssertionError when it, or a child of its, stays."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running {seconds} s after SIGTERM") from None
+        until("no process left behind", lambda: not group_members(self._process.pid), 5)
+        return code
+
+    def kill(self):
+        """Ends what is left of the group; harmless when nothing is."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        # The pipe ends with its last writer, and all of them have just been killed.
+        self._reader.join(5)
+        self._process.stdout.close()
+
+
+class Response:
+    """A whole answer: `status`, `headers` (names in any case), `body`, and the body as `text`."""
+
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+    @property
+    def text(self):
+        return self.body.decode()
+
+
+class Server:
+    """`penstock serve`, from its ready line to its clean end; a context manager."""
+
+    def __init__(self, *target, env=None, cwd=None, app=True):
+        self.command = [BIN, "serve", *target, "-l", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        self.env = env
+        self.cwd = cwd
+        self.app = app
+        self.port = None
+
+    def __enter__(self):
+        self._child = Child(self.command, self.env, self.cwd)
+        try:
+            found = self._child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", READY_SECONDS)
+            self.port = int(found[1])
+            if self.app:
+                self._child.wait_for(r"^app \S+: .*ready in ", READY_SECONDS)
+        except BaseException:
+            self._child.kill()
+            self.print_output()
+            raise
+        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._connection.close()
+        try:
+            code = self._child.terminate(STOP_SECONDS)
+            if code != 0:
+                raise AssertionError(f"exited with {code} after SIGTERM")
+        except AssertionError:
+            self.print_output()
+            raise
+        finally:
+            self._child.kill()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method, target, body=None, headers=None):
+        """One exchange on a connection that is kept between requests."""
+        self._connection.request(method, target, body, headers or {})
+        return Response(self._connection.getresponse())
+
+    def get(self, target, headers=None):
+        return self.request("GET", target, headers=headers)
+
+    def print_output(self):
+        print("--- output of", *self.command, file=sys.stderr)
+        print("\n".join(self._child.lines[-200:]), "\n---", file=sys.stderr)
+
+
+class RealCase(unittest.TestCase):
+    """A test beside real programs; when one fails, the server's output is shown with it."""
+
+    server = None
+
+    def run(self, result=None):
+        before = len(result.failures) + len(result.errors)
+        super().run(result)
+        if len(result.failures) + len(result.errors) > before and self.server:
+            self.server.print_output()
+
+    @classmethod
+    def folder(cls):
+        """A new folder that goes when the tests of the class are through."""
+        return Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="penstock-real-")))
