@@ -320,12 +320,14 @@ impl Supervisor {
         self.meet_deadlines(now);
         if self.phase == Phase::Running {
             self.fit_seats(now);
+            self.finish_roll(now);
             if self.is_roll_queued && self.roll.is_none() {
                 self.begin_roll(now);
+                // Without any process there is nothing to wait for.
+                self.finish_roll(now);
             }
             self.fill_seats(now);
             self.challenge(now);
-            self.finish_roll(now);
             self.notice_up(now);
         }
         if self.phase == Phase::Draining && self.workers.is_empty() {

@@ -147,11 +147,7 @@ fn default_sites(
         [] if top.found.is_clean() => top.add(0, Problem::NothingConfigured),
         [] => {}
         [name] => {
-            return apps
-                .get(name)
-                .map(|app| site::of_app(app))
-                .into_iter()
-                .collect();
+            return apps.get(name).map(site::of_app).into_iter().collect();
         }
         _ => top.add(top.key_at(&["apps"]), Problem::SitesNeeded(names.to_vec())),
     }

@@ -58,9 +58,11 @@ impl Folder {
 
     /// A report with the folder left out of its paths, one error a line.
     pub(crate) fn lines(&self, report: &crate::Report) -> Vec<String> {
+        let path = self.0.display().to_string();
         let shown = report
             .to_string()
-            .replace(&format!("{}/", self.0.display()), "");
+            .replace(&format!("{path}/"), "")
+            .replace(&path, ".");
         shown.lines().map(str::to_owned).collect()
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
     ];
     let unit = binary
         .iter()
-        .find(|(_, factor)| bytes > 0 && bytes % factor == 0);
+        .find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
     unit.map_or_else(
         || format!("{bytes}B"),
         |(name, factor)| format!("{}{name}", bytes / factor),

@@ -200,14 +200,8 @@ impl PathPattern {
             && !path.contains("//")
             && !path.contains(['*', '?', '#', '\0'])
             && !path.split('/').any(|part| part == "." || part == "..");
-        let owned = path.to_owned();
-        normal.then(|| {
-            if wide {
-                Self::Prefix(owned)
-            } else {
-                Self::Exact(owned)
-            }
-        })
+        let kind = if wide { Self::Prefix } else { Self::Exact };
+        normal.then(|| kind(path.to_owned()))
     }
 }
 
@@ -295,3 +289,6 @@ impl fmt::Display for TryPattern {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

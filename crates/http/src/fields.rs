@@ -89,9 +89,9 @@ impl FieldBlock {
     /// Adds a field whose value is a decimal number.
     pub fn push_u64(&mut self, name: &'static str, value: u64) {
         debug_assert!(is_token(name.as_bytes()), "malformed literal field {name}");
-        let mut digits = Vec::with_capacity(20);
-        push_decimal(&mut digits, value);
-        self.push_checked(name, &digits);
+        let lines = self.begin_line(name, 20);
+        push_decimal(lines, value);
+        lines.extend_from_slice(b"\r\n");
     }
 
     /// Replaces all fields of that name by one.
@@ -135,7 +135,7 @@ impl FieldBlock {
 
     /// All fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.lines().map(|line| split_line(line))
+        self.lines().map(split_line)
     }
 
     /// The lines as they are sent, each with its CR LF.
@@ -177,14 +177,19 @@ impl FieldBlock {
     }
 
     fn push_checked(&mut self, name: &str, value: &[u8]) {
+        let lines = self.begin_line(name, value.len());
+        lines.extend_from_slice(value);
+        lines.extend_from_slice(b"\r\n");
+    }
+
+    fn begin_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
         self.has_framing |= is_framing_name(name.as_bytes());
         self.has_date |= name.eq_ignore_ascii_case("date");
         let lines = self.owned();
-        lines.reserve(name.len() + value.len() + 4);
+        lines.reserve(name.len() + value_len + 4);
         lines.extend_from_slice(name.as_bytes());
         lines.extend_from_slice(b": ");
-        lines.extend_from_slice(value);
-        lines.extend_from_slice(b"\r\n");
+        lines
     }
 
     // Looks only at the lines in the first `end` bytes.

@@ -6,10 +6,12 @@
 
 mod body;
 mod encode;
+mod error;
 mod facts;
 mod parse;
 mod request_line;
 
 pub use body::{BodyDecoder, BodyError, Decoded, LAST_CHUNK, encode_chunk_head};
 pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
-pub use parse::{HeadLimits, HeadScanner, ParseError, Progress, parse_head};
+pub use error::ParseError;
+pub use parse::{HeadLimits, HeadScanner, Progress, parse_head};

@@ -54,7 +54,8 @@ pub enum Event {
     },
     /// One of its requests took longer than it may.
     ResponseTimedOut { worker: WorkerId },
-    /// It sent something that is not the protocol, or closed its channel.
+    /// It sent something that is not the protocol. A closed channel alone is not that: the process
+    /// is about to exit, and `Exited` or `BootFailed` will say more.
     ProtocolBroken { worker: WorkerId },
     /// A retiring worker has nothing in progress.
     Idle { worker: WorkerId },
@@ -75,7 +76,7 @@ pub enum Event {
 pub enum Action {
     /// Start a process with the code of this generation; a new number means: load it afresh.
     Spawn { worker: WorkerId, generation: u64 },
-    /// Put its slots into the queue.
+    /// Put its slots into the queue; should it exit unasked, they go with it.
     Admit { worker: WorkerId },
     /// Take its slots out of the queue; say `Idle` when nothing is in progress.
     Retire { worker: WorkerId },

@@ -1,1 +1,563 @@
+//! One rule a test: events go in, a short transcript of the actions comes out. Random orders of
+//! events are in `simulation.rs`.
 
+use super::*;
+
+struct Bed {
+    supervisor: Supervisor,
+    now: Instant,
+    reports: Vec<Report>,
+    wake_at: Option<Instant>,
+}
+
+impl Bed {
+    fn new(processes: usize) -> Self {
+        let policy = Policy {
+            processes,
+            ..Policy::default()
+        };
+        Self {
+            supervisor: Supervisor::new(policy),
+            now: Instant::now(),
+            reports: Vec::new(),
+            wake_at: None,
+        }
+    }
+
+    /// Started, with workers 1 to `processes` ready.
+    fn ready(processes: usize) -> Self {
+        let mut bed = Self::new(processes);
+        bed.send(Event::Started);
+        for id in 1..=processes as u64 {
+            bed.boot(id);
+        }
+        assert_eq!(bed.supervisor.state(), AppState::Ready);
+        bed
+    }
+
+    fn send(&mut self, event: Event) -> Vec<String> {
+        let actions = self.supervisor.handle(self.now, event);
+        self.transcript(actions)
+    }
+
+    fn resize(&mut self, processes: usize) -> Vec<String> {
+        let mut policy = *self.supervisor.policy();
+        policy.processes = processes;
+        let actions = self.supervisor.set_policy(self.now, policy);
+        self.transcript(actions)
+    }
+
+    /// Reports and alarms are kept aside, the rest is written down.
+    fn transcript(&mut self, actions: Vec<Action>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for action in actions {
+            lines.push(match action {
+                Action::Spawn { worker, generation } => format!("spawn {worker} of {generation}"),
+                Action::Admit { worker } => format!("admit {worker}"),
+                Action::Retire { worker } => format!("retire {worker}"),
+                Action::Signal { worker, signal } => match signal {
+                    Signal::Terminate => format!("terminate {worker}"),
+                    Signal::Kill => format!("kill {worker}"),
+                },
+                Action::Stopped => "stopped".to_owned(),
+                Action::RestartDone(Ok(())) => "restarted".to_owned(),
+                Action::RestartDone(Err(why)) => format!("not restarted: {why}"),
+                Action::Report(report) => {
+                    self.reports.push(report);
+                    continue;
+                }
+                Action::WakeAt(at) => {
+                    assert!(at > self.now, "an alarm is in the future");
+                    self.wake_at = Some(at);
+                    continue;
+                }
+            });
+        }
+        lines
+    }
+
+    fn spawned(&mut self, id: u64) -> Vec<String> {
+        let pid = 1000 + u32::try_from(id).unwrap();
+        self.send(Event::Spawned {
+            worker: WorkerId(id),
+            pid,
+        })
+    }
+
+    fn boot(&mut self, id: u64) -> Vec<String> {
+        assert_eq!(self.spawned(id), NOTHING);
+        self.send(Event::Ready {
+            worker: WorkerId(id),
+            boot: Duration::from_millis(200),
+        })
+    }
+
+    fn fail(&mut self, id: u64) -> Vec<String> {
+        let mut lines = self.spawned(id);
+        lines.extend(self.send(Event::BootFailed {
+            worker: WorkerId(id),
+            report: "Traceback".to_owned(),
+        }));
+        lines.extend(self.exit(id));
+        lines
+    }
+
+    fn exit(&mut self, id: u64) -> Vec<String> {
+        self.send(Event::Exited {
+            worker: WorkerId(id),
+            status: ExitSummary::Signal(9),
+        })
+    }
+
+    fn idle(&mut self, id: u64) -> Vec<String> {
+        let worker = WorkerId(id);
+        self.send(Event::Idle { worker })
+    }
+
+    /// Lets time pass until the alarm and answers how long that was.
+    fn sleep(&mut self) -> (Duration, Vec<String>) {
+        let at = self.wake_at.take().expect("an alarm is set");
+        let slept = at - self.now;
+        self.now = at;
+        (slept, self.send(Event::Tick))
+    }
+
+    fn states(&self) -> Vec<(u64, WorkerState)> {
+        let workers = self.supervisor.workers();
+        workers.map(|w| (w.id.0, w.state)).collect()
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
+    let mut bed = Bed::new(2);
+    assert_eq!(bed.supervisor.state(), AppState::Stopped);
+    assert_eq!(bed.send(Event::Started), ["spawn 1 of 1", "spawn 2 of 1"]);
+    assert_eq!(bed.supervisor.state(), AppState::Starting);
+    assert_eq!(bed.boot(2), ["admit 2"]);
+    assert_eq!(bed.supervisor.state(), AppState::Starting);
+    assert_eq!(bed.boot(1), ["admit 1"]);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    let up = Report::Up {
+        processes: 2,
+        took: Duration::ZERO,
+    };
+    assert_eq!(bed.reports.last(), Some(&up));
+}
+
+#[test]
+fn replaces_the_first_crash_at_once_and_then_backs_off() {
+    let mut bed = Bed::ready(2);
+    assert_eq!(bed.exit(1), ["spawn 3 of 1"]);
+    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+    bed.boot(3);
+    for (worker, delay) in [(3, 100), (4, 200), (5, 400), (6, 800)] {
+        assert_eq!(bed.exit(worker), NOTHING, "{worker}");
+        let respawn = vec![format!("spawn {} of 1", worker + 1)];
+        assert_eq!(bed.sleep(), (Duration::from_millis(delay), respawn));
+        bed.boot(worker + 1);
+    }
+    assert_eq!(bed.exit(2), ["spawn 8 of 1"], "another seat is not slowed");
+}
+
+#[test]
+fn backs_off_no_longer_than_the_maximum() {
+    let mut bed = Bed::new(1);
+    bed.send(Event::Started);
+    let mut slept = Vec::new();
+    for worker in 1..=12 {
+        bed.fail(worker);
+        slept.push(bed.sleep().0.as_millis());
+    }
+    let expected = [
+        100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000,
+    ];
+    assert_eq!(slept, expected);
+}
+
+#[test]
+fn forgets_crashes_after_a_worker_was_ready_for_a_while() {
+    let mut bed = Bed::ready(1);
+    bed.exit(1);
+    bed.boot(2);
+    bed.now += Duration::from_secs(10);
+    assert_eq!(bed.exit(2), ["spawn 3 of 1"]);
+}
+
+#[test]
+fn reports_a_failed_boot_and_retries_with_one_worker() {
+    let mut bed = Bed::new(3);
+    bed.send(Event::Started);
+    for worker in 1..=3 {
+        assert_eq!(bed.fail(worker), [format!("terminate {worker}")]);
+    }
+    let failing = AppState::Failing {
+        report: "Traceback".to_owned(),
+    };
+    assert_eq!(bed.supervisor.state(), failing);
+    let probe = vec!["spawn 4 of 1".to_owned()];
+    let delay = Duration::from_millis(100);
+    assert_eq!(
+        bed.sleep(),
+        (delay, probe),
+        "three failed together: one failure"
+    );
+    let lines = bed.boot(4);
+    assert_eq!(lines, ["admit 4", "spawn 5 of 1", "spawn 6 of 1"]);
+}
+
+#[test]
+fn every_way_not_to_boot_is_reported() {
+    let worker = WorkerId(1);
+    let rows = [
+        (
+            "not spawned",
+            Event::SpawnFailed {
+                worker,
+                reason: "no such file".to_owned(),
+            },
+            "no such file",
+        ),
+        (
+            "exited",
+            Event::Exited {
+                worker,
+                status: ExitSummary::Code(0),
+            },
+            "the worker exited with status 0 before it was ready",
+        ),
+        (
+            "babbled",
+            Event::ProtocolBroken { worker },
+            "the worker was killed: it broke the worker protocol",
+        ),
+    ];
+    for (name, event, expected) in rows {
+        let mut bed = Bed::new(1);
+        bed.send(Event::Started);
+        bed.send(event);
+        let report = expected.to_owned();
+        assert_eq!(
+            bed.supervisor.state(),
+            AppState::Failing { report },
+            "{name}"
+        );
+        assert!(bed.wake_at.is_some(), "{name}: it is tried again");
+    }
+}
+
+#[test]
+fn kills_a_worker_that_does_not_become_ready_in_time() {
+    let mut bed = Bed::new(1);
+    bed.send(Event::Started);
+    bed.spawned(1);
+    let (slept, lines) = bed.sleep();
+    assert_eq!((slept.as_secs(), lines), (60, vec!["kill 1".to_owned()]));
+    let report = "the worker was not ready after 60s and was killed".to_owned();
+    assert_eq!(bed.supervisor.state(), AppState::Failing { report });
+    assert_eq!(bed.exit(1), NOTHING);
+    assert_eq!(bed.sleep().1, ["spawn 2 of 1"]);
+}
+
+#[test]
+fn kills_a_stuck_worker_and_replaces_it_at_once() {
+    let worker = WorkerId(1);
+    for event in [
+        Event::ResponseTimedOut { worker },
+        Event::ProtocolBroken { worker },
+    ] {
+        let mut bed = Bed::ready(2);
+        let lines = bed.send(event.clone());
+        assert_eq!(lines, ["retire 1", "kill 1", "spawn 3 of 1"], "{event:?}");
+        bed.boot(3);
+        assert_eq!(bed.send(event), NOTHING, "once is enough");
+        assert_eq!(bed.exit(1), NOTHING);
+    }
+}
+
+#[test]
+fn backs_off_when_workers_get_stuck_again_and_again() {
+    let mut bed = Bed::ready(1);
+    bed.send(Event::ResponseTimedOut {
+        worker: WorkerId(1),
+    });
+    bed.boot(2);
+    let lines = bed.send(Event::ResponseTimedOut {
+        worker: WorkerId(2),
+    });
+    assert_eq!(lines, ["retire 2", "kill 2"]);
+    assert_eq!(bed.sleep().1, ["spawn 3 of 1"]);
+}
+
+#[test]
+fn restarts_one_worker_at_a_time_and_only_after_its_successor_is_ready() {
+    let mut bed = Bed::ready(2);
+    assert_eq!(bed.send(Event::Restart), ["spawn 3 of 2"]);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
+    assert_eq!(bed.idle(1), ["terminate 1"]);
+    assert_eq!(bed.boot(4), ["admit 4", "retire 2", "restarted"]);
+    assert_eq!(bed.exit(1), NOTHING);
+    assert_eq!(bed.idle(2), ["terminate 2"]);
+    assert_eq!(bed.exit(2), NOTHING);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+}
+
+#[test]
+fn keeps_the_old_version_when_the_new_one_does_not_boot() {
+    let mut bed = Bed::ready(2);
+    bed.send(Event::Restart);
+    let lines = bed.fail(3);
+    assert_eq!(lines, ["not restarted: Traceback", "terminate 3"]);
+    assert_eq!(bed.supervisor.restart_error(), Some("Traceback"));
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    let (r1, r2) = ((1, WorkerState::Ready), (2, WorkerState::Ready));
+    assert_eq!(bed.states(), [r1, r2]);
+    assert_eq!(
+        bed.exit(1),
+        ["spawn 4 of 1"],
+        "a crash brings back old code"
+    );
+}
+
+#[test]
+fn rolls_back_what_was_swapped_before_the_new_version_failed() {
+    let mut bed = Bed::ready(2);
+    bed.send(Event::Restart);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
+    let lines = bed.fail(4);
+    let done = "not restarted: Traceback";
+    assert_eq!(lines, [done, "terminate 4", "spawn 5 of 1"]);
+    assert_eq!(bed.boot(5), ["admit 5", "retire 3"]);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+}
+
+#[test]
+fn gives_up_a_new_version_that_crashes_during_the_restart() {
+    let mut bed = Bed::ready(2);
+    bed.send(Event::Restart);
+    bed.boot(3);
+    let why = "not restarted: the worker was killed by signal 9 soon after it was ready";
+    assert_eq!(
+        bed.exit(3),
+        [why, "spawn 5 of 1"],
+        "the unspawned one waits"
+    );
+    assert_eq!(bed.spawned(4), ["terminate 4"]);
+    assert_eq!(bed.exit(4), NOTHING);
+    assert_eq!(bed.boot(5), ["admit 5"]);
+}
+
+#[test]
+fn gives_up_a_new_version_that_gets_stuck_again_and_again() {
+    let mut bed = Bed::ready(2);
+    let stuck = |id| Event::ResponseTimedOut {
+        worker: WorkerId(id),
+    };
+    bed.send(Event::Restart);
+    bed.boot(3);
+    assert_eq!(bed.send(stuck(3)), ["retire 3", "kill 3", "spawn 5 of 2"]);
+    bed.boot(5);
+    let why = "not restarted: the worker was killed: a response took too long";
+    let lines = bed.send(stuck(5));
+    assert_eq!(lines, ["retire 5", why, "kill 5", "spawn 6 of 1"]);
+}
+
+#[test]
+fn a_crash_before_the_new_version_is_proven_brings_back_old_code() {
+    let mut bed = Bed::ready(2);
+    bed.send(Event::Restart);
+    assert_eq!(bed.exit(1), ["spawn 4 of 1"]);
+    assert_eq!(bed.spawned(4), NOTHING);
+    let lines = bed.boot(3);
+    assert_eq!(lines, ["admit 3", "terminate 4", "spawn 5 of 2"]);
+    assert_eq!(bed.exit(2), ["spawn 6 of 2"], "proven: new code");
+}
+
+#[test]
+fn a_restart_of_what_does_not_serve_replaces_all_at_once() {
+    let mut bed = Bed::new(2);
+    bed.send(Event::Started);
+    bed.fail(1);
+    bed.fail(2);
+    assert_eq!(bed.sleep().1, ["spawn 3 of 1"]);
+    bed.spawned(3);
+    let lines = bed.send(Event::Restart);
+    assert_eq!(lines, ["terminate 3", "spawn 4 of 2", "spawn 5 of 2"]);
+    assert_eq!(bed.boot(4), ["admit 4"]);
+    assert_eq!(bed.boot(5), ["admit 5", "restarted"]);
+}
+
+#[test]
+fn a_restart_of_what_does_not_serve_answers_with_the_new_traceback() {
+    let mut bed = Bed::new(1);
+    bed.send(Event::Started);
+    bed.fail(1);
+    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    let lines = bed.fail(2);
+    assert_eq!(lines, ["not restarted: Traceback", "terminate 2"]);
+    assert_eq!(
+        bed.sleep().1,
+        ["spawn 3 of 2"],
+        "the newest code is retried"
+    );
+}
+
+#[test]
+fn restarts_asked_for_during_a_restart_become_one_more() {
+    let mut bed = Bed::ready(1);
+    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    for _ in 0..3 {
+        assert_eq!(bed.send(Event::Restart), NOTHING);
+    }
+    let lines = bed.boot(2);
+    assert_eq!(lines, ["admit 2", "retire 1", "restarted", "spawn 3 of 3"]);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 2", "restarted"]);
+    assert!(!bed.supervisor.is_restarting());
+}
+
+#[test]
+fn recycles_a_worn_worker_in_due_form() {
+    let mut bed = Bed::ready(2);
+    let worker = WorkerId(2);
+    assert_eq!(bed.send(Event::Recycle { worker }), ["spawn 3 of 1"]);
+    assert_eq!(bed.send(Event::Recycle { worker }), NOTHING);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 2"]);
+    assert_eq!(bed.idle(2), ["terminate 2"]);
+}
+
+#[test]
+fn drains_by_finishing_then_terminating_then_killing() {
+    let mut bed = Bed::ready(2);
+    assert_eq!(bed.send(Event::Drain), ["retire 2", "retire 1"]);
+    assert_eq!(bed.supervisor.state(), AppState::Draining);
+    assert_eq!(bed.send(Event::Drain), NOTHING);
+    assert_eq!(bed.idle(1), ["terminate 1"]);
+    assert_eq!(bed.exit(1), NOTHING);
+    assert_eq!(bed.idle(2), ["terminate 2"]);
+    let killed = vec!["kill 2".to_owned()];
+    assert_eq!(bed.sleep(), (Duration::from_secs(10), killed));
+    assert_eq!(bed.exit(2), ["stopped"]);
+    assert_eq!(bed.supervisor.state(), AppState::Stopped);
+}
+
+#[test]
+fn an_overdue_drain_terminates_those_that_still_work() {
+    let mut bed = Bed::ready(1);
+    assert_eq!(bed.send(Event::DrainOverdue), NOTHING, "no drain yet");
+    bed.send(Event::Drain);
+    assert_eq!(bed.send(Event::DrainOverdue), ["terminate 1"]);
+    assert_eq!(bed.exit(1), ["stopped"]);
+}
+
+#[test]
+fn a_drain_waits_for_processes_that_are_still_being_spawned() {
+    let mut bed = Bed::new(2);
+    bed.send(Event::Started);
+    bed.spawned(1);
+    assert_eq!(bed.send(Event::Drain), ["terminate 1"]);
+    assert_eq!(bed.exit(1), NOTHING);
+    assert_eq!(bed.spawned(2), ["terminate 2"]);
+    assert_eq!(bed.exit(2), ["stopped"]);
+}
+
+#[test]
+fn a_drain_answers_every_restart() {
+    let mut bed = Bed::ready(1);
+    bed.send(Event::Restart);
+    bed.send(Event::Restart);
+    let why = "not restarted: the application is stopping";
+    assert_eq!(bed.send(Event::Drain), [why, why, "retire 1"]);
+    let why = "not restarted: the application is not running";
+    assert_eq!(bed.send(Event::Restart), [why]);
+}
+
+#[test]
+fn a_drain_of_what_never_started_is_over_at_once() {
+    assert_eq!(Bed::new(2).send(Event::Drain), ["stopped"]);
+}
+
+#[test]
+fn starts_again_after_a_drain() {
+    let mut bed = Bed::ready(1);
+    bed.send(Event::Drain);
+    bed.idle(1);
+    bed.exit(1);
+    assert_eq!(bed.send(Event::Started), ["spawn 2 of 1"]);
+    bed.boot(2);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+}
+
+#[test]
+fn a_restart_without_processes_is_done_at_once() {
+    let mut bed = Bed::new(0);
+    bed.send(Event::Started);
+    assert_eq!(bed.send(Event::Restart), ["restarted"]);
+}
+
+#[test]
+fn follows_a_change_of_the_number_of_processes() {
+    let mut bed = Bed::ready(2);
+    assert_eq!(bed.resize(3), ["spawn 3 of 1"]);
+    assert_eq!(bed.spawned(3), NOTHING);
+    assert_eq!(bed.resize(1), ["terminate 3", "retire 2"]);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.resize(2), ["spawn 4 of 1"]);
+}
+
+#[test]
+fn ignores_what_it_does_not_know_or_does_not_expect() {
+    let boot = Duration::ZERO;
+    for id in [1, 77] {
+        let worker = WorkerId(id);
+        let rows = [
+            Event::Idle { worker },
+            Event::Started,
+            Event::Ready { worker, boot },
+            Event::BootFailed {
+                worker,
+                report: String::new(),
+            },
+        ];
+        for event in rows {
+            let mut bed = Bed::ready(1);
+            assert_eq!(bed.send(event.clone()), NOTHING, "{event:?}");
+            assert_eq!(bed.states(), [(1, WorkerState::Ready)], "{event:?}");
+        }
+    }
+    let mut bed = Bed::ready(1);
+    let worker = WorkerId(77);
+    assert_eq!(bed.exit(77), NOTHING);
+    assert_eq!(bed.send(Event::ResponseTimedOut { worker }), NOTHING);
+    assert_eq!(bed.send(Event::Recycle { worker }), NOTHING);
+    let reason = String::new();
+    assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+}
+
+#[test]
+fn an_early_tick_sets_the_alarm_again() {
+    let mut bed = Bed::new(1);
+    bed.send(Event::Started);
+    let at = bed.wake_at.take();
+    bed.now += Duration::from_secs(1);
+    assert_eq!(bed.send(Event::Tick), NOTHING);
+    assert_eq!(bed.wake_at, at);
+}
+
+#[test]
+fn time_outs_without_end_are_no_time_outs() {
+    let policy = Policy {
+        boot_timeout: Duration::MAX,
+        stop_timeout: Duration::MAX,
+        backoff_min: Duration::MAX,
+        backoff_max: Duration::MAX,
+        ..Policy::default()
+    };
+    let mut bed = Bed::new(1);
+    bed.supervisor = Supervisor::new(policy);
+    bed.send(Event::Started);
+    assert_eq!(bed.wake_at, None);
+    assert_eq!(bed.fail(1), ["terminate 1"]);
+    assert!(bed.wake_at.is_some());
+}

@@ -725,6 +725,17 @@ fn reports_syntax_with_its_place() {
 }
 
 #[test]
+fn takes_the_line_ends_and_the_mark_of_other_editors() {
+    let folder = Folder::site();
+    accept(&folder, "\u{feff}[apps.a]\r\nthreads = 2\r\n");
+    let report = check(&folder, "[apps.a]\r\n  x = 2\r\n").unwrap_err();
+    assert_eq!(
+        folder.lines(&report),
+        ["penstock.toml:2:3: unknown key `x` in [apps.a]"]
+    );
+}
+
+#[test]
 fn reports_a_file_that_cannot_be_read() {
     let folder = Folder::with(&[("penstock.toml", "")]);
     let report = load(&folder.join("other.toml")).unwrap_err();

@@ -22,7 +22,8 @@ fn entry_of(config: &Config) -> String {
 
 #[test]
 fn recognises_a_folder() {
-    let rows: &[(&str, &[(&str, &str)], &str)] = &[
+    type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+    let rows: &[Row<'_>] = &[
         (
             "rack",
             &[("config.ru", ""), ("app.py", "app = 1")],

@@ -5,7 +5,7 @@
 //! are the rules that request smuggling lives on, so each has one place and any doubt is an error
 //! (RFC 9112 §6.1–§6.3, §9.3; RFC 9110 §7.2, §7.6.1, §10.1.1).
 
-use super::parse::ParseError;
+use super::error::ParseError;
 use crate::{
     authority::Authority,
     grammar::{is_token, list_elements},

@@ -3,7 +3,7 @@
 //! Called by the scanner twice: with what has arrived so far, to refuse early what can never become
 //! a request, and with the whole line. Positions in the result count from the start of the line.
 
-use super::parse::{HeadLimits, ParseError};
+use super::{error::ParseError, parse::HeadLimits};
 use crate::{
     authority::Authority,
     grammar::is_token_byte,
@@ -102,6 +102,7 @@ pub(super) fn parse(
     let form = parse_target(target, target_span, method)?;
     let method_token = Span::new(0, method_len);
     Ok(RequestLine {
+        len: line.len(),
         method,
         version,
         method_token,

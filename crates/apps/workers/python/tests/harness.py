@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT.parents[2] / "wire" / "vectors"
@@ -110,8 +110,14 @@ class Peer:
         self.sock.settimeout(DEADLINE)
         self.data = b""
         self.fds: List[int] = []
+        self.requests = 0
 
     def send(self, data: bytes) -> None:
+        """Sends whole frames and counts the requests among them."""
+        at = 0
+        while at + 8 <= len(data):
+            self.requests += data[at] == wire.REQUEST
+            at += 8 + struct.unpack_from("<I", data, at + 4)[0]
         self.sock.sendall(data)
 
     def send_fd(self, fd: int) -> None:
@@ -185,6 +191,7 @@ class Worker:
         entry: str = "app:application",
         slots: int = 1,
         command: Optional[List[str]] = None,
+        more_fds: Sequence[int] = (),
     ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-test-")
         Path(self.folder.name, "app.py").write_text(source)
@@ -197,7 +204,7 @@ class Worker:
         options += ["--dir", self.folder.name, "--entry", entry]
         self.process = subprocess.Popen(
             (command or [sys.executable, "-m", "penstock_worker"]) + options,
-            pass_fds=fds,
+            pass_fds=[*fds, *more_fds],
             cwd=ROOT,
             stderr=self.stderr,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},

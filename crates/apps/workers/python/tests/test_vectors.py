@@ -1,0 +1,150 @@
+"""Replays the examples in `crates/wire/vectors`, which the Rust and Ruby tests replay too."""
+
+import json
+import marshal
+import os
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+from harness import VECTORS, Peer, encode_environ, wire
+
+
+def blocks(name):
+    """The blocks of a vector file: `key: value` lines, parted by empty lines."""
+    text = (VECTORS / f"{name}.txt").read_text()
+    for part in text.split("\n\n"):
+        lines = [line for line in part.splitlines() if line and not line.startswith("#")]
+        if lines:
+            yield dict(line.split(": ", 1) for line in lines)
+
+
+class Vectors(unittest.TestCase):
+    def slot(self):
+        """A slot and the server's end of its socket."""
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        return Peer(ours), wire.Slot(theirs)
+
+    def test_environments_load(self):
+        for block in blocks("environ"):
+            with self.subTest(block["name"]):
+                pairs = dict(json.loads(block["pairs"]))
+                data = bytes.fromhex(block["python"])
+                self.assertEqual(marshal.loads(data), pairs)
+                self.assertEqual(encode_environ(pairs), data, "the harness writes the same")
+
+    def test_requests_are_received_wherever_they_are_cut(self):
+        for block in blocks("to_worker"):
+            if "seq" in block:
+                continue
+            frame = bytes.fromhex(block["python"])
+            cancel = bytes.fromhex("020000000400000007000000")
+            body = None if json.loads(block["file"]) else json.loads(block["body"]).encode("latin-1")
+            expected = (dict(json.loads(block["pairs"])), body)
+            for cut in range(1, len(frame) * 2):
+                with self.subTest(block["name"], cut=cut):
+                    peer, slot = self.slot()
+                    data = cancel + frame + frame
+                    peer.send(data[:cut])
+                    received = []
+                    if cut >= len(cancel) + len(frame):
+                        received.append(slot.receive())
+                    peer.send(data[cut:])
+                    peer.sock.shutdown(socket.SHUT_WR)
+                    received += iter(slot.receive, None)
+                    self.assertEqual(received, [expected, expected])
+
+    def test_cancels_are_seen_for_the_request_in_progress_only(self):
+        for block in blocks("to_worker"):
+            if "seq" not in block:
+                continue
+            with self.subTest(block["name"]):
+                peer, slot = self.slot()
+                peer.send(bytes.fromhex(block["both"]))
+                slot._seq = 3
+                self.assertFalse(slot.is_cancelled())
+                slot._seq = int(block["seq"])
+                slot._scanned = 0
+                self.assertTrue(slot.is_cancelled())
+
+    def test_nonsense_ends_the_process(self):
+        for block in blocks("to_worker_refused"):
+            with self.subTest(block["name"]):
+                peer, slot = self.slot()
+                peer.send(bytes.fromhex(block["hex"]))
+                peer.sock.shutdown(socket.SHUT_WR)
+                with self.assertRaises((wire.WireError, ValueError, EOFError, TypeError)):
+                    slot.receive()
+
+    def test_responses_are_written(self):
+        for block in blocks("from_worker"):
+            with self.subTest(block["name"]):
+                peer, slot = self.slot()
+                send(slot, *json.loads(block["send"]))
+                expected = bytes.fromhex(block["hex"])
+                data = bytearray(peer.take(len(expected)))
+                if data[0] == wire.HEAD:
+                    data[8:12] = bytes(4)
+                self.assertEqual(data.hex(), expected.hex())
+
+    def test_control_frames_are_written(self):
+        for block in blocks("control"):
+            ours, theirs = socket.socketpair()
+            with self.subTest(block["name"]), ours, theirs:
+                kind = int(block["kind"])
+                text = json.loads(block.get("text", '"\\u0001\\u0000\\u0000\\u0000"'))
+                wire.send_control(ours, kind, text.encode())
+                expected = bytes.fromhex(block["hex"])
+                self.assertEqual(theirs.recv(100), expected)
+
+    def test_a_request_larger_than_the_buffer_is_followed_by_a_small_one(self):
+        big, small = os.urandom(300_000), b"x"
+        environ = encode_environ({"A": "b"})
+        frames = b""
+        for body in (small, big, small):
+            length = 4 + len(environ) + len(body)
+            frames += bytes([wire.REQUEST, 0, 0, 0]) + length.to_bytes(4, "little")
+            frames += len(environ).to_bytes(4, "little") + environ + body
+        peer, slot = self.slot()
+        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        peer.send(frames)
+        bodies = [slot.receive()[1] for _ in range(3)]
+        self.assertEqual(bodies, [small, big, small])
+        peer.send(frames[:12])
+        self.assertFalse(slot.is_cancelled())
+        self.assertEqual(len(slot._buffer), wire.BUFFER_BYTES)
+
+
+def send(slot, what, *rest):
+    """Does what a `send` line of the vectors says."""
+    started = time.perf_counter_ns()
+    if what == "fd_please":
+        slot._send(wire._pack_frame(wire.FD_PLEASE, 0, 0, 0))
+        return
+    if what == "failed":
+        slot.send_reason(wire.FAILED, wire.FLAG_PROTOCOL if rest[1] else 0, rest[0])
+        return
+    strings, rest = rest[0], rest[1:]
+    head = wire.join_head(strings)
+    if what == "whole":
+        slot.send_whole(len(strings), head, started, rest[0].encode("latin-1"))
+    elif what == "file":
+        length = wire.TO_THE_END if rest[1] is None else rest[1]
+        with tempfile.TemporaryFile() as file:
+            slot.send_file(len(strings), head, started, file.fileno(), rest[0], length)
+    else:
+        slot.send_head(len(strings), head, started, rest[0].encode("latin-1"))
+        for chunk in rest[1]:
+            slot.send_body(chunk.encode("latin-1"))
+        if what == "abort":
+            slot.send_reason(wire.ABORT, 0, rest[2])
+        else:
+            slot.send_end()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)

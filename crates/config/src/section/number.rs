@@ -1,0 +1,119 @@
+//! Counts, sizes, durations and rates out of a table, within the range of their option.
+//!
+//! The getters of `Section` that fill a target in place: an absent or wrong value leaves the default
+//! that stands there. What must stay true: a number in a `Config` never needs a check again, and
+//! adding a duration to a clock cannot overflow.
+
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::Section;
+use crate::error::Problem;
+use crate::options::{Kind, Opt};
+use crate::place::At;
+use crate::units;
+
+impl Section<'_> {
+    /// A number of the option's range, into `target`.
+    pub(crate) fn count(&self, key: &str, target: &mut usize) {
+        if let Some((option, value)) = self.value(key) {
+            let counted = self.counted(option, value);
+            *target = counted
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(*target);
+        }
+    }
+
+    /// A number of bytes of the option's range, into `target`.
+    pub(crate) fn size<T: TryFrom<u64>>(&self, key: &str, target: &mut T) {
+        let Some((option, value)) = self.value(key) else {
+            return;
+        };
+        let Kind::Size(min) = option.kind else { return };
+        let size = match value.get_ref() {
+            DeValue::String(text) => units::parse_size(text),
+            DeValue::Integer(number) => integer(number).and_then(|size| u64::try_from(size).ok()),
+            _ => return self.wrong_type::<()>(option, value).unwrap_or_default(),
+        };
+        match size
+            .filter(|size| *size <= SIZE_MAX)
+            .map(|size| (size, T::try_from(size)))
+        {
+            Some((size, Ok(fits))) if size >= min => *target = fits,
+            Some(_) => {
+                self.out_of_range(option, value, format!("at least {}", units::show_size(min)));
+            }
+            None => self.out_of_range(option, value, option.kind.expected()),
+        }
+    }
+
+    /// A duration of the option's range, into `target`.
+    pub(crate) fn duration(&self, key: &str, target: &mut Duration) {
+        let Some((option, value)) = self.value(key) else {
+            return;
+        };
+        let Kind::Time(min) = option.kind else { return };
+        let Some(text) = value.get_ref().as_str() else {
+            return self.wrong_type::<()>(option, value).unwrap_or_default();
+        };
+        match units::parse_duration(text) {
+            Some(time) if time > TIME_MAX => {
+                self.out_of_range(option, value, "at most 365d".to_owned());
+            }
+            Some(time) if time >= Duration::from_millis(min) => *target = time,
+            Some(_) => self.out_of_range(option, value, format!("at least {min}ms")),
+            None => self.bad(key, &At::new(text, value.span().start)),
+        }
+    }
+
+    /// A rate, in bytes a second, into `target`.
+    pub(crate) fn rate(&self, key: &str, target: &mut u64) {
+        if let Some(rate) = self.parsed(key, units::parse_rate) {
+            *target = rate.value;
+        }
+    }
+
+    fn counted(&self, option: &Opt, value: &Spanned<DeValue<'_>>) -> Option<u64> {
+        let (Kind::Count(min, max) | Kind::CountOrTable(min, max, _)) = option.kind else {
+            return None;
+        };
+        let DeValue::Integer(number) = value.get_ref() else {
+            return self.wrong_type(option, value);
+        };
+        let count = integer(number).and_then(|count| u64::try_from(count).ok());
+        let within = count.filter(|count| (min..=max).contains(count));
+        if within.is_none() {
+            self.out_of_range(option, value, Kind::Count(min, max).expected());
+        }
+        within
+    }
+
+    fn out_of_range(&self, option: &Opt, value: &Spanned<DeValue<'_>>, expected: String) {
+        let shown = match value.get_ref() {
+            DeValue::String(text) => format!("{text:?}"),
+            DeValue::Integer(number) => number.to_string(),
+            other => other.type_str().to_owned(),
+        };
+        let key = option.key.to_owned();
+        self.add(
+            value.span().start,
+            Problem::OutOfRange {
+                key,
+                value: shown,
+                expected,
+            },
+        );
+    }
+}
+
+fn integer(number: &toml::de::DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// Longer waits are mistakes, and adding them to a clock must not overflow.
+const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What a file offset can hold.
+const SIZE_MAX: u64 = i64::MAX as u64;

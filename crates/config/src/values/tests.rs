@@ -1,0 +1,170 @@
+//! The grammars of addresses, hosts and paths, row by row.
+
+use super::*;
+
+#[test]
+fn reads_listen_addresses() {
+    let rows = [
+        ("127.0.0.1:8080", Some("http://127.0.0.1:8080")),
+        (":8080", Some("http://0.0.0.0:8080")),
+        ("8080", Some("http://0.0.0.0:8080")),
+        ("localhost:80", Some("http://127.0.0.1:80")),
+        ("[::1]:80", Some("http://[::1]:80")),
+        ("unix:/run/x.sock", Some("unix:/run/x.sock")),
+        (":0", Some("http://0.0.0.0:0")),
+        ("", None),
+        (":", None),
+        ("unix:", None),
+        ("+80", None),
+        (":65536", None),
+        ("127.0.0.1", None),
+        ("::1:80", None),
+        ("example.com:80", None),
+        ("http://127.0.0.1:80", None),
+        ("unix:/a\0b", None),
+    ];
+    for (text, expected) in rows {
+        let shown = text.parse::<ListenAddr>().ok().map(|addr| addr.to_string());
+        assert_eq!(shown.as_deref(), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn sees_which_addresses_overlap() {
+    let rows = [
+        (":80", ":80", true),
+        (":80", "127.0.0.1:80", true),
+        ("127.0.0.1:80", "127.0.0.2:80", false),
+        ("[::]:80", "[::1]:80", true),
+        ("[::]:80", ":80", false),
+        (":80", ":81", false),
+        (":0", ":0", false),
+        ("unix:/a", "unix:/a", true),
+        ("unix:/a", "unix:/b", false),
+        ("unix:/a", ":80", false),
+    ];
+    for (a, b, expected) in rows {
+        let (left, right): (ListenAddr, ListenAddr) = (a.parse().unwrap(), b.parse().unwrap());
+        assert_eq!(left.overlaps(&right), expected, "{a} {b}");
+        assert_eq!(right.overlaps(&left), expected, "{b} {a}");
+    }
+}
+
+#[test]
+fn matches_hosts() {
+    let rows = [
+        ("example.com", "example.com", true),
+        ("Example.com", "EXAMPLE.COM", true),
+        ("example.com", "example.com.", true),
+        ("example.com", "www.example.com", false),
+        ("*.example.com", "www.example.com", true),
+        ("*.example.com", "a.b.example.com", true),
+        ("*.example.com", "example.com", false),
+        ("*.example.com", ".example.com", false),
+        ("*.example.com", "badexample.com", false),
+        ("*.example.com", "", false),
+        ("[::1]", "[::1]", true),
+    ];
+    for (pattern, host, expected) in rows {
+        let read = HostPattern::parse(pattern).unwrap();
+        assert_eq!(read.matches(host), expected, "{pattern} {host}");
+    }
+}
+
+#[test]
+fn refuses_what_is_no_host() {
+    for text in [
+        "", "*", "*.", "a..b", "a b", "a:80", "http://a", "a/b", "*a.b", "a.*.b", "ü.de", "[::",
+        "[x]",
+    ] {
+        assert_eq!(HostPattern::parse(text), None, "{text:?}");
+    }
+}
+
+#[test]
+fn matches_paths() {
+    let rows = [
+        ("/*", "/", true),
+        ("/*", "/a/b", true),
+        ("/assets/*", "/assets/a.css", true),
+        ("/assets/*", "/assets/", true),
+        ("/assets/*", "/assets", false),
+        ("/assets/*", "/assetsx", false),
+        ("/about", "/about", true),
+        ("/about", "/about/", false),
+        ("/", "/", true),
+        ("/", "/a", false),
+    ];
+    for (pattern, path, expected) in rows {
+        let read = PathPattern::parse(pattern).unwrap();
+        assert_eq!(read.to_string(), pattern);
+        assert_eq!(read.matches(path), expected, "{pattern} {path}");
+    }
+}
+
+#[test]
+fn refuses_what_no_path_could_equal() {
+    for text in [
+        "", "x", "*", "/a*", "/*/b", "/a/../b", "//a", "/a//*", "/a?b", "/a#b", "/./a",
+    ] {
+        assert_eq!(PathPattern::parse(text), None, "{text:?}");
+    }
+}
+
+#[test]
+fn sees_which_path_covers_which() {
+    let rows = [
+        ("/*", "/x", true),
+        ("/*", "/x/*", true),
+        ("/x/*", "/x/y/*", true),
+        ("/x/*", "/x", false),
+        ("/x/*", "/*", false),
+        ("/x", "/x", true),
+        ("/x", "/x/*", false),
+    ];
+    for (wide, narrow, expected) in rows {
+        let (a, b) = (
+            PathPattern::parse(wide).unwrap(),
+            PathPattern::parse(narrow).unwrap(),
+        );
+        assert_eq!(a.covers(&b), expected, "{wide} {narrow}");
+    }
+}
+
+#[test]
+fn expands_the_places_to_try() {
+    let rows = [
+        ("{path}", "/a/b", "/a/b"),
+        ("{path}/index.html", "/a", "/a/index.html"),
+        ("{path}/index.html", "/a/", "/a/index.html"),
+        ("{path}/index.html", "/", "/index.html"),
+        ("{path}.html", "/a", "/a.html"),
+        ("/en/{path}", "/a", "/en/a"),
+        ("en{path}", "/a", "/en/a"),
+        ("index.html", "/a", "/index.html"),
+        ("/index.html", "/a", "/index.html"),
+    ];
+    for (pattern, path, expected) in rows {
+        let mut out = String::new();
+        TryPattern::parse(pattern)
+            .unwrap()
+            .expand_into(path, &mut out);
+        assert_eq!(out, expected, "{pattern} {path}");
+    }
+}
+
+#[test]
+fn refuses_places_outside_the_root() {
+    for text in [
+        "",
+        "../{path}",
+        "{path}/../x",
+        "{path}{path}",
+        "{other}",
+        "{path}{x}",
+        "/",
+        "a\0",
+    ] {
+        assert_eq!(TryPattern::parse(text), None, "{text:?}");
+    }
+}

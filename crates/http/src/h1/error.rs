@@ -1,0 +1,126 @@
+//! What can be wrong with a request head, and how each mistake is answered.
+//!
+//! The parser names the mistake, `edge` answers with its status, closes the connection and logs its
+//! text. One variant a rule, so that a log line tells an attack from a broken client.
+
+use thiserror::Error;
+
+use crate::status::Status;
+
+/// Why bytes are not a request head this server answers; the connection closes after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    /// A TLS client hello on a plain port.
+    #[error("tls client hello on a plain port")]
+    TlsHello,
+    /// An SSH banner.
+    #[error("ssh banner")]
+    SshBanner,
+    /// A PROXY protocol preamble, version 1, where none is expected.
+    #[error("proxy protocol preamble not expected here")]
+    ProxyPreamble,
+    /// The HTTP/2 connection preface.
+    #[error("http/2 preface on an http/1 connection")]
+    Http2Preface,
+    /// More than the one blank line that may precede a request; a PROXY preamble, version 2, begins
+    /// like this.
+    #[error("blank lines before the request line")]
+    BlankLines,
+    /// A line that does not end in CR LF, or a CR elsewhere in the request line.
+    #[error("bare cr or lf in the head")]
+    BareLineBreak,
+    /// No method, or bytes that no token holds.
+    #[error("malformed method")]
+    BadMethod,
+    /// A method longer than any known one.
+    #[error("method too long")]
+    MethodTooLong,
+    /// Not exactly three parts.
+    #[error("malformed request line")]
+    BadRequestLine,
+    /// A target in no permitted form, or with bytes that no target holds.
+    #[error("malformed request target")]
+    BadTarget,
+    /// A target above the limit.
+    #[error("request target too long")]
+    TargetTooLong,
+    /// A version not of the form `HTTP/d.d`.
+    #[error("malformed http version")]
+    BadVersion,
+    /// A well-formed version other than 1.0 and 1.1.
+    #[error("http version not supported")]
+    VersionNotSupported,
+    /// A head above the limit.
+    #[error("request head too large")]
+    HeadTooLarge,
+    /// More fields than the limit.
+    #[error("too many header fields")]
+    TooManyFields,
+    /// A field name above 256 bytes.
+    #[error("header field name too long")]
+    FieldNameTooLong,
+    /// A field line that begins with a blank (RFC 9112 §5.2).
+    #[error("folded header field")]
+    FoldedField,
+    /// A field name that is empty or not a token.
+    #[error("malformed header field name")]
+    BadFieldName,
+    /// A control byte in a field value.
+    #[error("malformed header field value")]
+    BadFieldValue,
+    /// HTTP/1.1 without `Host`.
+    #[error("host missing")]
+    HostMissing,
+    /// More than one `Host`.
+    #[error("host given more than once")]
+    HostRepeated,
+    /// A host or port that is not one.
+    #[error("malformed host")]
+    BadHost,
+    /// `Host` and the authority of the target differ.
+    #[error("host differs from the request target")]
+    HostDiffers,
+    /// `Content-Length` that is not one canonical number.
+    #[error("malformed content-length")]
+    BadContentLength,
+    /// More than one `Content-Length`, equal or not.
+    #[error("content-length given more than once")]
+    ContentLengthRepeated,
+    /// Both ways of framing at once.
+    #[error("content-length together with transfer-encoding")]
+    LengthAndCoding,
+    /// `Transfer-Encoding` that is a list, repeated or malformed.
+    #[error("malformed transfer-encoding")]
+    BadTransferEncoding,
+    /// A single transfer coding other than chunked.
+    #[error("unknown transfer coding")]
+    UnknownCoding,
+    /// `Transfer-Encoding` in HTTP/1.0.
+    #[error("transfer-encoding in http/1.0")]
+    CodingInHttp10,
+    /// A connection option that is not a token.
+    #[error("malformed connection option")]
+    BadConnection,
+    /// `Connection` names a field that frames or routes the message.
+    #[error("connection names a framing or routing field")]
+    ConnectionNamesEssential,
+    /// An expectation other than `100-continue`.
+    #[error("expectation cannot be met")]
+    ExpectationFailed,
+}
+
+impl ParseError {
+    /// The status to answer before closing.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::TargetTooLong => Status::URI_TOO_LONG,
+            Self::ExpectationFailed => Status::EXPECTATION_FAILED,
+            Self::HeadTooLarge | Self::TooManyFields | Self::FieldNameTooLong => {
+                Status::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
+            Self::MethodTooLong | Self::UnknownCoding => Status::NOT_IMPLEMENTED,
+            Self::Http2Preface | Self::VersionNotSupported => Status::HTTP_VERSION_NOT_SUPPORTED,
+            _ => Status::BAD_REQUEST,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A head in pieces gives what it gives in one piece. The first byte says how many of the next
+//! bytes are piece lengths; the rest is the stream.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_http::{HeadLimits, HeadScanner, Progress, parse_head};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&count, data)) = data.split_first() else {
+        return;
+    };
+    let (pieces, stream) = data.split_at(usize::from(count % 16).min(data.len()));
+    let limits = HeadLimits {
+        target_bytes: 64,
+        header_bytes: 512,
+        headers: 8,
+    };
+    let whole = parse_head(stream, &limits);
+
+    let mut scanner = HeadScanner::new();
+    let mut received = 0;
+    let ends = pieces.iter().map(|&piece| {
+        received = (received + usize::from(piece)).min(stream.len());
+        received
+    });
+    let mut outcome = Ok(Progress::Partial);
+    for end in ends.chain([stream.len()]) {
+        outcome = scanner.scan(&stream[..end], &limits);
+        if outcome != Ok(Progress::Partial) {
+            break;
+        }
+    }
+    match (whole, outcome) {
+        (Ok(whole), Ok(pieced)) => {
+            assert_eq!(whole, pieced);
+            if let Progress::Complete((head, consumed)) = pieced {
+                assert!(consumed <= stream.len());
+                assert!(head.field_count() <= limits.headers);
+            }
+        }
+        // Which of two mistakes is met first may depend on the pieces, that there is one may not.
+        (Err(_), Err(_)) => {}
+        (whole, pieced) => panic!("{whole:?} in one piece, {pieced:?} in several"),
+    }
+});
