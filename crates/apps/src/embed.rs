@@ -101,6 +101,8 @@ const RUBY: &[(&str, &str)] = scripts!(
     "wire.rb",
     "input.rb",
     "rack_env.rb",
+    "stream.rb",
+    "response.rb",
     "rack_app.rb",
     "boot.rb",
     "worker.rb",

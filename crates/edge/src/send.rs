@@ -60,7 +60,7 @@ pub(crate) fn send_now(stream: &Stream, head: &ResponseLine<'_>, body: Body) -> 
         encode_head(out, head);
         let framing = head.framing;
         let sent = match &body {
-            Body::Empty => stream.try_write(&[IoSlice::new(out)]),
+            Body::Empty | Body::Omitted(_) => stream.try_write(&[IoSlice::new(out)]),
             Body::Bytes(bytes) if bytes.len() <= COPY_MAX => {
                 let head_len = out.len();
                 out.extend_from_slice(bytes);
@@ -104,7 +104,7 @@ pub(crate) async fn send_rest(
         sent: rest.sent,
     };
     let done = match rest.body {
-        Body::Empty => sender.write(&mut [IoSlice::new(&rest.head)]).await,
+        Body::Empty | Body::Omitted(_) => sender.write(&mut [IoSlice::new(&rest.head)]).await,
         Body::Bytes(bytes) => {
             sender.write(&mut [IoSlice::new(&rest.head), IoSlice::new(&bytes)]).await
         }

@@ -58,6 +58,8 @@ pub enum Body {
     File(FileBody),
     /// Made piece by piece while it is sent.
     Stream(Box<dyn BodyStream>),
+    /// The answer to a HEAD request: not sent, with the length that GET would have, if known.
+    Omitted(Option<u64>),
 }
 
 /// A part of an open regular file, with the pool that reads what is not in memory.
@@ -95,6 +97,7 @@ impl Body {
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::File(file) => Some(file.len),
             Self::Stream(stream) => stream.length(),
+            Self::Omitted(length) => *length,
         }
     }
 }
@@ -106,6 +109,7 @@ impl fmt::Debug for Body {
             Self::Bytes(_) => "Bytes",
             Self::File(_) => "File",
             Self::Stream(_) => "Stream",
+            Self::Omitted(_) => "Omitted",
         };
         f.debug_tuple(kind).field(&self.length()).finish()
     }

@@ -67,8 +67,9 @@ impl Request {
     /// # Errors
     /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
     pub fn new(head: Arc<RequestHead>, body: RequestBody, arrival: Arrival) -> Result<Self, UriError> {
-        let path = if head.target_path_query() == "*" {
-            PathText::AsSent(1)
+        // `OPTIONS *` and CONNECT have no path; edge answers both itself.
+        let path = if matches!(head.target_path_query(), "*" | "") {
+            PathText::AsSent(head.target_path_query().len())
         } else {
             let normal = normalise(head.target_path_query())?;
             match normal.path {

@@ -5,7 +5,7 @@
 //! [`EnvironEncoder`] inside [`crate::encode_request`]; nothing is allocated but the output.
 //!
 //! Only forms that every supported version reads are written: marshal without references (any
-//! CPython 3, checked on 3.8 to 3.14) and Marshal 4.8. Text arrives as bytes and means latin-1:
+//! CPython 3, checked on 3.8 to 3.13) and Marshal 4.8. Text arrives as bytes and means latin-1:
 //! PEP 3333 asks for `str` with one character a byte, Rack for binary strings.
 
 use crate::WireError;
@@ -204,7 +204,8 @@ fn ruby_long(out: &mut Vec<u8>, number: i32) {
         0x100..=0xffff => out.extend_from_slice(&[2, b0, b1]),
         -0x100..=-124 => out.extend_from_slice(&[0xff, b0]),
         -0x1_0000..=-0x101 => out.extend_from_slice(&[0xfe, b0, b1]),
-        _ => out.extend_from_slice(&[4, b0, b1, b2, b3]),
+        _ if number > 0 => out.extend_from_slice(&[4, b0, b1, b2, b3]),
+        _ => out.extend_from_slice(&[0xfc, b0, b1, b2, b3]),
     }
 }
 

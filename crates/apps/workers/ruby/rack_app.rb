@@ -1,1 +1,81 @@
 # frozen_string_literal: true
+
+# Runs a Rack application (SPEC of Rack 2.2 and 3) for the requests of one slot. `boot` calls `serve` in each
+# thread. For each request: env from `wire`, the application's call, then `response` sends one of: a whole
+# response in one frame (arrays, and bodies whose first chunk is all that they declared), a stream of
+# chunks, a file descriptor, or a stream that the body writes itself.
+#
+# What must stay true: `close` of a body is called exactly once whatever happens; after an error the
+# next request finds this thread in order.
+module PenstockWorker
+  # The application does something that Rack does not allow.
+  class RuleBroken < StandardError; end
+
+  # One thread's application runner.
+  class RackApp
+    def initialize(slot, app, base, rack_major)
+      @slot = slot
+      @app = app
+      @base = base
+      @rack_major = rack_major
+    end
+
+    # Answers requests until the server closes the slot.
+    def serve
+      while (request = @slot.receive)
+        started = Wire.micros
+        env, body = request
+        input = Input.open(@slot, body)
+        env.update(@base)
+        env["rack.input"] = input
+        env["rack.response_finished"] = [] if @rack_major >= 3
+        answer(env, Response.new(@slot, started, input, @rack_major))
+        input.close unless body
+      end
+    rescue Wire::Disconnected
+      nil
+    end
+
+    private
+
+    def answer(env, response)
+      error = nil
+      begin
+        response.send(*checked(@app.call(env)))
+      rescue Wire::Disconnected, Wire::Error
+        raise
+      # SystemExit too: it ends the request, the server ends processes.
+      rescue Exception => error # rubocop:disable Lint/RescueException
+        report(error, env)
+        response.fail(error)
+      end
+    ensure
+      response.close { |failure| report(failure, env) }
+      finished(env, response, error) if @rack_major >= 3
+    end
+
+    def checked(result)
+      return result if result.is_a?(Array) && result.size == 3
+
+      raise RuleBroken, "the application returned #{result.class}, not an array of three"
+    end
+
+    def finished(env, response, error)
+      callbacks = env["rack.response_finished"]
+      return if callbacks.nil? || callbacks.empty?
+
+      callbacks.reverse_each do |callback|
+        callback.call(env, response.status, response.headers, error)
+      rescue Exception => failure # rubocop:disable Lint/RescueException
+        report(failure, env)
+      end
+    end
+
+    # Writes one head line and the backtrace, in one piece, to standard error.
+    def report(error, env)
+      path = "#{env["SCRIPT_NAME"]}#{env["PATH_INFO"]}".b.inspect[1..-2]
+      text = error.full_message(highlight: false, order: :top)
+      $stderr.write("error in #{env["REQUEST_METHOD"]} #{path}\n#{text.chomp}\n")
+    end
+  end
+end

@@ -1,1 +1,21 @@
 # frozen_string_literal: true
+
+# Loads the worker out of a bundle and runs it: `ruby -e STUB -- BUNDLE_FD OPTIONS`. The bundle is a
+# memory file with all scripts (see `embed.rs`), read with `pread` because several workers may share
+# it. Only the core of Ruby is used here: nothing may be loaded before Bundler has had its say.
+
+io = IO.for_fd(Integer(ARGV.shift))
+bundle = String.new
+begin
+  loop { bundle << io.pread(1 << 20, bundle.bytesize) }
+rescue EOFError
+  io.close
+end
+until bundle.empty?
+  file, source = Array.new(2) do
+    size = bundle.slice!(0, 4).unpack1("V")
+    bundle.slice!(0, size).force_encoding(Encoding::UTF_8)
+  end
+  RubyVM::InstructionSequence.compile(source, "penstock_worker/#{file}").eval
+end
+exit PenstockWorker.main(ARGV)

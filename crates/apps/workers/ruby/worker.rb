@@ -1,1 +1,20 @@
 # frozen_string_literal: true
+
+# Entry of the Ruby worker by hand: `ruby worker.rb --control-fd 3 --slot-fds 4 --entry config.ru`.
+# In a bundle this file comes last, the others are there already, and the stub calls `main`.
+#
+# `boot` loads the application, `rack_app` runs requests, `response` and `stream` send what comes
+# of them, `rack_env` completes environments, `wire` speaks the frames described in `crates/wire/PROTOCOL.md`, `input` takes request bodies. Standard
+# library only, Ruby 2.7 or newer, Rack 2 or 3; nothing of it is installed beside the application.
+
+unless defined?(PenstockWorker)
+  require_relative "wire"
+  require_relative "input"
+  require_relative "rack_env"
+  require_relative "stream"
+  require_relative "response"
+  require_relative "rack_app"
+  require_relative "boot"
+end
+
+exit PenstockWorker.main(ARGV) if $PROGRAM_NAME == __FILE__

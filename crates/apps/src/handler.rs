@@ -1,0 +1,169 @@
+//! An application as a handler: body in, environment built, a turn in the queue, the answer.
+//!
+//! First the whole body is read (a worker never waits for a client), then the job joins the
+//! application's queue. [`Call`] waits for the answer; while the job is still in line it also has a
+//! deadline (`queue.timeout`) and gives up when the client leaves. Once a slot has it, the response
+//! clock is the slot driver's.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Response,
+    Timing,
+};
+use penstock_http::Method;
+use penstock_queue::Ticket;
+use penstock_runtime::{LazyDeadline, clock, loops};
+use penstock_wire::{RequestBody as FrameBody, encode_request};
+use tokio::sync::oneshot;
+
+use crate::app::{App, AppShared};
+use crate::collect::{Collected, collect};
+use crate::dispatch::{Job, Placed};
+use crate::environ;
+
+impl Handler for App {
+    fn handle(&self, mut request: Request) -> Handling<'_> {
+        if let Some(fault) = self.shared.refusal() {
+            return Handling::Now(Err(fault));
+        }
+        let shared = &self.shared;
+        if matches!(request.body, RequestBody::Empty) {
+            return match submit(shared, &request, Collected::Empty) {
+                Ok(call) => Handling::Later(Box::pin(call)),
+                Err(fault) => Handling::Now(Err(fault)),
+            };
+        }
+        Handling::Later(Box::pin(async move {
+            let body = std::mem::replace(&mut request.body, RequestBody::Empty);
+            let body = collect(body, &shared.limits.load(), &shared.pool).await?;
+            submit(shared, &request, body)?.await
+        }))
+    }
+}
+
+/// Encodes the request and puts it in line.
+fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result<Call, Fault> {
+    let now = clock::now();
+    let since = now.saturating_duration_since(request.arrived);
+    let arrived = clock::wall().saturating_sub(since);
+    let mut frame = Vec::with_capacity(1024);
+    let content = match &body {
+        Collected::Empty => FrameBody::Inline(b""),
+        Collected::Memory(bytes) => FrameBody::Inline(bytes),
+        Collected::File { .. } => FrameBody::File,
+    };
+    encode_request(&mut frame, shared.dialect, content, |encoder| {
+        environ::encode(encoder, request, body.length(), arrived);
+    })
+    .map_err(|error| Fault::new(FaultKind::House, format!("environment: {error}")))?;
+    let body_file = match body {
+        Collected::File { file, .. } => Some(file),
+        Collected::Empty | Collected::Memory(_) => None,
+    };
+    let (reply, answer) = oneshot::channel();
+    let is_head = request.head.method() == Method::Head;
+    let job = Job { frame, body_file, is_head, reply };
+    shared.metrics.requests.increment();
+    let mut call = Call {
+        shared: Arc::clone(shared),
+        answer,
+        client: Arc::clone(&request.client),
+        waiting: None,
+    };
+    match shared.dispatch.submit(now, job, loops::current_index()) {
+        Placed::Started => {}
+        Placed::Waiting { ticket, position } => {
+            let deadline = LazyDeadline::new(now + shared.queue_timeout());
+            call.waiting = Some(Waiting { ticket, position, since: now, deadline });
+        }
+        Placed::Full { len } => {
+            shared.metrics.queue_full.increment();
+            let cause = format!("the queue is full: queue.max = {len} requests wait");
+            return Err(Fault::new(FaultKind::QueueFull, cause).timed(call.timing(0, now)));
+        }
+    }
+    Ok(call)
+}
+
+/// A submitted request. Dropping it takes the job out of the line, if it is still there.
+#[derive(Debug)]
+struct Call {
+    shared: Arc<AppShared>,
+    answer: oneshot::Receiver<Result<Response, Fault>>,
+    client: Arc<ClientState>,
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    position: usize,
+    since: Instant,
+    deadline: LazyDeadline,
+}
+
+impl Call {
+    fn timing(&self, position: usize, since: Instant) -> Timing {
+        Timing {
+            queue: clock::now().saturating_duration_since(since),
+            queue_position: u32::try_from(position).unwrap_or(u32::MAX),
+            handler: Some(Arc::clone(&self.shared.name)),
+            ..Timing::default()
+        }
+    }
+
+    /// Gives up waiting, for one of two reasons; `None` when the job has been started meanwhile.
+    fn poll_give_up(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
+        let is_gone = self.client.is_gone();
+        let waiting = self.waiting.as_mut()?;
+        if !is_gone && waiting.deadline.poll(cx).is_pending() {
+            return None;
+        }
+        let waiting = self.waiting.take()?;
+        if !self.shared.dispatch.cancel(waiting.ticket) {
+            return None;
+        }
+        let timing = self.timing(waiting.position, waiting.since);
+        let fault = if is_gone {
+            self.shared.metrics.queue_abandoned.increment();
+            Fault::new(FaultKind::ClientGone, "left while waiting for a worker")
+        } else {
+            self.shared.metrics.queue_timeout.increment();
+            let limit = self.shared.queue_timeout();
+            Fault::new(FaultKind::QueueTimeout, format!("no free worker within {limit:?}"))
+        };
+        self.shared.metrics.queue_time.record(timing.queue);
+        Some(fault.timed(timing))
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Reply, Fault>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
+            self.waiting = None;
+            return Poll::Ready(match answer {
+                Ok(answer) => answer.map(Reply::Response),
+                Err(_) => Err(Fault::new(FaultKind::Unavailable, "the application stopped")),
+            });
+        }
+        match self.poll_give_up(cx) {
+            Some(fault) => Poll::Ready(Err(fault)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            self.shared.dispatch.cancel(waiting.ticket);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Which interpreter runs an application: its own.
+//!
+//! Looked up at every start, so that a virtual environment made later is found. Python: the
+//! configured one, `.venv` or `venv` in the folder, `VIRTUAL_ENV`, `python3`. Ruby: the configured
+//! one, `ruby`. Bundler is the worker script's part.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use penstock_config::{App, AppKind};
+
+/// Finds the interpreter.
+///
+/// # Errors
+/// A sentence that says what was looked for and where.
+pub fn find(app: &App) -> Result<PathBuf, String> {
+    if let Some(chosen) = &app.interpreter {
+        return in_path(chosen)
+            .ok_or_else(|| format!("interpreter `{}` not found", chosen.display()));
+    }
+    let name = match app.kind {
+        AppKind::Wsgi => "python3",
+        AppKind::Rack => "ruby",
+    };
+    let environments = environments(app);
+    let own = environments.iter().map(|dir| dir.join("bin/python")).find(|path| path.exists());
+    own.or_else(|| in_path(Path::new(name))).ok_or_else(|| {
+        let looked: Vec<String> =
+            environments.iter().map(|dir| dir.display().to_string()).collect();
+        let places = if looked.is_empty() { String::new() } else { format!(" in {} or", looked.join(", ")) };
+        format!("no `{name}` found{places} in PATH")
+    })
+}
+
+fn environments(app: &App) -> Vec<PathBuf> {
+    if app.kind != AppKind::Wsgi {
+        return Vec::new();
+    }
+    let mut dirs = vec![app.dir.join(".venv"), app.dir.join("venv")];
+    dirs.extend(std::env::var_os("VIRTUAL_ENV").map(PathBuf::from));
+    dirs
+}
+
+/// A path as it is, a bare name looked up in `PATH`.
+fn in_path(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.exists().then(|| program.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+}

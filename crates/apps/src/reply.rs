@@ -1,0 +1,114 @@
+//! From the head that a worker sends to the head that a client gets.
+//!
+//! Called by `slot`. Framing and connection fields are the front end's: an application's
+//! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
+//! (PEP 3333: applications must not send hop-by-hop fields; old ones do).
+
+use penstock_exchange::{Body, Fault, FaultKind, Response, Timing};
+use penstock_http::{FieldBlock, Status};
+use penstock_wire::HeadParts;
+
+/// Fields of the application that are not passed on.
+const NOT_PASSED: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-accel-buffering",
+    "content-length",
+];
+
+/// A response whose body is still to be decided.
+#[derive(Debug)]
+pub(crate) struct ReplyHead {
+    pub(crate) response: Response,
+    /// The application's `Content-Length`.
+    pub(crate) declared: Option<u64>,
+    /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
+    pub(crate) is_unbuffered: bool,
+    /// Whether the client gets a body at all.
+    pub(crate) wants_body: bool,
+}
+
+/// Makes the client's head.
+///
+/// # Errors
+/// A `Content-Length` that is not one number.
+pub(crate) fn head(
+    parts: &HeadParts<'_>,
+    is_head: bool,
+    timing: Timing,
+) -> Result<ReplyHead, Fault> {
+    let Some(status) = Status::new(parts.status) else {
+        return Err(broken(format!("status {}", parts.status), timing));
+    };
+    let mut fields = FieldBlock::with_capacity(256);
+    let mut declared = None;
+    let mut is_unbuffered = false;
+    for (name, value) in parts.fields() {
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        if !NOT_PASSED.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            is_unbuffered |= name.eq_ignore_ascii_case("content-type")
+                && value.get(..17).is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
+            if let Err(error) = fields.push(name, value) {
+                return Err(broken(format!("response field `{name}`: {error}"), timing));
+            }
+        } else if name.eq_ignore_ascii_case("content-length") {
+            let length = parse_length(value);
+            if length.is_none() || declared.is_some_and(|earlier| Some(earlier) != length) {
+                let text = String::from_utf8_lossy(value).into_owned();
+                return Err(broken(format!("response Content-Length `{text}`"), timing));
+            }
+            declared = length;
+        } else if name.eq_ignore_ascii_case("x-accel-buffering") {
+            is_unbuffered |= value.eq_ignore_ascii_case(b"no");
+        }
+    }
+    let mut response = Response::new(status, Body::Empty);
+    response.fields = fields;
+    response.timing = timing;
+    let wants_body = !is_head && !status.forbids_body();
+    Ok(ReplyHead { response, declared, is_unbuffered, wants_body })
+}
+
+/// A response whose whole body came with its head.
+///
+/// # Errors
+/// When the application declared another length.
+pub(crate) fn with_whole_body(head: ReplyHead, body: &[u8]) -> Result<Response, Fault> {
+    check_declared(&head, Some(body.len() as u64))?;
+    let mut response = head.response;
+    if !body.is_empty() {
+        response.body = Body::Bytes(bytes::Bytes::copy_from_slice(body));
+    }
+    Ok(response)
+}
+
+/// Compares what the application declared with what it is going to send.
+///
+/// # Errors
+/// When they differ: the client gets a 502 rather than a cut or an overlong body.
+pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<(), Fault> {
+    match (head.declared, actual) {
+        (Some(declared), Some(actual)) if declared != actual => {
+            let cause = format!("response body of {actual} bytes, Content-Length {declared}");
+            Err(broken(cause, head.response.timing.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// RFC 9110 §8.6: 1*DIGIT, and nothing else.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+fn broken(cause: String, timing: Timing) -> Fault {
+    Fault::new(FaultKind::AppBroken, cause).timed(timing)
+}

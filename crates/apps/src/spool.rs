@@ -1,0 +1,329 @@
+//! Between a worker that produces a response and a client that takes it at its own pace.
+//!
+//! The slot driver pushes, edge pulls. The worker is relieved as fast as it produces: pieces wait in
+//! memory up to `limits.response_memory`, beyond that in a nameless file up to
+//! `limits.response_spool`, and only then does the worker wait. A response that asks not to be
+//! buffered (`X-Accel-Buffering: no`, `text/event-stream`) never touches the file. What must stay
+//! true: bytes come out in the order they went in, and an end that is a failure is seen as one.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use penstock_exchange::{BodyStream, Fault};
+use penstock_runtime::blocking::{Pool, PoolError};
+use penstock_sys::file;
+
+use crate::collect::stored;
+
+/// Bytes read from the file at a time.
+const READ_BYTES: usize = 128 * 1024;
+
+/// How much may wait, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct SpoolLimits {
+    pub(crate) memory: usize,
+    /// 0: never to a file.
+    pub(crate) file: u64,
+    pub(crate) dir: PathBuf,
+    pub(crate) pool: Pool,
+}
+
+/// The worker's side.
+#[derive(Debug)]
+pub(crate) struct SpoolWriter {
+    shared: Arc<Shared>,
+    limits: SpoolLimits,
+    /// Pushed and neither in memory nor in the file yet.
+    overflow: Vec<u8>,
+}
+
+/// The client's side.
+pub(crate) struct SpoolReader {
+    shared: Arc<Shared>,
+    pool: Pool,
+    length: Option<u64>,
+    reading: Option<ReadWork>,
+}
+
+type ReadWork =
+    Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, PoolError>> + Send>>;
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Both sides' view; held for a move of pieces only.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    memory: VecDeque<Bytes>,
+    memory_bytes: usize,
+    file: Option<Arc<File>>,
+    read_at: u64,
+    write_at: u64,
+    end: Option<Result<(), Fault>>,
+    is_reader_gone: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// A pair of ends; `length` is the declared one.
+pub(crate) fn spool(limits: SpoolLimits, length: Option<u64>) -> (SpoolWriter, SpoolReader) {
+    let shared = Arc::new(Shared::default());
+    let reader = SpoolReader {
+        shared: Arc::clone(&shared),
+        pool: limits.pool.clone(),
+        length,
+        reading: None,
+    };
+    (SpoolWriter { shared, limits, overflow: Vec::new() }, reader)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn in_file(&self) -> u64 {
+        self.write_at - self.read_at
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl SpoolWriter {
+    /// Adds a piece. Call [`SpoolWriter::settle`] before receiving more from the worker.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if state.is_reader_gone {
+            return;
+        }
+        let room = state.memory_bytes + bytes.len() <= self.limits.memory.max(bytes.len());
+        if room && self.overflow.is_empty() && state.in_file() == 0 {
+            state.memory_bytes += bytes.len();
+            state.memory.push_back(Bytes::copy_from_slice(bytes));
+            let reader = state.reader.take();
+            drop(state);
+            wake(reader);
+        } else {
+            drop(state);
+            self.overflow.extend_from_slice(bytes);
+        }
+    }
+
+    /// Whether the client is gone and nobody will take what is pushed; else the task is polled when
+    /// that happens.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.shared.lock();
+        if !state.is_reader_gone {
+            state.writer = Some(cx.waker().clone());
+        }
+        state.is_reader_gone
+    }
+
+    /// Whether [`SpoolWriter::settle`] has something to do.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.overflow.is_empty()
+    }
+
+    /// Brings what did not fit into memory to the file, or waits until the client took enough.
+    ///
+    /// # Errors
+    /// When the file cannot be used: the response must be cut.
+    pub(crate) async fn settle(&mut self) -> Result<(), Fault> {
+        while !self.overflow.is_empty() {
+            let room = std::future::poll_fn(|cx| self.poll_room(cx)).await;
+            match room {
+                Room::Gone => self.overflow.clear(),
+                Room::Memory => {
+                    let piece = std::mem::take(&mut self.overflow);
+                    self.push(&piece);
+                }
+                Room::File => self.write_file().await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Room> {
+        let mut state = self.shared.lock();
+        if state.is_reader_gone {
+            return Poll::Ready(Room::Gone);
+        }
+        if state.in_file() == 0 && state.memory.is_empty() {
+            return Poll::Ready(Room::Memory);
+        }
+        if state.write_at + self.overflow.len() as u64 <= self.limits.file {
+            return Poll::Ready(Room::File);
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    async fn write_file(&mut self) -> Result<(), Fault> {
+        let (file, at) = {
+            let state = self.shared.lock();
+            (state.file.clone(), state.write_at)
+        };
+        let file = match file {
+            Some(file) => file,
+            None => {
+                let dir = self.limits.dir.clone();
+                let made = self.limits.pool.run(move || file::nameless(&dir)).await;
+                Arc::new(stored(made)?)
+            }
+        };
+        let (shared, bytes) = (Arc::clone(&file), std::mem::take(&mut self.overflow));
+        let written = self
+            .limits
+            .pool
+            .run(move || {
+                use std::os::unix::fs::FileExt;
+                shared.write_all_at(&bytes, at).map(|()| bytes.len() as u64)
+            })
+            .await;
+        let written = stored(written)?;
+        let mut state = self.shared.lock();
+        state.file = Some(file);
+        state.write_at += written;
+        let reader = state.reader.take();
+        drop(state);
+        wake(reader);
+        Ok(())
+    }
+
+    /// Ends the response, whole or cut.
+    pub(crate) fn finish(self, end: Result<(), Fault>) {
+        self.set_end(end);
+    }
+
+    fn set_end(&self, end: Result<(), Fault>) {
+        let mut state = self.shared.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+        }
+        let reader = state.reader.take();
+        drop(state);
+        wake(reader);
+    }
+}
+
+impl Drop for SpoolWriter {
+    fn drop(&mut self) {
+        use penstock_exchange::FaultKind;
+        // A driver that ends without a word must not look like the end of the body.
+        self.set_end(Err(Fault::new(FaultKind::WorkerDied, "the worker ended mid-response")));
+    }
+}
+
+enum Room {
+    Gone,
+    Memory,
+    File,
+}
+
+impl BodyStream for SpoolReader {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        loop {
+            if let Some(work) = &mut self.reading {
+                let Poll::Ready(read) = work.as_mut().poll(cx) else { return Poll::Pending };
+                self.reading = None;
+                match stored(read) {
+                    Ok(bytes) => return Poll::Ready(Some(Ok(self.took_from_file(bytes)))),
+                    Err(fault) => return Poll::Ready(Some(Err(fault))),
+                }
+            }
+            let mut state = self.shared.lock();
+            if let Some(bytes) = state.memory.pop_front() {
+                state.memory_bytes -= bytes.len();
+                let writer = state.writer.take();
+                drop(state);
+                wake(writer);
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            if state.in_file() > 0
+                && let Some(file) = state.file.clone()
+            {
+                let (at, left) = (state.read_at, state.in_file());
+                drop(state);
+                if let Some(bytes) = self.read_file(file, at, left) {
+                    return Poll::Ready(Some(Ok(self.took_from_file(bytes))));
+                }
+                continue;
+            }
+            if let Some(end) = state.end.take() {
+                state.end = Some(Ok(()));
+                return Poll::Ready(end.err().map(Err));
+            }
+            state.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+}
+
+impl SpoolReader {
+    /// Reads what is in the page cache at once, else leaves work for the pool.
+    fn read_file(&mut self, from: Arc<File>, at: u64, left: u64) -> Option<Vec<u8>> {
+        let want = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
+        let mut bytes = vec![0; want];
+        if let Ok(read @ 1..) = file::read_at_if_cached(&from, &mut bytes, at) {
+            bytes.truncate(read);
+            return Some(bytes);
+        }
+        let pool = self.pool.clone();
+        self.reading = Some(Box::pin(async move {
+            pool.run(move || {
+                use std::os::unix::fs::FileExt;
+                from.read_exact_at(&mut bytes, at).map(|()| bytes)
+            })
+            .await
+        }));
+        None
+    }
+
+    fn took_from_file(&mut self, bytes: Vec<u8>) -> Bytes {
+        let mut state = self.shared.lock();
+        state.read_at += bytes.len() as u64;
+        if state.read_at == state.write_at {
+            // Read to its end: the next overflow starts the file anew.
+            state.read_at = 0;
+            state.write_at = 0;
+        }
+        let writer = state.writer.take();
+        drop(state);
+        wake(writer);
+        bytes.into()
+    }
+}
+
+impl Drop for SpoolReader {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_reader_gone = true;
+        state.memory.clear();
+        let writer = state.writer.take();
+        drop(state);
+        wake(writer);
+    }
+}
+
+#[cfg(test)]
+mod tests {}

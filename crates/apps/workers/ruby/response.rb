@@ -1,0 +1,209 @@
+# frozen_string_literal: true
+
+# One Rack response: checks what the application returned and chooses how it leaves. `rack_app` calls
+# `send`, `fail` when anything raises, and `close` in any case; `stream` writes through it.
+#
+# What must stay true: nothing is sent twice, nothing after the end; a head that could split a
+# response is refused here, where the application's mistake can still be named.
+module PenstockWorker
+  # One response: what the application returned, and how much of it was sent.
+  class Response
+    attr_reader :status, :headers
+
+    def initialize(slot, started, input, rack_major)
+      @slot = slot
+      @started = started
+      @input = input
+      @rack_major = rack_major
+      @sent = @over = false
+    end
+
+    # Sends what the application returned.
+    def send(status, headers, body)
+      @body = body
+      @status = status
+      @headers = headers
+      build_head
+      if body.instance_of?(Array)
+        send_array(body)
+      elsif body.respond_to?(:to_path) && send_file(body.to_path)
+        nil
+      elsif body.respond_to?(:to_ary)
+        send_array(to_array(body))
+      elsif body.respond_to?(:each)
+        send_each(body)
+      elsif body.respond_to?(:call)
+        send_call(body)
+      else
+        raise RuleBroken, "a body of #{body.class} responds to neither each nor call"
+      end
+    end
+
+    # Ends the response after an exception.
+    def fail(error)
+      return if @over
+
+      @over = true
+      reason = "application raised #{error.class.name}"
+      if @sent
+        @slot.send_reason(Wire::ABORT, 0, reason)
+      elsif error.is_a?(RuleBroken)
+        @slot.send_reason(Wire::FAILED, Wire::FLAG_PROTOCOL, error.message)
+      else
+        @slot.send_reason(Wire::FAILED, 0, reason)
+      end
+    end
+
+    # Closes the body; yields what that raises.
+    def close
+      @over = true
+      return if @body.instance_of?(Array) || @closed || !@body.respond_to?(:close)
+
+      @closed = true
+      @body.close
+    rescue Exception => error # rubocop:disable Lint/RescueException
+      yield error
+    end
+
+    # Sends one chunk of a body of unknown length, the head before the first.
+    def send_chunk(chunk)
+      if @sent
+        @slot.send_body(chunk)
+      elsif chunk.bytesize <= Wire::BODY_FRAME_MAX
+        @sent = true
+        @slot.send_head(@count, @head, @started, chunk)
+      else
+        @sent = true
+        @slot.send_head(@count, @head, @started, "")
+        @slot.send_body(chunk)
+      end
+    end
+
+    # Ends a streamed response.
+    def finish
+      return if @over
+
+      @over = true
+      @slot.send_end
+    end
+
+    # Whether the client has gone; then the response is ended too.
+    def cancelled?
+      return true if @over
+      return false unless @slot.cancelled?
+
+      @over = true
+      @slot.send_reason(Wire::ABORT, 0, "cancelled")
+      true
+    end
+
+    private
+
+    def build_head
+      status = Integer(@status, exception: false)
+      raise RuleBroken, "status #{@status.inspect}" unless status&.between?(200, 599)
+
+      strings = [status.to_s]
+      @headers.each do |name, value|
+        if value.instance_of?(String) && !value.include?("\n")
+          strings << name << value unless name.start_with?("rack.")
+        else
+          add_lines(strings, name, value)
+        end
+      end
+      @count = strings.size
+      @head = Wire.join_head(strings)
+    rescue ArgumentError, NoMethodError, TypeError => error
+      raise RuleBroken, "bad headers: #{error.message}"
+    end
+
+    # Several values of one name: an array in Rack 3, lines of one string in Rack 2.
+    def add_lines(strings, name, value)
+      return if name.start_with?("rack.")
+
+      lines = value.is_a?(Array) ? value : value.to_s.split("\n")
+      lines = [""] if lines.empty? && !value.is_a?(Array)
+      lines.each { |line| strings << name << line.to_s }
+    end
+
+    def to_array(body)
+      # In Rack 3 `to_ary` closes the body itself.
+      @closed = @rack_major >= 3
+      body.to_ary
+    end
+
+    def send_array(parts)
+      whole = parts.size == 1 ? checked(parts[0]) : join(parts)
+      if whole && whole.bytesize <= Wire::WHOLE_MAX
+        send_whole(whole)
+      else
+        send_each(parts)
+      end
+    end
+
+    def join(parts)
+      return if parts.sum { |part| checked(part).bytesize } > Wire::JOIN_MAX
+
+      parts.each_with_object(String.new) { |part, whole| whole << part.b }
+    end
+
+    def send_whole(body)
+      @sent = @over = true
+      @slot.send_whole(@count, @head, @started, body)
+    end
+
+    def send_each(body)
+      declared = declared_length
+      body.each do |chunk|
+        next if checked(chunk).empty?
+
+        raise RuleBroken, "more body than Content-Length" if @over
+        # Whole already, as most responses are. The rest is only run.
+        next send_whole(chunk) if !@sent && declared == chunk.bytesize && declared <= Wire::WHOLE_MAX
+        return nil if @sent && cancelled?
+
+        send_chunk(chunk)
+      end
+      return if @over
+
+      @sent ? finish : send_whole("")
+    end
+
+    def send_call(body)
+      send_chunk("")
+      body.call(Stream.new(self, @input))
+      finish
+    rescue ClientGone
+      nil
+    end
+
+    # Passes the descriptor if the path is a regular file that can be read.
+    def send_file(path)
+      file = File.open(path, "rb")
+      return false unless file.stat.file?
+
+      @sent = @over = true
+      @slot.send_file(@count, @head, @started, file, 0, declared_length || Wire::TO_THE_END)
+      true
+    rescue SystemCallError
+      false
+    ensure
+      file&.close
+    end
+
+    def declared_length
+      @headers.each do |name, value|
+        next unless name.casecmp?("content-length")
+
+        return value.to_s.match?(/\A[0-9]+\z/) ? value.to_s.to_i : nil
+      end
+      nil
+    end
+
+    def checked(chunk)
+      return chunk if chunk.is_a?(String)
+
+      raise RuleBroken, "the body holds #{chunk.class}, not String"
+    end
+  end
+end

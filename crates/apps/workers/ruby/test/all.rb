@@ -1,0 +1,7 @@
+# frozen_string_literal: true
+
+# Runs every test of the Ruby worker: `ruby crates/apps/workers/ruby/test/all.rb`. With RACK3_HOME naming a
+# folder made by `gem install --install-dir FOLDER rack`, the Rack tests run against that version too.
+
+require "minitest/autorun"
+Dir["#{__dir__}/*_test.rb"].sort.each { |file| require file }

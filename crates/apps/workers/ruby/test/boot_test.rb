@@ -1,0 +1,149 @@
+# frozen_string_literal: true
+
+# Starts real workers: how they load applications, say so, and end.
+
+require "minitest/autorun"
+require_relative "harness"
+
+class BootTest < Minitest::Test
+  Wire = PenstockWorker::Wire
+
+  HELLO = <<~'RUBY'
+    run ->(env) { [200, {}, [[Thread.current == Thread.main, Dir.pwd, env["rack.multithread"]].inspect]] }
+  RUBY
+
+  BLOCKING = <<~'RUBY'
+    arrived = Queue.new
+    gate = Queue.new
+    run lambda { |_env|
+      arrived << true
+      gate << true << true if arrived.size == 2
+      gate.pop
+      [200, {}, ["together"]]
+    }
+  RUBY
+
+  def start(source, **options)
+    worker = Harness::Worker.new(source, **options)
+    yield worker
+  ensure
+    worker&.stop
+  end
+
+  def test_the_application_runs_in_its_folder_on_the_main_thread
+    start(HELLO) do |worker|
+      body = worker.ready.ask(Harness.request).body
+      assert_includes body, "[true, #{File.realpath(worker.dir).inspect}"
+    end
+  end
+
+  def test_ready_describes_the_process
+    start(HELLO) do |worker|
+      described = worker.ready.description
+      assert_equal worker.pid, described["pid"]
+      assert_equal "CRuby #{RUBY_VERSION}", described["interpreter"]
+      assert_match(/\Arack \d/, described["interface"])
+    end
+  end
+
+  def test_a_failed_boot_shows_the_applications_error
+    {
+      "require 'missing_library'\n" => "cannot load such file -- missing_library",
+      "run ->(env) {\n" => "syntax error",
+      "1 / 0\n" => "config.ru:1:in `/': divided by 0 (ZeroDivisionError)",
+      "exit 4\n" => "SystemExit",
+      "x = 1\n" => "missing run"
+    }.each do |source, error|
+      start(source) do |worker|
+        frame = worker.control.frame
+        text = frame.payload.force_encoding(Encoding::UTF_8)
+        assert_equal Wire::BOOT_FAILED, frame.kind
+        assert_includes text, error
+        refute_includes text, "boot.rb"
+        assert_equal 1, worker.wait.exitstatus
+      end
+    end
+  end
+
+  def test_a_gemfile_decides_and_its_absence_of_rack_is_said
+    start(HELLO, files: { "Gemfile" => "" }, env: {}) do |worker|
+      frame = worker.control.frame
+      assert_equal Wire::BOOT_FAILED, frame.kind
+      assert_includes frame.payload, "rack is not installed for"
+    end
+  end
+
+  def test_a_closed_slot_ends_the_process_in_order
+    [1, 3].each do |slots|
+      start("at_exit { $stderr.puts 'bye' }\n#{HELLO}", slots: slots) do |worker|
+        worker.ready
+        worker.slots.each { |slot| slot.socket.close_write }
+        assert_equal 0, worker.wait.exitstatus
+        assert_equal "bye\n", worker.log
+      end
+    end
+  end
+
+  def test_a_closed_control_socket_ends_a_process_that_is_busy
+    start(BLOCKING, slots: 2) do |worker|
+      worker.ready.slots[0].send(Harness.request)
+      worker.control.socket.close
+      assert_equal 0, worker.wait.exitstatus
+    end
+  end
+
+  def test_threads_serve_their_slots_side_by_side
+    start(BLOCKING, slots: 2) do |worker|
+      worker.ready.slots.each { |slot| slot.send(Harness.request) }
+      assert_equal %w[together together], worker.slots.map { |slot| slot.reply.body }
+    end
+  end
+
+  def test_signals_are_the_servers_business
+    start(HELLO) do |worker|
+      worker.ready
+      Process.kill("INT", worker.pid)
+      assert_equal "200", worker.ask(Harness.request).status
+      Process.kill("TERM", worker.pid)
+      assert_equal Signal.list["TERM"], worker.wait.termsig
+    end
+  end
+
+  def test_nonsense_on_a_slot_ends_the_process
+    [1, 2].each do |slots|
+      start(HELLO, slots: slots) do |worker|
+        worker.ready.slots[0].socket.write("GET / HTTP/1.1\r\n\r\n")
+        assert_equal 1, worker.wait.exitstatus
+      end
+    end
+  end
+
+  def test_children_of_the_application_inherit_no_socket
+    source = <<~'RUBY'
+      READER, WRITER = IO.pipe
+      child = spawn("cat", in: READER, close_others: false)
+      at_exit { Process.kill("KILL", child) }
+      run ->(_env) { [200, {}, [child.to_s]] }
+    RUBY
+    start(source) do |worker|
+      pid = worker.ready.ask(Harness.request).body
+      links = Dir["/proc/#{pid}/fd/*"].map { |link| File.readlink(link) }
+      refute_empty links
+      assert_empty links.grep(/\Asocket:/)
+    end
+  end
+
+  def test_the_stub_runs_the_scripts_from_a_bundle
+    names = File.read("#{Harness::ROOT}/../../src/embed.rs")[/"ruby\/",(.*?)\)/m, 1].scan(/"([^"]+)"/).flatten
+    file = Tempfile.new("bundle")
+    names.each do |name|
+      [name, File.binread("#{Harness::ROOT}/#{name}")].each { |part| file.write([part.bytesize].pack("V"), part) }
+    end
+    file.flush
+    command = [RbConfig.ruby, "-e", File.read("#{Harness::ROOT}/stub.rb"), "--", file.fileno.to_s]
+    start("run ->(env) { [5, {}, []] }", command: command, fds: [file.fileno]) do |worker|
+      assert_equal Wire::FLAG_PROTOCOL, worker.ready.ask(Harness.request).flags
+      assert_match(%r{^penstock_worker/response\.rb:\d+:in}, worker.log)
+    end
+  end
+end

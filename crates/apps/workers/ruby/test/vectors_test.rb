@@ -1,0 +1,140 @@
+# frozen_string_literal: true
+
+# Replays the examples in `crates/wire/vectors`, which the Rust and Python tests replay too.
+
+require "minitest/autorun"
+require_relative "harness"
+
+class VectorsTest < Minitest::Test
+  include Harness
+
+  def setup
+    @open = []
+  end
+
+  def teardown
+    @open.each { |socket| socket.close unless socket.closed? }
+  end
+
+  # The server's end of a socket, and a slot at the other.
+  def slot
+    ours, theirs = UNIXSocket.pair
+    @open << ours << theirs
+    [Harness::Peer.new(ours), PenstockWorker::Slot.new(theirs)]
+  end
+
+  def binary(text)
+    text.encode(Encoding::ISO_8859_1).b
+  end
+
+  def pairs(block)
+    JSON.parse(block["pairs"]).to_h { |key, value| [binary(key), value.is_a?(String) ? binary(value) : value] }
+  end
+
+  def bytes(hex)
+    [hex].pack("H*")
+  end
+
+  def test_environments_load
+    Harness.blocks("environ").each do |block|
+      loaded = Marshal.load(bytes(block["ruby"]))
+      assert_equal pairs(block), loaded, block["name"]
+      texts = loaded.to_a.flatten.grep(String)
+      assert(texts.all? { |text| text.encoding == Encoding::BINARY }, block["name"])
+      refute loaded.values.grep(String).any?(&:frozen?), block["name"]
+    end
+  end
+
+  def test_requests_are_received_wherever_they_are_cut
+    stray = Harness.cancel(7)
+    Harness.blocks("to_worker").reject { |block| block["seq"] }.each do |block|
+      frame = bytes(block["ruby"])
+      body = block["file"] == "true" ? nil : binary(JSON.parse(block["body"]))
+      (1...(frame.bytesize * 2)).each do |cut|
+        received = receive_in_two(stray + frame + frame, cut, stray.bytesize + frame.bytesize)
+        assert_equal [[pairs(block), body]] * 2, received, "#{block["name"]} cut at #{cut}"
+      end
+    end
+  end
+
+  def receive_in_two(data, cut, first_bytes)
+    peer, slot = self.slot
+    peer.socket.write(data.byteslice(0, cut))
+    received = cut >= first_bytes ? [slot.receive] : []
+    peer.socket.write(data.byteslice(cut..))
+    peer.socket.close_write
+    while (request = slot.receive)
+      received << request
+    end
+    [peer.socket, slot.instance_variable_get(:@socket)].each(&:close)
+    received
+  end
+
+  def test_cancels_are_seen_for_the_request_in_progress_only
+    Harness.blocks("to_worker").select { |block| block["seq"] }.each do |block|
+      peer, slot = self.slot
+      peer.socket.write(bytes(block["both"]))
+      slot.seq = 3
+      refute slot.cancelled?, block["name"]
+      slot.instance_variable_set(:@scanned, 0)
+      slot.seq = Integer(block["seq"])
+      assert slot.cancelled?, block["name"]
+    end
+  end
+
+  def test_nonsense_ends_the_process
+    Harness.blocks("to_worker_refused").each do |block|
+      peer, slot = self.slot
+      peer.socket.write(bytes(block["hex"]))
+      peer.socket.close_write
+      assert_raises(PenstockWorker::Wire::Error, TypeError, ArgumentError, block["name"]) { slot.receive }
+    end
+  end
+
+  def test_responses_are_written
+    Harness.blocks("from_worker").each do |block|
+      peer, slot = self.slot
+      send_as_told(slot, *JSON.parse(block["send"]))
+      expected = bytes(block["hex"])
+      data = peer.take(expected.bytesize)
+      data[8, 4] = "\0\0\0\0" if data.getbyte(0) == Wire::HEAD
+      assert_equal block["hex"], data.unpack1("H*"), block["name"]
+    end
+  end
+
+  # Does what a `send` line of the vectors says.
+  def send_as_told(slot, what, *rest)
+    return slot.send(:send_bytes, Wire.frame(Wire::FD_PLEASE, 0, "")) if what == "fd_please"
+    return slot.send_reason(Wire::FAILED, rest[1] ? Wire::FLAG_PROTOCOL : 0, rest[0]) if what == "failed"
+
+    strings = rest.shift.map { |text| binary(text) }
+    head = Wire.join_head(strings)
+    arguments = [strings.size, head, Wire.micros]
+    case what
+    when "whole" then slot.send_whole(*arguments, binary(rest[0]))
+    when "file"
+      File.open(__FILE__) { |file| slot.send_file(*arguments, file, rest[0], rest[1] || Wire::TO_THE_END) }
+    else
+      slot.send_head(*arguments, binary(rest[0]))
+      rest[1].each { |chunk| slot.send_body(binary(chunk)) }
+      what == "abort" ? slot.send_reason(Wire::ABORT, 0, rest[2]) : slot.send_end
+    end
+  end
+
+  def test_control_frames_are_written
+    Harness.blocks("control").each do |block|
+      payload = block["text"] ? JSON.parse(block["text"]) : [1].pack("V")
+      frame = Wire.frame(Integer(block["kind"]), 0, payload)
+      assert_equal block["hex"], frame.unpack1("H*"), block["name"]
+    end
+  end
+
+  def test_a_request_larger_than_the_buffer_is_followed_by_a_small_one
+    bodies = ["x", Random.bytes(300_000), "x"]
+    peer, slot = self.slot
+    peer.socket.setsockopt(:SOCKET, :SNDBUF, 1 << 20)
+    peer.send(bodies.sum("") { |body| Harness.request({}, body: body) })
+    received = Array.new(3) { slot.receive[1] }
+    assert_equal bodies.map(&:b), received
+  end
+end
