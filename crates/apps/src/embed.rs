@@ -90,6 +90,7 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "__init__.py",
     "__main__.py",
     "boot.py",
+    "file_wrapper.py",
     "input.py",
     "wire.py",
     "wsgi.py",
@@ -127,7 +128,10 @@ mod tests {
                 rest = tail;
             }
             assert!(rest.is_empty());
-            let listed: Vec<_> = modules(dialect).iter().flat_map(|(n, s)| [*n, *s]).collect();
+            let listed: Vec<_> = modules(dialect)
+                .iter()
+                .flat_map(|(n, s)| [*n, *s])
+                .collect();
             assert_eq!(parts, listed);
         }
     }
@@ -146,7 +150,8 @@ mod tests {
         };
         let argv = launch.argv();
         assert_eq!(argv[..2], ["/usr/bin/ruby", "-e"]);
-        let tail = "-- 9 --control-fd 3 --slot-fds 4,5 --app shop --dir /srv/shop --entry config.ru";
+        let tail =
+            "-- 9 --control-fd 3 --slot-fds 4,5 --app shop --dir /srv/shop --entry config.ru";
         assert_eq!(argv[3..].join(OsStr::new(" ")), tail);
     }
 }

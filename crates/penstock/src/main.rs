@@ -1,2 +1,19 @@
-//! The binary.
-fn main() {}
+//! The binary `penstock`: reads the command line, runs one verb, ends with its exit code.
+//!
+//! `cli` has a file a verb; `serve` goes on to `server` (start, reload, shutdown) and `wiring` (which
+//! handlers answer which route). Exit codes: 0 done or stopped, 1 failed at run time, 2 usage or
+//! configuration.
+
+mod cli;
+mod listeners;
+mod server;
+mod source;
+mod wiring;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::run(cli::Arguments::parse())
+}

@@ -1,1 +1,22 @@
-//! Placeholder until this crate's first module lands.
+//! What the server says of itself: live page, snapshot as JSON, metrics text, and the admin API.
+//!
+//! [`Admin`] is a handler like any other, put on the admin listener by `penstock`'s wiring, which
+//! also implements [`Source`]: this room asks it for a [`Snapshot`] or for a reload, and knows no
+//! other room. The way of a request: `guard` refuses what a foreign web page could have sent, `api`
+//! routes it, `events`, `exposition` and `page` make the answer. What must stay true: a look at the
+//! status costs little and is bounded, whoever looks and however often.
+
+mod api;
+mod events;
+mod exposition;
+mod guard;
+mod page;
+mod snapshot;
+mod source;
+
+pub use api::Admin;
+pub use snapshot::{
+    AppCounters, AppStatus, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times, Traffic,
+    Unit, Use, WorkerStatus,
+};
+pub use source::{BoxFuture, Source};

@@ -113,12 +113,13 @@ module PenstockWorker
   end
 
   def ours?(line)
-    line.start_with?("penstock_worker/", "#{__dir__}/", "-e:") || line.match?(%r{/(?:bundler|rack|rubygems)[-/]?[^:]*/(?:builder|setup|core_ext)})
+    line.start_with?("penstock_worker/", "#{__dir__}/", "-e:") ||
+      line.match?(%r{/(?:rack/builder\.rb|rubygems/core_ext/[a-z_]+\.rb)})
   end
 
   def description
-    %({"pid": #{Process.pid}, "interpreter": "#{RUBY_ENGINE == "ruby" ? "CRuby" : RUBY_ENGINE} #{RUBY_VERSION}", ) +
-      %("interface": "rack #{Rack.release}"})
+    engine = RUBY_ENGINE == "ruby" ? "CRuby" : RUBY_ENGINE
+    %({"pid": #{Process.pid}, "interpreter": "#{engine} #{RUBY_VERSION}", "interface": "rack #{Rack.release}"})
   end
 
   def parse(arguments)

@@ -3,9 +3,10 @@
 # Entry of the Ruby worker by hand: `ruby worker.rb --control-fd 3 --slot-fds 4 --entry config.ru`.
 # In a bundle this file comes last, the others are there already, and the stub calls `main`.
 #
-# `boot` loads the application, `rack_app` runs requests, `response` and `stream` send what comes
-# of them, `rack_env` completes environments, `wire` speaks the frames described in `crates/wire/PROTOCOL.md`, `input` takes request bodies. Standard
-# library only, Ruby 2.7 or newer, Rack 2 or 3; nothing of it is installed beside the application.
+# `boot` loads the application, `rack_app` runs requests, `response` and `stream` send what comes of
+# them, `rack_env` completes environments, `input` makes streams of request bodies, `wire` speaks the
+# frames described in `crates/wire/PROTOCOL.md`. Standard library only, Ruby 2.7 or newer, Rack 2 or
+# 3; nothing of it is installed beside the application.
 
 unless defined?(PenstockWorker)
   require_relative "wire"

@@ -1,4 +1,4 @@
-"""Runs a worker by hand: `python3 -m penstock_worker --control-fd 3 --slot-fds 4 --entry app:app`."""
+"""Runs a worker by hand: `python3 -m penstock_worker --control-fd 3 --slot-fds 4 --entry a:app`."""
 
 import sys
 

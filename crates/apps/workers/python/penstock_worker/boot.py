@@ -1,7 +1,7 @@
 """Starts a worker process: options, application, threads, and how it ends.
 
-`main` is called by the stub that the server puts on the command line, or by `__main__`. It says HELLO on
-the control socket, imports the application, says READY or sends the traceback, and serves.
+`main` is called by the stub that the server puts on the command line, or by `__main__`. It says
+HELLO on the control socket, imports the application, says READY or sends the traceback, and serves.
 
 What must stay true: when the server goes away, however it goes, this process ends; no child of the
 application inherits a socket of ours, or the server would wait for an end of file for ever.

@@ -1,8 +1,8 @@
 """`wsgi.input`: the request body, complete before the application sees it.
 
-`wsgi` calls `open_input` once a request. A body in memory becomes a `BytesIO` of its own; a larger one is
-an unlinked temporary file that the server passes as a descriptor. Both end by themselves, so that
-`read()` is always safe (`wsgi.input_terminated`).
+`wsgi` calls `open_input` once a request. A body in memory becomes a `BytesIO` of its own; a larger
+one is an unlinked temporary file that the server passes as a descriptor. Both end by themselves, so
+that `read()` is always safe (`wsgi.input_terminated`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Frames between the server and this worker: the mirror of `crates/wire`.
 
-`wsgi` owns one `Slot` per thread and calls `receive`, then exactly one of the ways to answer; `boot`
-speaks on the control socket with `send_control`. `PROTOCOL.md` is the contract, `crates/wire/vectors`
-its examples.
+`wsgi` owns one `Slot` per thread and calls `receive`, then exactly one of the ways to answer;
+`boot` speaks on the control socket with `send_control`. `PROTOCOL.md` is the contract,
+`crates/wire/vectors` its examples.
 
 What must stay true: responses leave in the order of the requests; a whole response leaves with one
 system call; nothing here trusts a length before it has compared it with its bound.
@@ -71,6 +71,9 @@ class Slot:
         "_start",
         "_view",
     )
+
+    _start: int
+    _end: int
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -214,7 +217,7 @@ class Slot:
             raise Disconnected from error
 
     def _fill(self) -> bool:
-        """Receives at least one byte more; makes room first when there is none for a whole frame."""
+        """Receives at least one byte more, after making room for the whole frame."""
         left = self._end - self._start
         self._scanned = 0
         if left == 0:
@@ -226,7 +229,7 @@ class Slot:
         if left >= 12:
             needed = 8 + _unpack_frame(self._buffer, self._start)[3]
         if self._start + needed > len(self._buffer):
-            rest = self._buffer[self._start : self._end]
+            rest = bytes(self._view[self._start : self._end])
             self._use_buffer(max(needed, BUFFER_BYTES), rest)
         return self._receive_more()
 

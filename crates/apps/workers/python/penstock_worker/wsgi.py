@@ -1,24 +1,23 @@
 """Runs a WSGI application (PEP 3333) for the requests of one slot.
 
-`boot` starts `serve` in each thread. For each request: environ from `wire`, the application's call, then
-one of three ways out: a whole response in one frame (lists, and iterables whose first chunk is all that
-they declared), a stream of chunks, or a file descriptor.
+`boot` starts `serve` in each thread. For each request: environ from `wire`, the application's call,
+then one of three ways out: a whole response in one frame (lists, and iterables whose first chunk is
+all that they declared), a stream of chunks, or a file descriptor.
 
-What must stay true: `close` of a result is called exactly once whatever happens; nothing of a response
-is sent before its first chunk exists; after an error the next request finds this thread in order.
+What must stay true: `close` of a result is called exactly once whatever happens; nothing is sent
+before the first chunk exists; after an error the next request finds this thread in order.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import sys
-import tempfile
 import traceback
 from time import perf_counter_ns
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
+from .file_wrapper import FileWrapper, plain_file
 from .input import open_input
 from .wire import (
     ABORT,
@@ -40,25 +39,6 @@ Environ = Dict[str, Any]
 
 class RuleBroken(Exception):
     """The application does something that PEP 3333 does not allow."""
-
-
-class FileWrapper:
-    """`wsgi.file_wrapper`: read in blocks, unless the server can take the descriptor instead."""
-
-    def __init__(self, filelike: Any, blksize: int = 8192) -> None:
-        self.filelike = filelike
-        self.blksize = blksize
-        if hasattr(filelike, "close"):
-            self.close = filelike.close
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        block = self.filelike.read(self.blksize)
-        if block:
-            return block
-        raise StopIteration
 
 
 def base_environ(is_multithread: bool) -> Environ:
@@ -207,7 +187,7 @@ class Response:
             if self.is_sent:
                 raise exc_info[1].with_traceback(exc_info[2])
         finally:
-            exc_info = None  # Otherwise the traceback would hold this frame, and it the traceback.
+            exc_info = None  # Or the traceback would hold this frame, and it the traceback.
 
     def _send_iterable(self, result: Any) -> None:
         try:
@@ -257,7 +237,7 @@ class Response:
             self.slot.send_body(chunk)
 
     def _send_file(self, wrapper: FileWrapper) -> bool:
-        """Passes the descriptor if the file is one that the kernel knows as the application does."""
+        """Passes the descriptor if the kernel sees the same bytes in it as the application."""
         file = plain_file(wrapper.filelike)
         if file is None or self.is_sent:
             return False
@@ -285,15 +265,6 @@ class Response:
             if name.lower() == "content-length":
                 return int(value) if value.isascii() and value.isdigit() else None
         return None
-
-
-def plain_file(filelike: Any) -> Any:
-    """The file object if reading it gives the bytes of its descriptor from its position on: not so
-    for text files, and for `gzip.GzipFile`, which has a `fileno` all the same."""
-    if isinstance(filelike, tempfile._TemporaryFileWrapper):
-        filelike = filelike.file
-    raw = filelike.raw if type(filelike) in (io.BufferedReader, io.BufferedRandom) else filelike
-    return filelike if type(raw) is io.FileIO else None
 
 
 def _checked(chunk: Any) -> bytes:

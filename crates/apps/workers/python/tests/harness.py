@@ -1,7 +1,7 @@
 """Plays the server for the tests: starts real worker processes over socket pairs and reads frames.
 
-Every test module uses `Worker`; `encode_environ` writes the same marshal form as `crates/wire`, which the
-vectors check. Waiting is always a blocking read with a deadline, never a sleep.
+Every test module uses `Worker`; `encode_environ` writes the same marshal form as `crates/wire`,
+which the vectors check. Waiting is always a blocking read with a deadline, never a sleep.
 """
 
 from __future__ import annotations

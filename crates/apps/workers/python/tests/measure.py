@@ -1,7 +1,7 @@
 """Measures the worker's own cost: CPU time of one process for one request, alone and in batches.
 
-Run by hand: `python3 tests/measure.py [BATCH] [REQUESTS]`. Prints microseconds of user plus system time
-of the worker for each request of a hello application, socket calls included.
+Run by hand: `python3 tests/measure.py [BATCH] [REQUESTS]`. Prints microseconds of user plus system
+time of the worker for each request of a hello application, socket calls included.
 """
 
 from __future__ import annotations

@@ -92,6 +92,28 @@ class Boot(unittest.TestCase):
             worker.control.sock.close()
             self.assertEqual(worker.process.wait(DEADLINE), 0)
 
+    def test_a_server_that_goes_away_ends_a_stream_and_its_body_is_closed(self):
+        source = """
+import sys
+class Endless:
+    def __iter__(self):
+        return self
+    def __next__(self):
+        return b"tick"
+    def close(self):
+        print("closed", file=sys.stderr)
+def application(environ, start_response):
+    start_response("200 OK", [])
+    return Endless()
+"""
+        with Worker(source) as worker:
+            worker.ready()
+            worker.slots[0].send(request())
+            self.assertEqual(worker.slots[0].frame().kind, wire.HEAD)
+            worker.slots[0].sock.close()
+            self.assertEqual(worker.process.wait(DEADLINE), 0)
+            self.assertEqual(worker.log(), "closed\n")
+
     def test_threads_serve_their_slots_side_by_side(self):
         with Worker(BLOCKING, slots=2) as worker:
             worker.ready()

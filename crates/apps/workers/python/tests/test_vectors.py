@@ -43,7 +43,9 @@ class Vectors(unittest.TestCase):
                 continue
             frame = bytes.fromhex(block["python"])
             cancel = bytes.fromhex("020000000400000007000000")
-            body = None if json.loads(block["file"]) else json.loads(block["body"]).encode("latin-1")
+            body = (
+                None if json.loads(block["file"]) else json.loads(block["body"]).encode("latin-1")
+            )
             expected = (dict(json.loads(block["pairs"])), body)
             for cut in range(1, len(frame) * 2):
                 with self.subTest(block["name"], cut=cut):

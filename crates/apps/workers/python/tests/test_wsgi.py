@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from harness import Worker, cancel, request, wire
 
-APP = '''
+APP = """
 import gzip, io, sys, tempfile
 from wsgiref.validate import validator
 
@@ -236,7 +236,7 @@ def valid_stream(environ, start):
 
 def application(environ, start):
     return globals()[environ["PATH_INFO"][1:]](environ, start)
-'''
+"""
 
 
 class Wsgi(unittest.TestCase):
@@ -298,7 +298,9 @@ class Wsgi(unittest.TestCase):
 
     def test_the_input_reads_like_a_file(self):
         reply = self.ask("lines", b"one\ntwo\nthree\nfour")
-        self.assertEqual(reply.body, repr([b"one\n", b"tw", [b"o\n", b"three\n", b"four"], b""]).encode())
+        self.assertEqual(
+            reply.body, repr([b"one\n", b"tw", [b"o\n", b"three\n", b"four"], b""]).encode()
+        )
 
     def test_the_environ_holds_what_the_interface_asks_for(self):
         shown = eval(self.ask("keys", HTTP_X_NAME="caf\u00c3\u00a9").body)
@@ -354,7 +356,9 @@ class Wsgi(unittest.TestCase):
         for name, sent in [("raises_midway", b"one"), ("error_page_too_late", b"sent")]:
             with self.subTest(name):
                 reply = self.ask(name)
-                self.assertEqual((reply.body, reply.reason), (sent, "application raised ValueError"))
+                self.assertEqual(
+                    (reply.body, reply.reason), (sent, "application raised ValueError")
+                )
                 self.assertEqual(reply.frames[-1], wire.ABORT)
 
     def test_broken_rules_fail_as_such(self):

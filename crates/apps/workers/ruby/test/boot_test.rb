@@ -92,6 +92,26 @@ class BootTest < Minitest::Test
     end
   end
 
+  def test_a_server_that_goes_away_ends_a_stream_and_its_body_is_closed
+    source = <<~'RUBY'
+      body = Object.new
+      def body.each
+        loop { yield "tick" }
+      end
+      def body.close
+        $stderr.puts "closed"
+      end
+      run ->(_env) { [200, {}, body] }
+    RUBY
+    start(source) do |worker|
+      worker.ready.slots[0].send(Harness.request)
+      assert_equal Wire::HEAD, worker.slots[0].frame.kind
+      worker.slots[0].socket.close
+      assert_equal 0, worker.wait.exitstatus
+      assert_equal "closed\n", worker.log
+    end
+  end
+
   def test_threads_serve_their_slots_side_by_side
     start(BLOCKING, slots: 2) do |worker|
       worker.ready.slots.each { |slot| slot.send(Harness.request) }

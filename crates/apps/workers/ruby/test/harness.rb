@@ -108,7 +108,8 @@ module Harness
       strings = frame.payload.byteslice(8, head_len).split("\0", -1)
       raise strings.inspect unless strings.size == frame.count
 
-      reply = Reply.new(strings[0], strings.drop(1).each_slice(2).to_a, frame.payload.byteslice(8 + head_len..), [frame.kind])
+      body = frame.payload.byteslice(8 + head_len..)
+      reply = Reply.new(strings[0], strings.drop(1).each_slice(2).to_a, body, [frame.kind])
       read_rest(reply) unless frame.flags == Wire::FLAG_END
       reply
     end
@@ -145,7 +146,8 @@ module Harness
       theirs = pairs.map(&:last)
       @log = Tempfile.new("penstock-log")
       numbers = theirs.map { |socket| socket.fileno.to_s }
-      options = ["--control-fd", numbers[0], "--slot-fds", numbers.drop(1).join(","), "--dir", @dir, "--entry", "config.ru"]
+      options = ["--control-fd", numbers[0], "--slot-fds", numbers.drop(1).join(",")]
+      options += ["--dir", @dir, "--entry", "config.ru"]
       passed = (theirs.map(&:fileno) + fds).to_h { |fd| [fd, fd] }
       @pid = spawn(env, *(command || [RbConfig.ruby, "#{ROOT}/worker.rb"]), *options, **passed, err: @log.path)
       theirs.each(&:close)

@@ -1,0 +1,163 @@
+//! The command line: its shape, and which verb runs.
+//!
+//! Words and flags are decided (they are what scripts depend on): add, do not rename. Every verb
+//! prints what a person needs and nothing else; errors go to standard error.
+
+mod admin;
+mod check;
+mod config;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use penstock_config::{AdminChoice, Invocation, ListenAddr};
+
+/// A web application from its folder to production traffic.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    serve: ServeArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve a folder, a module:callable, a config.ru or a configuration file (the default verb)
+    Serve(ServeArguments),
+    /// Check a configuration, and everything that a start would need; exit code 0 or 2
+    Check {
+        /// The configuration file or folder [default: penstock.toml here, else this folder]
+        target: Option<String>,
+    },
+    /// Show what a running server does
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Read the configuration again; the old one stays unless all of the new one works
+    Reload {
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Finish the requests in progress and stop
+    Stop {
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Load an application's code anew, without refusing a request
+    Restart {
+        /// The application's name
+        app: String,
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// About the configuration file
+    Config {
+        #[command(subcommand)]
+        topic: ConfigTopic,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArguments {
+    /// A folder, module:callable, config.ru or FILE.toml [default: penstock.toml here, else this folder]
+    target: Option<String>,
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen: 127.0.0.1:8080, :80, unix:/run/x.sock; port 0 takes a free one
+    #[arg(short, long, value_name = "ADDR")]
+    listen: Vec<ListenAddr>,
+    /// Where the status page and the admin interface listen, or `off`
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<AdminChoice>,
+    /// Worker processes of each application
+    #[arg(long, value_name = "N")]
+    processes: Option<usize>,
+    /// Threads in each worker process
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Show causes and tracebacks on error pages; never where strangers can reach it
+    #[arg(long)]
+    dev: bool,
+    /// Write a line to this descriptor when everything is ready
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+    /// Log more
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Debug, Args)]
+struct AdminArguments {
+    /// The server's admin address [default: that of penstock.toml here, else 127.0.0.1:8090]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<ListenAddr>,
+    /// The configuration file that names the admin address
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigTopic {
+    /// Print a commented example of a configuration file
+    Example,
+    /// Print the JSON Schema of the configuration file
+    Schema,
+    /// Explain one key, such as limits.header_timeout
+    Explain {
+        /// The key, with or without its table
+        key: String,
+    },
+}
+
+pub(crate) use check::resolve;
+
+/// The exit code for wrong usage or configuration.
+const USAGE: u8 = 2;
+
+/// Runs the verb.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
+        Verb::Serve(arguments) => serve::run(&arguments),
+        Verb::Check { target } => check::run(target),
+        Verb::Status { json, to } => admin::status(&to, json),
+        Verb::Reload { to } => admin::reload(&to),
+        Verb::Stop { to } => admin::stop(&to),
+        Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Config { topic } => config::run(&topic),
+    }
+}
+
+impl ServeArguments {
+    fn invocation(&self) -> std::io::Result<Invocation> {
+        Ok(Invocation {
+            target: self.target.clone(),
+            config: self.config.clone(),
+            listen: self.listen.clone(),
+            admin: self.admin.clone(),
+            processes: self.processes,
+            threads: self.threads,
+            cwd: std::env::current_dir()?,
+        })
+    }
+}
+
+/// Says to standard error why a verb failed.
+#[expect(clippy::print_stderr, reason = "the command line's own voice")]
+fn complain(text: &impl std::fmt::Display) {
+    eprintln!("penstock: {text}");
+}
+
+/// Says the result of a verb.
+#[expect(clippy::print_stdout, reason = "the command line's own voice")]
+fn say(text: &impl std::fmt::Display) {
+    println!("{text}");
+}

@@ -1,0 +1,193 @@
+//! The verbs that speak to a running server: `status`, `reload`, `stop`, `restart`.
+//!
+//! A small HTTP/1.1 client over TCP or a Unix socket, one request a connection. Exit code 1 when the
+//! server cannot be reached or says no, with its own words.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use penstock_config::{Invocation, ListenAddr};
+
+use super::{AdminArguments, complain, say};
+
+/// How long a server may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a restart or reload may take: the boot time-out of large applications and some.
+const CHANGE: Duration = Duration::from_secs(600);
+
+/// How long `stop` waits for the server to be gone.
+const STOP: Duration = Duration::from_secs(120);
+
+pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
+    finish(address(to).and_then(|address| {
+        let answer = ask(&address, "GET", "/status.json", ANSWER)?.ok()?;
+        if json {
+            return Ok(answer);
+        }
+        let value: serde_json::Value = serde_json::from_str(&answer)
+            .map_err(|error| format!("unreadable status: {error}"))?;
+        Ok(in_words(&value))
+    }))
+}
+
+pub(super) fn reload(to: &AdminArguments) -> ExitCode {
+    let answer = address(to).and_then(|address| ask(&address, "POST", "/reload", CHANGE)?.ok());
+    finish(answer.map(|_| "reloaded".to_owned()))
+}
+
+pub(super) fn restart(to: &AdminArguments, app: &str) -> ExitCode {
+    let path = format!("/apps/{app}/restart");
+    let answer = address(to).and_then(|address| ask(&address, "POST", &path, CHANGE)?.ok());
+    finish(answer.map(|_| format!("{app}: restarted")))
+}
+
+pub(super) fn stop(to: &AdminArguments) -> ExitCode {
+    finish(address(to).and_then(|address| {
+        ask(&address, "POST", "/stop", ANSWER)?.ok()?;
+        let deadline = Instant::now() + STOP;
+        // The admin interface is the last to go.
+        while connect(&address, ANSWER).is_ok() {
+            if Instant::now() > deadline {
+                return Err("it is still finishing requests".to_owned());
+            }
+            #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok("stopped".to_owned())
+    }))
+}
+
+fn finish(answer: Result<String, String>) -> ExitCode {
+    match answer {
+        Ok(text) => {
+            say(&text);
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            complain(&text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
+    if let Some(address) = &to.admin {
+        return Ok(address.clone());
+    }
+    let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
+    let file = to.config.clone().unwrap_or_else(|| cwd.join(penstock_config::FILE_NAME));
+    if to.config.is_none() && !file.exists() {
+        return Ok(ListenAddr::loopback(8090));
+    }
+    let invocation = Invocation { config: Some(file), cwd, ..Invocation::default() };
+    let config = penstock_config::resolve(&invocation).map_err(|report| report.to_string())?;
+    config.server.admin.ok_or_else(|| "the configuration has `admin = \"off\"`".to_owned())
+}
+
+trait Channel: Read + Write {}
+impl<T: Read + Write> Channel for T {}
+
+fn connect(address: &ListenAddr, patience: Duration) -> std::io::Result<Box<dyn Channel>> {
+    match address {
+        ListenAddr::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, ANSWER)?;
+            stream.set_read_timeout(Some(patience))?;
+            Ok(Box::new(stream))
+        }
+        ListenAddr::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(patience))?;
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+/// A server's answer.
+struct Answer {
+    status: u16,
+    body: String,
+}
+
+impl Answer {
+    fn ok(self) -> Result<String, String> {
+        if self.status < 300 {
+            return Ok(self.body);
+        }
+        let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
+        let error = value.as_ref().and_then(|value| value["error"].as_str());
+        Err(error.unwrap_or(self.body.trim_end()).to_owned())
+    }
+}
+
+fn ask(
+    address: &ListenAddr,
+    method: &str,
+    path: &str,
+    patience: Duration,
+) -> Result<Answer, String> {
+    let exchange = || -> std::io::Result<Vec<u8>> {
+        let mut channel = connect(address, patience)?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+        channel.write_all(head.as_bytes())?;
+        let mut answer = Vec::new();
+        channel.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = exchange().map_err(|error| format!("no server at {address}: {error}"))?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status = status.ok_or_else(|| format!("{address} does not speak HTTP"))?;
+    Ok(Answer { status, body: body.to_owned() })
+}
+
+/// The status as a person reads it at a terminal.
+fn in_words(status: &serde_json::Value) -> String {
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let mut lines = vec![format!(
+        "{}, pid {}, up {} s, {} requests, {} connections",
+        text(&status["state"]),
+        text(&status["pid"]),
+        status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
+        text(&status["requests_total"]),
+        text(&status["connections"]["use"]),
+    )];
+    for app in status["apps"].as_array().into_iter().flatten() {
+        let queue = &app["queue"];
+        lines.push(format!(
+            "app {}: {}, {}, {} of {} slots busy, {} waiting (at most {})",
+            text(&app["name"]),
+            text(&app["kind"]),
+            text(&app["state"]),
+            text(&queue["in_progress"]),
+            text(&queue["slots"]),
+            text(&queue["waiting"]),
+            text(&queue["max"]),
+        ));
+        for worker in app["workers"].as_array().into_iter().flatten() {
+            let megabytes = worker["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+            lines.push(format!(
+                "  worker {}: {}, generation {}, {} in progress, {megabytes:.1} MiB",
+                text(&worker["pid"]),
+                text(&worker["state"]),
+                text(&worker["generation"]),
+                text(&worker["in_progress"]),
+            ));
+        }
+        if let Some(report) = app["report"].as_str() {
+            lines.push(report.trim_end().replace('\n', "\n  "));
+        }
+    }
+    lines.join("\n")
+}

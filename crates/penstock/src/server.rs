@@ -1,0 +1,455 @@
+//! The server's life: start, reload, shutdown.
+//!
+//! Everything that belongs to no loop runs on the control runtime, on the main thread: supervisors
+//! (whose workers die with this thread), the admin interface, signals. What must stay true: a start
+//! fails before anything is served, a reload changes nothing unless all of it works, a shutdown
+//! loses no request that was accepted until its deadline.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::fd::RawFd;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_apps::{App, Boot, Setup};
+use penstock_config::{Config, Invocation, ListenAddr, PathPattern};
+use penstock_edge::{Edge, Route, Routing, Settings, Site};
+use penstock_exchange::Handler;
+use penstock_runtime::{Loops, clock, loops};
+use penstock_status::Admin;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+use crate::cli;
+use crate::listeners::{self, Opened, Serving};
+use crate::wiring::{self, Apps, Pools};
+
+/// How long an application that was taken out of the configuration may finish.
+const REMOVED_DRAIN: Duration = Duration::from_secs(60);
+
+/// How long the admin interface may finish its answers at the very end.
+const ADMIN_DRAIN: Duration = Duration::from_millis(500);
+
+/// What the command line adds to the configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    /// Error pages with causes.
+    pub(crate) development: bool,
+    /// Where to say that everything is ready.
+    pub(crate) ready_fd: Option<RawFd>,
+    /// Prints a line for the person at the terminal.
+    pub(crate) announce: fn(&dyn std::fmt::Display),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    invocation: Invocation,
+    options: Options,
+    loops: Loops,
+    pub(crate) edge: Arc<Edge>,
+    admin_edge: Arc<Edge>,
+    pub(crate) started: Instant,
+    /// Wakes the main task to shut down.
+    stop: Notify,
+    /// What a reload replaces; never held across an await.
+    live: Mutex<Live>,
+    /// One reload at a time.
+    reloading: tokio::sync::Mutex<()>,
+}
+
+/// What a reload replaces.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) config: Config,
+    pub(crate) apps: Apps,
+    pub(crate) pools: Pools,
+    pub(crate) listeners: Vec<Serving>,
+    pub(crate) admin: Option<Serving>,
+    pub(crate) reloads: u64,
+}
+
+/// Starts, serves and stops. Blocks until the server has stopped.
+///
+/// # Errors
+/// Why it could not start, in words.
+pub(crate) fn run(invocation: Invocation, config: Config, options: Options) -> Result<(), String> {
+    let say = |error: std::io::Error| error.to_string();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(say)?;
+    let loops = Loops::start(config.server.threads).map_err(say)?;
+    runtime.block_on(async {
+        let mut signals = Signals::new().map_err(say)?;
+        let server = Server::start(invocation, config, options, loops)?;
+        let announcing = Arc::clone(&server);
+        loops::spawn_here(async move { announcing.announce_ready().await });
+        signals.wait(&server).await;
+        server.shut_down(&mut signals).await;
+        Ok(())
+    })
+}
+
+/// The signals that a server answers to.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits until the server is to stop; reloads on SIGHUP meanwhile.
+    async fn wait(&mut self, server: &Arc<Server>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                () = server.stop.notified() => return,
+                _ = self.hangup.recv() => {
+                    let server = Arc::clone(server);
+                    loops::spawn_here(async move {
+                        // The result is in the log.
+                        let _ = server.reload().await;
+                    });
+                }
+            }
+        }
+    }
+
+    /// A second Ctrl-C or SIGTERM: no more patience.
+    async fn again(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+impl Server {
+    fn start(
+        invocation: Invocation,
+        config: Config,
+        options: Options,
+        loops: Loops,
+    ) -> Result<Arc<Self>, String> {
+        let count = loops.handles().len();
+        let opened: Vec<Opened> = config
+            .server
+            .listen
+            .iter()
+            .map(|address| listeners::open(address, count))
+            .collect::<Result<_, _>>()?;
+        let admin = config.server.admin.as_ref().map(|a| listeners::open(a, 1)).transpose();
+        let admin = admin.map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
+        let pools = wiring::pools(&config);
+        let setup = Setup {
+            loops: loops.handles().to_vec(),
+            limits: config.limits.clone(),
+            pool: default_pool(&pools),
+        };
+        let apps: Apps = config
+            .apps
+            .iter()
+            .map(|(name, app)| (name.clone(), App::start(app.clone(), &setup)))
+            .collect();
+        let settings = wiring::settings(&config, &apps, &pools, options.development)?;
+        let admin_settings = Settings {
+            limits: config.limits.clone(),
+            routing: Routing::default(),
+            access_log: None,
+            development: true,
+        };
+        let edge = Arc::new(Edge::new(settings));
+        let admin_edge = Arc::new(Edge::new(admin_settings));
+        let listeners = opened.into_iter().map(|o| o.serve(&edge, loops.handles())).collect();
+        let admin = admin.map(|opened| opened.serve_here(&admin_edge));
+        let server = Arc::new(Self {
+            invocation,
+            options,
+            loops,
+            edge,
+            admin_edge,
+            started: clock::now(),
+            stop: Notify::new(),
+            live: Mutex::new(Live { config, apps, pools, listeners, admin, reloads: 0 }),
+            reloading: tokio::sync::Mutex::new(()),
+        });
+        server.wire_admin();
+        Ok(server)
+    }
+
+    /// The admin interface answers on its own edge, so that it is there when the front end is full.
+    fn wire_admin(self: &Arc<Self>) {
+        let admin: Arc<dyn Handler> = Arc::new(Admin::new(Arc::new(crate::source::House(
+            Arc::downgrade(self),
+        ))));
+        let mut routing = Routing::default();
+        let route = Route { path: PathPattern::any(), handlers: vec![admin] };
+        routing.add(&[], Site { routes: vec![route] });
+        let limits = self.live().config.limits.clone();
+        let settings = Settings { limits, routing, access_log: None, development: true };
+        self.admin_edge.replace(settings);
+    }
+
+    /// Prints where it listens, then each application as it becomes ready.
+    async fn announce_ready(&self) {
+        let announce = self.options.announce;
+        let (names, admin, apps): (Vec<String>, _, Vec<Arc<App>>) = {
+            let live = self.live();
+            let names = live.listeners.iter().map(|l| l.name.clone()).collect();
+            let admin = live.admin.as_ref().map(|a| a.name.clone());
+            (names, admin, live.apps.values().cloned().collect())
+        };
+        for name in names {
+            announce(&format!("listening {name}"));
+        }
+        if let Some(admin) = admin {
+            announce(&format!("status {admin}/"));
+        }
+        let mut all_ready = true;
+        for app in apps {
+            all_ready &= self.announce_app(&app).await;
+        }
+        if let (true, Some(fd)) = (all_ready, self.options.ready_fd) {
+            let path = format!("/proc/self/fd/{fd}");
+            let written = default_pool(&self.live().pools)
+                .run(move || std::fs::OpenOptions::new().write(true).open(path).and_then(|mut f| {
+                    use std::io::Write;
+                    f.write_all(b"ready\n")
+                }))
+                .await;
+            if !matches!(written, Ok(Ok(()))) {
+                log::error!("--ready-fd {fd}: cannot write");
+            }
+        }
+    }
+
+    async fn announce_app(&self, app: &App) -> bool {
+        let announce = self.options.announce;
+        let (name, kind) = (app.name(), app.config().kind);
+        match app.booted().await {
+            Boot::Ready { took, interpreter } => {
+                let processes = app.config().processes.max;
+                let threads = app.config().threads;
+                let plural = if processes == 1 { "process" } else { "processes" };
+                let threads =
+                    if threads == 1 { String::new() } else { format!(" x {threads} threads") };
+                let took = took.as_secs_f64();
+                announce(&format!(
+                    "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})"
+                ));
+                true
+            }
+            Boot::Failed { .. } => {
+                announce(&format!("app {name}: {kind}, does not start; see the log"));
+                false
+            }
+            Boot::Pending => false,
+        }
+    }
+
+    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins the shutdown.
+    pub(crate) fn stop(&self) {
+        self.stop.notify_one();
+    }
+
+    /// Builds the new configuration beside the old one and swaps when all of it works.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the new one; the old one serves on.
+    pub(crate) async fn reload(self: &Arc<Self>) -> Result<String, String> {
+        let Ok(_only) = self.reloading.try_lock() else {
+            return Err("a reload is under way".to_owned());
+        };
+        let result = self.try_reload().await;
+        match &result {
+            Ok(text) => log::info!("reload: {text}"),
+            Err(error) => log::error!("reload: refused, nothing was changed\n{error}"),
+        }
+        result
+    }
+
+    async fn try_reload(self: &Arc<Self>) -> Result<String, String> {
+        let (invocation, pool) = (self.invocation.clone(), default_pool(&self.live().pools));
+        let resolved = pool.run(move || cli::resolve(&invocation)).await;
+        let config = resolved.map_err(|error| error.to_string())??;
+        let opened = self.open_new_listeners(&config)?;
+        let pools = wiring::pools(&config);
+        let (apps, fresh) = self.start_changed_apps(&config, &pools);
+        let built = match all_booted(&fresh).await {
+            Ok(()) => {
+                let (config, apps, pools) = (config.clone(), apps.clone(), pools.clone());
+                let development = self.options.development;
+                let build = move || wiring::settings(&config, &apps, &pools, development);
+                pool.run(build).await.map_err(|error| error.to_string()).flatten()
+            }
+            Err(error) => Err(error),
+        };
+        match built {
+            Ok(settings) => Ok(self.swap(config, settings, opened, apps, pools)),
+            Err(error) => {
+                fresh.into_iter().for_each(|app| drain_later(app, Duration::ZERO));
+                Err(error)
+            }
+        }
+    }
+
+    fn open_new_listeners(&self, config: &Config) -> Result<Vec<Opened>, String> {
+        let kept: Vec<ListenAddr> =
+            self.live().listeners.iter().map(|serving| serving.wanted.clone()).collect();
+        let new = config.server.listen.iter().filter(|address| !kept.contains(address));
+        new.map(|address| listeners::open(address, self.loops.handles().len())).collect()
+    }
+
+    /// Starts what is new or configured differently; gives all of the new configuration's
+    /// applications and, apart, those that were started.
+    fn start_changed_apps(&self, config: &Config, pools: &Pools) -> (Apps, Vec<Arc<App>>) {
+        let old = self.live().apps.clone();
+        let setup = Setup {
+            loops: self.loops.handles().to_vec(),
+            limits: config.limits.clone(),
+            pool: default_pool(pools),
+        };
+        let mut fresh = Vec::new();
+        let mut apps = BTreeMap::new();
+        for (name, app) in &config.apps {
+            let running = match old.get(name).filter(|running| running.config() == app) {
+                Some(running) => Arc::clone(running),
+                None => {
+                    let started = App::start(app.clone(), &setup);
+                    fresh.push(Arc::clone(&started));
+                    started
+                }
+            };
+            apps.insert(name.clone(), running);
+        }
+        (apps, fresh)
+    }
+
+    fn swap(
+        &self,
+        config: Config,
+        settings: Settings,
+        opened: Vec<Opened>,
+        apps: Apps,
+        pools: Pools,
+    ) -> String {
+        self.edge.replace(settings);
+        let mut live = self.live();
+        for app in apps.values() {
+            app.set_limits(config.limits.clone());
+        }
+        let mut changes = Vec::new();
+        for (name, old) in std::mem::replace(&mut live.apps, apps) {
+            if live.apps.get(&name).is_none_or(|new| !Arc::ptr_eq(new, &old)) {
+                changes.push(format!("application {name} replaced"));
+                drain_later(old, REMOVED_DRAIN);
+            }
+        }
+        let wanted = &config.server.listen;
+        let (kept, gone): (Vec<Serving>, Vec<Serving>) = std::mem::take(&mut live.listeners)
+            .into_iter()
+            .partition(|serving| wanted.contains(&serving.wanted));
+        live.listeners = kept;
+        for serving in &gone {
+            serving.stop();
+            changes.push(format!("{} closed", serving.name));
+        }
+        for opened in opened {
+            let serving = opened.serve(&self.edge, self.loops.handles());
+            changes.push(format!("{} opened", serving.name));
+            live.listeners.push(serving);
+        }
+        if config.server.threads != live.config.server.threads {
+            changes.push("server.threads changes at the next start".to_owned());
+        }
+        if config.server.admin != live.config.server.admin {
+            changes.push("server.admin changes at the next start".to_owned());
+        }
+        // Threads of the old pools end once their work is done.
+        for pool in std::mem::replace(&mut live.pools, pools).into_values() {
+            close_later(pool);
+        }
+        live.config = config;
+        live.reloads += 1;
+        if changes.is_empty() { "done".to_owned() } else { changes.join(", ") }
+    }
+
+    /// Finishes what is in progress, then ends everything, in the order of the requests' way.
+    async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
+        let timeout = self.live().config.server.shutdown_timeout;
+        let deadline = clock::now() + timeout;
+        log::info!("stopping: {} connections open", self.edge.connections());
+        tokio::select! {
+            () = self.finish_requests(deadline) => {}
+            () = signals.again() => log::warn!("stopping at once, as asked again"),
+        }
+        let left = self.edge.drain.running();
+        if left > 0 {
+            log::warn!("{left} connections cut");
+        }
+        let apps: Vec<Arc<App>> = self.live().apps.values().cloned().collect();
+        let mut draining: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+        for app in &apps {
+            draining.push(Box::pin(app.drain(deadline.min(clock::now() + timeout))));
+        }
+        for drain in draining {
+            drain.await;
+        }
+        if let Some(admin) = &self.live().admin {
+            admin.stop();
+        }
+        self.admin_edge.drain.begin();
+        clock::until(clock::now() + ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
+        log::info!("stopped");
+    }
+
+    async fn finish_requests(&self, deadline: Instant) {
+        let stopping: Vec<Serving> = std::mem::take(&mut self.live().listeners);
+        stopping.iter().for_each(Serving::stop);
+        for serving in &stopping {
+            clock::until(deadline, serving.stopped()).await;
+        }
+        self.edge.drain.begin();
+        clock::until(deadline, self.edge.drain.finished()).await;
+    }
+}
+
+fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {
+    let found = pools.get("default").cloned();
+    // The configuration always has it.
+    found.unwrap_or_else(|| penstock_runtime::blocking::Pool::new("default", 1, 1024))
+}
+
+async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
+    for app in apps {
+        if let Boot::Failed { report } = app.booted().await {
+            return Err(format!("application `{}` does not start\n{report}", app.name()));
+        }
+    }
+    Ok(())
+}
+
+fn drain_later(app: Arc<App>, patience: Duration) {
+    loops::spawn_here(async move { app.drain(clock::now() + patience).await });
+}
+
+/// Requests that began before a reload may still use the old pool for a while.
+fn close_later(pool: penstock_runtime::blocking::Pool) {
+    loops::spawn_here(async move {
+        clock::sleep(REMOVED_DRAIN).await;
+        pool.close();
+    });
+}

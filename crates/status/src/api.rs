@@ -1,0 +1,270 @@
+//! The admin listener's handler: routes, refusals, and the answers that need no file of their own.
+//!
+//! Asked by edge like any handler. Order of checks: host, path, method, origin (`guard` knows hosts
+//! and origins). What must stay true: GET and HEAD change nothing; whatever changes something is a
+//! POST and passed the origin check; no answer is ever stored by a cache.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::{
+    Body, Fault, FaultKind, Handler, HandlerFuture, Handling, Reply, Request, Response,
+};
+use penstock_http::{Method, RequestHead, Status};
+use serde::Serialize;
+
+use crate::events::Feed;
+use crate::page::{ASSETS, Asset, POLICY};
+use crate::{Source, exposition, guard};
+
+/// The admin API as a handler.
+#[derive(Debug)]
+pub struct Admin {
+    source: Arc<dyn Source>,
+    feed: Arc<Feed>,
+    /// For the access log.
+    name: Arc<str>,
+}
+
+impl Admin {
+    /// The admin API of the server behind `source`.
+    #[must_use]
+    pub fn new(source: Arc<dyn Source>) -> Self {
+        Self::with_interval(source, EVENT_INTERVAL)
+    }
+
+    fn with_interval(source: Arc<dyn Source>, interval: Duration) -> Self {
+        let feed = Feed::new(Arc::clone(&source), interval);
+        Self { source, feed, name: "status".into() }
+    }
+
+    fn read(&self, what: Read, method: Method) -> Result<Response, Fault> {
+        Ok(match what {
+            Read::Asset(asset) => of_asset(asset),
+            Read::Events if method == Method::Head => {
+                respond(Status::OK, "text/event-stream", Body::Omitted(None))
+            }
+            Read::Events => match self.feed.open() {
+                Some(events) => {
+                    respond(Status::OK, "text/event-stream", Body::Stream(Box::new(events)))
+                }
+                None => retry_later("too many live pages are open\n"),
+            },
+            Read::Snapshot => json(Status::OK, &self.source.snapshot())?,
+            Read::Metrics => {
+                let text = exposition::render(&*self.source);
+                respond(Status::OK, exposition::CONTENT_TYPE, Body::Bytes(text.into()))
+            }
+            Read::Health => text(Status::OK, "ok\n"),
+            Read::Readiness => match self.source.ready() {
+                Ok(()) => text(Status::OK, "ready\n"),
+                Err(reason) => retry_later(format!("{reason}\n")),
+            },
+        })
+    }
+
+    fn change(&self, what: Change<'_>) -> Handling<'_> {
+        match what {
+            Change::Stop => {
+                self.source.stop();
+                self.now(json(Status::ACCEPTED, &Outcome::done(None)))
+            }
+            Change::Reload => {
+                let work = self.source.reload();
+                self.later(Box::pin(async move {
+                    match work.await {
+                        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
+                        Err(error) => json(Status::CONFLICT, &Outcome::failed(error)),
+                    }
+                }))
+            }
+            Change::Restart(app) => {
+                let work = self.source.restart(app);
+                let unknown = format!("there is no application named {app}");
+                self.later(Box::pin(async move {
+                    match work.await {
+                        Some(Ok(())) => json(Status::OK, &Outcome::done(None)),
+                        Some(Err(error)) => json(Status::CONFLICT, &Outcome::failed(error)),
+                        None => json(Status::NOT_FOUND, &Outcome::failed(unknown)),
+                    }
+                }))
+            }
+        }
+    }
+
+    fn now(&self, made: Result<Response, Fault>) -> Handling<'_> {
+        Handling::Now(self.signed(made))
+    }
+
+    fn later<'a>(&'a self, work: crate::BoxFuture<'a, Result<Response, Fault>>) -> Handling<'a> {
+        let signed: HandlerFuture<'a> = Box::pin(async move { self.signed(work.await) });
+        Handling::Later(signed)
+    }
+
+    fn signed(&self, made: Result<Response, Fault>) -> Result<Reply, Fault> {
+        let mut response = made?;
+        response.timing.handler = Some(Arc::clone(&self.name));
+        Ok(response.into())
+    }
+}
+
+impl Handler for Admin {
+    fn handle(&self, request: Request) -> Handling<'_> {
+        match decide(&request) {
+            Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
+            Ok(Route::Change(what)) => self.change(what),
+            Err(refusal) => self.now(Ok(refusal.respond())),
+        }
+    }
+}
+
+/// What a request wants.
+#[derive(Debug, Clone, Copy)]
+enum Route<'a> {
+    Read(Read),
+    Change(Change<'a>),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Read {
+    Asset(&'static Asset),
+    Events,
+    Snapshot,
+    Metrics,
+    Health,
+    Readiness,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Change<'a> {
+    Reload,
+    Restart(&'a str),
+    Stop,
+}
+
+/// Why a request is not even looked at.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    Host,
+    Path,
+    Method(&'static str),
+    Origin,
+}
+
+/// The request's route, when it may take it.
+fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
+    let head: &RequestHead = &request.head;
+    // No browser can be brought to speak to a Unix socket.
+    if request.listener.address.is_some() && !guard::is_host_trusted(head) {
+        return Err(Refusal::Host);
+    }
+    let path = std::str::from_utf8(request.path()).map_err(|_| Refusal::Path)?;
+    let route = find(path).ok_or(Refusal::Path)?;
+    match (route, head.method()) {
+        (Route::Read(_), Method::Get | Method::Head) => Ok(route),
+        (Route::Read(_), _) => Err(Refusal::Method("GET, HEAD")),
+        (Route::Change(_), Method::Post) if guard::is_same_origin(head) => Ok(route),
+        (Route::Change(_), Method::Post) => Err(Refusal::Origin),
+        (Route::Change(_), _) => Err(Refusal::Method("POST")),
+    }
+}
+
+fn find(path: &str) -> Option<Route<'_>> {
+    Some(match path {
+        "/events" => Route::Read(Read::Events),
+        "/status.json" => Route::Read(Read::Snapshot),
+        "/metrics" => Route::Read(Read::Metrics),
+        "/healthz" => Route::Read(Read::Health),
+        "/readyz" => Route::Read(Read::Readiness),
+        "/reload" => Route::Change(Change::Reload),
+        "/stop" => Route::Change(Change::Stop),
+        other => match ASSETS.iter().find(|asset| asset.path == other) {
+            Some(asset) => Route::Read(Read::Asset(asset)),
+            None => Route::Change(Change::Restart(app_to_restart(other)?)),
+        },
+    })
+}
+
+fn app_to_restart(path: &str) -> Option<&str> {
+    let name = path.strip_prefix("/apps/")?.strip_suffix("/restart")?;
+    (!name.is_empty() && !name.contains('/')).then_some(name)
+}
+
+impl Refusal {
+    fn respond(self) -> Response {
+        match self {
+            Self::Host => text(
+                Status::FORBIDDEN,
+                "the admin interface answers to an IP address or to localhost only\n",
+            ),
+            Self::Path => text(Status::NOT_FOUND, "there is nothing at this address\n"),
+            Self::Origin => text(Status::FORBIDDEN, "another origin may not change anything here\n"),
+            Self::Method(allowed) => {
+                let mut response =
+                    text(Status::METHOD_NOT_ALLOWED, format!("this address takes {allowed}\n"));
+                response.fields.push_static("Allow", allowed);
+                response
+            }
+        }
+    }
+}
+
+/// How a change went, as JSON.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Outcome {
+    fn done(message: Option<String>) -> Self {
+        Self { ok: true, message, error: None }
+    }
+
+    fn failed(error: String) -> Self {
+        Self { ok: false, message: None, error: Some(error) }
+    }
+}
+
+fn of_asset(asset: &Asset) -> Response {
+    let body = Body::Bytes(Bytes::from_static(asset.text.as_bytes()));
+    let mut response = respond(Status::OK, asset.content_type, body);
+    response.fields.push_static("Content-Security-Policy", POLICY);
+    response
+}
+
+fn json<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
+    let text = serde_json::to_vec(value)
+        .map_err(|error| Fault::new(FaultKind::House, format!("status as json: {error}")))?;
+    Ok(respond(status, "application/json", Body::Bytes(text.into())))
+}
+
+fn text(status: Status, text: impl Into<Bytes>) -> Response {
+    respond(status, "text/plain; charset=utf-8", Body::Bytes(text.into()))
+}
+
+fn retry_later(reason: impl Into<Bytes>) -> Response {
+    let mut response = text(Status::SERVICE_UNAVAILABLE, reason);
+    response.fields.push_static("Retry-After", "5");
+    response
+}
+
+fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
+    let mut response = Response::new(status, body);
+    let fields = &mut response.fields;
+    fields.push_static("Content-Type", content_type);
+    fields.push_static("Cache-Control", "no-store");
+    fields.push_static("X-Content-Type-Options", "nosniff");
+    fields.push_static("X-Frame-Options", "DENY");
+    fields.push_static("Cross-Origin-Resource-Policy", "same-origin");
+    fields.push_static("Referrer-Policy", "no-referrer");
+    response
+}
+
+/// Between two events of a live page.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,42 @@
+//! The live page's files, compiled in.
+//!
+//! Plain HTML, script, style and icon without a build step; served by `api`. The page gets all of
+//! its content from `/events` and sets it as text, never as markup. What must stay true: it loads
+//! nothing from anywhere else, which [`POLICY`] makes the browser enforce.
+
+/// One file of the page.
+#[derive(Debug)]
+pub(crate) struct Asset {
+    pub(crate) path: &'static str,
+    pub(crate) content_type: &'static str,
+    pub(crate) text: &'static str,
+}
+
+/// All of them.
+pub(crate) const ASSETS: [Asset; 4] = [
+    Asset {
+        path: "/",
+        content_type: "text/html; charset=utf-8",
+        text: include_str!("ui/index.html"),
+    },
+    Asset {
+        path: "/app.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/app.js"),
+    },
+    Asset {
+        path: "/style.css",
+        content_type: "text/css; charset=utf-8",
+        text: include_str!("ui/style.css"),
+    },
+    Asset {
+        path: "/icon.svg",
+        content_type: "image/svg+xml",
+        text: include_str!("ui/icon.svg"),
+    },
+];
+
+/// The page's Content-Security-Policy (CSP level 3).
+pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'";

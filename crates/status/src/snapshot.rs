@@ -1,0 +1,345 @@
+//! The server at one moment, in the form that `/status.json` and the live page get.
+//!
+//! Filled in by the wiring, serialised by `api` and `events`, read by `exposition` for gauges. Field
+//! names are a promise to scripts: durations are seconds and end in `_seconds`, sizes end in
+//! `_bytes`, and a test holds the list of keys. Nothing here computes but percentiles.
+
+use std::time::Duration;
+
+use penstock_exchange::metrics::{AppMetrics, BUCKETS_US, EdgeMetrics, Histogram};
+use serde::{Serialize, Serializer};
+
+/// The whole server at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct Snapshot {
+    /// The program's version.
+    pub version: &'static str,
+    /// Its process id.
+    pub pid: u32,
+    /// Time since its start.
+    #[serde(rename = "uptime_seconds", serialize_with = "seconds")]
+    pub uptime: Duration,
+    /// Whether it serves or shuts down.
+    pub state: ServerState,
+    /// Its listeners as printed at start, admin included.
+    pub listeners: Vec<String>,
+    /// The configuration file, if there is one.
+    pub config: Option<String>,
+    /// Event loops.
+    pub threads: usize,
+    /// Open client connections against their bound.
+    pub connections: Use,
+    /// Resident memory of the server process, without its workers.
+    pub resident_bytes: Option<u64>,
+    /// What edge counted since the start.
+    pub traffic: Traffic,
+    /// The configuration that is served: 1 after the start, one more with each reload.
+    pub generation: u64,
+    /// Reloads that succeeded.
+    pub reloads: u64,
+    /// All errors of the last reload, when it failed and the old configuration stands.
+    pub reload_error: Option<String>,
+    /// Log lines that were dropped because the log could not be written fast enough.
+    pub log_lines_dropped: u64,
+    /// The applications.
+    pub apps: Vec<AppStatus>,
+    /// The pools for blocking work.
+    pub pools: Vec<PoolStatus>,
+    /// Every bound by its configured name.
+    pub limits: Vec<Limit>,
+}
+
+/// What the server as a whole is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerState {
+    /// It takes connections.
+    Running,
+    /// It finishes what it has and then ends.
+    Draining,
+}
+
+/// How much of a bounded thing is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Use {
+    /// In use now.
+    pub used: u64,
+    /// The bound.
+    pub max: u64,
+}
+
+/// Edge's counters since the start.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Traffic {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Requests in progress now.
+    pub active: u64,
+    /// Responses of every status.
+    pub requests_total: u64,
+    /// Responses by status class, 1xx to 5xx.
+    pub responses: [u64; 5],
+    /// Requests refused while they were parsed.
+    pub malformed: u64,
+    /// Clients that left before their answer.
+    pub client_gone: u64,
+    /// Connections cut because the client was too slow.
+    pub too_slow: u64,
+    /// Body bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// From complete head to last byte handed to the kernel.
+    pub total_time: Times,
+}
+
+/// A histogram's summary since the start, with the counts to compute one of a shorter time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Times {
+    /// How many durations.
+    pub count: u64,
+    /// Their sum.
+    pub sum_seconds: f64,
+    /// Half took at most this: the upper bound of a bucket, as the other percentiles.
+    pub p50_seconds: f64,
+    /// Nine in ten took at most this.
+    pub p90_seconds: f64,
+    /// All but one in a hundred took at most this.
+    pub p99_seconds: f64,
+    /// The buckets: their upper bounds, and how many durations are in each (one more than the
+    /// bounds: the last counts what is beyond them).
+    pub buckets: Buckets,
+}
+
+/// A histogram's buckets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Buckets {
+    /// Upper bounds.
+    pub le_seconds: [f64; BUCKETS_US.len()],
+    /// Counts, not cumulative.
+    pub counts: [u64; BUCKETS_US.len() + 1],
+}
+
+/// One application.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppStatus {
+    /// Its name.
+    pub name: String,
+    /// `wsgi`, `rack`, ...
+    pub kind: String,
+    /// starting, ready, degraded, failing, draining, stopped.
+    pub state: String,
+    /// The traceback of the last failed boot.
+    pub report: Option<String>,
+    /// What the interpreter says of itself.
+    pub interpreter: String,
+    /// The code that is served.
+    pub generation: u64,
+    /// Threads in each process.
+    pub threads: usize,
+    /// Its queue.
+    pub queue: QueueStatus,
+    /// What it counted since the start.
+    pub counters: AppCounters,
+    /// Waiting for a slot.
+    pub queue_time: Times,
+    /// From a worker getting the request to the head of its response.
+    pub app_time: Times,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// An application's queue and slots.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct QueueStatus {
+    /// Requests waiting.
+    pub waiting: usize,
+    /// The bound on them.
+    pub max: usize,
+    /// Slots there are.
+    pub slots: usize,
+    /// Requests in progress in slots.
+    pub in_progress: usize,
+    /// How long the oldest has waited.
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
+    pub oldest_wait: Duration,
+}
+
+/// An application's counters since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AppCounters {
+    /// Requests that reached the queue.
+    pub requests: u64,
+    /// Refused: the queue was full.
+    pub queue_full: u64,
+    /// Refused: waited too long.
+    pub queue_timeout: u64,
+    /// Clients that left while they waited.
+    pub queue_abandoned: u64,
+    /// Requests on which the application raised or broke its interface's rules.
+    pub failed: u64,
+    /// Requests inside a worker when it died.
+    pub worker_died: u64,
+    /// Requests cut by `response_timeout`.
+    pub timed_out: u64,
+    /// Workers started.
+    pub started: u64,
+    /// Workers that ended unasked.
+    pub crashed: u64,
+}
+
+/// One worker process.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerStatus {
+    /// Its process id, once it has one.
+    pub pid: Option<u32>,
+    /// The code it runs.
+    pub generation: u64,
+    /// booting, ready, retiring, stopping.
+    pub state: String,
+    /// Time in that state.
+    #[serde(rename = "since_seconds", serialize_with = "seconds")]
+    pub since: Duration,
+    /// How many had its seat before.
+    pub restarts: u64,
+    /// Requests it has in progress.
+    pub in_progress: u32,
+    /// Its resident memory.
+    pub resident_bytes: Option<u64>,
+}
+
+/// One pool for blocking work.
+#[derive(Debug, Clone, Serialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// Jobs waiting for a thread.
+    pub queued: usize,
+    /// Threads at work.
+    pub active: usize,
+    /// The bound on threads.
+    pub threads: usize,
+    /// The bound on waiting jobs.
+    pub max_queue: usize,
+}
+
+/// One configured bound.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// Its name in the configuration.
+    pub name: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    /// The bound, in that unit.
+    pub max: f64,
+    /// How much is in use, where that is one number.
+    pub used: Option<u64>,
+}
+
+/// What a [`Limit`] is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Things.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// Bytes a second.
+    BytesPerSecond,
+}
+
+impl Traffic {
+    /// The counters as they are now.
+    #[must_use]
+    pub fn new(metrics: &EdgeMetrics) -> Self {
+        Self {
+            accepted: metrics.accepted.value(),
+            active: u64::try_from(metrics.active.value()).unwrap_or(0),
+            requests_total: metrics.responses_total(),
+            responses: std::array::from_fn(|class| metrics.responses[class].value()),
+            malformed: metrics.malformed.value(),
+            client_gone: metrics.client_gone.value(),
+            too_slow: metrics.too_slow.value(),
+            received_bytes: metrics.bytes_in.value(),
+            sent_bytes: metrics.bytes_out.value(),
+            total_time: Times::new(&metrics.total_time),
+        }
+    }
+}
+
+impl AppCounters {
+    /// The counters as they are now.
+    #[must_use]
+    pub fn new(metrics: &AppMetrics) -> Self {
+        Self {
+            requests: metrics.requests.value(),
+            queue_full: metrics.queue_full.value(),
+            queue_timeout: metrics.queue_timeout.value(),
+            queue_abandoned: metrics.queue_abandoned.value(),
+            failed: metrics.failed.value(),
+            worker_died: metrics.worker_died.value(),
+            timed_out: metrics.timed_out.value(),
+            started: metrics.started.value(),
+            crashed: metrics.crashed.value(),
+        }
+    }
+}
+
+impl Times {
+    /// The histogram as it is now.
+    #[must_use]
+    pub fn new(histogram: &Histogram) -> Self {
+        let values = histogram.values();
+        let quantile = |q| from_us(values.quantile_us(q));
+        Self {
+            count: values.count(),
+            sum_seconds: from_us(values.sum_us),
+            p50_seconds: quantile(0.5),
+            p90_seconds: quantile(0.9),
+            p99_seconds: quantile(0.99),
+            buckets: Buckets { le_seconds: BUCKETS_US.map(from_us), counts: values.counts },
+        }
+    }
+}
+
+impl Limit {
+    /// A bound on things, with how many there are.
+    #[must_use]
+    pub fn count(name: &'static str, max: u64, used: Option<u64>) -> Self {
+        Self { name, unit: Unit::Count, max: as_f64(max), used }
+    }
+
+    /// A bound in bytes.
+    #[must_use]
+    pub fn bytes(name: &'static str, max: u64) -> Self {
+        Self { name, unit: Unit::Bytes, max: as_f64(max), used: None }
+    }
+
+    /// A bound on time.
+    #[must_use]
+    pub fn time(name: &'static str, max: Duration) -> Self {
+        Self { name, unit: Unit::Seconds, max: max.as_secs_f64(), used: None }
+    }
+
+    /// A bound in bytes a second.
+    #[must_use]
+    pub fn rate(name: &'static str, bytes_per_second: u64) -> Self {
+        Self { name, unit: Unit::BytesPerSecond, max: as_f64(bytes_per_second), used: None }
+    }
+}
+
+/// Microseconds as seconds.
+pub(crate) fn from_us(us: u64) -> f64 {
+    as_f64(us) / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown to people; exact up to 2^53")]
+fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}

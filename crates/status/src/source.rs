@@ -1,0 +1,53 @@
+//! What the status room asks of the rest of the server.
+//!
+//! Implemented once by `penstock`'s wiring, which knows edge, applications and configuration, and by
+//! a made-up server in tests. What must stay true: `snapshot` never waits, since it runs on a loop.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+
+use crate::Snapshot;
+
+/// Work that answers later.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The server as the status room sees it.
+pub trait Source: Send + Sync + Debug {
+    /// How everything is now; cheap enough for once a second.
+    fn snapshot(&self) -> Snapshot;
+
+    /// What edge counts.
+    fn edge(&self) -> Arc<EdgeMetrics>;
+
+    /// What each application counts, by its name.
+    fn apps(&self) -> Vec<(String, Arc<AppMetrics>)>;
+
+    /// Reads the configuration again and goes over to it; gives a sentence on what changed.
+    ///
+    /// Cancel safety: a client that leaves drops the future, and the reload must go on without it.
+    ///
+    /// # Errors
+    /// A text with all errors; the old configuration stays.
+    fn reload(&self) -> BoxFuture<'static, Result<String, String>>;
+
+    /// Rolls one application to its code as it is now; `None` when there is no such application.
+    ///
+    /// Cancel safety: as `reload`.
+    ///
+    /// # Errors
+    /// Why the new code was given up; the old code serves on.
+    fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>>;
+
+    /// Begins the graceful shutdown and returns at once.
+    fn stop(&self);
+
+    /// Whether new requests are welcome here.
+    ///
+    /// # Errors
+    /// Why not, in a sentence for a load balancer's log.
+    fn ready(&self) -> Result<(), String>;
+}
