@@ -205,10 +205,6 @@ impl Dispatch {
         self.lock().queue.clear()
     }
 
-    pub(crate) fn set_limits(&self, limits: QueueLimits) {
-        self.lock().queue.set_limits(limits);
-    }
-
     pub(crate) fn usage(&self, now: Instant) -> QueueUse {
         let inner = self.lock();
         QueueUse {

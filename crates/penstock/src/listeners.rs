@@ -79,9 +79,9 @@ fn open_tcp(address: SocketAddr, loops: usize) -> std::io::Result<(Vec<OwnedFd>,
 
 impl Opened {
     /// Begins to accept, on each loop with a socket of its own.
-    pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
+    pub(crate) fn serve(mut self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
         let stop = Drain::new();
-        for (socket, event_loop) in self.sockets.into_iter().zip(loops) {
+        for (socket, event_loop) in self.sockets.drain(..).zip(loops) {
             let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
             event_loop.spawn(accept(edge, socket, info, stop));
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::RawFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use penstock_apps::{App, Boot, Setup};
 use penstock_config::{Config, Invocation, ListenAddr, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
+use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, clock, loops};
 use penstock_status::Admin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -32,12 +34,14 @@ const REMOVED_DRAIN: Duration = Duration::from_secs(60);
 const ADMIN_DRAIN: Duration = Duration::from_millis(500);
 
 /// What the command line adds to the configuration.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Error pages with causes.
     pub(crate) development: bool,
     /// Where to say that everything is ready.
     pub(crate) ready_fd: Option<RawFd>,
+    /// The server's log.
+    pub(crate) log: LineWriter,
     /// Prints a line for the person at the terminal.
     pub(crate) announce: fn(&dyn std::fmt::Display),
 }
@@ -53,6 +57,7 @@ pub(crate) struct Server {
     pub(crate) started: Instant,
     /// Wakes the main task to shut down.
     stop: Notify,
+    draining: AtomicBool,
     /// What a reload replaces; never held across an await.
     live: Mutex<Live>,
     /// One reload at a time.
@@ -68,6 +73,8 @@ pub(crate) struct Live {
     pub(crate) listeners: Vec<Serving>,
     pub(crate) admin: Option<Serving>,
     pub(crate) reloads: u64,
+    /// Why the last reload was refused; `None` after one that worked.
+    pub(crate) reload_error: Option<String>,
 }
 
 /// Starts, serves and stops. Blocks until the server has stopped.
@@ -179,7 +186,8 @@ impl Server {
             admin_edge,
             started: clock::now(),
             stop: Notify::new(),
-            live: Mutex::new(Live { config, apps, pools, listeners, admin, reloads: 0 }),
+            draining: AtomicBool::new(false),
+            live: Mutex::new(Live { config, apps, pools, listeners, admin, reloads: 0, reload_error: None }),
             reloading: tokio::sync::Mutex::new(()),
         });
         server.wire_admin();
@@ -220,7 +228,8 @@ impl Server {
         }
         if let (true, Some(fd)) = (all_ready, self.options.ready_fd) {
             let path = format!("/proc/self/fd/{fd}");
-            let written = default_pool(&self.live().pools)
+            let pool = default_pool(&self.live().pools);
+            let written = pool
                 .run(move || std::fs::OpenOptions::new().write(true).open(path).and_then(|mut f| {
                     use std::io::Write;
                     f.write_all(b"ready\n")
@@ -260,6 +269,19 @@ impl Server {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.loops.handles().len()
+    }
+
+    pub(crate) fn log_lines_dropped(&self) -> u64 {
+        let access = self.edge.settings().access_log.as_ref().map_or(0, |log| log.writer.dropped());
+        self.options.log.dropped() + access
+    }
+
     /// Begins the shutdown.
     pub(crate) fn stop(&self) {
         self.stop.notify_one();
@@ -278,6 +300,7 @@ impl Server {
             Ok(text) => log::info!("reload: {text}"),
             Err(error) => log::error!("reload: refused, nothing was changed\n{error}"),
         }
+        self.live().reload_error = result.as_ref().err().cloned();
         result
     }
 
@@ -389,6 +412,7 @@ impl Server {
 
     /// Finishes what is in progress, then ends everything, in the order of the requests' way.
     async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
+        self.draining.store(true, Ordering::Relaxed);
         let timeout = self.live().config.server.shutdown_timeout;
         let deadline = clock::now() + timeout;
         log::info!("stopping: {} connections open", self.edge.connections());

@@ -262,7 +262,7 @@ fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
     fields.push_static("X-Content-Type-Options", "nosniff");
     fields.push_static("X-Frame-Options", "DENY");
     fields.push_static("Cross-Origin-Resource-Policy", "same-origin");
-    fields.push_static("Referrer-Policy", "no-referrer");
+    fields.push_static("Referrer-Policy", "same-origin");
     response
 }
 

@@ -16,7 +16,7 @@ mod source;
 
 pub use api::Admin;
 pub use snapshot::{
-    AppCounters, AppStatus, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times, Traffic,
+    AppCounters, AppStatus, Buckets, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times, Traffic,
     Unit, Use, WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

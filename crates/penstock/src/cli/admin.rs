@@ -160,8 +160,8 @@ fn in_words(status: &serde_json::Value) -> String {
         text(&status["state"]),
         text(&status["pid"]),
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
-        text(&status["requests_total"]),
-        text(&status["connections"]["use"]),
+        text(&status["traffic"]["requests_total"]),
+        text(&status["connections"]["used"]),
     )];
     for app in status["apps"].as_array().into_iter().flatten() {
         let queue = &app["queue"];

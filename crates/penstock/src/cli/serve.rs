@@ -30,8 +30,12 @@ pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let options =
-        Options { development: arguments.dev, ready_fd: arguments.ready_fd, announce: |line| say(&line) };
+    let options = Options {
+        development: arguments.dev,
+        ready_fd: arguments.ready_fd,
+        log: log.clone(),
+        announce: |line| say(&line),
+    };
     let result = server::run(invocation, config, options);
     log.flush();
     match result {

@@ -1,0 +1,212 @@
+//! The running server as the admin interface sees it.
+//!
+//! Gathers numbers from the rooms into one snapshot and passes the admin's wishes on. Holds the
+//! server weakly: the admin interface must not keep it alive. A reload or restart runs in a task of
+//! its own, so a client that leaves does not stop it half-way.
+
+use std::future::Future;
+use std::sync::{Arc, Weak};
+
+use penstock_apps::{AppSnapshot, WorkerSnapshot};
+use penstock_config::Limits;
+use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+use penstock_runtime::{clock, loops};
+use penstock_status::{
+    AppCounters, AppStatus, BoxFuture, Limit, PoolStatus, QueueStatus, ServerState, Snapshot,
+    Source, Times, Traffic, Use, WorkerStatus,
+};
+use tokio::sync::oneshot;
+
+use crate::server::{Live, Server};
+
+/// The server, for `status`.
+#[derive(Debug)]
+pub(crate) struct House(pub(crate) Weak<Server>);
+
+const STOPPED: &str = "the server has stopped";
+
+impl Source for House {
+    fn snapshot(&self) -> Snapshot {
+        match self.0.upgrade() {
+            Some(server) => snapshot(&server),
+            None => ended(),
+        }
+    }
+
+    fn edge(&self) -> Arc<EdgeMetrics> {
+        self.0.upgrade().map(|server| Arc::clone(&server.edge.metrics)).unwrap_or_default()
+    }
+
+    fn apps(&self) -> Vec<(String, Arc<AppMetrics>)> {
+        let Some(server) = self.0.upgrade() else { return Vec::new() };
+        let live = server.live();
+        let metrics = |app: &penstock_apps::App| Arc::clone(app.metrics());
+        live.apps.iter().map(|(name, app)| (name.clone(), metrics(app))).collect()
+    }
+
+    fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
+        let server = self.0.upgrade();
+        Box::pin(async move {
+            let server = server.ok_or(STOPPED)?;
+            detached(async move { server.reload().await }).await.ok_or(STOPPED)?
+        })
+    }
+
+    fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
+        let app = self.0.upgrade().and_then(|server| server.live().apps.get(app).cloned());
+        Box::pin(async move {
+            let app = app?;
+            detached(async move { app.restart().await }).await
+        })
+    }
+
+    fn stop(&self) {
+        if let Some(server) = self.0.upgrade() {
+            server.stop();
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let server = self.0.upgrade().ok_or(STOPPED)?;
+        if server.is_draining() {
+            return Err("the server is stopping".to_owned());
+        }
+        let apps: Vec<_> = server.live().apps.values().cloned().collect();
+        let unready = apps.iter().map(|app| app.snapshot()).find(|app| {
+            // Degraded still answers.
+            !matches!(app.state.as_str(), "ready" | "degraded")
+        });
+        match unready {
+            Some(app) => Err(format!("application {} is {}", app.name, app.state)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Runs `work` in a task of its own and awaits its result.
+async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    let (give, result) = oneshot::channel();
+    loops::spawn_here(async move {
+        // Whoever asked may have left.
+        let _ = give.send(work.await);
+    });
+    result.await.ok()
+}
+
+fn snapshot(server: &Server) -> Snapshot {
+    let live = server.live();
+    let connections = server.edge.connections() as u64;
+    let limits = &live.config.limits;
+    let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name.clone()).collect();
+    listeners.extend(live.admin.as_ref().map(|admin| admin.name.clone()));
+    Snapshot {
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        uptime: clock::now().saturating_duration_since(server.started),
+        state: if server.is_draining() { ServerState::Draining } else { ServerState::Running },
+        listeners,
+        config: live.config.path.as_ref().map(|path| path.display().to_string()),
+        threads: server.threads(),
+        connections: Use { used: connections, max: limits.connections as u64 },
+        resident_bytes: penstock_sys::file::resident_bytes(std::process::id()).ok(),
+        traffic: Traffic::new(&server.edge.metrics),
+        generation: live.reloads + 1,
+        reloads: live.reloads,
+        reload_error: live.reload_error.clone(),
+        log_lines_dropped: server.log_lines_dropped(),
+        apps: live.apps.values().map(|app| app_status(app.snapshot(), app.metrics())).collect(),
+        pools: pools(&live),
+        limits: bounds(limits, connections),
+    }
+}
+
+fn pools(live: &Live) -> Vec<PoolStatus> {
+    let pools = live.pools.iter().map(|(name, pool)| {
+        let usage = pool.usage();
+        let bounds = live.config.blocking.get(name).copied().unwrap_or_default();
+        PoolStatus {
+            name: name.clone(),
+            queued: usage.queued,
+            active: usage.active,
+            threads: bounds.threads,
+            max_queue: bounds.max_queue,
+        }
+    });
+    pools.collect()
+}
+
+fn bounds(limits: &Limits, connections: u64) -> Vec<Limit> {
+    vec![
+        Limit::count("connections", limits.connections as u64, Some(connections)),
+        Limit::bytes("target_bytes", limits.target_bytes as u64),
+        Limit::bytes("header_bytes", limits.header_bytes as u64),
+        Limit::count("headers", limits.headers as u64, None),
+        Limit::bytes("body_bytes", limits.body_bytes),
+        Limit::time("header_timeout", limits.header_timeout),
+        Limit::time("idle_timeout", limits.idle_timeout),
+        Limit::time("body_stall", limits.body_stall),
+        Limit::rate("body_rate_min", limits.body_rate_min),
+        Limit::time("body_rate_grace", limits.body_rate_grace),
+        Limit::bytes("body_memory", limits.body_memory as u64),
+        Limit::bytes("response_memory", limits.response_memory as u64),
+        Limit::bytes("response_spool", limits.response_spool),
+    ]
+}
+
+fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
+    AppStatus {
+        name: app.name,
+        kind: app.kind.to_owned(),
+        state: app.state,
+        report: app.report,
+        interpreter: app.interpreter,
+        generation: app.generation,
+        threads: app.threads,
+        queue: QueueStatus {
+            waiting: app.queue.waiting,
+            max: app.queue_max,
+            slots: app.queue.slots,
+            in_progress: app.queue.in_progress,
+            oldest_wait: app.queue.oldest_wait,
+        },
+        counters: AppCounters::new(metrics),
+        queue_time: Times::new(&metrics.queue_time),
+        app_time: Times::new(&metrics.app_time),
+        workers: app.workers.into_iter().map(worker_status).collect(),
+    }
+}
+
+fn worker_status(worker: WorkerSnapshot) -> WorkerStatus {
+    WorkerStatus {
+        pid: worker.pid,
+        generation: worker.generation,
+        state: worker.state.to_owned(),
+        since: worker.since,
+        restarts: worker.restarts,
+        in_progress: worker.in_progress,
+        resident_bytes: worker.resident_bytes,
+    }
+}
+
+/// What is left to say when the server is gone and a last event stream still asks.
+fn ended() -> Snapshot {
+    Snapshot {
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        uptime: std::time::Duration::ZERO,
+        state: ServerState::Draining,
+        listeners: Vec::new(),
+        config: None,
+        threads: 0,
+        connections: Use { used: 0, max: 0 },
+        resident_bytes: None,
+        traffic: Traffic::new(&EdgeMetrics::default()),
+        generation: 0,
+        reloads: 0,
+        reload_error: None,
+        log_lines_dropped: 0,
+        apps: Vec::new(),
+        pools: Vec::new(),
+        limits: Vec::new(),
+    }
+}
