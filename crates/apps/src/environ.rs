@@ -221,4 +221,4 @@ impl Digits {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -326,4 +326,4 @@ impl Drop for SpoolReader {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -1,9 +1,36 @@
-//! stub
-use std::{io, path::PathBuf};
+//! Static files as a handler: the memory first, then the disk in a pool.
+//!
+//! Made by `penstock`'s wiring at start and at each reload (the root is opened once, so a symbolic
+//! link to a release is followed at that moment); asked by edge for each request of its route. What
+//! must stay true: a request answered from memory makes no system call and allocates nothing; a
+//! request that falls through is passed on unchanged.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
 use penstock_config::TryPattern;
-use penstock_exchange::{Fault, FaultKind, Handler, Handling, Reply, Request};
-use penstock_runtime::blocking::Pool;
+use penstock_exchange::{
+    Body, Fault, FaultKind, FileBody, Handler, Handling, Reply, Request, Response,
+};
+use penstock_http::Method;
+use penstock_runtime::blocking::{Pool, PoolError};
+use penstock_runtime::{clock, loops};
+
+use crate::memory::{Bounds, Known, Lookup, Memory};
+use crate::reply;
+use crate::resolve::{self, Places};
+use crate::tree::{Loaded, Looked, Opened, Tree};
+
+/// Shards of a memory: more loops than this share.
+const SHARDS_MAX: usize = 8;
+
+/// Memory for the small files of one root.
+const MEMORY_BYTES: usize = 32 << 20;
+
+/// Paths that one root's memory knows something of.
+const MEMORY_ENTRIES: usize = 32 << 10;
 
 /// What a folder of static files is made from.
 #[derive(Debug)]
@@ -20,15 +47,165 @@ pub struct FilesSetup {
 
 /// A folder of static files.
 #[derive(Debug)]
-pub struct Files { setup: FilesSetup }
+pub struct Files {
+    tree: Arc<Tree>,
+    memory: Memory,
+    pool: Pool,
+    falls_through: bool,
+    /// What the access log calls this handler; one for each shard, so that loops do not count their
+    /// uses in the same place.
+    names: Box<[Arc<str>]>,
+}
 
 impl Files {
-    /// Opens.
-    pub fn open(setup: FilesSetup) -> io::Result<Self> { Ok(Self { setup }) }
+    /// Opens the root. Blocks: for use at start and reload.
+    ///
+    /// # Errors
+    /// When the root does not exist, is no directory or may not be read; names it.
+    pub fn open(setup: FilesSetup) -> io::Result<Self> {
+        let tree = Tree::open(&setup.root, Places::new(&setup.try_))?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shards = cores.min(SHARDS_MAX);
+        Ok(Self {
+            tree: Arc::new(tree),
+            memory: Memory::new(Bounds { shards, bytes: MEMORY_BYTES, entries: MEMORY_ENTRIES }),
+            pool: setup.pool,
+            falls_through: setup.falls_through,
+            names: (0..shards).map(|_| Arc::from("files")).collect(),
+        })
+    }
+
+    /// Answers with what is known.
+    fn reply(&self, request: Request, known: &Known) -> Result<Reply, Fault> {
+        match known {
+            Known::File(file) => Ok(self.named(from_memory(&request, file))),
+            Known::Directory => {
+                Ok(self.named(reply::redirect(request.path(), request.query())))
+            }
+            Known::Absent => self.miss(request),
+        }
+    }
+
+    /// Answers from the disk, and keeps what was found there.
+    async fn look(&self, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
+        let path: Arc<[u8]> = request.path().into();
+        let index = loops::current_index();
+        let (checked, looked) = self.ask_tree(&path, request.arrived, known.as_ref()).await;
+        let found = match (looked, known) {
+            (Ok(Looked::Small(file)), _) => Known::File(file),
+            (Ok(Looked::Directory), _) => Known::Directory,
+            (Ok(Looked::Absent), _) => Known::Absent,
+            (Ok(Looked::Opened(opened)), _) => {
+                self.memory.forget(index, &path);
+                return Ok(self.named(self.from_file(&request, opened)));
+            }
+            // No means to check it: what was right a moment ago is better than a refusal.
+            (Err(fault), Some(known)) if fault.kind == FaultKind::Overloaded => {
+                log::warn!("files: served without a check: {}", fault.cause);
+                return self.reply(request, &known);
+            }
+            (Err(fault), _) => {
+                self.memory.forget(index, &path);
+                return Err(self.blamed(fault));
+            }
+        };
+        self.memory.keep(index, path, found.clone(), checked);
+        self.reply(request, &found)
+    }
+
+    /// Looks in the pool; also gives the moment at which that began.
+    async fn ask_tree(
+        &self,
+        path: &Arc<[u8]>,
+        arrived: Instant,
+        known: Option<&Known>,
+    ) -> (Instant, Result<Looked, Fault>) {
+        let (tree, path) = (Arc::clone(&self.tree), Arc::clone(path));
+        let known = match known {
+            Some(Known::File(file)) => Some(Arc::clone(file)),
+            _ => None,
+        };
+        let looked = self.pool.run(move || {
+            let began = clock::now().max(arrived);
+            (began, tree.look(&path, known.as_ref()))
+        });
+        looked.await.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))))
+    }
+
+    fn from_file(&self, request: &Request, opened: Opened) -> Response {
+        let Opened { description, file } = opened;
+        reply::answer(&request.head, &description, |start, len| {
+            Body::File(FileBody { file: Arc::new(file), start, len, pool: self.pool.clone() })
+        })
+    }
+
+    /// There is nothing by that name.
+    fn miss(&self, request: Request) -> Result<Reply, Fault> {
+        if self.falls_through {
+            return Ok(Reply::Pass(Box::new(request)));
+        }
+        Err(self.blamed(Fault::new(FaultKind::NotFound, "no such file")))
+    }
+
+    fn other_method(&self, request: Request) -> Result<Reply, Fault> {
+        if self.falls_through {
+            return Ok(Reply::Pass(Box::new(request)));
+        }
+        let fault = Fault::new(FaultKind::MethodNotAllowed, "files take GET and HEAD");
+        Err(self.blamed(fault))
+    }
+
+    fn named(&self, mut response: Response) -> Reply {
+        response.timing.handler = Some(self.name());
+        Reply::Response(response)
+    }
+
+    fn blamed(&self, mut fault: Fault) -> Fault {
+        fault.timing.handler = Some(self.name());
+        fault
+    }
+
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.names[loops::current_index() % self.names.len()])
+    }
 }
 
 impl Handler for Files {
     fn handle(&self, request: Request) -> Handling<'_> {
-        Handling::Now(if self.setup.falls_through { Ok(Reply::Pass(Box::new(request))) } else { Err(Fault::new(FaultKind::NotFound, "no such file")) })
+        if !matches!(request.head.method(), Method::Get | Method::Head) {
+            return Handling::Now(self.other_method(request));
+        }
+        let path = request.path();
+        // The head's arrival is recent enough for an age of a second, and saves reading the clock.
+        let known = match self.memory.find(loops::current_index(), path, request.arrived) {
+            Lookup::Fresh(known) => return Handling::Now(self.reply(request, &known)),
+            Lookup::Stale(known) => Some(known),
+            // Never kept in memory, so not asked before it.
+            Lookup::Unknown if !resolve::is_servable(path) => {
+                return Handling::Now(self.miss(request));
+            }
+            Lookup::Unknown => None,
+        };
+        Handling::Later(Box::pin(self.look(request, known)))
     }
 }
+
+fn from_memory(request: &Request, file: &Loaded) -> Response {
+    reply::answer(&request.head, &file.description, |start, len| {
+        // A file in memory is far smaller than what either number can hold.
+        let start = usize::try_from(start).unwrap_or(usize::MAX).min(file.content.len());
+        let end = usize::try_from(len).map_or(usize::MAX, |len| start.saturating_add(len));
+        Body::Bytes(file.content.slice(start..end.min(file.content.len())))
+    })
+}
+
+fn pool_fault(error: &PoolError) -> Fault {
+    let kind = match error {
+        PoolError::Full { .. } => FaultKind::Overloaded,
+        PoolError::Lost { .. } => FaultKind::House,
+    };
+    Fault::new(kind, error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

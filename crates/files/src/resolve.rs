@@ -1,1 +1,233 @@
-//! In progress.
+//! From a request's path to the places to look in, and back to a path for a redirect. Pure.
+//!
+//! `handler` asks [`is_servable`] before anything touches the disk; `tree` goes through the places
+//! in order. What must stay true: one file has one path (an empty segment is refused, since `//a`
+//! would slip past a route for `/a`); hidden files have none. That nothing leads out of the root is
+//! the kernel's to enforce, not this file's.
+
+use penstock_config::TryPattern;
+
+/// Where to look for a path, in order.
+#[derive(Debug)]
+pub(crate) struct Places(Vec<Place>);
+
+/// One place, relative to the root.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// The path between two texts.
+    Around { prefix: Vec<u8>, suffix: Vec<u8> },
+    /// One file whatever the path.
+    Fixed(Vec<u8>),
+}
+
+impl Places {
+    pub(crate) fn new(patterns: &[TryPattern]) -> Self {
+        let place = |pattern: &TryPattern| match pattern {
+            TryPattern::Around { prefix, suffix } => {
+                Place::Around { prefix: prefix.clone().into(), suffix: suffix.clone().into() }
+            }
+            TryPattern::Fixed(file) => Place::Fixed(file.clone().into()),
+        };
+        Self(patterns.iter().map(place).collect())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.0.iter()
+    }
+}
+
+impl Place {
+    /// Writes the name to open, relative to the root; `false` when this place is not for `path`.
+    pub(crate) fn expand_into(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let (prefix, path, suffix) = match self {
+            Self::Fixed(file) => (file.as_slice(), b"".as_slice(), b"".as_slice()),
+            Self::Around { prefix, suffix } => {
+                let meeting = (path.last(), suffix.first());
+                let path = match meeting {
+                    // `{path}.html` of a directory would be a hidden file in it.
+                    (Some(b'/'), Some(b'.')) => return false,
+                    (Some(b'/'), Some(b'/')) => &path[..path.len() - 1],
+                    _ => path,
+                };
+                (prefix.as_slice(), path, suffix.as_slice())
+            }
+        };
+        out.reserve(prefix.len() + path.len() + suffix.len());
+        for part in [prefix, path, suffix] {
+            // The first byte of the whole is its slash, and names are relative to the root.
+            let part = if out.is_empty() { part.strip_prefix(b"/").unwrap_or(part) } else { part };
+            out.extend_from_slice(part);
+        }
+        true
+    }
+
+    /// Whether a file found here means that `path` names a directory without its final slash, where
+    /// the relative links of its index page would lead astray.
+    pub(crate) fn is_index_of(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Around { suffix, .. } => suffix.starts_with(b"/index.") && !path.ends_with(b"/"),
+            Self::Fixed(_) => false,
+        }
+    }
+}
+
+/// Whether a path may name a file at all: no segment is hidden (but `.well-known`, RFC 8615, as the
+/// first) and only the last may be empty.
+pub(crate) fn is_servable(path: &[u8]) -> bool {
+    let Some(path) = path.strip_prefix(b"/") else { return false };
+    let path = path.strip_prefix(b".well-known/").unwrap_or(path);
+    let mut segments = path.split(|&byte| byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        match segment.first() {
+            Some(b'.') => return false,
+            None if segments.peek().is_some() => return false,
+            _ => {}
+        }
+    }
+    true
+}
+
+/// The `Location` of a directory asked for without its final slash: path-absolute, so that it stays
+/// on the same host, with everything encoded that a browser might take for something else
+/// (RFC 3986 §3.3).
+pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
+    let query = query.unwrap_or_default();
+    let mut location = Vec::with_capacity(path.len() + query.len() + 8);
+    // Two slashes at the start would name a host.
+    location.push(b'/');
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    for &byte in &path[start..] {
+        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
+            location.push(byte);
+        } else {
+            let digit = |value: u8| HEX[usize::from(value & 15)];
+            location.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
+        }
+    }
+    if location.len() > 1 {
+        location.push(b'/');
+    }
+    if !query.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(query.as_bytes());
+    }
+    location
+}
+
+const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@/";
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(prefix: &str, suffix: &str) -> Place {
+        Place::Around { prefix: prefix.into(), suffix: suffix.into() }
+    }
+
+    #[test]
+    fn expands_a_path_to_a_name_below_the_root() {
+        for (place, path, expected) in [
+            (around("", ""), "/a/b.css", Some("a/b.css")),
+            (around("", ""), "/", Some("")),
+            (around("", ""), "/a/", Some("a/")),
+            (around("", "/index.html"), "/", Some("index.html")),
+            (around("", "/index.html"), "/a", Some("a/index.html")),
+            (around("", "/index.html"), "/a/", Some("a/index.html")),
+            (around("", "index.html"), "/a/", Some("a/index.html")),
+            (around("", ".html"), "/a", Some("a.html")),
+            (around("", ".html"), "/a/", None),
+            (around("", ".html"), "/", None),
+            (around("/cache", ".html"), "/a", Some("cache/a.html")),
+            (around("/cache", ""), "/", Some("cache/")),
+            (Place::Fixed("/app.html".into()), "/a/b", Some("app.html")),
+        ] {
+            let mut name = b"left over".to_vec();
+            let found = place.expand_into(path.as_bytes(), &mut name);
+            assert_eq!(found.then_some(name.as_slice()), expected.map(str::as_bytes), "{path}");
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_configuration_about_what_a_pattern_means() {
+        for pattern in TryPattern::defaults() {
+            for path in ["/", "/a", "/a/", "/a/b.c"] {
+                let mut expected = String::new();
+                pattern.expand_into(path, &mut expected);
+                let mut name = Vec::new();
+                let places = Places::new(std::slice::from_ref(&pattern));
+                assert!(places.0[0].expand_into(path.as_bytes(), &mut name));
+                assert_eq!(format!("/{}", String::from_utf8(name).unwrap()), expected, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_hidden_and_empty_segments() {
+        for (path, expected) in [
+            ("/", true),
+            ("/a", true),
+            ("/a/", true),
+            ("/a.b/c..d/e.", true),
+            ("/..a", false),
+            ("/.git/config", false),
+            ("/.env", false),
+            ("/a/.htpasswd", false),
+            ("/a/..", false),
+            ("/../a", false),
+            ("/a/./b", false),
+            ("/.well-known/acme-challenge/x", true),
+            ("/.well-known/", true),
+            ("/.well-known", false),
+            ("/.well-known/.git/config", false),
+            ("/.well-knownx/a", false),
+            ("/a/.well-known/b", false),
+            ("//a", false),
+            ("/a//b", false),
+            ("/a//", false),
+            ("//", false),
+            ("", false),
+            ("*", false),
+            ("a", false),
+            ("/\\..\\a", true),
+        ] {
+            assert_eq!(is_servable(path.as_bytes()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_stays_on_its_host_and_on_one_line() {
+        for (what, path, query, expected) in [
+            ("plain", "/docs", None, "/docs/"),
+            ("query", "/docs", Some("a=1&b=/"), "/docs/?a=1&b=/"),
+            ("empty query", "/docs", Some(""), "/docs/"),
+            ("another host", "//evil.example/docs", None, "/evil.example/docs/"),
+            ("slashes only", "///", None, "/"),
+            ("backslashes", "/\\evil.example", None, "/%5Cevil.example/"),
+            ("a query in the path", "/a?b#c", None, "/a%3Fb%23c/"),
+            ("an encoded percent", "/a%2e", None, "/a%252e/"),
+            ("line break", "/a\r\nSet-Cookie: b", None, "/a%0D%0ASet-Cookie:%20b/"),
+            ("not ASCII", "/\u{e9}", None, "/%C3%A9/"),
+            ("markup", "/<b>\"'", None, "/%3Cb%3E%22'/"),
+        ] {
+            let found = directory_location(path.as_bytes(), query);
+            assert_eq!(String::from_utf8(found).unwrap(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn only_an_index_page_makes_a_directory() {
+        for (place, path, expected) in [
+            (around("", "/index.html"), "/a", true),
+            (around("/x", "/index.htm"), "/a", true),
+            (around("", "/index.html"), "/a/", false),
+            (around("", "/index.html"), "/", false),
+            (around("", ".html"), "/a", false),
+            (around("", ""), "/a", false),
+            (Place::Fixed("/index.html".into()), "/a", false),
+        ] {
+            assert_eq!(place.is_index_of(path.as_bytes()), expected, "{place:?} {path}");
+        }
+    }
+}

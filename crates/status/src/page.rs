@@ -13,7 +13,7 @@ pub(crate) struct Asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 4] = [
+pub(crate) const ASSETS: [Asset; 8] = [
     Asset {
         path: "/",
         content_type: "text/html; charset=utf-8",
@@ -23,6 +23,26 @@ pub(crate) const ASSETS: [Asset; 4] = [
         path: "/app.js",
         content_type: "text/javascript; charset=utf-8",
         text: include_str!("ui/app.js"),
+    },
+    Asset {
+        path: "/views.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/views.js"),
+    },
+    Asset {
+        path: "/elements.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/elements.js"),
+    },
+    Asset {
+        path: "/history.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/history.js"),
+    },
+    Asset {
+        path: "/numbers.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/numbers.js"),
     },
     Asset {
         path: "/style.css",

@@ -1,0 +1,146 @@
+// The live page: takes the server's snapshot once a second and shows it.
+//
+// Here are the connection, what stands above everything, and the buttons; views.js shows the rest.
+// What must stay true: every snapshot stands for itself; when there is no news the page says so
+// instead of looking alive.
+
+import { make, setClass, setText, table } from "./elements.js";
+import { History } from "./history.js";
+import { age } from "./numbers.js";
+import { appView, LIMIT_COLUMNS, POOL_COLUMNS, serverView, stateTone } from "./views.js";
+
+const STALE_MS = 5000;
+const RETRY_MS = 2000;
+
+const byId = (id) => document.getElementById(id);
+
+const page = {
+  showServer: serverView(byId("figures"), byId("facts")),
+  showPools: table(byId("pools"), POOL_COLUMNS),
+  showLimits: table(byId("limits"), LIMIT_COLUMNS),
+  apps: new Map(),
+  history: new History(),
+  problems: new History(),
+  pid: null,
+  state: null,
+  heard: null,
+  isConnected: false,
+};
+
+function show(now) {
+  if (page.pid !== now.pid) {
+    // Another process: its counters have nothing to do with those before.
+    page.pid = now.pid;
+    page.history = new History();
+    page.problems = new History();
+    page.apps.clear();
+    byId("apps").replaceChildren();
+  }
+  page.state = now.state;
+  setText(byId("version"), now.version);
+  page.history.add(now.uptime_seconds, now.traffic.requests_total, [now.traffic.total_time]);
+  page.problems.add(now.uptime_seconds, now.traffic.responses[4], []);
+  page.showServer(now, page.history, page.problems);
+  showApps(now);
+  page.showPools(now.pools);
+  page.showLimits(now.limits);
+  byId("main").hidden = false;
+  const troubled = now.apps.filter((app) => stateTone(app.state) === "bad").length;
+  document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
+  page.reloadError = now.reload_error;
+}
+
+function showApps(now) {
+  const names = new Set(now.apps.map((app) => app.name));
+  for (const [name, view] of page.apps) {
+    if (!names.has(name)) {
+      view.root.remove();
+      page.apps.delete(name);
+    }
+  }
+  for (const app of now.apps) {
+    if (!page.apps.has(app.name)) {
+      const view = appView(app.name, act);
+      page.apps.set(app.name, view);
+      byId("apps").append(view.root);
+    }
+    page.apps.get(app.name).update(app, now.uptime_seconds);
+  }
+}
+
+/** What stands above everything: no connection, shutdown, a failed reload, in that order. */
+function showNotice() {
+  const silent = page.heard === null ? 0 : Date.now() - page.heard;
+  const isLost = !page.isConnected || silent > STALE_MS;
+  document.body.classList.toggle("lost", isLost && page.heard !== null);
+  const pill = byId("state");
+  setText(pill, isLost ? (page.heard === null ? "connecting" : "no connection") : page.state);
+  setClass(pill, `pill ${isLost ? "bad" : stateTone(page.state)}`);
+  setText(byId("age"), isLost || page.heard === null ? "" : "live");
+  byId("reload").disabled = isLost || byId("reload").dataset.busy === "yes";
+  const notice = byId("notice");
+  const [text, tone] = noticeText(isLost, silent);
+  notice.hidden = text === "";
+  setText(notice, text);
+  setClass(notice, tone);
+}
+
+function noticeText(isLost, silent) {
+  if (isLost && page.heard === null) {
+    return page.isConnected ? ["", ""] : ["Waiting for the server …", ""];
+  }
+  if (isLost) {
+    const ended = page.state === "draining" ? "The server has shut down" : "Connection lost";
+    return [`${ended}. What is shown is ${age(silent / 1000)} old. Trying again …`, "bad"];
+  }
+  if (page.state === "draining") {
+    return ["The server is shutting down: it finishes what is in progress.", "warn"];
+  }
+  return page.reloadError
+    ? [`The last reload failed; the configuration before it stands.\n${page.reloadError}`, "warn"]
+    : ["", ""];
+}
+
+/** Sends one change and shows how it went below its button. */
+async function act(button, result, path, done) {
+  button.dataset.busy = "yes";
+  button.disabled = true;
+  result.hidden = true;
+  let outcome;
+  try {
+    const response = await fetch(path, { method: "POST" });
+    outcome = await response.json().catch(() => ({ ok: false, error: `status ${response.status}` }));
+  } catch {
+    outcome = { ok: false, error: "The server could not be reached." };
+  }
+  delete button.dataset.busy;
+  button.disabled = false;
+  result.hidden = false;
+  setClass(result, `result ${outcome.ok ? "good" : "bad"}`);
+  result.replaceChildren(outcome.ok ? outcome.message || done : make("pre", "", outcome.error));
+}
+
+function connect() {
+  const events = new EventSource("/events");
+  events.addEventListener("open", () => {
+    page.isConnected = true;
+    showNotice();
+  });
+  events.addEventListener("status", (event) => {
+    page.heard = Date.now();
+    page.isConnected = true;
+    show(JSON.parse(event.data));
+    showNotice();
+  });
+  events.addEventListener("error", () => {
+    page.isConnected = false;
+    showNotice();
+    // After a refusal (too many pages are open) a browser does not try again by itself.
+    if (events.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
+  });
+}
+
+byId("reload").addEventListener("click", () =>
+  act(byId("reload"), byId("reload-result"), "/reload", "The configuration was read again."));
+setInterval(showNotice, 1000);
+connect();

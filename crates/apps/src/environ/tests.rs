@@ -1,0 +1,168 @@
+//! The table of environment names and values, decoded back from the Ruby and Python encodings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::request::Arrival;
+use penstock_exchange::{ListenerInfo, RequestBody};
+use penstock_http::{HeadLimits, Progress, parse_head};
+
+use super::*;
+
+fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
+    let limits = HeadLimits { target_bytes: 8192, header_bytes: 32768, headers: 100 };
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+        panic!("a valid head: {head:?}")
+    };
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: listens.map(|address| address.parse().unwrap()),
+        name: String::new(),
+    };
+    let arrival = Arrival {
+        peer,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        at: Instant::now(),
+    };
+    Request::new(Arc::new(head), RequestBody::Empty, arrival).unwrap()
+}
+
+/// Decodes the Ruby hash of binary strings, which is the simpler of the two.
+fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String> {
+    let mut bytes = Vec::new();
+    let mut encoder = EnvironEncoder::new(&mut bytes, Dialect::Ruby);
+    encode(&mut encoder, request, body_len, Duration::from_millis(1_700_000_000_042));
+    encoder.finish().unwrap();
+    assert_eq!(bytes[..4], [4, 8, b'{', 2]);
+    let count = usize::from(bytes[4]) + 256 * usize::from(bytes[5]);
+    let mut rest = &bytes[6..];
+    let mut text = || {
+        assert_eq!(rest[0], b'"');
+        let (len, used) = match rest[1] {
+            0 => (0, 2),
+            1 => (usize::from(rest[2]), 3),
+            2 => (usize::from(rest[2]) + 256 * usize::from(rest[3]), 4),
+            short => (usize::from(short) - 5, 2),
+        };
+        let text: String = rest[used..used + len].iter().map(|&b| char::from(b)).collect();
+        rest = &rest[used + len..];
+        text
+    };
+    let pairs: BTreeMap<String, String> = (0..count).map(|_| (text(), text())).collect();
+    assert_eq!(pairs.len(), count, "a name occurs twice");
+    pairs
+}
+
+fn local() -> PeerAddress {
+    PeerAddress::Tcp("127.0.0.1:50000".parse().unwrap())
+}
+
+fn stranger() -> PeerAddress {
+    PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap())
+}
+
+fn check(name: &str, head: &str, peer: PeerAddress, expected: &[(&str, Option<&str>)]) {
+    let environ = environ(&request(head, peer, Some("127.0.0.1:8080")), None);
+    for (key, value) in expected {
+        assert_eq!(environ.get(*key).map(String::as_str), *value, "{name}: {key}");
+    }
+}
+
+#[test]
+fn a_request_gives_the_names_of_rfc_3875() {
+    check(
+        "plain",
+        "GET /a%20b/c?x=%20y HTTP/1.1\r\nHost: example.com:81\r\n\r\n",
+        stranger(),
+        &[
+            ("REQUEST_METHOD", Some("GET")),
+            ("SCRIPT_NAME", Some("")),
+            ("PATH_INFO", Some("/a b/c")),
+            ("QUERY_STRING", Some("x=%20y")),
+            ("REQUEST_URI", Some("/a%20b/c?x=%20y")),
+            ("SERVER_NAME", Some("example.com")),
+            ("SERVER_PORT", Some("81")),
+            ("SERVER_PROTOCOL", Some("HTTP/1.1")),
+            ("REMOTE_ADDR", Some("192.0.2.7")),
+            ("REMOTE_PORT", Some("50000")),
+            ("HTTP_HOST", Some("example.com:81")),
+            ("HTTP_X_REQUEST_START", Some("t=1700000000.042")),
+            ("rack.url_scheme", Some("http")),
+            ("CONTENT_LENGTH", None),
+            ("CONTENT_TYPE", None),
+        ],
+    );
+}
+
+#[test]
+fn the_port_is_the_one_named_else_the_listeners() {
+    for (host, name, port) in [
+        ("example.com", "example.com", "8080"),
+        ("example.com:90", "example.com", "90"),
+        ("[::1]", "[::1]", "8080"),
+        ("[::1]:90", "[::1]", "90"),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let expected = [("SERVER_NAME", Some(name)), ("SERVER_PORT", Some(port))];
+        check(host, &head, local(), &expected);
+    }
+    let old = request("GET / HTTP/1.0\r\n\r\n", PeerAddress::Unix, None);
+    let environ = environ(&old, Some(5));
+    let value = |key: &str| environ.get(key).map(String::as_str);
+    assert_eq!(value("SERVER_NAME"), Some("localhost"));
+    assert_eq!(value("SERVER_PORT"), Some("80"));
+    assert_eq!(value("SERVER_PROTOCOL"), Some("HTTP/1.0"));
+    assert_eq!(value("REMOTE_ADDR"), Some(""));
+    assert_eq!(value("HTTP_HOST"), None);
+    assert_eq!(value("CONTENT_LENGTH"), Some("5"));
+}
+
+#[test]
+fn one_header_gives_one_variable() {
+    let rows: &[(&str, &str, &str, Option<&str>)] = &[
+        ("any case", "x-ThInG: v\r\n", "HTTP_X_THING", Some("v")),
+        ("repeated", "Accept: a\r\nX: 1\r\naccept: b\r\n", "HTTP_ACCEPT", Some("a, b")),
+        ("cookies", "Cookie: a=1\r\nCookie: b=2\r\n", "HTTP_COOKIE", Some("a=1; b=2")),
+        ("empty", "X-Empty:\r\n", "HTTP_X_EMPTY", Some("")),
+        ("latin-1", "X-Name: caf\u{e9}\r\n", "HTTP_X_NAME", Some("caf\u{c3}\u{a9}")),
+        ("content type", "Content-Type: text/plain\r\n", "CONTENT_TYPE", Some("text/plain")),
+        ("content type has no HTTP_ twin", "Content-Type: a/b\r\n", "HTTP_CONTENT_TYPE", None),
+        ("underscore", "X_Thing: v\r\n", "HTTP_X_THING", None),
+        ("underscore twin", "X-Forwarded_For: v\r\n", "HTTP_X_FORWARDED_FOR", None),
+        ("httpoxy", "Proxy: evil\r\n", "HTTP_PROXY", None),
+        ("hop by hop", "Connection: keep-alive\r\n", "HTTP_CONNECTION", None),
+        ("upgrade", "Upgrade: foo\r\n", "HTTP_UPGRADE", None),
+        ("te", "TE: trailers\r\n", "HTTP_TE", None),
+        ("sendfile", "X-Sendfile-Type: X-Accel-Redirect\r\n", "HTTP_X_SENDFILE_TYPE", None),
+        ("mapping", "X-Accel-Mapping: /=/\r\n", "HTTP_X_ACCEL_MAPPING", None),
+        ("start", "X-Request-Start: t=1\r\n", "HTTP_X_REQUEST_START", Some("t=1700000000.042")),
+    ];
+    for (name, fields, key, value) in rows {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        check(name, &head, stranger(), &[(key, *value)]);
+    }
+}
+
+#[test]
+fn a_proxy_is_believed_on_this_machine_only() {
+    for name in FROM_PROXIES {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: v\r\n\r\n");
+        let key = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        check(name, &head, stranger(), &[(&key, None)]);
+        check(name, &head, local(), &[(&key, Some("v"))]);
+        check(name, &head, PeerAddress::Unix, &[(&key, Some("v"))]);
+    }
+}
+
+#[test]
+fn every_listed_name_is_recognised_by_its_first_letter() {
+    for name in NOT_PASSED.iter().chain(&HOUSE_ONLY) {
+        assert!(!is_passed(name, true), "{name}");
+        assert!(!is_passed(&name.to_ascii_uppercase(), true), "{name}");
+    }
+    for name in FROM_PROXIES {
+        assert!(!is_passed(name, false), "{name}");
+    }
+}

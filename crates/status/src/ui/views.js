@@ -1,0 +1,166 @@
+// What the page shows of the server, of each application, of pools and limits.
+//
+// app.js makes the views and hands them each snapshot; elements.js draws. A view reads the snapshot
+// and its history and has no other state.
+
+import { figure, fullness, make, setClass, setText, table } from "./elements.js";
+import { History, WINDOW_SECONDS } from "./history.js";
+import { age, bytes, count, plural, rate, time } from "./numbers.js";
+
+export function stateTone(state) {
+  if (["running", "ready"].includes(state)) return "good";
+  if (["failing", "stopped"].includes(state)) return "bad";
+  return ["degraded", "starting", "draining"].includes(state) ? "warn" : "";
+}
+
+export function serverView(parent, factList) {
+  const requests = figure(parent, "Requests / s", "chart");
+  const times = figure(parent, "Total time");
+  const active = figure(parent, "In progress");
+  const connections = figure(parent, "Connections", "bar");
+  const errors = figure(parent, "Server errors (5xx)");
+  const memory = figure(parent, "Memory");
+  const facts = new Map();
+  const fact = (name, text) => {
+    if (!facts.has(name)) {
+      const value = make("dd");
+      facts.set(name, value);
+      factList.append(make("div", "", make("dt", "", name), value));
+    }
+    setText(facts.get(name), text);
+    facts.get(name).parentElement.hidden = text === "";
+  };
+  return (now, history, problems) => {
+    fact("listening on", now.listeners.join(", "));
+    fact("configuration", now.config ?? "");
+    fact("generation", String(now.generation));
+    fact("up", age(now.uptime_seconds));
+    fact("process", String(now.pid));
+    fact("loops", String(now.threads));
+    fact("log lines dropped", now.log_lines_dropped > 0 ? count(now.log_lines_dropped) : "");
+    const traffic = now.traffic;
+    const peak = requests.draw(history.rates());
+    requests.show(rate(history.rate(5)), "",
+      `peak ${rate(peak)} · ${count(traffic.requests_total)} since start`);
+    showTimes(times, history, 0, traffic.total_time);
+    active.show(count(traffic.active), "",
+      `${count(traffic.client_gone)} left early · ${count(traffic.too_slow)} too slow`);
+    connections.show(count(now.connections.used), `of ${count(now.connections.max)}`,
+      `${count(traffic.accepted)} accepted`);
+    connections.fill(now.connections.used, now.connections.max);
+    const failing = problems.rate(WINDOW_SECONDS);
+    errors.show(rate(failing), "/ s",
+      `${count(traffic.responses[4])} since start · ${count(traffic.responses[3])} 4xx`,
+      failing > 0 ? "bad" : "");
+    memory.show(bytes(now.resident_bytes), "",
+      `sent ${bytes(traffic.sent_bytes)} · received ${bytes(traffic.received_bytes)}`);
+  };
+}
+
+const WORKER_COLUMNS = [
+  ["pid", true, (w) => (w.pid === null ? "–" : String(w.pid))],
+  ["state", true, (w) => w.state, (w) => (w.state === "ready" ? "good" : "warn")],
+  ["generation", false, (w) => String(w.generation)],
+  ["in progress", false, (w) => count(w.in_progress)],
+  ["memory", false, (w) => bytes(w.resident_bytes)],
+  ["for", false, (w) => age(w.since_seconds)],
+  ["restarts", false, (w) => count(w.restarts), (w) => (w.restarts > 0 ? "warn" : "")],
+];
+
+export function appView(name, act) {
+  const state = make("span");
+  const about = make("span", "quiet");
+  const button = make("button", "", "Restart");
+  button.type = "button";
+  const result = make("section", "result");
+  result.hidden = true;
+  result.setAttribute("aria-live", "polite");
+  button.addEventListener("click", () =>
+    act(button, result, `/apps/${encodeURIComponent(name)}/restart`, "Rolled to the new code."));
+  const text = make("pre");
+  const blame = make("h3");
+  const report = make("div", "report", blame, text);
+  const figures = make("div", "figures");
+  const requests = figure(figures, "Requests / s", "chart");
+  const queue = figure(figures, "Waiting", "bar");
+  const slots = figure(figures, "In progress", "bar");
+  const waiting = figure(figures, "Waiting time");
+  const working = figure(figures, "Time in application");
+  const refused = figure(figures, "Refused, failed");
+  const workers = make("table");
+  const showWorkers = table(workers, WORKER_COLUMNS);
+  const root = make("section", "card",
+    make("div", "title", make("h2", "", name), state, about, button),
+    result, report, figures, make("div", "scroll", workers));
+  const history = new History();
+
+  function update(app, at) {
+    history.add(at, app.counters.requests, [app.queue_time, app.app_time]);
+    setText(state, app.state);
+    setClass(state, `pill ${stateTone(app.state)}`);
+    setText(about, [app.kind, app.interpreter, plural(app.threads, "thread", "threads"),
+      `generation ${app.generation}`].filter(Boolean).join(" · "));
+    report.hidden = !app.report;
+    setText(blame, app.state === "ready"
+      ? "The new code does not boot; the code before it serves on"
+      : "The code does not boot");
+    setText(text, app.report ?? "");
+    const counters = app.counters;
+    const peak = requests.draw(history.rates());
+    requests.show(rate(history.rate(5)), "",
+      `peak ${rate(peak)} · ${count(counters.requests)} since start`);
+    queue.show(count(app.queue.waiting), `of ${count(app.queue.max)}`,
+      app.queue.waiting > 0 ? `oldest ${time(app.queue.oldest_wait_seconds)}` : "nobody waits");
+    queue.fill(app.queue.waiting, app.queue.max);
+    slots.show(count(app.queue.in_progress), `of ${plural(app.queue.slots, "slot", "slots")}`,
+      app.queue.slots === 0 ? "no worker is up" : "", app.queue.slots === 0 ? "bad" : "");
+    slots.fill(app.queue.in_progress, app.queue.slots);
+    showTimes(waiting, history, 0, app.queue_time);
+    showTimes(working, history, 1, app.app_time);
+    showTroubles(refused, counters);
+    showWorkers(app.workers);
+    workers.parentElement.hidden = app.workers.length === 0;
+  }
+  return { root, update };
+}
+
+/** All that went wrong since the start, by kind. */
+function showTroubles(target, counters) {
+  const kinds = [
+    ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
+    ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
+    ["worker died", counters.worker_died], ["timed out", counters.timed_out],
+    ["crashes", counters.crashed],
+  ].filter(([, number]) => number > 0);
+  // A crash is a worker's, not a request's: it is named but not counted here.
+  const total = kinds.reduce((sum, [kind, n]) => sum + (kind === "crashes" ? 0 : n), 0);
+  const text = kinds.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
+  target.show(count(total), "", text, kinds.length > 0 ? "warn" : "");
+}
+
+export const POOL_COLUMNS = [
+  ["pool", true, (p) => p.name],
+  ["threads at work", false, (p) => `${count(p.active)} of ${count(p.threads)}`,
+    (p) => fullness(p.active, p.threads) && "warn"],
+  ["queued", false, (p) => `${count(p.queued)} of ${count(p.max_queue)}`,
+    (p) => fullness(p.queued, p.max_queue)],
+];
+
+const UNITS = {
+  count, bytes, seconds: age, bytes_per_second: (number) => `${bytes(number)}/s`,
+};
+
+export const LIMIT_COLUMNS = [
+  ["limit", true, (l) => l.name],
+  ["in use", false, (l) => (l.used === null ? "" : UNITS[l.unit](l.used)),
+    (l) => (l.used === null ? "" : fullness(l.used, l.max))],
+  ["bound", false, (l) => UNITS[l.unit](l.max)],
+];
+
+function showTimes(target, history, index, times) {
+  const bounds = times.buckets.le_seconds;
+  const half = history.quantile(index, 0.5, bounds);
+  const most = history.quantile(index, 0.99, bounds);
+  if (half === null) target.show("–", "", "none in the last minute");
+  else target.show(half, "p50", `p99 ${most}`);
+}
