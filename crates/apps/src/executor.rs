@@ -140,6 +140,7 @@ impl Executor {
 pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Command>) {
     let Some(mut inbox) = executor.inbox.take() else { return };
     executor.event(Event::Started);
+    let mut is_forgotten = false;
     while !executor.is_stopped {
         let wake_at = executor.wake_at;
         let timer = async {
@@ -150,10 +151,14 @@ pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Com
         };
         tokio::select! {
             Some(input) = inbox.recv() => executor.handle(input),
-            command = commands.recv() => match command {
+            command = commands.recv(), if !is_forgotten => match command {
                 Some(command) => executor.handle(Input::Command(command)),
-                // The application was forgotten without a drain: end it.
-                None => executor.event(Event::DrainOverdue),
+                None => {
+                    // Nobody can speak to the application any more: end it.
+                    is_forgotten = true;
+                    executor.event(Event::Drain);
+                    executor.event(Event::DrainOverdue);
+                }
             },
             () = timer => {
                 executor.wake_at = None;

@@ -61,14 +61,18 @@ impl Files {
     /// Opens the root. Blocks: for use at start and reload.
     ///
     /// # Errors
-    /// When the root does not exist, is no directory or may not be read; names it.
+    /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root.
     pub fn open(setup: FilesSetup) -> io::Result<Self> {
         let tree = Tree::open(&setup.root, Places::new(&setup.try_))?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = cores.min(SHARDS_MAX);
         Ok(Self {
             tree: Arc::new(tree),
-            memory: Memory::new(Bounds { shards, bytes: MEMORY_BYTES, entries: MEMORY_ENTRIES }),
+            memory: Memory::new(Bounds {
+                shards,
+                bytes: MEMORY_BYTES,
+                entries: MEMORY_ENTRIES,
+            }),
             pool: setup.pool,
             falls_through: setup.falls_through,
             names: (0..shards).map(|_| Arc::from("files")).collect(),
@@ -78,10 +82,8 @@ impl Files {
     /// Answers with what is known.
     fn reply(&self, request: Request, known: &Known) -> Result<Reply, Fault> {
         match known {
-            Known::File(file) => Ok(self.named(from_memory(&request, file))),
-            Known::Directory => {
-                Ok(self.named(reply::redirect(request.path(), request.query())))
-            }
+            Known::File(file) => Ok(self.named(answer_small(&request, file))),
+            Known::Directory => Ok(self.named(reply::redirect(request.path(), request.query()))),
             Known::Absent => self.miss(request),
         }
     }
@@ -97,7 +99,7 @@ impl Files {
             (Ok(Looked::Absent), _) => Known::Absent,
             (Ok(Looked::Opened(opened)), _) => {
                 self.memory.forget(index, &path);
-                return Ok(self.named(self.from_file(&request, opened)));
+                return Ok(self.named(self.answer_opened(&request, opened)));
             }
             // No means to check it: what was right a moment ago is better than a refusal.
             (Err(fault), Some(known)) if fault.kind == FaultKind::Overloaded => {
@@ -129,13 +131,20 @@ impl Files {
             let began = clock::now().max(arrived);
             (began, tree.look(&path, known.as_ref()))
         });
-        looked.await.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))))
+        looked
+            .await
+            .unwrap_or_else(|error| (arrived, Err(pool_fault(&error))))
     }
 
-    fn from_file(&self, request: &Request, opened: Opened) -> Response {
+    fn answer_opened(&self, request: &Request, opened: Opened) -> Response {
         let Opened { description, file } = opened;
         reply::answer(&request.head, &description, |start, len| {
-            Body::File(FileBody { file: Arc::new(file), start, len, pool: self.pool.clone() })
+            Body::File(FileBody {
+                file: Arc::new(file),
+                start,
+                len,
+                pool: self.pool.clone(),
+            })
         })
     }
 
@@ -177,7 +186,10 @@ impl Handler for Files {
         }
         let path = request.path();
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
-        let known = match self.memory.find(loops::current_index(), path, request.arrived) {
+        let known = match self
+            .memory
+            .find(loops::current_index(), path, request.arrived)
+        {
             Lookup::Fresh(known) => return Handling::Now(self.reply(request, &known)),
             Lookup::Stale(known) => Some(known),
             // Never kept in memory, so not asked before it.
@@ -190,10 +202,12 @@ impl Handler for Files {
     }
 }
 
-fn from_memory(request: &Request, file: &Loaded) -> Response {
+fn answer_small(request: &Request, file: &Loaded) -> Response {
     reply::answer(&request.head, &file.description, |start, len| {
         // A file in memory is far smaller than what either number can hold.
-        let start = usize::try_from(start).unwrap_or(usize::MAX).min(file.content.len());
+        let start = usize::try_from(start)
+            .unwrap_or(usize::MAX)
+            .min(file.content.len());
         let end = usize::try_from(len).map_or(usize::MAX, |len| start.saturating_add(len));
         Body::Bytes(file.content.slice(start..end.min(file.content.len())))
     })

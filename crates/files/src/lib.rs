@@ -15,6 +15,8 @@ mod handler;
 mod memory;
 mod reply;
 mod resolve;
+#[cfg(test)]
+mod testing;
 mod tree;
 mod types;
 

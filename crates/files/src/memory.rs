@@ -73,7 +73,9 @@ impl Memory {
     /// What loop number `index` knows of `path`.
     pub(crate) fn find(&self, index: usize, path: &[u8], now: Instant) -> Lookup {
         let mut shard = self.lock(index);
-        let Some(slot) = shard.slot_of(path) else { return Lookup::Unknown };
+        let Some(slot) = shard.slot_of(path) else {
+            return Lookup::Unknown;
+        };
         slot.was_used = true;
         let known = slot.known.clone();
         if now < slot.fresh_until {
@@ -99,7 +101,13 @@ impl Memory {
         let at = shard.slots.len();
         shard.places.insert(Arc::clone(&path), at);
         let fresh_until = checked + FRESH;
-        shard.slots.push(Slot { path, known, fresh_until, was_used: false, cost });
+        shard.slots.push(Slot {
+            path,
+            known,
+            fresh_until,
+            was_used: false,
+            cost,
+        });
     }
 
     /// Drops what is known of `path`.
@@ -108,7 +116,9 @@ impl Memory {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index % self.shards.len()]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,7 +196,11 @@ mod tests {
     const START: usize = 0;
 
     fn memory(bytes: usize, entries: usize) -> Memory {
-        Memory::new(Bounds { shards: 1, bytes, entries })
+        Memory::new(Bounds {
+            shards: 1,
+            bytes,
+            entries,
+        })
     }
 
     fn keep(memory: &Memory, path: &str, now: Instant) {
@@ -257,9 +271,16 @@ mod tests {
                     memory.forget(START, format!("/{}", round % 5).as_bytes());
                 }
                 let shard = memory.lock(START);
-                assert!(shard.bytes <= bytes && shard.slots.len() <= entries, "{what}");
+                assert!(
+                    shard.bytes <= bytes && shard.slots.len() <= entries,
+                    "{what}"
+                );
                 assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
-                assert_eq!(shard.bytes, shard.slots.iter().map(|s| s.cost).sum(), "{what}");
+                assert_eq!(
+                    shard.bytes,
+                    shard.slots.iter().map(|s| s.cost).sum::<usize>(),
+                    "{what}"
+                );
                 for (at, slot) in shard.slots.iter().enumerate() {
                     assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
                 }
@@ -280,7 +301,11 @@ mod tests {
 
     #[test]
     fn loops_keep_apart_until_they_are_more_than_shards() {
-        let memory = Memory::new(Bounds { shards: 2, bytes: 10_000, entries: 10 });
+        let memory = Memory::new(Bounds {
+            shards: 2,
+            bytes: 10_000,
+            entries: 10,
+        });
         let now = Instant::now();
         memory.keep(0, b"/a"[..].into(), Known::Absent, now);
         for (index, knows) in [(0, true), (1, false), (2, true), (3, false)] {

@@ -36,10 +36,15 @@ impl Description {
     /// and its length, as of `now` on the wall clock.
     pub(crate) fn new(content_type: &str, modified: (i64, i64), len: u64, now: Duration) -> Self {
         let (seconds, nanos) = modified;
-        let nanos = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos).cast_unsigned();
+        let nanos = seconds
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(nanos)
+            .cast_unsigned();
         let etag = format!("\"{nanos:x}-{len:x}\"").into_bytes();
         // RFC 9110 §8.8.2.1: no date later than that of the response.
-        let modified = u64::try_from(seconds).ok().filter(|&seconds| seconds <= now.as_secs());
+        let modified = u64::try_from(seconds)
+            .ok()
+            .filter(|&seconds| seconds <= now.as_secs());
         let mut fields = FieldBlock::with_capacity(160);
         let mut validators = FieldBlock::with_capacity(96);
         push(&mut fields, "Content-Type", content_type.as_bytes());
@@ -50,7 +55,13 @@ impl Description {
             push(block, "ETag", &etag);
         }
         push(&mut fields, "Accept-Ranges", b"bytes");
-        Self { etag, modified, len, fields: fields.freeze(), validators: validators.freeze() }
+        Self {
+            etag,
+            modified,
+            len,
+            fields: fields.freeze(),
+            validators: validators.freeze(),
+        }
     }
 
     /// Bytes of memory beside the content.
@@ -71,9 +82,11 @@ pub(crate) fn answer(
         }
         Precondition::Failed => plain(Status::PRECONDITION_FAILED, "The file has changed.\n"),
         // RFC 9110 §14.2: a Range is for GET alone.
-        Precondition::Proceed if head.method() == Method::Head => {
-            respond(Status::OK, file.fields.clone(), Body::Omitted(Some(file.len)))
-        }
+        Precondition::Proceed if head.method() == Method::Head => respond(
+            Status::OK,
+            file.fields.clone(),
+            Body::Omitted(Some(file.len)),
+        ),
         Precondition::Proceed => answer_range(head, file, part),
     }
 }
@@ -81,7 +94,11 @@ pub(crate) fn answer(
 /// Sends a client to the same path with a final slash.
 pub(crate) fn redirect(path: &[u8], query: Option<&str>) -> Response {
     let mut fields = FieldBlock::new();
-    push(&mut fields, "Location", &resolve::directory_location(path, query));
+    push(
+        &mut fields,
+        "Location",
+        &resolve::directory_location(path, query),
+    );
     respond(Status::MOVED_PERMANENTLY, fields, Body::Empty)
 }
 
@@ -91,7 +108,13 @@ fn answer_range(
     part: impl FnOnce(u64, u64) -> Body,
 ) -> Response {
     let if_range = head.field("if-range");
-    match select_range(only(head, "range"), if_range, file.len, &file.etag, file.modified) {
+    match select_range(
+        only(head, "range"),
+        if_range,
+        file.len,
+        &file.etag,
+        file.modified,
+    ) {
         RangeOutcome::Whole => respond(Status::OK, file.fields.clone(), part(0, file.len)),
         RangeOutcome::Part { start, len } => {
             let mut value = Vec::with_capacity(48);

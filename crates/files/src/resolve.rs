@@ -23,9 +23,10 @@ pub(crate) enum Place {
 impl Places {
     pub(crate) fn new(patterns: &[TryPattern]) -> Self {
         let place = |pattern: &TryPattern| match pattern {
-            TryPattern::Around { prefix, suffix } => {
-                Place::Around { prefix: prefix.clone().into(), suffix: suffix.clone().into() }
-            }
+            TryPattern::Around { prefix, suffix } => Place::Around {
+                prefix: prefix.clone().into(),
+                suffix: suffix.clone().into(),
+            },
             TryPattern::Fixed(file) => Place::Fixed(file.clone().into()),
         };
         Self(patterns.iter().map(place).collect())
@@ -56,7 +57,11 @@ impl Place {
         out.reserve(prefix.len() + path.len() + suffix.len());
         for part in [prefix, path, suffix] {
             // The first byte of the whole is its slash, and names are relative to the root.
-            let part = if out.is_empty() { part.strip_prefix(b"/").unwrap_or(part) } else { part };
+            let part = if out.is_empty() {
+                part.strip_prefix(b"/").unwrap_or(part)
+            } else {
+                part
+            };
             out.extend_from_slice(part);
         }
         true
@@ -75,7 +80,9 @@ impl Place {
 /// Whether a path may name a file at all: no segment is hidden (but `.well-known`, RFC 8615, as the
 /// first) and only the last may be empty.
 pub(crate) fn is_servable(path: &[u8]) -> bool {
-    let Some(path) = path.strip_prefix(b"/") else { return false };
+    let Some(path) = path.strip_prefix(b"/") else {
+        return false;
+    };
     let path = path.strip_prefix(b".well-known/").unwrap_or(path);
     let mut segments = path.split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
@@ -96,7 +103,10 @@ pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
     let mut location = Vec::with_capacity(path.len() + query.len() + 8);
     // Two slashes at the start would name a host.
     location.push(b'/');
-    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    let start = path
+        .iter()
+        .position(|&byte| byte != b'/')
+        .unwrap_or(path.len());
     for &byte in &path[start..] {
         if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
             location.push(byte);
@@ -123,7 +133,10 @@ mod tests {
     use super::*;
 
     fn around(prefix: &str, suffix: &str) -> Place {
-        Place::Around { prefix: prefix.into(), suffix: suffix.into() }
+        Place::Around {
+            prefix: prefix.into(),
+            suffix: suffix.into(),
+        }
     }
 
     #[test]
@@ -145,7 +158,11 @@ mod tests {
         ] {
             let mut name = b"left over".to_vec();
             let found = place.expand_into(path.as_bytes(), &mut name);
-            assert_eq!(found.then_some(name.as_slice()), expected.map(str::as_bytes), "{path}");
+            assert_eq!(
+                found.then_some(name.as_slice()),
+                expected.map(str::as_bytes),
+                "{path}"
+            );
         }
     }
 
@@ -158,7 +175,11 @@ mod tests {
                 let mut name = Vec::new();
                 let places = Places::new(std::slice::from_ref(&pattern));
                 assert!(places.0[0].expand_into(path.as_bytes(), &mut name));
-                assert_eq!(format!("/{}", String::from_utf8(name).unwrap()), expected, "{path}");
+                assert_eq!(
+                    format!("/{}", String::from_utf8(name).unwrap()),
+                    expected,
+                    "{path}"
+                );
             }
         }
     }
@@ -202,12 +223,22 @@ mod tests {
             ("plain", "/docs", None, "/docs/"),
             ("query", "/docs", Some("a=1&b=/"), "/docs/?a=1&b=/"),
             ("empty query", "/docs", Some(""), "/docs/"),
-            ("another host", "//evil.example/docs", None, "/evil.example/docs/"),
+            (
+                "another host",
+                "//evil.example/docs",
+                None,
+                "/evil.example/docs/",
+            ),
             ("slashes only", "///", None, "/"),
             ("backslashes", "/\\evil.example", None, "/%5Cevil.example/"),
             ("a query in the path", "/a?b#c", None, "/a%3Fb%23c/"),
             ("an encoded percent", "/a%2e", None, "/a%252e/"),
-            ("line break", "/a\r\nSet-Cookie: b", None, "/a%0D%0ASet-Cookie:%20b/"),
+            (
+                "line break",
+                "/a\r\nSet-Cookie: b",
+                None,
+                "/a%0D%0ASet-Cookie:%20b/",
+            ),
             ("not ASCII", "/\u{e9}", None, "/%C3%A9/"),
             ("markup", "/<b>\"'", None, "/%3Cb%3E%22'/"),
         ] {
@@ -227,7 +258,11 @@ mod tests {
             (around("", ""), "/a", false),
             (Place::Fixed("/index.html".into()), "/a", false),
         ] {
-            assert_eq!(place.is_index_of(path.as_bytes()), expected, "{place:?} {path}");
+            assert_eq!(
+                place.is_index_of(path.as_bytes()),
+                expected,
+                "{place:?} {path}"
+            );
         }
     }
 }

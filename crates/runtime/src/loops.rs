@@ -97,3 +97,8 @@ where
 {
     tokio::spawn(task);
 }
+
+/// Lets everything else that is ready on this loop run first.
+pub async fn yield_now() {
+    tokio::task::yield_now().await;
+}

@@ -6,7 +6,6 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_exchange::{
@@ -15,7 +14,7 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 use serde::Serialize;
 
-use crate::events::Feed;
+use crate::events::{EVENT_INTERVAL, Feed};
 use crate::page::{ASSETS, Asset, POLICY};
 use crate::{Source, exposition, guard};
 
@@ -32,12 +31,12 @@ impl Admin {
     /// The admin API of the server behind `source`.
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
-        Self::with_interval(source, EVENT_INTERVAL)
-    }
-
-    fn with_interval(source: Arc<dyn Source>, interval: Duration) -> Self {
-        let feed = Feed::new(Arc::clone(&source), interval);
-        Self { source, feed, name: "status".into() }
+        let feed = Feed::new(Arc::clone(&source), EVENT_INTERVAL);
+        Self {
+            source,
+            feed,
+            name: "status".into(),
+        }
     }
 
     fn read(&self, what: Read, method: Method) -> Result<Response, Fault> {
@@ -47,15 +46,21 @@ impl Admin {
                 respond(Status::OK, "text/event-stream", Body::Omitted(None))
             }
             Read::Events => match self.feed.open() {
-                Some(events) => {
-                    respond(Status::OK, "text/event-stream", Body::Stream(Box::new(events)))
-                }
+                Some(events) => respond(
+                    Status::OK,
+                    "text/event-stream",
+                    Body::Stream(Box::new(events)),
+                ),
                 None => retry_later("too many live pages are open\n"),
             },
             Read::Snapshot => json(Status::OK, &self.source.snapshot())?,
             Read::Metrics => {
                 let text = exposition::render(&*self.source);
-                respond(Status::OK, exposition::CONTENT_TYPE, Body::Bytes(text.into()))
+                respond(
+                    Status::OK,
+                    exposition::CONTENT_TYPE,
+                    Body::Bytes(text.into()),
+                )
             }
             Read::Health => text(Status::OK, "ok\n"),
             Read::Readiness => match self.source.ready() {
@@ -200,10 +205,15 @@ impl Refusal {
                 "the admin interface answers to an IP address or to localhost only\n",
             ),
             Self::Path => text(Status::NOT_FOUND, "there is nothing at this address\n"),
-            Self::Origin => text(Status::FORBIDDEN, "another origin may not change anything here\n"),
+            Self::Origin => text(
+                Status::FORBIDDEN,
+                "another origin may not change anything here\n",
+            ),
             Self::Method(allowed) => {
-                let mut response =
-                    text(Status::METHOD_NOT_ALLOWED, format!("this address takes {allowed}\n"));
+                let mut response = text(
+                    Status::METHOD_NOT_ALLOWED,
+                    format!("this address takes {allowed}\n"),
+                );
                 response.fields.push_static("Allow", allowed);
                 response
             }
@@ -223,29 +233,47 @@ struct Outcome {
 
 impl Outcome {
     fn done(message: Option<String>) -> Self {
-        Self { ok: true, message, error: None }
+        Self {
+            ok: true,
+            message,
+            error: None,
+        }
     }
 
     fn failed(error: String) -> Self {
-        Self { ok: false, message: None, error: Some(error) }
+        Self {
+            ok: false,
+            message: None,
+            error: Some(error),
+        }
     }
 }
 
 fn of_asset(asset: &Asset) -> Response {
     let body = Body::Bytes(Bytes::from_static(asset.text.as_bytes()));
     let mut response = respond(Status::OK, asset.content_type, body);
-    response.fields.push_static("Content-Security-Policy", POLICY);
+    response
+        .fields
+        .push_static("Content-Security-Policy", POLICY);
     response
 }
 
 fn json<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
     let text = serde_json::to_vec(value)
         .map_err(|error| Fault::new(FaultKind::House, format!("status as json: {error}")))?;
-    Ok(respond(status, "application/json", Body::Bytes(text.into())))
+    Ok(respond(
+        status,
+        "application/json",
+        Body::Bytes(text.into()),
+    ))
 }
 
 fn text(status: Status, text: impl Into<Bytes>) -> Response {
-    respond(status, "text/plain; charset=utf-8", Body::Bytes(text.into()))
+    respond(
+        status,
+        "text/plain; charset=utf-8",
+        Body::Bytes(text.into()),
+    )
 }
 
 fn retry_later(reason: impl Into<Bytes>) -> Response {
@@ -266,5 +294,5 @@ fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
     response
 }
 
-/// Between two events of a live page.
-const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+#[cfg(test)]
+mod tests;

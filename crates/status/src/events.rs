@@ -37,15 +37,26 @@ struct Latest {
 impl Feed {
     /// A feed with one event an `interval`.
     pub(crate) fn new(source: Arc<dyn Source>, interval: Duration) -> Arc<Self> {
-        Arc::new(Self { source, interval, open: AtomicUsize::new(0), latest: Mutex::default() })
+        Arc::new(Self {
+            source,
+            interval,
+            open: AtomicUsize::new(0),
+            latest: Mutex::default(),
+        })
     }
 
     /// A new stream; `None` when there are as many as there may be.
     pub(crate) fn open(self: &Arc<Self>) -> Option<Events> {
         let free = |open| (open < STREAMS_MAX).then_some(open + 1);
-        self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).ok()?;
+        self.open
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, free)
+            .ok()?;
         let timer = LazyDeadline::new(clock::now());
-        Some(Events { feed: Arc::clone(self), timer, stage: Stage::First })
+        Some(Events {
+            feed: Arc::clone(self),
+            timer,
+            stage: Stage::First,
+        })
     }
 
     /// The event for `now`, made anew unless another stream just did.
@@ -63,7 +74,11 @@ impl Feed {
         let mut event = Vec::new();
         sse::encode_event(&mut event, Some("status"), None, &json);
         let is_last = snapshot.state == ServerState::Draining;
-        let latest = Latest { made: now, event: event.into(), is_last };
+        let latest = Latest {
+            made: now,
+            event: event.into(),
+            is_last,
+        };
         *self.latest() = Some(latest.clone());
         Ok(latest)
     }
@@ -104,7 +119,11 @@ impl BodyStream for Events {
             }
         };
         self.timer.set(now + self.feed.interval);
-        self.stage = if latest.is_last { Stage::Ended } else { Stage::Waiting };
+        self.stage = if latest.is_last {
+            Stage::Ended
+        } else {
+            Stage::Waiting
+        };
         Poll::Ready(Some(Ok(latest.event)))
     }
 
@@ -121,3 +140,87 @@ impl Drop for Events {
 
 /// Streams open at once: far more than people look at one server, far less than would be felt.
 pub(crate) const STREAMS_MAX: usize = 32;
+
+/// Between two events of a stream.
+pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeSource;
+    use std::future::poll_fn;
+    use std::task::Waker;
+
+    const FOREVER: Duration = Duration::from_secs(3600);
+
+    fn feed(interval: Duration) -> (Arc<FakeSource>, Arc<Feed>) {
+        let source = Arc::new(FakeSource::default());
+        let feed = Feed::new(Arc::clone(&source) as Arc<dyn Source>, interval);
+        (source, feed)
+    }
+
+    /// What the stream gives without waiting.
+    fn poll(events: &mut Events) -> Poll<Option<String>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        events.poll_chunk(&mut cx).map(|piece| piece.map(text))
+    }
+
+    fn text(piece: Result<Bytes, Fault>) -> String {
+        String::from_utf8(piece.unwrap().to_vec()).unwrap()
+    }
+
+    fn on_a_loop(test: impl Future<Output = ()>) {
+        let builder = &mut tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn the_first_event_comes_at_once_and_the_second_waits() {
+        on_a_loop(async {
+            let (_, feed) = feed(FOREVER);
+            let mut events = feed.open().unwrap();
+            let Poll::Ready(Some(first)) = poll(&mut events) else {
+                panic!("no first event")
+            };
+            let json = first.strip_prefix("event: status\ndata: ").unwrap();
+            let json: serde_json::Value = serde_json::from_str(json.trim_end()).unwrap();
+            assert_eq!(json["pid"], 42);
+            assert!(first.ends_with("\n\n") && poll(&mut events).is_pending());
+        });
+    }
+
+    #[test]
+    fn events_go_on_until_the_server_drains_then_a_last_one_ends_the_stream() {
+        on_a_loop(async {
+            let (source, feed) = feed(Duration::ZERO);
+            let mut events = feed.open().unwrap();
+            for _ in 0..3 {
+                let piece = poll_fn(|cx| events.poll_chunk(cx)).await.map(text);
+                assert!(piece.unwrap().contains("\"state\":\"running\""));
+            }
+            source.is_draining.store(true, Ordering::Relaxed);
+            let last = poll_fn(|cx| events.poll_chunk(cx)).await.map(text);
+            assert!(last.unwrap().contains("\"state\":\"draining\""));
+            assert_eq!(poll(&mut events), Poll::Ready(None));
+        });
+    }
+
+    #[test]
+    fn streams_share_one_snapshot() {
+        let (source, feed) = feed(FOREVER);
+        let mut streams: Vec<_> = (0..5).map(|_| feed.open().unwrap()).collect();
+        for events in &mut streams {
+            assert!(poll(events).is_ready());
+        }
+        assert_eq!(source.snapshots.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_stream_that_ends_leaves_its_place_to_another() {
+        let (_, feed) = feed(FOREVER);
+        let mut streams: Vec<_> = (0..STREAMS_MAX).map(|_| feed.open().unwrap()).collect();
+        assert!(feed.open().is_none());
+        streams.pop();
+        assert!(feed.open().is_some());
+    }
+}

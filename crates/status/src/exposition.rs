@@ -21,7 +21,9 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// All metrics as they are now.
 pub(crate) fn render(source: &dyn Source) -> String {
     let snapshot = source.snapshot();
-    let mut page = Page { text: String::with_capacity(16 << 10) };
+    let mut page = Page {
+        text: String::with_capacity(16 << 10),
+    };
     // Writing to a String cannot fail.
     let _ = page.server(&snapshot);
     let _ = page.edge(&source.edge());
@@ -38,14 +40,43 @@ struct Page {
 impl Page {
     fn server(&mut self, now: &Snapshot) -> fmt::Result {
         self.head("info", "gauge", "The program's version; always 1.")?;
-        writeln!(self.text, "penstock_info{{version=\"{}\"}} 1", Escaped(now.version))?;
+        writeln!(
+            self.text,
+            "penstock_info{{version=\"{}\"}} 1",
+            Escaped(now.version)
+        )?;
         let draining = u64::from(now.state == ServerState::Draining);
         for (name, kind, help, value) in [
-            ("uptime_seconds", "gauge", "Time since the start.", now.uptime.as_secs_f64()),
-            ("draining", "gauge", "1 during the graceful shutdown.", number(draining)),
-            ("threads", "gauge", "Event loops.", number(now.threads as u64)),
-            ("generation", "gauge", "The configuration that is served.", number(now.generation)),
-            ("reloads_total", "counter", "Reloads that succeeded.", number(now.reloads)),
+            (
+                "uptime_seconds",
+                "gauge",
+                "Time since the start.",
+                now.uptime.as_secs_f64(),
+            ),
+            (
+                "draining",
+                "gauge",
+                "1 during the graceful shutdown.",
+                number(draining),
+            ),
+            (
+                "threads",
+                "gauge",
+                "Event loops.",
+                number(now.threads as u64),
+            ),
+            (
+                "generation",
+                "gauge",
+                "The configuration that is served.",
+                number(now.generation),
+            ),
+            (
+                "reloads_total",
+                "counter",
+                "Reloads that succeeded.",
+                number(now.reloads),
+            ),
             (
                 "log_lines_dropped_total",
                 "counter",
@@ -63,7 +94,11 @@ impl Page {
             writeln!(self.text, "penstock_{name} {value}")?;
         }
         if let Some(bytes) = now.resident_bytes {
-            self.head("resident_bytes", "gauge", "Resident memory, without the workers'.")?;
+            self.head(
+                "resident_bytes",
+                "gauge",
+                "Resident memory, without the workers'.",
+            )?;
             writeln!(self.text, "penstock_resident_bytes {bytes}")?;
         }
         Ok(())
@@ -78,12 +113,36 @@ impl Page {
             writeln!(self.text, "penstock_{name} {}", gauge.value())?;
         }
         for (name, help, counter) in [
-            ("connections_accepted_total", "Connections accepted.", &edge.accepted),
-            ("requests_malformed_total", "Requests refused while parsed.", &edge.malformed),
-            ("clients_gone_total", "Clients that left before their answer.", &edge.client_gone),
-            ("clients_too_slow_total", "Connections cut for slowness.", &edge.too_slow),
-            ("received_bytes_total", "Body bytes received.", &edge.bytes_in),
-            ("sent_bytes_total", "Bytes sent, heads included.", &edge.bytes_out),
+            (
+                "connections_accepted_total",
+                "Connections accepted.",
+                &edge.accepted,
+            ),
+            (
+                "requests_malformed_total",
+                "Requests refused while parsed.",
+                &edge.malformed,
+            ),
+            (
+                "clients_gone_total",
+                "Clients that left before their answer.",
+                &edge.client_gone,
+            ),
+            (
+                "clients_too_slow_total",
+                "Connections cut for slowness.",
+                &edge.too_slow,
+            ),
+            (
+                "received_bytes_total",
+                "Body bytes received.",
+                &edge.bytes_in,
+            ),
+            (
+                "sent_bytes_total",
+                "Bytes sent, heads included.",
+                &edge.bytes_out,
+            ),
         ] {
             self.head(name, "counter", help)?;
             writeln!(self.text, "penstock_{name} {}", counter.value())?;
@@ -91,10 +150,17 @@ impl Page {
         self.head("responses_total", "counter", "Responses by status class.")?;
         for (class, counter) in (1..).zip(&edge.responses) {
             let count = counter.value();
-            writeln!(self.text, "penstock_responses_total{{class=\"{class}xx\"}} {count}")?;
+            writeln!(
+                self.text,
+                "penstock_responses_total{{class=\"{class}xx\"}} {count}"
+            )?;
         }
         let name = "request_duration_seconds";
-        self.head(name, "histogram", "From complete head to last byte handed to the kernel.")?;
+        self.head(
+            name,
+            "histogram",
+            "From complete head to last byte handed to the kernel.",
+        )?;
         self.histogram(name, None, &edge.total_time.values())
     }
 
@@ -103,7 +169,11 @@ impl Page {
             self.head(name, "counter", help)?;
             for (app, metrics) in apps {
                 let count = counter(metrics).value();
-                writeln!(self.text, "penstock_{name}{{app=\"{}\"}} {count}", Escaped(app))?;
+                writeln!(
+                    self.text,
+                    "penstock_{name}{{app=\"{}\"}} {count}",
+                    Escaped(app)
+                )?;
             }
         }
         for (name, help, histogram) in APP_HISTOGRAMS {
@@ -120,13 +190,24 @@ impl Page {
             self.head(name, "gauge", help)?;
             for app in apps {
                 let label = Escaped(&app.name);
-                writeln!(self.text, "penstock_{name}{{app=\"{label}\"}} {}", value(app))?;
+                writeln!(
+                    self.text,
+                    "penstock_{name}{{app=\"{label}\"}} {}",
+                    value(app)
+                )?;
             }
         }
-        self.head("app_state", "gauge", "The application's state, as a label; always 1.")?;
+        self.head(
+            "app_state",
+            "gauge",
+            "The application's state, as a label; always 1.",
+        )?;
         for app in apps {
             let (name, state) = (Escaped(&app.name), Escaped(&app.state));
-            writeln!(self.text, "penstock_app_state{{app=\"{name}\",state=\"{state}\"}} 1")?;
+            writeln!(
+                self.text,
+                "penstock_app_state{{app=\"{name}\",state=\"{state}\"}} 1"
+            )?;
         }
         self.head("app_workers", "gauge", "Workers by state.")?;
         for app in apps {
@@ -147,7 +228,11 @@ impl Page {
             self.head(name, "gauge", help)?;
             for pool in pools {
                 let label = Escaped(&pool.name);
-                writeln!(self.text, "penstock_{name}{{pool=\"{label}\"}} {}", value(pool))?;
+                writeln!(
+                    self.text,
+                    "penstock_{name}{{pool=\"{label}\"}} {}",
+                    value(pool)
+                )?;
             }
         }
         Ok(())
@@ -160,18 +245,34 @@ impl Page {
 
     /// The lines of one histogram: cumulative buckets, sum, count.
     fn histogram(&mut self, name: &str, app: Option<&str>, at: &HistogramValues) -> fmt::Result {
-        let label = app.map(|app| format!("app=\"{}\"", Escaped(app))).unwrap_or_default();
+        let label = app
+            .map(|app| format!("app=\"{}\"", Escaped(app)))
+            .unwrap_or_default();
         let comma = if label.is_empty() { "" } else { "," };
         let mut seen = 0;
         for (&bound, count) in BUCKETS_US.iter().zip(&at.counts) {
             seen += count;
             let le = from_us(bound);
-            writeln!(self.text, "penstock_{name}_bucket{{{label}{comma}le=\"{le}\"}} {seen}")?;
+            writeln!(
+                self.text,
+                "penstock_{name}_bucket{{{label}{comma}le=\"{le}\"}} {seen}"
+            )?;
         }
         let count = at.count();
-        writeln!(self.text, "penstock_{name}_bucket{{{label}{comma}le=\"+Inf\"}} {count}")?;
-        let braces = if label.is_empty() { label } else { format!("{{{label}}}") };
-        writeln!(self.text, "penstock_{name}_sum{braces} {}", from_us(at.sum_us))?;
+        writeln!(
+            self.text,
+            "penstock_{name}_bucket{{{label}{comma}le=\"+Inf\"}} {count}"
+        )?;
+        let braces = if label.is_empty() {
+            label
+        } else {
+            format!("{{{label}}}")
+        };
+        writeln!(
+            self.text,
+            "penstock_{name}_sum{braces} {}",
+            from_us(at.sum_us)
+        )?;
         writeln!(self.text, "penstock_{name}_count{braces} {count}")
     }
 }
@@ -202,44 +303,103 @@ fn number(value: u64) -> f64 {
 type Row<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 const APP_COUNTERS: [(&str, &str, fn(&AppMetrics) -> &Counter); 9] = [
-    ("app_requests_total", "Requests that reached the queue.", |m| &m.requests),
-    ("app_queue_full_total", "Refused: the queue was full.", |m| &m.queue_full),
-    ("app_queue_timeout_total", "Refused: waited too long for a slot.", |m| &m.queue_timeout),
-    ("app_queue_abandoned_total", "Clients that left while waiting.", |m| &m.queue_abandoned),
-    ("app_failed_total", "Requests on which the application failed.", |m| &m.failed),
-    ("app_worker_died_total", "Requests inside a worker when it died.", |m| &m.worker_died),
-    ("app_timed_out_total", "Requests cut by response_timeout.", |m| &m.timed_out),
-    ("app_workers_started_total", "Workers started.", |m| &m.started),
-    ("app_workers_crashed_total", "Workers that ended unasked.", |m| &m.crashed),
+    (
+        "app_requests_total",
+        "Requests that reached the queue.",
+        |m| &m.requests,
+    ),
+    (
+        "app_queue_full_total",
+        "Refused: the queue was full.",
+        |m| &m.queue_full,
+    ),
+    (
+        "app_queue_timeout_total",
+        "Refused: waited too long for a slot.",
+        |m| &m.queue_timeout,
+    ),
+    (
+        "app_queue_abandoned_total",
+        "Clients that left while waiting.",
+        |m| &m.queue_abandoned,
+    ),
+    (
+        "app_failed_total",
+        "Requests on which the application failed.",
+        |m| &m.failed,
+    ),
+    (
+        "app_worker_died_total",
+        "Requests inside a worker when it died.",
+        |m| &m.worker_died,
+    ),
+    (
+        "app_timed_out_total",
+        "Requests cut by response_timeout.",
+        |m| &m.timed_out,
+    ),
+    ("app_workers_started_total", "Workers started.", |m| {
+        &m.started
+    }),
+    (
+        "app_workers_crashed_total",
+        "Workers that ended unasked.",
+        |m| &m.crashed,
+    ),
 ];
 
 const APP_HISTOGRAMS: [(&str, &str, fn(&AppMetrics) -> &Histogram); 2] = [
-    ("app_queue_time_seconds", "Waiting for a slot.", |m| &m.queue_time),
-    ("app_time_seconds", "From a worker getting the request to its response's head.", |m| {
-        &m.app_time
+    ("app_queue_time_seconds", "Waiting for a slot.", |m| {
+        &m.queue_time
     }),
+    (
+        "app_time_seconds",
+        "From a worker getting the request to its response's head.",
+        |m| &m.app_time,
+    ),
 ];
 
 const APP_GAUGES: [Row<AppStatus, f64>; 7] = [
-    ("app_queue_waiting", "Requests waiting for a slot.", |a| number(a.queue.waiting as u64)),
-    ("app_queue_max", "The bound on waiting requests.", |a| number(a.queue.max as u64)),
-    ("app_queue_oldest_seconds", "How long the oldest request has waited.", |a| {
-        a.queue.oldest_wait.as_secs_f64()
+    ("app_queue_waiting", "Requests waiting for a slot.", |a| {
+        number(a.queue.waiting as u64)
     }),
-    ("app_slots", "Requests that can be in progress at once.", |a| number(a.queue.slots as u64)),
-    ("app_in_progress", "Requests in progress.", |a| number(a.queue.in_progress as u64)),
-    ("app_generation", "The code that is served.", |a| number(a.generation)),
-    ("app_resident_bytes", "Resident memory of all workers.", |a| {
-        number(a.workers.iter().filter_map(|w| w.resident_bytes).sum())
+    ("app_queue_max", "The bound on waiting requests.", |a| {
+        number(a.queue.max as u64)
     }),
+    (
+        "app_queue_oldest_seconds",
+        "How long the oldest request has waited.",
+        |a| a.queue.oldest_wait.as_secs_f64(),
+    ),
+    (
+        "app_slots",
+        "Requests that can be in progress at once.",
+        |a| number(a.queue.slots as u64),
+    ),
+    ("app_in_progress", "Requests in progress.", |a| {
+        number(a.queue.in_progress as u64)
+    }),
+    ("app_generation", "The code that is served.", |a| {
+        number(a.generation)
+    }),
+    (
+        "app_resident_bytes",
+        "Resident memory of all workers.",
+        |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
+    ),
 ];
 
 const POOL_GAUGES: [Row<PoolStatus, usize>; 4] = [
     ("pool_queued", "Jobs waiting for a thread.", |p| p.queued),
-    ("pool_queue_max", "The bound on waiting jobs.", |p| p.max_queue),
+    ("pool_queue_max", "The bound on waiting jobs.", |p| {
+        p.max_queue
+    }),
     ("pool_active", "Threads at work.", |p| p.active),
     ("pool_threads_max", "The bound on threads.", |p| p.threads),
 ];
 
 /// Counted even at zero, so that a series does not end when its last worker leaves the state.
 const WORKER_STATES: [&str; 4] = ["booting", "ready", "retiring", "stopping"];
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,8 @@
 mod api;
 mod events;
 mod exposition;
+#[cfg(test)]
+mod fake;
 mod guard;
 mod page;
 mod snapshot;
@@ -16,7 +18,7 @@ mod source;
 
 pub use api::Admin;
 pub use snapshot::{
-    AppCounters, AppStatus, Buckets, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times, Traffic,
-    Unit, Use, WorkerStatus,
+    AppCounters, AppStatus, Buckets, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times,
+    Traffic, Unit, Use, WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

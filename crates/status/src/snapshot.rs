@@ -299,7 +299,10 @@ impl Times {
             p50_seconds: quantile(0.5),
             p90_seconds: quantile(0.9),
             p99_seconds: quantile(0.99),
-            buckets: Buckets { le_seconds: BUCKETS_US.map(from_us), counts: values.counts },
+            buckets: Buckets {
+                le_seconds: BUCKETS_US.map(from_us),
+                counts: values.counts,
+            },
         }
     }
 }
@@ -308,25 +311,45 @@ impl Limit {
     /// A bound on things, with how many there are.
     #[must_use]
     pub fn count(name: &'static str, max: u64, used: Option<u64>) -> Self {
-        Self { name, unit: Unit::Count, max: as_f64(max), used }
+        Self {
+            name,
+            unit: Unit::Count,
+            max: as_f64(max),
+            used,
+        }
     }
 
     /// A bound in bytes.
     #[must_use]
     pub fn bytes(name: &'static str, max: u64) -> Self {
-        Self { name, unit: Unit::Bytes, max: as_f64(max), used: None }
+        Self {
+            name,
+            unit: Unit::Bytes,
+            max: as_f64(max),
+            used: None,
+        }
     }
 
     /// A bound on time.
     #[must_use]
     pub fn time(name: &'static str, max: Duration) -> Self {
-        Self { name, unit: Unit::Seconds, max: max.as_secs_f64(), used: None }
+        Self {
+            name,
+            unit: Unit::Seconds,
+            max: max.as_secs_f64(),
+            used: None,
+        }
     }
 
     /// A bound in bytes a second.
     #[must_use]
     pub fn rate(name: &'static str, bytes_per_second: u64) -> Self {
-        Self { name, unit: Unit::BytesPerSecond, max: as_f64(bytes_per_second), used: None }
+        Self {
+            name,
+            unit: Unit::BytesPerSecond,
+            max: as_f64(bytes_per_second),
+            used: None,
+        }
     }
 }
 
@@ -335,7 +358,10 @@ pub(crate) fn from_us(us: u64) -> f64 {
     as_f64(us) / 1e6
 }
 
-#[expect(clippy::cast_precision_loss, reason = "shown to people; exact up to 2^53")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "shown to people; exact up to 2^53"
+)]
 fn as_f64(number: u64) -> f64 {
     number as f64
 }
@@ -343,3 +369,6 @@ fn as_f64(number: u64) -> f64 {
 fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests;

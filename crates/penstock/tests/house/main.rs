@@ -1,7 +1,15 @@
 //! House tests: the real binary, driven from outside, one file a promise.
 //!
 //! `support` starts servers and speaks raw bytes to them; every other module proves one promise.
-//! Nothing here sleeps to wait and no port is fixed.
+//! Nothing here sleeps to wait and no port is fixed: a test awaits a condition with a deadline, and a
+//! server prints where it listens. A server that does not end cleanly fails its test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure is a panic, nothing here runs on a loop, the log of a failed server is printed"
+)]
 
 mod boot;
 mod bodies;

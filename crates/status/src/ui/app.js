@@ -90,7 +90,9 @@ function noticeText(isLost, silent) {
     return page.isConnected ? ["", ""] : ["Waiting for the server …", ""];
   }
   if (isLost) {
-    const ended = page.state === "draining" ? "The server has shut down" : "Connection lost";
+    const ended = page.state === "draining"
+      ? "The server was shutting down and the connection to it has ended"
+      : "The connection to the server is lost";
     return [`${ended}. What is shown is ${age(silent / 1000)} old. Trying again …`, "bad"];
   }
   if (page.state === "draining") {

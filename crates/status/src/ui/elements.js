@@ -47,10 +47,10 @@ export function figure(parent, name, extra) {
       setText(note, below);
       setClass(note, `note ${tone}`);
     },
-    fill(used, max) {
+    fill(used, max, tone = "") {
       const share = max > 0 ? Math.min(1, used / max) : 0;
       bar.firstChild.style.width = `${share * 100}%`;
-      setClass(bar, `bar ${fullness(used, max)}`);
+      setClass(bar, `bar ${tone}`);
     },
     draw: chart.draw,
   };

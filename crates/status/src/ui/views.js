@@ -41,29 +41,30 @@ export function serverView(parent, factList) {
     const traffic = now.traffic;
     const peak = requests.draw(history.rates());
     requests.show(rate(history.rate(5)), "",
-      `peak ${rate(peak)} · ${count(traffic.requests_total)} since start`);
+      `peak ${rate(peak)} · ${count(traffic.requests_total)} in all`);
     showTimes(times, history, 0, traffic.total_time);
     active.show(count(traffic.active), "",
       `${count(traffic.client_gone)} left early · ${count(traffic.too_slow)} too slow`);
     connections.show(count(now.connections.used), `of ${count(now.connections.max)}`,
       `${count(traffic.accepted)} accepted`);
-    connections.fill(now.connections.used, now.connections.max);
+    connections.fill(now.connections.used, now.connections.max,
+      fullness(now.connections.used, now.connections.max));
     const failing = problems.rate(WINDOW_SECONDS);
     errors.show(rate(failing), "/ s",
       `${count(traffic.responses[4])} since start · ${count(traffic.responses[3])} 4xx`,
       failing > 0 ? "bad" : "");
     memory.show(bytes(now.resident_bytes), "",
-      `sent ${bytes(traffic.sent_bytes)} · received ${bytes(traffic.received_bytes)}`);
+      `${bytes(traffic.received_bytes)} in · ${bytes(traffic.sent_bytes)} out`);
   };
 }
 
 const WORKER_COLUMNS = [
   ["pid", true, (w) => (w.pid === null ? "–" : String(w.pid))],
   ["state", true, (w) => w.state, (w) => (w.state === "ready" ? "good" : "warn")],
+  ["for", false, (w) => age(w.since_seconds)],
   ["generation", false, (w) => String(w.generation)],
   ["in progress", false, (w) => count(w.in_progress)],
   ["memory", false, (w) => bytes(w.resident_bytes)],
-  ["for", false, (w) => age(w.since_seconds)],
   ["restarts", false, (w) => count(w.restarts), (w) => (w.restarts > 0 ? "warn" : "")],
 ];
 
@@ -108,12 +109,13 @@ export function appView(name, act) {
     const counters = app.counters;
     const peak = requests.draw(history.rates());
     requests.show(rate(history.rate(5)), "",
-      `peak ${rate(peak)} · ${count(counters.requests)} since start`);
+      `peak ${rate(peak)} · ${count(counters.requests)} in all`);
     queue.show(count(app.queue.waiting), `of ${count(app.queue.max)}`,
       app.queue.waiting > 0 ? `oldest ${time(app.queue.oldest_wait_seconds)}` : "nobody waits");
-    queue.fill(app.queue.waiting, app.queue.max);
+    queue.fill(app.queue.waiting, app.queue.max, fullness(app.queue.waiting, app.queue.max));
     slots.show(count(app.queue.in_progress), `of ${plural(app.queue.slots, "slot", "slots")}`,
       app.queue.slots === 0 ? "no worker is up" : "", app.queue.slots === 0 ? "bad" : "");
+    // All slots at work is what they are for: no alarm.
     slots.fill(app.queue.in_progress, app.queue.slots);
     showTimes(waiting, history, 0, app.queue_time);
     showTimes(working, history, 1, app.app_time);

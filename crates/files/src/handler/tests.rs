@@ -1,0 +1,313 @@
+//! The handler as edge sees it: what it answers, and whether at once or later.
+
+use std::future::Future;
+use std::time::Duration;
+
+use penstock_http::Status;
+
+use super::*;
+use crate::testing::{Folder, request};
+
+struct Site {
+    folder: Folder,
+    files: Files,
+    /// Moved on by hand: when the next request arrives.
+    now: Instant,
+}
+
+#[derive(Debug, PartialEq)]
+enum When {
+    Now,
+    Later,
+}
+
+impl Site {
+    fn new(falls_through: bool) -> Self {
+        Self::with_pool(falls_through, Pool::new("disk", 2, 100))
+    }
+
+    fn with_pool(falls_through: bool, pool: Pool) -> Self {
+        let folder = Folder::new();
+        let setup = FilesSetup {
+            root: folder.root(),
+            try_: TryPattern::defaults(),
+            pool,
+            falls_through,
+        };
+        Self {
+            files: Files::open(setup).unwrap(),
+            folder,
+            now: clock::now(),
+        }
+    }
+
+    fn ask_with(&self, line: &str, fields: &[(&str, &str)]) -> (When, Result<Reply, Fault>) {
+        match self.files.handle(request(line, fields, self.now)) {
+            Handling::Now(reply) => (When::Now, reply),
+            Handling::Later(work) => (When::Later, block_on(work)),
+        }
+    }
+
+    /// Status, content and when.
+    fn ask(&self, line: &str) -> (When, u16, String) {
+        let (when, reply) = self.ask_with(line, &[]);
+        match reply {
+            Ok(Reply::Response(response)) => (when, response.status.code(), text(&response.body)),
+            Ok(Reply::Pass(_)) => (when, 0, "passed".to_owned()),
+            Err(fault) => (when, fault.kind.status().code(), String::new()),
+        }
+    }
+
+    fn after(&mut self, millis: u64) {
+        // The clock of a check is the later of the two, so this is far enough whatever it took.
+        self.now = self.now.max(clock::now()) + Duration::from_millis(millis);
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn text(body: &Body) -> String {
+    match body {
+        Body::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+        Body::File(file) => format!("file {}+{}", file.start, file.len),
+        Body::Omitted(length) => format!("omitted {length:?}"),
+        Body::Empty => String::new(),
+        Body::Stream(_) => panic!("files do not stream"),
+    }
+}
+
+fn expect(when: When, status: u16, content: &str) -> (When, u16, String) {
+    (when, status, content.to_owned())
+}
+
+#[test]
+fn a_small_file_is_answered_at_once_the_second_time() {
+    let site = Site::new(false);
+    site.folder.write("a.txt", "hello");
+    assert_eq!(site.ask("GET /a.txt"), expect(When::Later, 200, "hello"));
+    assert_eq!(site.ask("GET /a.txt"), expect(When::Now, 200, "hello"));
+    assert_eq!(site.ask("GET /a.txt?v=2"), expect(When::Now, 200, "hello"));
+    assert_eq!(site.ask("GET /%61.txt"), expect(When::Now, 200, "hello"));
+    assert_eq!(
+        site.ask("HEAD /a.txt"),
+        expect(When::Now, 200, "omitted Some(5)")
+    );
+
+    let (_, reply) = site.ask_with("GET /a.txt", &[("Range", "bytes=1-3")]);
+    let Ok(Reply::Response(response)) = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(
+        (response.status, text(&response.body)),
+        (Status::PARTIAL_CONTENT, "ell".into())
+    );
+    assert_eq!(
+        response.fields.get("content-range"),
+        Some(b"bytes 1-3/5".as_slice())
+    );
+    assert_eq!(response.timing.handler.as_deref(), Some("files"));
+}
+
+#[test]
+fn a_large_file_is_sent_from_its_descriptor_each_time() {
+    let site = Site::new(false);
+    site.folder.write("film.mp4", vec![0; 100_000]);
+    for _ in 0..2 {
+        assert_eq!(
+            site.ask("GET /film.mp4"),
+            expect(When::Later, 200, "file 0+100000")
+        );
+    }
+    assert_eq!(
+        site.ask("HEAD /film.mp4"),
+        expect(When::Later, 200, "omitted Some(100000)")
+    );
+    let (_, reply) = site.ask_with("GET /film.mp4", &[("Range", "bytes=-1")]);
+    let Ok(Reply::Response(response)) = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(text(&response.body), "file 99999+1");
+    assert_eq!(
+        response.fields.get("content-type"),
+        Some(b"video/mp4".as_slice())
+    );
+}
+
+#[test]
+fn a_change_shows_after_a_second() {
+    let mut site = Site::new(false);
+    let (old, new) = ("one", "two");
+    site.folder.write("a", old);
+    site.folder.write("gone", old);
+    site.folder.write("grows", old);
+    for path in ["a", "gone", "grows"] {
+        assert_eq!(
+            site.ask(&format!("GET /{path}")),
+            expect(When::Later, 200, old)
+        );
+    }
+    assert_eq!(site.ask("GET /new"), expect(When::Later, 404, ""));
+
+    site.folder.write("a", new);
+    site.folder.write("new", new);
+    site.folder.write("grows", vec![b'x'; 70_000]);
+    std::fs::remove_file(site.folder.root().join("gone")).unwrap();
+    assert_eq!(site.ask("GET /a"), expect(When::Now, 200, old));
+    assert_eq!(site.ask("GET /new"), expect(When::Now, 404, ""));
+
+    site.after(1001);
+    for now in [false, true] {
+        let when = || if now { When::Now } else { When::Later };
+        assert_eq!(site.ask("GET /a"), expect(when(), 200, new));
+        assert_eq!(site.ask("GET /new"), expect(when(), 200, new));
+        assert_eq!(site.ask("GET /gone"), expect(when(), 404, ""));
+        assert_eq!(
+            site.ask("GET /grows"),
+            expect(When::Later, 200, "file 0+70000")
+        );
+    }
+}
+
+#[test]
+fn an_unchanged_file_is_checked_once_a_second() {
+    let mut site = Site::new(false);
+    site.folder.write("a", "one");
+    for _ in 0..3 {
+        assert_eq!(site.ask("GET /a"), expect(When::Later, 200, "one"));
+        assert_eq!(site.ask("GET /a"), expect(When::Now, 200, "one"));
+        site.after(1001);
+    }
+}
+
+#[test]
+fn what_is_not_there_falls_through_unchanged_and_then_at_once() {
+    let site = Site::new(true);
+    site.folder.write("a", "one");
+    for (line, when) in [
+        ("GET /app?x=1", When::Later),
+        ("GET /app?x=1", When::Now),
+        ("HEAD /app?x=1", When::Now),
+        ("GET /.env?x=1", When::Now),
+        ("GET //a?x=1", When::Now),
+        ("POST /a?x=1", When::Now),
+        ("DELETE /a?x=1", When::Now),
+    ] {
+        let (found, reply) = site.ask_with(line, &[("Cookie", "c=d")]);
+        assert_eq!(found, when, "{line}");
+        let Ok(Reply::Pass(passed)) = reply else {
+            panic!("{line}: {reply:?}")
+        };
+        let (method, target) = line.split_once(' ').unwrap();
+        assert_eq!(passed.head.method_str(), method);
+        assert_eq!(passed.head.target(), target);
+        assert_eq!(passed.path(), target.split_once('?').unwrap().0.as_bytes());
+        assert_eq!(passed.query(), Some("x=1"));
+        assert_eq!(passed.head.field("cookie"), Some(b"c=d".as_slice()));
+        assert_eq!(passed.arrived, site.now);
+    }
+}
+
+#[test]
+fn refuses_where_nothing_follows() {
+    let site = Site::new(false);
+    site.folder.write("a", "one");
+    site.folder.write(".env", "secret");
+    site.folder.write(".git/config", "secret");
+    site.folder.write("docs/.htpasswd", "secret");
+    site.folder.write(".well-known/acme", "token");
+    site.folder.link("../secret", "out");
+    site.folder.write("../secret", "secret");
+    for (line, status) in [
+        ("GET /nothing", 404),
+        ("GET /.env", 404),
+        ("GET /%2eenv", 404),
+        ("GET /%2Egit/config", 404),
+        ("GET /docs/.htpasswd", 404),
+        ("GET /docs/%2e%2e/.env", 404),
+        ("GET /docs/..%2f.env", 404),
+        ("GET /%5c..%5c..%5csecret", 404),
+        ("GET //a", 404),
+        ("GET /a/", 404),
+        ("GET /out", 404),
+        ("GET /docs", 404),
+        ("GET /docs/", 404),
+        ("POST /a", 405),
+        ("PUT /nothing", 405),
+        ("OPTIONS /a", 405),
+        ("GET /.well-known/acme", 200),
+        ("GET /docs/../a", 200),
+    ] {
+        assert_eq!(site.ask(line).1, status, "{line}");
+    }
+}
+
+#[test]
+fn a_directory_is_redirected_with_its_query() {
+    let site = Site::new(true);
+    site.folder.write("my docs/index.html", "docs");
+    for when in [When::Later, When::Now] {
+        let (found, reply) = site.ask_with("GET /my%20docs?a=%0d", &[]);
+        assert_eq!(found, when);
+        let Ok(Reply::Response(response)) = reply else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(response.status, Status::MOVED_PERMANENTLY);
+        assert_eq!(
+            response.fields.get("location"),
+            Some(b"/my%20docs/?a=%0d".as_slice())
+        );
+    }
+    assert_eq!(
+        site.ask("GET /my%20docs/"),
+        expect(When::Later, 200, "docs")
+    );
+}
+
+#[test]
+fn a_full_pool_refuses_only_what_is_not_known() {
+    let pool = Pool::new("disk", 1, 1);
+    let mut site = Site::with_pool(false, pool.clone());
+    site.folder.write("known", "one");
+    assert_eq!(site.ask("GET /known"), expect(When::Later, 200, "one"));
+    site.after(1001);
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
+    block_on(async {
+        let mut busy = Box::pin(pool.run(move || {
+            started.send(()).ok();
+            held.recv().ok();
+        }));
+        let mut waiting = Box::pin(pool.run(|| ()));
+        poll_once(&mut busy).await;
+        begun.recv().unwrap();
+        poll_once(&mut waiting).await;
+        for (path, expected) in [("/known", Ok(200)), ("/other", Err(FaultKind::Overloaded))] {
+            let line = format!("GET {path}");
+            let Handling::Later(work) = site.files.handle(request(&line, &[], site.now)) else {
+                panic!("{path}: at once")
+            };
+            let found = match work.await {
+                Ok(Reply::Response(response)) => Ok(response.status.code()),
+                Ok(Reply::Pass(_)) => Ok(0),
+                Err(fault) => Err(fault.kind),
+            };
+            assert_eq!(found, expected, "{path}");
+        }
+        release.send(()).unwrap();
+        busy.await.unwrap();
+        waiting.await.unwrap();
+    });
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) {
+    std::future::poll_fn(|cx| {
+        assert!(std::pin::Pin::new(&mut *future).poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,263 @@
+//! Conditions and ranges as one table each: what is sent for a file of ten bytes.
+
+use super::*;
+use crate::testing::{MODIFIED, head};
+
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+const ETAG: &str = "\"ae1b981bc490a07-a\"";
+
+fn file() -> Description {
+    let modified = (MODIFIED.as_secs().cast_signed(), 7);
+    Description::new(
+        "text/plain",
+        modified,
+        10,
+        Duration::from_secs(2_000_000_000),
+    )
+}
+
+/// Status, `Content-Range` and the part that is sent.
+fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u64)>) {
+    let mut part = None;
+    let response = answer(
+        &head(&format!("{method} /a"), fields),
+        &file(),
+        |start, len| {
+            part = Some((start, len));
+            Body::Empty
+        },
+    );
+    let range = response.fields.get("content-range").unwrap_or_default();
+    (
+        response.status.code(),
+        String::from_utf8(range.to_vec()).unwrap(),
+        part,
+    )
+}
+
+#[test]
+fn describes_a_file() {
+    let file = file();
+    assert_eq!(
+        std::str::from_utf8(file.fields.as_bytes()).unwrap(),
+        format!(
+            "Content-Type: text/plain\r\nLast-Modified: {DATE}\r\nETag: {ETAG}\r\n\
+             Accept-Ranges: bytes\r\n"
+        )
+    );
+    assert_eq!(
+        std::str::from_utf8(file.validators.as_bytes()).unwrap(),
+        format!("Last-Modified: {DATE}\r\nETag: {ETAG}\r\n")
+    );
+}
+
+#[test]
+fn a_date_before_1970_or_in_the_future_is_left_out() {
+    for (what, modified, now, is_sent) in [
+        ("before", (-1, 0), 100, false),
+        ("long before", (i64::MIN, 999_999_999), 100, false),
+        ("future", (101, 0), 100, false),
+        ("far future", (i64::MAX, 999_999_999), 100, false),
+        ("now", (100, 1), 100, true),
+        ("start", (0, 0), 100, true),
+    ] {
+        let file = Description::new("text/plain", modified, 1, Duration::from_secs(now));
+        assert_eq!(file.fields.contains("last-modified"), is_sent, "{what}");
+        assert!(
+            file.etag.starts_with(b"\"") && file.etag.ends_with(b"-1\""),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn answers_conditions() {
+    for (what, method, fields, status) in [
+        ("none", "GET", vec![], 200),
+        ("has it", "GET", vec![("If-None-Match", ETAG)], 304),
+        ("has it, HEAD", "HEAD", vec![("If-None-Match", ETAG)], 304),
+        (
+            "has it among others",
+            "GET",
+            vec![
+                ("If-None-Match", "\"x\", W/\"y\", "),
+                ("If-None-Match", ETAG),
+            ],
+            304,
+        ),
+        ("has another", "GET", vec![("If-None-Match", "\"x\"")], 200),
+        (
+            "not modified since",
+            "GET",
+            vec![("If-Modified-Since", DATE)],
+            304,
+        ),
+        (
+            "modified since",
+            "GET",
+            vec![("If-Modified-Since", EARLIER)],
+            200,
+        ),
+        (
+            "the tag wins",
+            "GET",
+            vec![("If-None-Match", "\"x\""), ("If-Modified-Since", DATE)],
+            200,
+        ),
+        ("matches", "GET", vec![("If-Match", ETAG)], 200),
+        ("does not match", "GET", vec![("If-Match", "\"x\"")], 412),
+        (
+            "unmodified",
+            "GET",
+            vec![("If-Unmodified-Since", DATE)],
+            200,
+        ),
+        (
+            "modified",
+            "HEAD",
+            vec![("If-Unmodified-Since", EARLIER)],
+            412,
+        ),
+    ] {
+        assert_eq!(check(method, &fields).0, status, "{what}");
+    }
+}
+
+#[test]
+fn a_304_has_only_the_validators() {
+    let head = head("GET /a", &[("If-None-Match", ETAG)]);
+    let response = answer(&head, &file(), |_, _| Body::Empty);
+    assert_eq!(response.fields, file().validators);
+    assert_eq!(response.body.length(), Some(0));
+}
+
+#[test]
+fn answers_ranges() {
+    let many = format!("bytes={}", "0-0,".repeat(1000));
+    let (bad, whole) = ("bytes */10", Some((0, 10)));
+    for (what, fields, status, content_range, part) in [
+        ("none", vec![], 200, "", whole),
+        (
+            "first byte",
+            vec![("Range", "bytes=0-0")],
+            206,
+            "bytes 0-0/10",
+            Some((0, 1)),
+        ),
+        (
+            "middle",
+            vec![("Range", "bytes=3-5")],
+            206,
+            "bytes 3-5/10",
+            Some((3, 3)),
+        ),
+        (
+            "open end",
+            vec![("Range", "bytes=4-")],
+            206,
+            "bytes 4-9/10",
+            Some((4, 6)),
+        ),
+        (
+            "suffix",
+            vec![("Range", "bytes=-2")],
+            206,
+            "bytes 8-9/10",
+            Some((8, 2)),
+        ),
+        (
+            "beyond the end",
+            vec![("Range", "bytes=8-99")],
+            206,
+            "bytes 8-9/10",
+            Some((8, 2)),
+        ),
+        (
+            "after the end",
+            vec![("Range", "bytes=10-")],
+            416,
+            bad,
+            None,
+        ),
+        ("empty suffix", vec![("Range", "bytes=-0")], 416, bad, None),
+        (
+            "2^64-1",
+            vec![("Range", "bytes=18446744073709551615-")],
+            416,
+            bad,
+            None,
+        ),
+        ("a thousand", vec![("Range", many.as_str())], 200, "", whole),
+        ("malformed", vec![("Range", "bytes=5-3")], 200, "", whole),
+        (
+            "sent twice",
+            vec![("Range", "bytes=0-0"), ("Range", "bytes=2-2")],
+            200,
+            "",
+            whole,
+        ),
+        (
+            "same tag",
+            vec![("Range", "bytes=0-0"), ("If-Range", ETAG)],
+            206,
+            "bytes 0-0/10",
+            Some((0, 1)),
+        ),
+        (
+            "other tag",
+            vec![("Range", "bytes=0-0"), ("If-Range", "\"x\"")],
+            200,
+            "",
+            whole,
+        ),
+        (
+            "same date",
+            vec![("Range", "bytes=0-0"), ("If-Range", DATE)],
+            206,
+            "bytes 0-0/10",
+            Some((0, 1)),
+        ),
+        (
+            "other date",
+            vec![("Range", "bytes=0-0"), ("If-Range", EARLIER)],
+            200,
+            "",
+            whole,
+        ),
+        (
+            "has it anyway",
+            vec![("Range", "bytes=0-0"), ("If-None-Match", ETAG)],
+            304,
+            "",
+            None,
+        ),
+    ] {
+        assert_eq!(
+            check("GET", &fields),
+            (status, content_range.to_owned(), part),
+            "{what}"
+        );
+    }
+    let head = check("HEAD", &[("Range", "bytes=0-0")]);
+    assert_eq!(head, (200, String::new(), None), "HEAD");
+}
+
+#[test]
+fn head_has_the_fields_and_the_length_of_get() {
+    let body = |_, _| Body::Bytes("0123456789".into());
+    let got = answer(&head("GET /a", &[]), &file(), body);
+    let headed = answer(&head("HEAD /a", &[]), &file(), body);
+    assert_eq!(got.fields, headed.fields);
+    assert_eq!(got.body.length(), headed.body.length());
+}
+
+#[test]
+fn a_directory_is_redirected_to_its_slash() {
+    let response = redirect(b"/a b", Some("c=d"));
+    assert_eq!(response.status, Status::MOVED_PERMANENTLY);
+    assert_eq!(
+        response.fields.get("location"),
+        Some(b"/a%20b/?c=d".as_slice())
+    );
+}

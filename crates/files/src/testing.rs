@@ -1,0 +1,88 @@
+//! What the tests of this crate share: a temporary folder, heads and requests.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use penstock_exchange::request::Arrival;
+use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_sys::net::PeerAddress;
+
+/// A folder that is gone at the end of its test; files go into its `root`.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    dir: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("penstock-files-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(dir.join("root")).unwrap();
+        Self { dir }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Writes a file below the root (`../x` is beside it) that has long been as it is.
+    pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> File {
+        let path = self.root().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut file = File::create(path).unwrap();
+        file.write_all(content.as_ref()).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + MODIFIED)
+            .unwrap();
+        file
+    }
+
+    pub(crate) fn link(&self, target: impl AsRef<Path>, name: &str) {
+        std::os::unix::fs::symlink(target, self.root().join(name)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that stays is no reason for a test to fail.
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// When the files of a [`Folder`] were modified: `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(crate) const MODIFIED: Duration = Duration::from_secs(784_111_777);
+
+/// A head from its request line and fields, without line ends.
+pub(crate) fn head(line: &str, fields: &[(&str, &str)]) -> RequestHead {
+    let mut text = format!("{line} HTTP/1.1\r\nHost: a\r\n");
+    for (name, value) in fields {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
+        Progress::Complete((head, _)) => head,
+        Progress::Partial => panic!("the head is whole"),
+    }
+}
+
+/// A request without a body that arrived at a moment.
+pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Request {
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: String::new(),
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Unix,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        at,
+    };
+    Request::new(Arc::new(head(line, fields)), RequestBody::Empty, arrival).unwrap()
+}

@@ -1,0 +1,293 @@
+//! Routes, refusals and changes, asked of a made-up server.
+
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use serde_json::Value;
+
+use super::*;
+use crate::events::STREAMS_MAX;
+use crate::fake::{FakeSource, Via, request};
+
+fn admin() -> (Arc<FakeSource>, Admin) {
+    let source = Arc::new(FakeSource::default());
+    let admin = Admin::new(Arc::clone(&source) as Arc<dyn Source>);
+    (source, admin)
+}
+
+/// Asks from the server's own address.
+fn ask(admin: &Admin, line: &str) -> Response {
+    ask_via(
+        admin,
+        &format!("{line} HTTP/1.1\nHost: 127.0.0.1:8090"),
+        Via::Tcp,
+    )
+}
+
+fn ask_via(admin: &Admin, head: &str, via: Via) -> Response {
+    let reply = match admin.handle(request(head, via)) {
+        Handling::Now(reply) => reply,
+        Handling::Later(mut work) => {
+            let mut cx = Context::from_waker(Waker::noop());
+            match work.as_mut().poll(&mut cx) {
+                Poll::Ready(reply) => reply,
+                Poll::Pending => panic!("the made-up server never waits"),
+            }
+        }
+    };
+    match reply.unwrap() {
+        Reply::Response(response) => response,
+        Reply::Pass(_) => panic!("passed on"),
+    }
+}
+
+fn body(response: &Response) -> &str {
+    let Body::Bytes(bytes) = &response.body else {
+        panic!("{:?}", response.body)
+    };
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn field<'a>(response: &'a Response, name: &str) -> &'a str {
+    std::str::from_utf8(response.fields.get(name).unwrap_or_default()).unwrap()
+}
+
+#[test]
+fn each_route_answers_with_its_type() {
+    let (_, admin) = admin();
+    for (path, content_type, begins) in [
+        ("/", "text/html; charset=utf-8", "<!doctype html>"),
+        ("/?x=1", "text/html; charset=utf-8", "<!doctype html>"),
+        ("/app.js", "text/javascript; charset=utf-8", "//"),
+        ("/style.css", "text/css; charset=utf-8", "/*"),
+        ("/icon.svg", "image/svg+xml", "<svg"),
+        ("/status.json", "application/json", "{\"version\":\"0.1.0\""),
+        (
+            "/metrics",
+            "text/plain; version=0.0.4; charset=utf-8",
+            "# HELP penstock_info",
+        ),
+        ("/healthz", "text/plain; charset=utf-8", "ok\n"),
+        ("/readyz", "text/plain; charset=utf-8", "ready\n"),
+    ] {
+        for method in ["GET", "HEAD"] {
+            let response = ask(&admin, &format!("{method} {path}"));
+            assert_eq!(response.status, Status::OK, "{method} {path}");
+            assert_eq!(field(&response, "content-type"), content_type, "{path}");
+            assert!(
+                body(&response).starts_with(begins),
+                "{path}: {}",
+                body(&response)
+            );
+            assert_eq!(response.timing.handler.as_deref(), Some("status"), "{path}");
+        }
+    }
+}
+
+#[test]
+fn refuses_by_host_path_method_and_origin_in_that_order() {
+    let (source, admin) = admin();
+    let local = "Host: localhost:8090";
+    let foreign = "Host: evil.example";
+    let origin = "Host: localhost:8090\nOrigin: http://evil.example";
+    for (line, fields, via, status) in [
+        ("GET /", local, Via::Tcp, 200),
+        ("GET /", foreign, Via::Tcp, 403),
+        ("GET /healthz", foreign, Via::Tcp, 403),
+        ("GET /nothing", foreign, Via::Tcp, 403),
+        ("GET /", foreign, Via::Unix, 200),
+        ("GET /nothing", local, Via::Tcp, 404),
+        ("GET /apps/", local, Via::Tcp, 404),
+        ("POST /apps//restart", local, Via::Tcp, 404),
+        ("POST /apps/a/b/restart", local, Via::Tcp, 404),
+        ("POST /apps/guestbook/stop", local, Via::Tcp, 404),
+        ("POST /apps/%ff/restart", local, Via::Tcp, 404),
+        ("POST /nothing", origin, Via::Tcp, 404),
+        ("POST /", local, Via::Tcp, 405),
+        ("PUT /status.json", local, Via::Tcp, 405),
+        ("OPTIONS /metrics", local, Via::Tcp, 405),
+        ("GET /reload", local, Via::Tcp, 405),
+        ("HEAD /stop", local, Via::Tcp, 405),
+        ("GET /apps/guestbook/restart", local, Via::Tcp, 405),
+        ("POST /reload", origin, Via::Tcp, 403),
+        ("POST /stop", origin, Via::Tcp, 403),
+        ("POST /stop", origin, Via::Unix, 403),
+        ("POST /apps/guestbook/restart", origin, Via::Tcp, 403),
+        ("GET /status.json", origin, Via::Tcp, 200),
+    ] {
+        let response = ask_via(&admin, &format!("{line} HTTP/1.1\n{fields}"), via);
+        assert_eq!(response.status.code(), status, "{line} {fields}");
+    }
+    assert!(source.asked().is_empty(), "{:?}", source.asked());
+}
+
+#[test]
+fn a_wrong_method_is_told_the_right_one() {
+    let (_, admin) = admin();
+    assert_eq!(field(&ask(&admin, "DELETE /"), "allow"), "GET, HEAD");
+    assert_eq!(field(&ask(&admin, "GET /reload"), "allow"), "POST");
+}
+
+#[test]
+fn changes_are_asked_of_the_server_and_answered_as_json() {
+    for (line, is_broken, status, expected, asked) in [
+        (
+            "/reload",
+            false,
+            200,
+            r#"{"ok":true,"message":"nothing changed"}"#,
+            "reload",
+        ),
+        (
+            "/reload",
+            true,
+            409,
+            r#"{"ok":false,"error":"line 3: unknown key"}"#,
+            "reload",
+        ),
+        (
+            "/apps/guestbook/restart",
+            false,
+            200,
+            r#"{"ok":true}"#,
+            "restart guestbook",
+        ),
+        (
+            "/apps/guestbook/restart",
+            true,
+            409,
+            r#"{"ok":false,"error":"ImportError: \"x\""}"#,
+            "restart guestbook",
+        ),
+        (
+            "/apps/my%20app/restart",
+            false,
+            404,
+            r#"{"ok":false,"error":"there is no application named my app"}"#,
+            "restart my app",
+        ),
+        ("/stop", false, 202, r#"{"ok":true}"#, "stop"),
+    ] {
+        let (source, admin) = admin();
+        source.is_broken.store(is_broken, Ordering::Relaxed);
+        let response = ask(&admin, &format!("POST {line}"));
+        assert_eq!(response.status.code(), status, "{line}");
+        assert_eq!(body(&response), expected, "{line}");
+        assert_eq!(
+            field(&response, "content-type"),
+            "application/json",
+            "{line}"
+        );
+        assert_eq!(source.asked(), [asked], "{line}");
+    }
+}
+
+#[test]
+fn is_not_ready_with_the_reason() {
+    let (source, admin) = admin();
+    source.is_broken.store(true, Ordering::Relaxed);
+    let response = ask(&admin, "GET /readyz");
+    assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
+    assert_eq!(body(&response), "no application is up\n");
+    assert_eq!(
+        ask(&admin, "GET /healthz").status,
+        Status::OK,
+        "alive all the same"
+    );
+}
+
+#[test]
+fn no_answer_is_stored_framed_or_guessed_about() {
+    let (_, admin) = admin();
+    for line in [
+        "GET /",
+        "GET /events",
+        "GET /metrics",
+        "GET /nothing",
+        "POST /stop",
+        "PUT /",
+    ] {
+        let response = ask(&admin, line);
+        assert_eq!(field(&response, "cache-control"), "no-store", "{line}");
+        assert_eq!(field(&response, "x-frame-options"), "DENY", "{line}");
+        assert_eq!(
+            field(&response, "x-content-type-options"),
+            "nosniff",
+            "{line}"
+        );
+    }
+    let policy = ask(&admin, "GET /");
+    let policy = field(&policy, "content-security-policy");
+    assert!(
+        policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"),
+        "{policy}"
+    );
+}
+
+#[test]
+fn live_streams_are_bounded_and_a_head_request_takes_no_place() {
+    let (_, admin) = admin();
+    let mut open: Vec<_> = (0..STREAMS_MAX)
+        .map(|_| ask(&admin, "GET /events"))
+        .collect();
+    for response in &open {
+        assert_eq!(response.status, Status::OK);
+        assert_eq!(field(response, "content-type"), "text/event-stream");
+    }
+    let refused = ask(&admin, "GET /events");
+    assert_eq!(refused.status, Status::SERVICE_UNAVAILABLE);
+    assert_eq!(field(&refused, "retry-after"), "5");
+    let head = ask(&admin, "HEAD /events");
+    assert_eq!(head.status, Status::OK);
+    assert!(matches!(head.body, Body::Omitted(None)));
+    open.pop();
+    assert_eq!(ask(&admin, "GET /events").status, Status::OK);
+}
+
+#[test]
+fn a_stream_begins_with_the_status() {
+    let (_, admin) = admin();
+    let Body::Stream(mut events) = ask(&admin, "GET /events").body else {
+        panic!("no stream")
+    };
+    let mut cx = Context::from_waker(Waker::noop());
+    let first = std::pin::pin!(poll_fn(|cx| events.poll_chunk(cx))).poll(&mut cx);
+    let Poll::Ready(Some(Ok(event))) = first else {
+        panic!("no event at once")
+    };
+    assert!(event.starts_with(b"event: status\ndata: {"));
+}
+
+#[test]
+fn texts_of_applications_reach_scripts_unharmed() {
+    let (_, admin) = admin();
+    let response = ask(&admin, "GET /status.json");
+    let json: Value = serde_json::from_str(body(&response)).unwrap();
+    assert_eq!(json["apps"][1]["name"], crate::fake::ODD_NAME);
+    assert_eq!(json["apps"][1]["report"], "Traceback\n  </script>");
+}
+
+#[test]
+fn the_page_loads_nothing_that_is_not_here() {
+    for asset in &ASSETS {
+        for place in [
+            "https://",
+            "//cdn",
+            "@import",
+            "innerHTML",
+            "style=\"",
+            "onclick",
+        ] {
+            assert!(!asset.text.contains(place), "{place} in {}", asset.path);
+        }
+        for import in asset.text.split("from \"./").skip(1) {
+            let (name, _) = import.split_once('"').unwrap();
+            assert!(
+                ASSETS.iter().any(|a| a.path[1..] == *name),
+                "{name} in {}",
+                asset.path
+            );
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The metrics text, read back by a small strict parser of the format.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use super::*;
+use crate::fake::{FakeSource, ODD_NAME};
+
+/// One line with a value.
+#[derive(Debug, Clone, PartialEq)]
+struct Sample {
+    metric: String,
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+/// Reads the whole text; panics on whatever the format does not allow.
+fn parse(text: &str) -> Vec<Sample> {
+    assert!(text.ends_with('\n'), "the last line must end");
+    let mut samples: Vec<Sample> = Vec::new();
+    let (mut helped, mut typed) = (HashSet::new(), HashSet::new());
+    let mut current = (String::new(), String::new());
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, _) = help.split_once(' ').unwrap();
+            assert!(helped.insert(name.to_owned()), "second HELP: {line}");
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(helped.contains(name), "TYPE without HELP: {line}");
+            assert!(typed.insert(name.to_owned()), "second TYPE: {line}");
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            current = (name.to_owned(), kind.to_owned());
+        } else {
+            samples.push(parse_sample(line, &current));
+        }
+    }
+    let identity = |s: &Sample| (s.name.clone(), s.labels.clone());
+    let distinct: HashSet<_> = samples
+        .iter()
+        .map(|s| format!("{:?}", identity(s)))
+        .collect();
+    assert_eq!(distinct.len(), samples.len(), "a sample is there twice");
+    samples
+}
+
+fn parse_sample(line: &str, (metric, kind): &(String, String)) -> Sample {
+    let (left, value) = line.rsplit_once(' ').unwrap();
+    let (name, labels) = match left.split_once('{') {
+        Some((name, rest)) => (name, parse_labels(rest.strip_suffix('}').unwrap())),
+        None => (left, BTreeMap::new()),
+    };
+    let suffix = name
+        .strip_prefix(metric.as_str())
+        .unwrap_or_else(|| panic!("astray: {line}"));
+    let suffixes: &[&str] = if kind == "histogram" {
+        &["_bucket", "_sum", "_count"]
+    } else {
+        &[""]
+    };
+    assert!(suffixes.contains(&suffix), "{line}");
+    assert!(name.starts_with("penstock_"), "{line}");
+    assert!(
+        name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
+        "{line}"
+    );
+    let value = value.parse().unwrap();
+    Sample {
+        metric: metric.clone(),
+        name: name.to_owned(),
+        labels,
+        value,
+    }
+}
+
+fn parse_labels(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let (mut value, mut chars) = (String::new(), after.char_indices());
+        let end = loop {
+            match chars.next().unwrap() {
+                (at, '"') => break at,
+                (_, '\\') => value.push(match chars.next().unwrap().1 {
+                    'n' => '\n',
+                    c @ ('\\' | '"') => c,
+                    c => panic!("unknown escape {c}"),
+                }),
+                (_, c) => value.push(c),
+            }
+        };
+        assert!(
+            labels.insert(name.to_owned(), value).is_none(),
+            "label twice: {text}"
+        );
+        rest = after[end + 1..].trim_start_matches(',');
+    }
+    assert!(rest.is_empty(), "{text}");
+    labels
+}
+
+fn value(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let labels = labels
+        .iter()
+        .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+        .collect();
+    let found = samples
+        .iter()
+        .find(|s| s.name == name && s.labels == labels);
+    found
+        .unwrap_or_else(|| panic!("no {name} {labels:?}"))
+        .value
+}
+
+fn busy_source() -> FakeSource {
+    let source = FakeSource::default();
+    source.edge.count_response(200);
+    source.edge.count_response(503);
+    source.edge.open.add(7);
+    source.app.requests.add(11);
+    for us in [50, 150, 150, 900_000, 90_000_000] {
+        source.edge.total_time.record(Duration::from_micros(us));
+        source.app.queue_time.record(Duration::from_micros(us));
+    }
+    source
+}
+
+#[test]
+fn every_sample_has_its_type_and_every_metric_stands_together() {
+    let samples = parse(&render(&busy_source()));
+    let mut seen: Vec<&str> = samples.iter().map(|s| s.metric.as_str()).collect();
+    seen.dedup();
+    let distinct: HashSet<_> = seen.iter().collect();
+    assert_eq!(distinct.len(), seen.len(), "a metric's samples are apart");
+    assert!(seen.len() > 40);
+}
+
+#[test]
+fn buckets_are_cumulative_and_end_with_the_count() {
+    let samples = parse(&render(&busy_source()));
+    let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for sample in samples.iter().filter(|s| s.name.ends_with("_bucket")) {
+        let mut labels = sample.labels.clone();
+        let le = labels
+            .remove("le")
+            .unwrap()
+            .replace("+Inf", "inf")
+            .parse()
+            .unwrap();
+        let key = format!("{}{labels:?}", sample.metric);
+        series.entry(key).or_default().push((le, sample.value));
+    }
+    assert_eq!(series.len(), 5);
+    for (key, buckets) in &series {
+        assert_eq!(buckets.len(), BUCKETS_US.len() + 1, "{key}");
+        assert!(
+            buckets
+                .windows(2)
+                .all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1),
+            "{key}"
+        );
+        assert_eq!(buckets.last().unwrap().0, f64::INFINITY, "{key}");
+    }
+    let total = "penstock_request_duration_seconds";
+    assert_eq!(
+        value(&samples, &format!("{total}_bucket"), &[("le", "0.0002")]),
+        3.0
+    );
+    assert_eq!(
+        value(&samples, &format!("{total}_bucket"), &[("le", "60")]),
+        4.0
+    );
+    assert_eq!(
+        value(&samples, &format!("{total}_bucket"), &[("le", "+Inf")]),
+        5.0
+    );
+    assert_eq!(value(&samples, &format!("{total}_count"), &[]), 5.0);
+    assert!((value(&samples, &format!("{total}_sum"), &[]) - 90.90035).abs() < 1e-9);
+}
+
+#[test]
+fn values_are_those_of_the_sets_and_of_the_snapshot() {
+    let samples = parse(&render(&busy_source()));
+    for (name, labels, expected) in [
+        ("penstock_info", &[("version", "0.1.0")][..], 1.0),
+        ("penstock_uptime_seconds", &[], 90.5),
+        ("penstock_connections_open", &[], 7.0),
+        ("penstock_connections_max", &[], 100.0),
+        ("penstock_responses_total", &[("class", "5xx")], 1.0),
+        ("penstock_app_requests_total", &[("app", "guestbook")], 11.0),
+        ("penstock_app_requests_total", &[("app", ODD_NAME)], 11.0),
+        ("penstock_app_queue_waiting", &[("app", "guestbook")], 3.0),
+        (
+            "penstock_app_queue_oldest_seconds",
+            &[("app", "guestbook")],
+            0.25,
+        ),
+        (
+            "penstock_app_state",
+            &[("app", ODD_NAME), ("state", "failing")],
+            1.0,
+        ),
+        (
+            "penstock_app_workers",
+            &[("app", "guestbook"), ("state", "ready")],
+            1.0,
+        ),
+        (
+            "penstock_app_workers",
+            &[("app", "guestbook"), ("state", "booting")],
+            0.0,
+        ),
+        (
+            "penstock_app_resident_bytes",
+            &[("app", "guestbook")],
+            1_048_576.0,
+        ),
+        (
+            "penstock_app_queue_time_seconds_count",
+            &[("app", ODD_NAME)],
+            5.0,
+        ),
+        ("penstock_pool_active", &[("pool", "default")], 1.0),
+    ] {
+        assert_eq!(value(&samples, name, labels), expected, "{name}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The promise to scripts: the names of the fields, and the units they carry.
+
+use serde_json::Value;
+
+use super::*;
+use crate::Source;
+use crate::fake::FakeSource;
+
+/// Paths of all leaves; elements of lists are `[]`.
+fn leaves(value: &Value, path: &str, into: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let dot = if path.is_empty() { "" } else { "." };
+                leaves(value, &format!("{path}{dot}{name}"), into);
+            }
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                leaves(element, &format!("{path}[]"), into);
+            }
+        }
+        _ => into.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn the_names_of_the_fields_are_stable() {
+    let json = serde_json::to_value(FakeSource::default().snapshot()).unwrap();
+    let mut found = Vec::new();
+    leaves(&json, "", &mut found);
+    found.sort();
+    found.dedup();
+    let times = |path: &str| {
+        [
+            "buckets.counts[]",
+            "buckets.le_seconds[]",
+            "count",
+            "p50_seconds",
+            "p90_seconds",
+        ]
+        .into_iter()
+        .chain(["p99_seconds", "sum_seconds"])
+        .map(|name| format!("{path}.{name}"))
+        .collect::<Vec<_>>()
+    };
+    let mut expected: Vec<_> = KEYS.split_whitespace().map(str::to_owned).collect();
+    for path in ["apps[].app_time", "apps[].queue_time", "traffic.total_time"] {
+        expected.extend(times(path));
+    }
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+const KEYS: &str = "
+    apps[].counters.crashed apps[].counters.failed apps[].counters.queue_abandoned
+    apps[].counters.queue_full apps[].counters.queue_timeout apps[].counters.requests
+    apps[].counters.started apps[].counters.timed_out apps[].counters.worker_died
+    apps[].generation apps[].interpreter apps[].kind apps[].name
+    apps[].queue.in_progress apps[].queue.max apps[].queue.oldest_wait_seconds
+    apps[].queue.slots apps[].queue.waiting apps[].report apps[].state apps[].threads
+    apps[].workers[].generation apps[].workers[].in_progress apps[].workers[].pid
+    apps[].workers[].resident_bytes apps[].workers[].restarts apps[].workers[].since_seconds
+    apps[].workers[].state
+    config connections.max connections.used generation
+    limits[].max limits[].name limits[].unit limits[].used listeners[] log_lines_dropped
+    pid pools[].active pools[].max_queue pools[].name pools[].queued pools[].threads
+    reload_error reloads resident_bytes state threads
+    traffic.accepted traffic.active traffic.client_gone traffic.malformed
+    traffic.received_bytes traffic.requests_total traffic.responses[] traffic.sent_bytes
+    traffic.too_slow uptime_seconds version";
+
+#[test]
+fn durations_are_seconds_and_units_are_named() {
+    let json = serde_json::to_value(FakeSource::default().snapshot()).unwrap();
+    assert_eq!(json["uptime_seconds"], 90.5);
+    assert_eq!(json["state"], "running");
+    assert_eq!(json["apps"][0]["workers"][0]["since_seconds"], 1.5);
+    assert_eq!(json["limits"][1]["unit"], "seconds");
+    assert_eq!(json["limits"][1]["max"], 10.0);
+    let rate = serde_json::to_value(Limit::rate("body_rate_min", 500)).unwrap();
+    assert_eq!(rate["unit"], "bytes_per_second");
+}
+
+#[test]
+fn times_summarise_a_histogram() {
+    let histogram = Histogram::default();
+    for ms in [1, 1, 1, 40] {
+        histogram.record(Duration::from_millis(ms));
+    }
+    let times = Times::new(&histogram);
+    assert_eq!(
+        (times.count, times.p50_seconds, times.p99_seconds),
+        (4, 0.001, 0.05)
+    );
+    assert!((times.sum_seconds - 0.043).abs() < 1e-9);
+}
