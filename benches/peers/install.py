@@ -58,7 +58,10 @@ def packages(names):
     if not command("apt-get") or os.getuid() != 0:
         return say(f"left out, because missing (by Debian's names): {' '.join(names)}")
     say(f"installing {' '.join(names)}")
-    quiet = {"env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
+    quiet = {
+        "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        "stdout": subprocess.DEVNULL,
+    }
     install = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *names]
     subprocess.run(["apt-get", "update", "-qq"], check=False, **quiet)
     if subprocess.run(install, check=False, **quiet).returncode != 0:
@@ -85,7 +88,9 @@ def virtualenv():
 def penstock():
     """The release binary, built if it is not up to date."""
     if not command("cargo"):
-        raise MissingError("cargo is missing: install a Rust toolchain, or name a binary: --penstock")
+        raise MissingError(
+            "cargo is missing: install a Rust toolchain, or name a binary: --penstock"
+        )
     build = ["cargo", "build", "--release", "--quiet", "-p", "penstock"]
     if subprocess.run(build, cwd=ROOT, check=False).returncode != 0:
         raise MissingError("penstock does not build")

@@ -19,6 +19,7 @@ class Row:
     server: str
     connections: int
     samples: list = field(default_factory=list)
+    failures: int = 0
     closes: bool = False
 
     def median(self, name):
@@ -27,6 +28,11 @@ class Row:
     @property
     def errors(self):
         return sum(sample.errors for sample in self.samples)
+
+    @property
+    def clean(self):
+        """Measured in every round, without an error."""
+        return bool(self.samples) and not self.failures and not self.errors
 
     @property
     def cpu_us(self):
@@ -56,14 +62,14 @@ class Verdict:
 
 def find(rows, server, connections):
     for row in rows:
-        if (row.server, row.connections) == (server, connections) and row.samples:
+        if (row.server, row.connections) == (server, connections):
             return row
     return None
 
 
 def ratio(row, reference):
     """CPU per request of a row against the reference's, or None when either has none."""
-    if row is None or reference is None or not reference.cpu_us[0]:
+    if row is None or reference is None or not row.samples or not reference.samples:
         return None
     return row.cpu_us[0] / reference.cpu_us[0]
 
@@ -73,7 +79,7 @@ def verdicts(name, goal, rows):
     found = []
     for connections in sorted({row.connections for row in rows}):
         ours, theirs = (find(rows, who, connections) for who in (goal.of, goal.reference))
-        clean = ours and theirs and not ours.errors and not theirs.errors
+        clean = ours and theirs and ours.clean and theirs.clean
         found.append(Verdict(name, connections, goal, ratio(ours, theirs) if clean else None))
     return found
 
@@ -88,14 +94,14 @@ def table(rows, reference):
             lines.append((row.server, str(row.connections), "-", "-", "-", "-", "-", "FAILED"))
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     for line in lines:
-        first, *middle = (cell.ljust(width) for cell, width in zip(line[:1], widths, strict=False))
-        middle = [cell.rjust(width) for cell, width in zip(line[1:-1], widths[1:-1], strict=True)]
-        yield "  ".join([first, *middle, line[-1]]).rstrip()
+        figures = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)][1:-1]
+        yield "  ".join([line[0].ljust(widths[0]), *figures, line[-1]]).rstrip()
 
 
 def cells(row, against):
     figure, low, high = row.cpu_us
     notes = [f"{row.errors} ERRORS"] if row.errors else []
+    notes += [f"FAILED in {row.failures} rounds"] if row.failures else []
     notes += ["closes each connection"] if row.closes else []
     if row.median("others") > 0.05:
         notes.append(f"others took {row.median('others'):.0%} of the core")
@@ -120,5 +126,6 @@ def as_json(row, against):
     return result | {
         "ratio": against,
         "errors": row.errors,
+        "failures": row.failures,
         "rounds": [asdict(sample) for sample in row.samples],
     }

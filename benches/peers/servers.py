@@ -121,7 +121,15 @@ def gunicorn(name, *options):
 
 
 def granian(place):
-    options = ["--interface", "wsgi", "--workers", "1", "--blocking-threads", "1", "--no-access-log"]
+    options = [
+        "--interface",
+        "wsgi",
+        "--workers",
+        "1",
+        "--blocking-threads",
+        "1",
+        "--no-access-log",
+    ]
     options += ["--http", "1", "--no-ws", "--log-level", "warning"]
     return [GRANIAN, *options, "--host", "127.0.0.1", "--port", place.port, "hello:application"]
 
@@ -129,6 +137,8 @@ def granian(place):
 def uwsgi(place):
     options = ["--plugin", "python3", "--http-socket", place.address, "--processes", "1"]
     options += ["--master", "--die-on-term", "--disable-logging", "--need-app", "--listen", "1024"]
+    # It closes each connection without saying so, which would count as an error.
+    options += ["--add-header", "Connection: close"]
     return [command("uwsgi"), *options, "--chdir", WSGI_HELLO, "--module", "hello:application"]
 
 

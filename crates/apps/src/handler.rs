@@ -27,7 +27,7 @@ use crate::dispatch::{Job, Placed};
 use crate::environ;
 
 impl Handler for App {
-    fn handle(&self, mut request: Request) -> Handling<'_> {
+    fn handle(&self, mut request: Request) -> Handling {
         if let Some(fault) = self.shared.refusal() {
             return Handling::Now(Err(fault));
         }
@@ -38,10 +38,11 @@ impl Handler for App {
                 Err(fault) => Handling::Now(Err(fault)),
             };
         }
+        let shared = Arc::clone(shared);
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
             let body = collect(body, &shared.limits.load(), &shared.pool).await?;
-            submit(shared, &request, body)?.await
+            submit(&shared, &request, body)?.await
         }))
     }
 }

@@ -66,6 +66,8 @@ struct State {
     file: Option<Arc<File>>,
     read_at: u64,
     write_at: u64,
+    /// A write to the file is under way, at `write_at`: positions must not start anew meanwhile.
+    is_writing: bool,
     end: Option<Result<(), Fault>>,
     is_reader_gone: bool,
     reader: Option<Waker>,
@@ -165,6 +167,8 @@ impl SpoolWriter {
             return Poll::Ready(Room::Gone);
         }
         if state.in_file() == 0 && state.memory.is_empty() {
+            state.read_at = 0;
+            state.write_at = 0;
             return Poll::Ready(Room::Memory);
         }
         if state.write_at + self.overflow.len() as u64 <= self.limits.file {
@@ -176,7 +180,8 @@ impl SpoolWriter {
 
     async fn write_file(&mut self) -> Result<(), Fault> {
         let (file, at) = {
-            let state = self.shared.lock();
+            let mut state = self.shared.lock();
+            state.is_writing = true;
             (state.file.clone(), state.write_at)
         };
         let file = match file {
@@ -199,7 +204,8 @@ impl SpoolWriter {
         let written = stored(written)?;
         let mut state = self.shared.lock();
         state.file = Some(file);
-        state.write_at += written;
+        state.is_writing = false;
+        state.write_at = at + written;
         let reader = state.reader.take();
         drop(state);
         wake(reader);
@@ -302,7 +308,7 @@ impl SpoolReader {
     fn took_from_file(&mut self, bytes: Vec<u8>) -> Bytes {
         let mut state = self.shared.lock();
         state.read_at += bytes.len() as u64;
-        if state.read_at == state.write_at {
+        if state.read_at == state.write_at && !state.is_writing {
             // Read to its end: the next overflow starts the file anew.
             state.read_at = 0;
             state.write_at = 0;

@@ -31,13 +31,13 @@ pub struct Route {
     /// The paths.
     pub path: PathPattern,
     /// The handlers.
-    pub handlers: Vec<Arc<dyn Handler>>,
+    pub handlers: Arc<[Arc<dyn Handler>]>,
 }
 
 /// What the table says of a request.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    Handlers(&'a [Arc<dyn Handler>]),
+    Handlers(&'a Arc<[Arc<dyn Handler>]>),
     NoRoute,
     NoSite,
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn site() -> Site {
-        Site { routes: vec![Route { path: PathPattern::any(), handlers: Vec::new() }] }
+        Site { routes: vec![Route { path: PathPattern::any(), handlers: Arc::default() }] }
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let mut routing = Routing::default();
         let prefix = PathPattern::Prefix("/assets/".into());
         let exact = PathPattern::Exact("/up".into());
-        let routes = [prefix, exact].map(|path| Route { path, handlers: Vec::new() });
+        let routes = [prefix, exact].map(|path| Route { path, handlers: Arc::default() });
         routing.add(&[], Site { routes: routes.into() });
         for (path, found) in
             [("/assets/a", true), ("/assets", false), ("/up", true), ("/up/x", false)]

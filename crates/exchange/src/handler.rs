@@ -13,18 +13,19 @@ use crate::{Fault, Request, Response};
 /// Turns requests into responses.
 pub trait Handler: Send + Sync + fmt::Debug {
     /// Begins to handle `request`. The future may be dropped at any wait when the client is gone.
-    fn handle(&self, request: Request) -> Handling<'_>;
+    fn handle(&self, request: Request) -> Handling;
 }
 
-/// A handler's work in progress.
-pub type HandlerFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
+/// A handler's work in progress. It owns what it needs (handlers are handles on shared state), so
+/// that a connection has room for it only while there is such work.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>;
 
 /// How far a handler got at once.
-pub enum Handling<'a> {
+pub enum Handling {
     /// Done.
     Now(Result<Reply, Fault>),
     /// To be awaited.
-    Later(HandlerFuture<'a>),
+    Later(HandlerFuture),
 }
 
 /// What a handler came to.
@@ -42,7 +43,7 @@ impl From<Response> for Reply {
     }
 }
 
-impl fmt::Debug for Handling<'_> {
+impl fmt::Debug for Handling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(reply) => f.debug_tuple("Now").field(reply).finish(),

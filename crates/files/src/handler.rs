@@ -45,9 +45,14 @@ pub struct FilesSetup {
     pub falls_through: bool,
 }
 
-/// A folder of static files.
+/// A folder of static files. A handle: the work of a request keeps the folder for itself.
 #[derive(Debug)]
 pub struct Files {
+    folder: Arc<Folder>,
+}
+
+#[derive(Debug)]
+struct Folder {
     tree: Arc<Tree>,
     memory: Memory,
     pool: Pool,
@@ -66,19 +71,18 @@ impl Files {
         let tree = Tree::open(&setup.root, Places::new(&setup.try_))?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = cores.min(SHARDS_MAX);
-        Ok(Self {
+        let folder = Folder {
             tree: Arc::new(tree),
-            memory: Memory::new(Bounds {
-                shards,
-                bytes: MEMORY_BYTES,
-                entries: MEMORY_ENTRIES,
-            }),
+            memory: Memory::new(Bounds { shards, bytes: MEMORY_BYTES, entries: MEMORY_ENTRIES }),
             pool: setup.pool,
             falls_through: setup.falls_through,
             names: (0..shards).map(|_| Arc::from("files")).collect(),
-        })
+        };
+        Ok(Self { folder: Arc::new(folder) })
     }
+}
 
+impl Folder {
     /// Answers with what is known.
     fn reply(&self, request: Request, known: &Known) -> Result<Reply, Fault> {
         match known {
@@ -89,7 +93,7 @@ impl Files {
     }
 
     /// Answers from the disk, and keeps what was found there.
-    async fn look(&self, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
+    async fn look(self: Arc<Self>, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
         let path: Arc<[u8]> = request.path().into();
         let index = loops::current_index();
         let (checked, looked) = self.ask_tree(&path, request.arrived, known.as_ref()).await;
@@ -180,25 +184,26 @@ impl Files {
 }
 
 impl Handler for Files {
-    fn handle(&self, request: Request) -> Handling<'_> {
+    fn handle(&self, request: Request) -> Handling {
+        let folder = &self.folder;
         if !matches!(request.head.method(), Method::Get | Method::Head) {
-            return Handling::Now(self.other_method(request));
+            return Handling::Now(folder.other_method(request));
         }
         let path = request.path();
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
-        let known = match self
+        let known = match folder
             .memory
             .find(loops::current_index(), path, request.arrived)
         {
-            Lookup::Fresh(known) => return Handling::Now(self.reply(request, &known)),
+            Lookup::Fresh(known) => return Handling::Now(folder.reply(request, &known)),
             Lookup::Stale(known) => Some(known),
             // Never kept in memory, so not asked before it.
             Lookup::Unknown if !resolve::is_servable(path) => {
-                return Handling::Now(self.miss(request));
+                return Handling::Now(folder.miss(request));
             }
             Lookup::Unknown => None,
         };
-        Handling::Later(Box::pin(self.look(request, known)))
+        Handling::Later(Box::pin(Arc::clone(folder).look(request, known)))
     }
 }
 

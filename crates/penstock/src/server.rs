@@ -203,7 +203,7 @@ impl Server {
             Arc::downgrade(self),
         ))));
         let mut routing = Routing::default();
-        let route = Route { path: PathPattern::any(), handlers: vec![admin] };
+        let route = Route { path: PathPattern::any(), handlers: [admin].into() };
         routing.add(&[], Site { routes: vec![route] });
         let limits = self.live().config.limits.clone();
         let settings = Settings { limits, routing, access_log: None, development: true };

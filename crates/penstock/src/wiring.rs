@@ -35,7 +35,7 @@ pub(crate) fn settings(
         let mut routes = Vec::new();
         for route in &site.routes {
             let handlers = handlers(route, apps, pools)?;
-            routes.push(Route { path: route.path.clone(), handlers });
+            routes.push(Route { path: route.path.clone(), handlers: handlers.into() });
         }
         routing.add(&site.hosts, Site { routes });
     }

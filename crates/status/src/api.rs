@@ -8,15 +8,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, HandlerFuture, Handling, Reply, Request, Response,
-};
+use penstock_exchange::{Body, Fault, FaultKind, Handler, Handling, Reply, Request, Response};
 use penstock_http::{Method, RequestHead, Status};
 use serde::Serialize;
 
 use crate::events::{EVENT_INTERVAL, Feed};
 use crate::page::{ASSETS, Asset, POLICY};
-use crate::{Source, exposition, guard};
+use crate::{BoxFuture, Source, exposition, guard};
 
 /// The admin API as a handler.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ impl Admin {
         })
     }
 
-    fn change(&self, what: Change<'_>) -> Handling<'_> {
+    fn change(&self, what: Change<'_>) -> Handling {
         match what {
             Change::Stop => {
                 self.source.stop();
@@ -99,24 +97,18 @@ impl Admin {
         }
     }
 
-    fn now(&self, made: Result<Response, Fault>) -> Handling<'_> {
-        Handling::Now(self.signed(made))
+    fn now(&self, made: Result<Response, Fault>) -> Handling {
+        Handling::Now(sign(made, &self.name))
     }
 
-    fn later<'a>(&'a self, work: crate::BoxFuture<'a, Result<Response, Fault>>) -> Handling<'a> {
-        let signed: HandlerFuture<'a> = Box::pin(async move { self.signed(work.await) });
-        Handling::Later(signed)
-    }
-
-    fn signed(&self, made: Result<Response, Fault>) -> Result<Reply, Fault> {
-        let mut response = made?;
-        response.timing.handler = Some(Arc::clone(&self.name));
-        Ok(response.into())
+    fn later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> Handling {
+        let name = Arc::clone(&self.name);
+        Handling::Later(Box::pin(async move { sign(work.await, &name) }))
     }
 }
 
 impl Handler for Admin {
-    fn handle(&self, request: Request) -> Handling<'_> {
+    fn handle(&self, request: Request) -> Handling {
         match decide(&request) {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
             Ok(Route::Change(what)) => self.change(what),
@@ -219,6 +211,13 @@ impl Refusal {
             }
         }
     }
+}
+
+/// The reply with the name of this room in its timing.
+fn sign(made: Result<Response, Fault>, name: &Arc<str>) -> Result<Reply, Fault> {
+    let mut response = made?;
+    response.timing.handler = Some(Arc::clone(name));
+    Ok(response.into())
 }
 
 /// How a change went, as JSON.

@@ -300,9 +300,13 @@ fn number(value: u64) -> f64 {
     value as f64
 }
 
+/// Name, help, and where the value comes from.
 type Row<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
-const APP_COUNTERS: [(&str, &str, fn(&AppMetrics) -> &Counter); 9] = [
+/// The same for a part of the set.
+type PartRow<T, V> = (&'static str, &'static str, fn(&T) -> &V);
+
+const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 9] = [
     (
         "app_requests_total",
         "Requests that reached the queue.",
@@ -348,7 +352,7 @@ const APP_COUNTERS: [(&str, &str, fn(&AppMetrics) -> &Counter); 9] = [
     ),
 ];
 
-const APP_HISTOGRAMS: [(&str, &str, fn(&AppMetrics) -> &Histogram); 2] = [
+const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
     ("app_queue_time_seconds", "Waiting for a slot.", |m| {
         &m.queue_time
     }),

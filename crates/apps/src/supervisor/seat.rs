@@ -44,9 +44,11 @@ impl Seat {
         if ready_for >= READY_LONG {
             self.crashes = Backoff::default();
         }
+        // It served until now, so its successor will too: the delay is bounded, as capacity that is
+        // missing costs more than the start of a process.
         let delay = match self.crashes.failures {
             0 => Duration::ZERO,
-            failures => policy.backoff(failures - 1),
+            failures => policy.backoff(failures - 1).min(CRASH_DELAY_MAX),
         };
         self.crashes.note(now, delay);
         delay
@@ -99,6 +101,9 @@ impl Policy {
 
 /// A worker that served this long was not part of a crash loop.
 const READY_LONG: Duration = Duration::from_secs(10);
+
+/// The longest delay before a worker that had been ready is replaced.
+const CRASH_DELAY_MAX: Duration = Duration::from_millis(500);
 
 /// Keeps the sum of now and a delay in range, whatever the policy says.
 const BACKOFF_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);

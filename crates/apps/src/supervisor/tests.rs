@@ -153,7 +153,7 @@ fn replaces_the_first_crash_at_once_and_then_backs_off() {
     assert_eq!(bed.exit(1), ["spawn 3 of 1"]);
     assert_eq!(bed.supervisor.state(), AppState::Degraded);
     bed.boot(3);
-    for (worker, delay) in [(3, 100), (4, 200), (5, 400), (6, 800)] {
+    for (worker, delay) in [(3, 100), (4, 200), (5, 400), (6, 500)] {
         assert_eq!(bed.exit(worker), NOTHING, "{worker}");
         let respawn = vec![format!("spawn {} of 1", worker + 1)];
         assert_eq!(bed.sleep(), (Duration::from_millis(delay), respawn));

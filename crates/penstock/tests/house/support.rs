@@ -62,6 +62,52 @@ impl<T> Outcome for Option<T> {
     }
 }
 
+/// An application that tells what it got, and notes in `seen.txt` every request that reached it.
+///
+/// `/gate/NAME` answers once the file NAME is there; `/chunks` gives three pieces of unknown length,
+/// `/stream/NAME` a first piece, and a last one once NAME is there; `/big` 8 MiB, `/huge` 64 MiB;
+/// `/status/CODE` that status with a body all the same; anything else `METHOD PATH LENGTH MD5`.
+pub(crate) const APP: &str = r#"
+import hashlib
+import os
+import time
+
+
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.003)
+
+
+def stream(name):
+    yield b'first'
+    wait_for(name)
+    yield b'last'
+
+
+def app(environ, start_response):
+    method, path = environ['REQUEST_METHOD'], environ['PATH_INFO']
+    body = environ['wsgi.input'].read()
+    with open('seen.txt', 'a') as seen:
+        seen.write(f'{method} {path} {len(body)}\n')
+    status, headers = '200 OK', [('Content-Type', 'text/plain')]
+    pieces = [f'{method} {path} {len(body)} {hashlib.md5(body).hexdigest()}'.encode()]
+    if path.startswith('/gate/'):
+        wait_for(path[6:])
+        pieces = [b'open']
+    elif path.startswith('/stream/'):
+        pieces = stream(path[8:])
+    elif path == '/chunks':
+        pieces = (piece for piece in (b'one', b'', b'two' * 5000, b'three'))
+    elif path == '/big':
+        pieces = [b'0123456789abcdef' * (512 << 10)]
+    elif path == '/huge':
+        pieces = (b'0123456789abcdef' * (64 << 10) for _ in range(64))
+    elif path.startswith('/status/'):
+        status = path[8:] + ' Word'
+    start_response(status, headers)
+    return pieces
+"#;
+
 /// A folder named `site` (so is an application found in it), removed with the last that uses it.
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -110,6 +156,16 @@ impl Site {
     pub(crate) fn read(&self, path: &str) -> String {
         let bytes = std::fs::read(self.dir().join(path)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A site with [`APP`] as `app.py`.
+    pub(crate) fn with_app() -> Self {
+        Self::new().file("app.py", APP)
+    }
+
+    /// What reached [`APP`] so far, `METHOD PATH LENGTH` each.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        self.read("seen.txt").lines().map(str::to_owned).collect()
     }
 
     /// Writes `penstock.toml`.
@@ -193,7 +249,7 @@ pub(crate) struct Server {
     child: Mutex<Child>,
     stdout: Lines,
     stderr: Lines,
-    /// Whether the test looked at the exit itself.
+    /// Whether the test judged the exit itself.
     seen_exit: AtomicBool,
 }
 

@@ -13,6 +13,9 @@ export class History {
   samples = [];
 
   add(at, total, times) {
+    const before = this.samples.at(-1);
+    // Smaller than before: a new process, or a reload that replaced the application.
+    if (before && (at < before.at || total < before.total)) this.samples = [];
     this.samples.push({ at, total, times: times.map((t) => t.buckets.counts) });
     while (this.samples[0].at < at - HISTORY_SECONDS) this.samples.shift();
   }

@@ -132,10 +132,10 @@ function showTroubles(target, counters) {
     ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
     ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
     ["worker died", counters.worker_died], ["timed out", counters.timed_out],
-    ["crashes", counters.crashed],
+    ["crashed", counters.crashed],
   ].filter(([, number]) => number > 0);
   // A crash is a worker's, not a request's: it is named but not counted here.
-  const total = kinds.reduce((sum, [kind, n]) => sum + (kind === "crashes" ? 0 : n), 0);
+  const total = kinds.reduce((sum, [kind, n]) => sum + (kind === "crashed" ? 0 : n), 0);
   const text = kinds.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
   target.show(count(total), "", text, kinds.length > 0 ? "warn" : "");
 }
