@@ -104,7 +104,7 @@ def cells(row, against):
     notes += [f"FAILED in {row.failures} rounds"] if row.failures else []
     notes += ["closes each connection"] if row.closes else []
     if row.median("others") > 0.05:
-        notes.append(f"others took {row.median('others'):.0%} of the core")
+        notes.append(f"others took {row.median('others'):.0%} of a core")
     return (
         row.server,
         str(row.connections),

@@ -7,6 +7,7 @@ No connection may be open when a process forks, so each thread opens its own whe
 `prepare` closes the one it needs.
 """
 
+import fcntl
 import os
 import sqlite3
 import threading
@@ -35,11 +36,17 @@ def path():
 
 
 def prepare():
-    """Creates the file and its table where they are missing; safe when several processes do it."""
+    """Creates the file and its table where they are missing; safe when several processes do it.
+
+    The change to write-ahead logging does not wait for other processes as statements do, so they
+    take turns by a lock of their own.
+    """
     path().parent.mkdir(parents=True, exist_ok=True)
-    with closing(_open()) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(SCHEMA)
+    with open(path().with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with closing(_open()) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(SCHEMA)
 
 
 def add(name, message):

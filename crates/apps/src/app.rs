@@ -215,6 +215,17 @@ impl App {
         }
     }
 
+    /// Waits until all processes have been ready; gives how long that took and what the interpreter
+    /// says of itself, `None` when the application was stopped before.
+    pub async fn up(&self) -> Option<(Duration, String)> {
+        let mut boot = self.boot.clone();
+        let ready = boot.wait_for(|boot| matches!(boot, Boot::Ready { .. })).await.ok()?;
+        match &*ready {
+            Boot::Ready { took, interpreter } => Some((*took, interpreter.clone())),
+            Boot::Pending | Boot::Failed { .. } => None,
+        }
+    }
+
     /// Rolls to new code; returns when it serves.
     ///
     /// # Errors

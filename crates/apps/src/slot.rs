@@ -55,6 +55,10 @@ pub(crate) struct Driver {
     deadline: LazyDeadline,
     retire: bool,
     write_broken: bool,
+    /// Nothing was sent behind the last request's frame.
+    frame_is_last: bool,
+    /// The worker closed the socket with bytes of ours unread in it.
+    left_unread: bool,
 }
 
 /// A request that the slot has.
@@ -126,6 +130,8 @@ impl Driver {
             deadline: LazyDeadline::new(now),
             retire: false,
             write_broken: false,
+            frame_is_last: false,
+            left_unread: false,
         }
     }
 
@@ -241,6 +247,7 @@ impl Driver {
             let cancelled = written.min(self.cancel.len());
             self.cancel.drain(..cancelled);
             written -= cancelled;
+            self.frame_is_last &= cancelled == 0;
         }
         for entry in &mut self.line {
             let left = entry.start.job.frame.len() - entry.sent;
@@ -251,6 +258,7 @@ impl Driver {
             entry.sent += now_sent;
             written -= now_sent;
             if now_sent == left {
+                self.frame_is_last = true;
                 self.decoder.request_sent(entry.start.job.body_file.is_some());
             }
             if written == 0 {
@@ -265,7 +273,12 @@ impl Driver {
             let read = self.stream.poll_read_descriptors(cx, buffer, &mut self.descriptors);
             match read {
                 Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(End::Died)),
+                Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
+                Poll::Ready(Err(error)) => {
+                    // unix(7): what the other side had not read makes its close a reset.
+                    self.left_unread = error.kind() == std::io::ErrorKind::ConnectionReset;
+                    Poll::Ready(Err(End::Died))
+                }
                 Poll::Ready(Ok(count)) if self.partial.is_empty() => {
                     Poll::Ready(self.handle_bytes(&buffer[..count]))
                 }
@@ -509,6 +522,7 @@ impl Driver {
             return Err(End::Broken("asked for a body file that there is not".into()));
         };
         let descriptor = OwnedFd::from(file.try_clone().map_err(|_| End::Died)?);
+        self.frame_is_last = false;
         self.stream.send_descriptor(b"\0", &descriptor).await.map_err(|_| End::Died)
     }
 
@@ -530,7 +544,9 @@ impl Driver {
         let mut unbegun: Vec<Start<Job>> = Vec::new();
         let mut line = std::mem::take(&mut self.line).into_iter();
         if let Some(first) = line.next() {
-            let was_sent = first.sent == first.start.job.frame.len();
+            // A frame alone in a socket that was not read to its end: nobody has begun it.
+            let was_unread = self.left_unread && self.frame_is_last && line.len() == 0;
+            let was_sent = first.sent == first.start.job.frame.len() && !was_unread;
             if was_sent || self.open.is_some() || *end == End::TimedOut {
                 self.fail(first, end);
             } else {

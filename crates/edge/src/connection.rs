@@ -416,7 +416,9 @@ impl Connection {
         exchange: Exchange,
         answered: Result<Response, Fault>,
     ) -> Result<Fate, Box<Unfinished>> {
-        let mut must_close = !self.reclaim_reader(exchange.home.as_ref());
+        // What a client sends behind CONNECT was meant for a tunnel and is no request.
+        let is_tunnel = exchange.head.method() == Method::Connect;
+        let mut must_close = !self.reclaim_reader(exchange.home.as_ref()) || is_tunnel;
         let response = match answered {
             Ok(response) => response,
             Err(fault) if fault.kind == FaultKind::ClientGone => {

@@ -21,7 +21,7 @@ use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, clock, loops};
 use penstock_status::Admin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::cli;
 use crate::listeners::{self, Opened, Serving};
@@ -225,11 +225,18 @@ impl Server {
         if let Some(admin) = admin {
             announce(&format!("status {admin}/"));
         }
-        let mut all_ready = true;
+        let (announced, mut left) = mpsc::channel::<()>(1);
         for app in apps {
-            all_ready &= self.announce_app(&app).await;
+            let announced = announced.clone();
+            loops::spawn_here(async move {
+                announce_app(&app, announce).await;
+                drop(announced);
+            });
         }
-        if let (true, Some(fd)) = (all_ready, self.options.ready_fd) {
+        drop(announced);
+        // Ends when every application has been announced as ready.
+        let _ = left.recv().await;
+        if let Some(fd) = self.options.ready_fd {
             let path = format!("/proc/self/fd/{fd}");
             let pool = default_pool(&self.live().pools);
             let written = pool
@@ -241,30 +248,6 @@ impl Server {
             if !matches!(written, Ok(Ok(()))) {
                 log::error!("--ready-fd {fd}: cannot write");
             }
-        }
-    }
-
-    async fn announce_app(&self, app: &App) -> bool {
-        let announce = self.options.announce;
-        let (name, kind) = (app.name(), app.config().kind);
-        match app.booted().await {
-            Boot::Ready { took, interpreter } => {
-                let processes = app.config().processes.max;
-                let threads = app.config().threads;
-                let plural = if processes == 1 { "process" } else { "processes" };
-                let threads =
-                    if threads == 1 { String::new() } else { format!(" x {threads} threads") };
-                let took = took.as_secs_f64();
-                announce(&format!(
-                    "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})"
-                ));
-                true
-            }
-            Boot::Failed { .. } => {
-                announce(&format!("app {name}: {kind}, does not start; see the log"));
-                false
-            }
-            Boot::Pending => false,
         }
     }
 
@@ -419,10 +402,13 @@ impl Server {
         let timeout = self.live().config.server.shutdown_timeout;
         let deadline = clock::now() + timeout;
         log::info!("stopping: {} connections open", self.edge.connections());
-        tokio::select! {
-            () = self.finish_requests(deadline) => {}
-            () = signals.again() => log::warn!("stopping at once, as asked again"),
-        }
+        let deadline = tokio::select! {
+            () = self.finish_requests(deadline) => deadline,
+            () = signals.again() => {
+                log::warn!("stopping at once, as asked again");
+                clock::now()
+            }
+        };
         let left = self.edge.drain.running();
         if left > 0 {
             log::warn!("{left} connections cut");
@@ -430,7 +416,7 @@ impl Server {
         let apps: Vec<Arc<App>> = self.live().apps.values().cloned().collect();
         let mut draining: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
         for app in &apps {
-            draining.push(Box::pin(app.drain(deadline.min(clock::now() + timeout))));
+            draining.push(Box::pin(app.drain(deadline)));
         }
         for drain in draining {
             drain.await;
@@ -452,6 +438,22 @@ impl Server {
         self.edge.drain.begin();
         clock::until(deadline, self.edge.drain.finished()).await;
     }
+}
+
+/// Prints how an application starts: once that it does not, if so, and when it is ready.
+async fn announce_app(app: &App, announce: fn(&dyn std::fmt::Display)) {
+    let (name, kind) = (app.name(), app.config().kind);
+    if let Boot::Failed { .. } = app.booted().await {
+        announce(&format!("app {name}: {kind}, does not start yet; see the log"));
+    }
+    let Some((took, interpreter)) = app.up().await else { return };
+    let (processes, threads) = (app.config().processes.max, app.config().threads);
+    let plural = if processes == 1 { "process" } else { "processes" };
+    let threads = if threads == 1 { String::new() } else { format!(" x {threads} threads") };
+    let took = took.as_secs_f64();
+    announce(&format!(
+        "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})"
+    ));
 }
 
 fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {

@@ -33,6 +33,7 @@ class Bundle(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return None
         origin = "penstock_worker/" + self.sources[name][0]
         spec = importlib.machinery.ModuleSpec(name, self, origin=origin)
+        spec.has_location = True  # gives the module its __file__
         if name == "penstock_worker":
             spec.submodule_search_locations = []
         return spec
