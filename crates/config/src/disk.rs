@@ -48,6 +48,15 @@ pub(crate) fn check_folder(key: &'static str, path: &Path) -> Result<(), Problem
     }
 }
 
+/// The names of everything inside a folder but folders; empty when it cannot be read.
+pub(crate) fn files_in(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| !entry.path().is_dir());
+    files
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect()
+}
+
 /// The names of the folders inside a folder, sorted; empty when it cannot be read.
 pub(crate) fn folders_in(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();

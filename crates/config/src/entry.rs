@@ -34,7 +34,7 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
         AppKind::Wsgi => module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module)),
     };
     let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && kind == AppKind::Wsgi;
-    if looked_for.iter().any(is_there) {
+    if looked_for.iter().any(is_there) || kind == AppKind::Wsgi && has_links(app) {
         return Ok(());
     }
     // The virtual environment's places come last and would only hide the two that matter.
@@ -82,8 +82,31 @@ fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The `site-packages` folders of the virtual environments the application may run in.
+/// Whether an environment has packages that are linked to from elsewhere (installed as editable):
+/// only Python itself can tell what they hold.
+fn has_links(app: &App) -> bool {
+    let own = [".pth", ".egg-link"];
+    environment_packages(app).iter().any(|dir| {
+        let names = disk::files_in(dir);
+        names
+            .iter()
+            .any(|n| own.iter().any(|end| n.ends_with(end)) && n != SETUPTOOLS_PTH)
+    })
+}
+
+/// Lies in most environments and links to nothing.
+const SETUPTOOLS_PTH: &str = "distutils-precedence.pth";
+
+/// Every folder in which the application's Python may have packages.
 fn site_packages(app: &App) -> Vec<PathBuf> {
+    let mut folders = environment_packages(app);
+    folders.extend(packages_below(Path::new("/usr/local/lib")));
+    folders.push(PathBuf::from("/usr/lib/python3/dist-packages"));
+    folders
+}
+
+/// Those of the virtual environments that it may run in.
+fn environment_packages(app: &App) -> Vec<PathBuf> {
     let named = app
         .interpreter
         .as_deref()
@@ -92,13 +115,16 @@ fn site_packages(app: &App) -> Vec<PathBuf> {
     let nearby = [".venv", "venv"].map(|name| app.dir.join(name));
     let environments = named.map(Path::to_owned).into_iter().chain(nearby);
     environments
-        .flat_map(|environment| {
-            let lib = environment.join("lib");
-            let versions = disk::folders_in(&lib);
-            versions
-                .into_iter()
-                .map(move |version| lib.join(version).join("site-packages"))
-        })
+        .flat_map(|environment| packages_below(&environment.join("lib")))
+        .collect()
+}
+
+fn packages_below(lib: &Path) -> Vec<PathBuf> {
+    let versions = disk::folders_in(lib)
+        .into_iter()
+        .map(|version| lib.join(version));
+    versions
+        .flat_map(|version| ["site-packages", "dist-packages"].map(|name| version.join(name)))
         .collect()
 }
 

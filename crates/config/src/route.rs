@@ -99,11 +99,12 @@ fn check_name<'n>(
     }
 }
 
-/// Routes are tried in order, and one with an app answers everything it matches.
+/// Routes are tried in order, and the first that matches answers: with a file, its application, or
+/// not found.
 fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>) {
     let path = &route.value.path;
     let same = |first: &&At<Route>| first.value.path == *path;
-    let wider = |first: &&At<Route>| first.value.app.is_some() && first.value.path.covers(path);
+    let wider = |first: &&At<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.iter().find(same) {
         let line = table.found.line(first.at);
         table.add(

@@ -112,6 +112,7 @@ impl Reader {
             let before = into.len();
             let pending = std::mem::take(&mut self.pending);
             self.decode(&pending, into)?;
+            self.pace.progress(clock::now(), (into.len() - before) as u64);
             if into.len() > before {
                 return Poll::Ready(Ok(true));
             }

@@ -581,9 +581,11 @@ fn reports_routes_that_cannot_work() {
             ],
         ),
         (
-            "files fall through",
+            "files alone answer too, with not found",
             "[[sites.routes]]\nfiles = { root = \"public\" }\n[[sites.routes]]\npath = \"/x/*\"\napp = \"web\"\n",
-            &[],
+            &[
+                "penstock.toml:6:8: route /x/* can never match: /* on line 3 answers first; put this one before it",
+            ],
         ),
         (
             "narrow first",
