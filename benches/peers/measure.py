@@ -46,7 +46,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Sample:
-    """One window; `busy` is the server's part of its core, `others` strangers' of either core."""
+    """One window; `busy` is the server's part of its core, `others` strangers' of the cores used."""
 
     requests: int
     errors: int
@@ -59,13 +59,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds so far, or between two looks: of the clock, of our processes, of both cores."""
+    """Seconds so far, or between two looks: of the clock, of our processes, of the cores used."""
 
     clock: float
     server: float
     load: float
-    server_core: float
-    load_core: float
+    cores: float
 
     def __sub__(self, before):
         pairs = zip(astuple(self), astuple(before), strict=True)
@@ -73,8 +72,8 @@ class Spent:
 
     @property
     def others(self):
-        """What strangers took of the core on which they took more."""
-        return max(0, self.server_core - self.server, self.load_core - self.load)
+        """What strangers took of our cores."""
+        return max(0, self.cores - self.server - self.load)
 
 
 class Running:
@@ -178,8 +177,7 @@ class Running:
             clock=time.monotonic(),
             server=seconds_of_session(self._process.pid),
             load=children.ru_utime + children.ru_stime,
-            server_core=seconds_of_core(self._cores.server),
-            load_core=seconds_of_core(self._cores.load),
+            cores=sum(map(seconds_of_core, {self._cores.server, self._cores.load})),
         )
 
     def _stop(self):

@@ -1,8 +1,9 @@
 """From samples to tables, goals and JSON; nothing here measures.
 
 `run` collects a Row for each server and number of connections, with one sample a round, and hands
-them to `table`, `verdicts` and `as_json`. The figure of a row is the median of its rounds; ratios
-are medians divided by the reference's at the same number of connections.
+them to `table`, `verdicts` and `as_json`. The figure of a row is the median of its rounds. A ratio is
+taken in each round, where both were measured within a minute or so, and is the median of these: a
+machine that changes its pace between rounds changes figures, not ratios.
 What must stay true: a figure with errors is shown as such and never passes a goal.
 """
 
@@ -14,20 +15,20 @@ HEAD = ("server", "conn.", "CPU us/request", "requests/s", "p99 ms", "ratio", "c
 
 @dataclass
 class Row:
-    """All rounds of one server at one number of connections."""
+    """One server at one number of connections; a sample for each round that did not fail."""
 
     server: str
     connections: int
-    samples: list = field(default_factory=list)
+    samples: dict = field(default_factory=dict)
     failures: int = 0
     closes: bool = False
 
     def median(self, name):
-        return median(getattr(sample, name) for sample in self.samples)
+        return median(getattr(sample, name) for sample in self.samples.values())
 
     @property
     def errors(self):
-        return sum(sample.errors for sample in self.samples)
+        return sum(sample.errors for sample in self.samples.values())
 
     @property
     def clean(self):
@@ -36,8 +37,8 @@ class Row:
 
     @property
     def cpu_us(self):
-        values = [sample.cpu_us for sample in self.samples]
-        return median(values), min(values), max(values)
+        """One a round."""
+        return [sample.cpu_us for sample in self.samples.values()]
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ def find(rows, server, connections):
     return None
 
 
-def ratio(row, reference):
-    """CPU per request of a row against the reference's, or None when either has none."""
-    if row is None or reference is None or not row.samples or not reference.samples:
-        return None
-    return row.cpu_us[0] / reference.cpu_us[0]
+def ratios(row, reference):
+    """CPU per request of a row against the reference's, one for each round that has both."""
+    if row is None or reference is None:
+        return []
+    pairs = [(row.samples[turn], reference.samples.get(turn)) for turn in row.samples]
+    return [ours.cpu_us / theirs.cpu_us for ours, theirs in pairs if theirs and theirs.cpu_us]
 
 
 def verdicts(name, goal, rows):
@@ -80,7 +82,8 @@ def verdicts(name, goal, rows):
     for connections in sorted({row.connections for row in rows}):
         ours, theirs = (find(rows, who, connections) for who in (goal.of, goal.reference))
         clean = ours and theirs and ours.clean and theirs.clean
-        found.append(Verdict(name, connections, goal, ratio(ours, theirs) if clean else None))
+        measured = ratios(ours, theirs) if clean else []
+        found.append(Verdict(name, connections, goal, median(measured) if measured else None))
     return found
 
 
@@ -89,7 +92,7 @@ def table(rows, reference):
     lines = [HEAD]
     for row in rows:
         if row.samples:
-            lines.append(cells(row, ratio(row, find(rows, reference, row.connections))))
+            lines.append(cells(row, ratios(row, find(rows, reference, row.connections))))
         else:
             lines.append((row.server, str(row.connections), "-", "-", "-", "-", "-", "FAILED"))
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
@@ -99,7 +102,6 @@ def table(rows, reference):
 
 
 def cells(row, against):
-    figure, low, high = row.cpu_us
     notes = [f"{row.errors} ERRORS"] if row.errors else []
     notes += [f"FAILED in {row.failures} rounds"] if row.failures else []
     notes += ["closes each connection"] if row.closes else []
@@ -108,24 +110,29 @@ def cells(row, against):
     return (
         row.server,
         str(row.connections),
-        f"{figure:.1f} ({low:.1f}-{high:.1f})",
+        spread(row.cpu_us, 1),
         f"{row.median('per_second'):,.0f}",
         f"{row.median('p99_ms'):.1f}",
-        "-" if against is None else f"{against:.2f}",
+        spread(against, 2) if against else "-",
         f"{row.median('busy'):.0%}",
         ", ".join(notes),
     )
+
+
+def spread(values, digits):
+    low, high = min(values), max(values)
+    return f"{median(values):.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
 def as_json(row, against):
     """A row for --json: the figures of the table and the samples they come from."""
     result = {"server": row.server, "connections": row.connections, "closes": row.closes}
     if row.samples:
-        result |= dict(zip(("cpu_us", "cpu_us_min", "cpu_us_max"), row.cpu_us, strict=True))
-        result |= {name: row.median(name) for name in ("per_second", "p99_ms", "busy", "others")}
+        names = ("cpu_us", "per_second", "p99_ms", "busy", "others")
+        result |= {name: row.median(name) for name in names}
     return result | {
-        "ratio": against,
+        "ratio": median(against) if against else None,
         "errors": row.errors,
         "failures": row.failures,
-        "rounds": [asdict(sample) for sample in row.samples],
+        "rounds": [asdict(sample) for sample in row.samples.values()],
     }

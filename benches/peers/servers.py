@@ -6,7 +6,7 @@ the foreground and listens on the port it is given.
 What must stay true: all servers of a scenario send the same body; hello applications are those of
 examples/; access logs are off; one process does the work, unless the name says otherwise. Settings
 that make a peer cheaper are used (open_file_cache, plain `production` without middleware); the
-comparison is worth nothing otherwise.
+comparison is worth nothing otherwise. The reference stands next to Penstock, to be measured next.
 """
 
 import os
@@ -214,8 +214,8 @@ SCENARIOS = {
         folder=WSGI_HELLO,
         servers=[
             penstock_app("wsgi", "hello:application", WSGI_HELLO, ENV / "bin/python"),
-            gunicorn("gunicorn sync", "--worker-class", "sync"),
             gunicorn("gunicorn gthread", "--worker-class", "gthread", "--threads", "4"),
+            gunicorn("gunicorn sync", "--worker-class", "sync"),
             Server("granian", granian, (GRANIAN, "--version")),
             Server("uwsgi", uwsgi, ("uwsgi", "--version")),
         ],

@@ -162,7 +162,10 @@ impl App {
             config::AppKind::Wsgi => Dialect::Python,
             config::AppKind::Rack => Dialect::Ruby,
         };
-        let queue_limits = QueueLimits { len_max: config.queue_max, timeout: config.queue_timeout };
+        let queue_limits = QueueLimits {
+            len_max: config.queue_max,
+            timeout: config.queue_timeout,
+        };
         let shared = Arc::new(AppShared {
             name: config.name.as_str().into(),
             dialect,
@@ -177,10 +180,19 @@ impl App {
         });
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
-        let executor =
-            Executor::new(Arc::clone(&shared), config.clone(), setup.loops.clone(), said);
+        let executor = Executor::new(
+            Arc::clone(&shared),
+            config.clone(),
+            setup.loops.clone(),
+            said,
+        );
         penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
-        Arc::new(Self { shared, config, commands, boot })
+        Arc::new(Self {
+            shared,
+            config,
+            commands,
+            boot,
+        })
     }
 
     /// Its name.
@@ -211,7 +223,9 @@ impl App {
         let mut boot = self.boot.clone();
         match boot.wait_for(|boot| *boot != Boot::Pending).await {
             Ok(boot) => boot.clone(),
-            Err(_) => Boot::Failed { report: "the application was stopped".into() },
+            Err(_) => Boot::Failed {
+                report: "the application was stopped".into(),
+            },
         }
     }
 
@@ -219,7 +233,10 @@ impl App {
     /// says of itself, `None` when the application was stopped before.
     pub async fn up(&self) -> Option<(Duration, String)> {
         let mut boot = self.boot.clone();
-        let ready = boot.wait_for(|boot| matches!(boot, Boot::Ready { .. })).await.ok()?;
+        let ready = boot
+            .wait_for(|boot| matches!(boot, Boot::Ready { .. }))
+            .await
+            .ok()?;
         match &*ready {
             Boot::Ready { took, interpreter } => Some((*took, interpreter.clone())),
             Boot::Pending | Boot::Failed { .. } => None,
@@ -233,7 +250,10 @@ impl App {
     pub async fn restart(&self) -> Result<(), String> {
         let (done, answer) = oneshot::channel();
         let stopped = || "the application is stopping".to_owned();
-        self.commands.send(Command::Restart(done)).await.map_err(|_| stopped())?;
+        self.commands
+            .send(Command::Restart(done))
+            .await
+            .map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
@@ -241,7 +261,12 @@ impl App {
     /// is left.
     pub async fn drain(&self, deadline: Instant) {
         let (done, answer) = oneshot::channel();
-        if self.commands.send(Command::Drain { deadline, done }).await.is_ok() {
+        if self
+            .commands
+            .send(Command::Drain { deadline, done })
+            .await
+            .is_ok()
+        {
             // An executor that is gone has nothing left to end.
             let _ = answer.await;
         }
@@ -263,7 +288,9 @@ impl App {
                 .iter()
                 .map(|m| m.in_progress.load(std::sync::atomic::Ordering::Relaxed))
                 .sum(),
-            resident_bytes: worker.pid.and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
+            resident_bytes: worker
+                .pid
+                .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
         });
         AppSnapshot {
             name: self.config.name.clone(),
@@ -291,7 +318,10 @@ impl AppShared {
         let refusal = refusing.as_ref()?;
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
-        fault.timing = Timing { handler: Some(Arc::clone(&self.name)), ..Timing::default() };
+        fault.timing = Timing {
+            handler: Some(Arc::clone(&self.name)),
+            ..Timing::default()
+        };
         Some(fault)
     }
 
@@ -299,17 +329,27 @@ impl AppShared {
         let limits = self.limits.load();
         SpoolLimits {
             memory: limits.response_memory,
-            file: if is_unbuffered { 0 } else { limits.response_spool },
+            file: if is_unbuffered {
+                0
+            } else {
+                limits.response_spool
+            },
             dir: limits.temp_dir.clone(),
             pool: self.pool.clone(),
         }
     }
 
     pub(crate) fn state(&self) -> StateView {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn set_state(&self, view: StateView) {
-        *self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = view;
+        *self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = view;
     }
 }

@@ -42,8 +42,12 @@ pub(crate) async fn collect(
     limits: &Limits,
     pool: &Pool,
 ) -> Result<Collected, Fault> {
-    let RequestBody::Incoming(mut body) = body else { return Ok(Collected::Empty) };
-    let expected = body.length().and_then(|length| usize::try_from(length).ok());
+    let RequestBody::Incoming(mut body) = body else {
+        return Ok(Collected::Empty);
+    };
+    let expected = body
+        .length()
+        .and_then(|length| usize::try_from(length).ok());
     let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(limits.body_memory));
     while fill(&mut *body, &mut buffer).await? {
         if buffer.len() > limits.body_memory {
@@ -93,9 +97,10 @@ pub(crate) fn stored<T>(
 ) -> Result<T, Fault> {
     match done {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            Err(Fault::new(FaultKind::House, format!("cannot use a temporary file: {error}")))
-        }
+        Ok(Err(error)) => Err(Fault::new(
+            FaultKind::House,
+            format!("cannot use a temporary file: {error}"),
+        )),
         Err(full) => Err(Fault::new(FaultKind::Overloaded, full.to_string())),
     }
 }

@@ -88,8 +88,13 @@ pub struct QueueUse {
 
 impl Dispatch {
     pub(crate) fn new(limits: QueueLimits) -> Self {
-        let inner = Inner { queue: Queue::new(limits), mailboxes: Vec::new() };
-        Self { inner: Mutex::new(inner) }
+        let inner = Inner {
+            queue: Queue::new(limits),
+            mailboxes: Vec::new(),
+        };
+        Self {
+            inner: Mutex::new(inner),
+        }
     }
 
     pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> Placed {
@@ -101,7 +106,9 @@ impl Dispatch {
                 Placed::Started
             }
             Submitted::Waiting { ticket, position } => Placed::Waiting { ticket, position },
-            Submitted::Full(_) => Placed::Full { len: inner.queue.len() },
+            Submitted::Full(_) => Placed::Full {
+                len: inner.queue.len(),
+            },
         }
     }
 
@@ -144,7 +151,10 @@ impl Dispatch {
                 }
             };
             if let Some(start) = refused {
-                let back = self.lock().queue.give_back(now, start.job, start.enqueued_at);
+                let back = self
+                    .lock()
+                    .queue
+                    .give_back(now, start.job, start.enqueued_at);
                 next = started(back);
             }
         }
@@ -220,6 +230,12 @@ impl Dispatch {
     }
 }
 
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 fn started(submitted: Submitted<Job>) -> Option<Start<Job>> {
     match submitted {
         Submitted::Start(start) => Some(start),
@@ -244,7 +260,7 @@ impl Mailbox {
         mail.jobs.push_back(start);
         let waker = mail.waker.take();
         drop(mail);
-        waker.map(Waker::wake);
+        wake(waker);
         Ok(())
     }
 
@@ -253,7 +269,7 @@ impl Mailbox {
         mail.retire = true;
         let waker = mail.waker.take();
         drop(mail);
-        waker.map(Waker::wake);
+        wake(waker);
     }
 
     /// Takes no more jobs, and gives those not taken yet.
@@ -272,7 +288,10 @@ impl Mailbox {
         let mut mail = self.lock();
         if !mail.jobs.is_empty() || mail.retire {
             let retire = std::mem::take(&mut mail.retire);
-            return Some(Delivery { jobs: std::mem::take(&mut mail.jobs), retire });
+            return Some(Delivery {
+                jobs: std::mem::take(&mut mail.jobs),
+                retire,
+            });
         }
         match &mut mail.waker {
             Some(waker) if waker.will_wake(cx.waker()) => {}
@@ -283,6 +302,7 @@ impl Mailbox {
 
     /// Shows how many requests the driver has.
     pub(crate) fn show_in_progress(&self, count: usize) {
-        self.in_progress.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.in_progress
+            .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 }

@@ -30,8 +30,13 @@ const NOT_PASSED: [&str; 11] = [
 ];
 
 /// Fields that only the front end may set: dropped, whoever sends them.
-const HOUSE_ONLY: [&str; 5] =
-    ["x-request-start", "x-sendfile-type", "x-accel-mapping", "x-accel-redirect", "x-sendfile"];
+const HOUSE_ONLY: [&str; 5] = [
+    "x-request-start",
+    "x-sendfile-type",
+    "x-accel-mapping",
+    "x-accel-redirect",
+    "x-sendfile",
+];
 
 /// Fields by which a proxy speaks of its client: taken only from this machine.
 const FROM_PROXIES: [&str; 9] = [
@@ -101,14 +106,24 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request) {
         if head.fields().take(at).any(|(other, _)| same(other)) {
             continue;
         }
-        let Some(key) = variable(name, &mut key) else { continue };
-        let mut others = head.fields().skip(at + 1).filter(|(other, _)| same(other)).peekable();
+        let Some(key) = variable(name, &mut key) else {
+            continue;
+        };
+        let mut others = head
+            .fields()
+            .skip(at + 1)
+            .filter(|(other, _)| same(other))
+            .peekable();
         if others.peek().is_none() {
             encoder.pair(key, value);
             continue;
         }
         // RFC 9110 §5.3: repeated fields are one list. RFC 6265 §5.4: cookies join with "; ".
-        let separator: &[u8] = if name.eq_ignore_ascii_case("cookie") { b"; " } else { b", " };
+        let separator: &[u8] = if name.eq_ignore_ascii_case("cookie") {
+            b"; "
+        } else {
+            b", "
+        };
         joined.clear();
         joined.extend_from_slice(value);
         for (_, more) in others {
@@ -131,7 +146,11 @@ fn variable<'k>(name: &str, key: &'k mut [u8; KEY_MAX]) -> Option<&'k [u8]> {
     let key = key.get_mut(..len)?;
     key[..5].copy_from_slice(b"HTTP_");
     for (to, from) in key[5..].iter_mut().zip(name.bytes()) {
-        *to = if from == b'-' { b'_' } else { from.to_ascii_uppercase() };
+        *to = if from == b'-' {
+            b'_'
+        } else {
+            from.to_ascii_uppercase()
+        };
     }
     Some(key)
 }
@@ -176,7 +195,14 @@ fn server(request: &Request) -> (&[u8], String) {
         ("", None) => "80".to_owned(),
         (port, _) => port.to_owned(),
     };
-    (if name.is_empty() { b"localhost" } else { name.as_bytes() }, port)
+    (
+        if name.is_empty() {
+            b"localhost"
+        } else {
+            name.as_bytes()
+        },
+        port,
+    )
 }
 
 /// Text of small numbers and addresses without an allocation.
@@ -216,7 +242,11 @@ impl Digits {
 
     /// `t=` seconds and milliseconds, the form that application monitors read.
     fn since_epoch(&mut self, time: Duration) -> &[u8] {
-        self.write(format_args!("t={}.{:03}", time.as_secs(), time.subsec_millis()))
+        self.write(format_args!(
+            "t={}.{:03}",
+            time.as_secs(),
+            time.subsec_millis()
+        ))
     }
 }
 

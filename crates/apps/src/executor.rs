@@ -47,17 +47,31 @@ const SLOT_GONE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Command {
     Restart(oneshot::Sender<Result<(), String>>),
-    Drain { deadline: Instant, done: oneshot::Sender<()> },
+    Drain {
+        deadline: Instant,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// Everything that can happen.
 #[derive(Debug)]
 enum Input {
     Command(Command),
-    Control { worker: WorkerId, message: ControlMessage },
-    Exited { worker: WorkerId, exit: Option<Exit> },
-    DriverEnded { worker: WorkerId, end: End },
-    SlotGone { worker: WorkerId },
+    Control {
+        worker: WorkerId,
+        message: ControlMessage,
+    },
+    Exited {
+        worker: WorkerId,
+        exit: Option<Exit>,
+    },
+    DriverEnded {
+        worker: WorkerId,
+        end: End,
+    },
+    SlotGone {
+        worker: WorkerId,
+    },
     DrainOverdue,
 }
 
@@ -138,7 +152,9 @@ impl Executor {
 
 /// Runs the application until it is drained.
 pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Command>) {
-    let Some(mut inbox) = executor.inbox.take() else { return };
+    let Some(mut inbox) = executor.inbox.take() else {
+        return;
+    };
     executor.event(Event::Started);
     let mut is_forgotten = false;
     while !executor.is_stopped {
@@ -308,8 +324,15 @@ impl Executor {
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
-        let multiprocess = if self.config.processes.max > 1 { "1" } else { "0" };
-        let house = [("PENSTOCK_APP", self.config.name.as_str()), ("PENSTOCK_MULTIPROCESS", multiprocess)];
+        let multiprocess = if self.config.processes.max > 1 {
+            "1"
+        } else {
+            "0"
+        };
+        let house = [
+            ("PENSTOCK_APP", self.config.name.as_str()),
+            ("PENSTOCK_MULTIPROCESS", multiprocess),
+        ];
         let house = house.map(|(k, v)| (k.into(), v.into()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         house.into_iter().chain(own).collect()
@@ -337,7 +360,9 @@ impl Executor {
             };
             let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
             let words = async {
-                let (Ok(stdout), Ok(stderr)) = pipes else { return };
+                let (Ok(stdout), Ok(stderr)) = pipes else {
+                    return;
+                };
                 tokio::join!(
                     read_control(control, worker, &inputs),
                     watch_process::read_lines(stdout, line),
@@ -361,7 +386,9 @@ impl Executor {
     }
 
     fn handle_control(&mut self, worker: WorkerId, message: ControlMessage) {
-        let Some(child) = self.children.get_mut(&worker) else { return };
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
         match message {
             ControlMessage::Ready { interpreter } => {
                 let boot = clock::now().saturating_duration_since(child.began);
@@ -371,18 +398,26 @@ impl Executor {
             }
             ControlMessage::BootFailed { traceback } => {
                 child.has_reported = true;
-                self.event(Event::BootFailed { worker, report: traceback });
+                self.event(Event::BootFailed {
+                    worker,
+                    report: traceback,
+                });
             }
             ControlMessage::Broken(why) => {
                 let pid = child.pid;
-                log::error!("{}[{pid}]: broke the worker protocol: {why}", self.shared.name);
+                log::error!(
+                    "{}[{pid}]: broke the worker protocol: {why}",
+                    self.shared.name
+                );
                 self.event(Event::ProtocolBroken { worker });
             }
         }
     }
 
     fn handle_exited(&mut self, worker: WorkerId, exit: Option<Exit>) {
-        let Some(child) = self.children.remove(&worker) else { return };
+        let Some(child) = self.children.remove(&worker) else {
+            return;
+        };
         if !child.has_reported {
             let lines = child.tail.lock().unwrap_or_else(PoisonError::into_inner);
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -399,7 +434,9 @@ impl Executor {
     }
 
     fn signal(&self, worker: WorkerId, signal: Signal) {
-        let Some(child) = self.children.get(&worker) else { return };
+        let Some(child) = self.children.get(&worker) else {
+            return;
+        };
         // A process that is gone already needs no signal.
         let _ = match signal {
             Signal::Terminate => process::terminate(child.pid),
@@ -411,11 +448,17 @@ impl Executor {
 /// Slots.
 impl Executor {
     fn admit(&mut self, worker: WorkerId) {
-        let Some(child) = self.children.get_mut(&worker) else { return };
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
         for socket in child.sockets.drain(..) {
             let home = self.next_home % self.loops.len();
             self.next_home += 1;
-            let spec = SlotSpec { generation: child.generation, home, capacity: 1 };
+            let spec = SlotSpec {
+                generation: child.generation,
+                home,
+                capacity: 1,
+            };
             let (slot, mailbox) = self.shared.dispatch.add_slot(clock::now(), spec);
             child.slots.push((slot, Arc::clone(&mailbox)));
             child.drivers += 1;
@@ -437,7 +480,9 @@ impl Executor {
 
     /// Takes the worker's slots out of the queue; `true` when nothing is in progress.
     fn retire(&mut self, worker: WorkerId) -> bool {
-        let Some(child) = self.children.get_mut(&worker) else { return false };
+        let Some(child) = self.children.get_mut(&worker) else {
+            return false;
+        };
         child.is_retiring = true;
         for (slot, mailbox) in &child.slots {
             self.shared.dispatch.retire(*slot, mailbox);
@@ -446,7 +491,9 @@ impl Executor {
     }
 
     fn handle_driver_ended(&mut self, worker: WorkerId, end: End) {
-        let Some(child) = self.children.get_mut(&worker) else { return };
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
         child.drivers -= 1;
         let is_last = child.drivers == 0;
         match end {
@@ -459,7 +506,10 @@ impl Executor {
             }
             End::Broken(why) => {
                 let pid = child.pid;
-                log::error!("{}[{pid}]: broke the worker protocol: {why}", self.shared.name);
+                log::error!(
+                    "{}[{pid}]: broke the worker protocol: {why}",
+                    self.shared.name
+                );
                 return self.event(Event::ProtocolBroken { worker });
             }
             End::TimedOut => {
@@ -491,13 +541,25 @@ impl Executor {
                 let interpreter = self.interpreter.clone();
                 self.boot.send_replace(Boot::Ready { took, interpreter });
             }
-            Report::Crashed { pid: p, status, next_try, .. } => {
+            Report::Crashed {
+                pid: p,
+                status,
+                next_try,
+                ..
+            } => {
                 self.shared.metrics.crashed.increment();
                 let when = next_time(next_try);
-                log::error!("{name}[{}]: worker {status} unasked; replaced {when}", pid(p));
+                log::error!(
+                    "{name}[{}]: worker {status} unasked; replaced {when}",
+                    pid(p)
+                );
             }
-            Report::BootFailed { report, next_try, .. } => {
-                let when = next_try.map_or_else(String::new, |next| format!("; tried again {}", next_time(next)));
+            Report::BootFailed {
+                report, next_try, ..
+            } => {
+                let when = next_try.map_or_else(String::new, |next| {
+                    format!("; tried again {}", next_time(next))
+                });
                 log::error!("{name}: a worker did not start{when}\n{report}");
                 if next_try.is_some() {
                     self.boot.send_if_modified(|boot| {
@@ -545,7 +607,10 @@ impl Executor {
         match state {
             AppState::Failing { report } => {
                 if self.shared.refusing.load().is_none() {
-                    self.refuse("the application does not boot", Some(report.as_str().into()));
+                    self.refuse(
+                        "the application does not boot",
+                        Some(report.as_str().into()),
+                    );
                 }
                 shown = Some(report);
             }
@@ -578,14 +643,22 @@ impl Executor {
             since: worker.since,
             restarts: worker.restarts,
             mailboxes: child
-                .map(|c| c.slots.iter().map(|(_, mailbox)| Arc::clone(mailbox)).collect())
+                .map(|c| {
+                    c.slots
+                        .iter()
+                        .map(|(_, mailbox)| Arc::clone(mailbox))
+                        .collect()
+                })
                 .unwrap_or_default(),
         }
     }
 
     /// Refuses new requests, and those that wait.
     fn refuse(&self, cause: &str, detail: Option<Arc<str>>) {
-        let refusal = Refusal { cause: cause.to_owned(), detail: detail.clone() };
+        let refusal = Refusal {
+            cause: cause.to_owned(),
+            detail: detail.clone(),
+        };
         self.shared.refusing.store(Some(Arc::new(refusal)));
         if detail.is_some() {
             self.fail_waiting(cause, detail);
@@ -603,12 +676,18 @@ impl Executor {
 }
 
 fn next_time(delay: Duration) -> String {
-    if delay.is_zero() { "at once".to_owned() } else { format!("in {delay:.1?}") }
+    if delay.is_zero() {
+        "at once".to_owned()
+    } else {
+        format!("in {delay:.1?}")
+    }
 }
 
 /// Reads a worker's control socket to its end.
 async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<Input>) {
-    let Ok(stream) = Stream::new(control) else { return };
+    let Ok(stream) = Stream::new(control) else {
+        return;
+    };
     let mut decoder = ControlDecoder::new();
     let mut received = Vec::new();
     let mut chunk = vec![0; 4096];
@@ -620,7 +699,11 @@ async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<
         };
         received.extend_from_slice(&chunk[..count]);
         while let Some(message) = next_message(&mut decoder, &mut received) {
-            if inputs.send(Input::Control { worker, message }).await.is_err() {
+            if inputs
+                .send(Input::Control { worker, message })
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -652,9 +735,9 @@ fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
             let interpreter = format!("{}, {}", word("interpreter"), word("interface"));
             Some(ControlMessage::Ready { interpreter })
         }
-        ControlEvent::BootFailed { traceback } => {
-            Some(ControlMessage::BootFailed { traceback: (*traceback).to_owned() })
-        }
+        ControlEvent::BootFailed { traceback } => Some(ControlMessage::BootFailed {
+            traceback: (*traceback).to_owned(),
+        }),
         _ => None,
     }
 }

@@ -12,8 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Response,
-    Timing,
+    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Response, Timing,
 };
 use penstock_http::Method;
 use penstock_queue::Ticket;
@@ -68,7 +67,12 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
     };
     let (reply, answer) = oneshot::channel();
     let is_head = request.head.method() == Method::Head;
-    let job = Job { frame, body_file, is_head, reply };
+    let job = Job {
+        frame,
+        body_file,
+        is_head,
+        reply,
+    };
     shared.metrics.requests.increment();
     let mut call = Call {
         shared: Arc::clone(shared),
@@ -80,7 +84,12 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         Placed::Started => {}
         Placed::Waiting { ticket, position } => {
             let deadline = LazyDeadline::new(now + shared.queue_timeout());
-            call.waiting = Some(Waiting { ticket, position, since: now, deadline });
+            call.waiting = Some(Waiting {
+                ticket,
+                position,
+                since: now,
+                deadline,
+            });
         }
         Placed::Full { len } => {
             shared.metrics.queue_full.increment();
@@ -136,7 +145,10 @@ impl Call {
         } else {
             self.shared.metrics.queue_timeout.increment();
             let limit = self.shared.queue_timeout();
-            Fault::new(FaultKind::QueueTimeout, format!("no free worker within {limit:?}"))
+            Fault::new(
+                FaultKind::QueueTimeout,
+                format!("no free worker within {limit:?}"),
+            )
         };
         self.shared.metrics.queue_time.record(timing.queue);
         Some(fault.timed(timing))
@@ -151,7 +163,10 @@ impl Future for Call {
             self.waiting = None;
             return Poll::Ready(match answer {
                 Ok(answer) => answer.map(Reply::Response),
-                Err(_) => Err(Fault::new(FaultKind::Unavailable, "the application stopped")),
+                Err(_) => Err(Fault::new(
+                    FaultKind::Unavailable,
+                    "the application stopped",
+                )),
             });
         }
         match self.poll_give_up(cx) {

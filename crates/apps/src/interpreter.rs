@@ -23,11 +23,20 @@ pub fn find(app: &App) -> Result<PathBuf, String> {
         AppKind::Rack => "ruby",
     };
     let environments = environments(app);
-    let own = environments.iter().map(|dir| dir.join("bin/python")).find(|path| path.exists());
+    let own = environments
+        .iter()
+        .map(|dir| dir.join("bin/python"))
+        .find(|path| path.exists());
     own.or_else(|| in_path(Path::new(name))).ok_or_else(|| {
-        let looked: Vec<String> =
-            environments.iter().map(|dir| dir.display().to_string()).collect();
-        let places = if looked.is_empty() { String::new() } else { format!(" in {} or", looked.join(", ")) };
+        let looked: Vec<String> = environments
+            .iter()
+            .map(|dir| dir.display().to_string())
+            .collect();
+        let places = if looked.is_empty() {
+            String::new()
+        } else {
+            format!(" in {} or", looked.join(", "))
+        };
         format!("no `{name}` found{places} in PATH")
     })
 }
@@ -47,5 +56,7 @@ fn in_path(program: &Path) -> Option<PathBuf> {
         return program.exists().then(|| program.to_owned());
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
 }

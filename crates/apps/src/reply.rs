@@ -50,9 +50,14 @@ pub(crate) fn head(
     let mut is_unbuffered = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if !NOT_PASSED.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+        if !NOT_PASSED
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+        {
             is_unbuffered |= name.eq_ignore_ascii_case("content-type")
-                && value.get(..17).is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
+                && value
+                    .get(..17)
+                    .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
             if let Err(error) = fields.push(name, value) {
                 return Err(broken(format!("response field `{name}`: {error}"), timing));
             }
@@ -71,7 +76,12 @@ pub(crate) fn head(
     response.fields = fields;
     response.timing = timing;
     let wants_body = !is_head && !status.forbids_body();
-    Ok(ReplyHead { response, declared, is_unbuffered, wants_body })
+    Ok(ReplyHead {
+        response,
+        declared,
+        is_unbuffered,
+        wants_body,
+    })
 }
 
 /// A response whose whole body came with its head.

@@ -179,7 +179,8 @@ impl Driver {
             if self.poll_abandoned(cx) {
                 continue;
             }
-            self.deadline.set(self.progress_at + self.app.response_timeout);
+            self.deadline
+                .set(self.progress_at + self.app.response_timeout);
             return self.deadline.poll(cx).map(|()| Step::End(End::TimedOut));
         }
     }
@@ -191,7 +192,12 @@ impl Driver {
         }
         for start in jobs {
             let is_behind = !self.line.is_empty();
-            self.line.push_back(InFlight { start, sent: 0, handed_at: now, is_behind });
+            self.line.push_back(InFlight {
+                start,
+                sent: 0,
+                handed_at: now,
+                is_behind,
+            });
         }
         self.mailbox.show_in_progress(self.line.len());
     }
@@ -200,13 +206,22 @@ impl Driver {
     fn take_turn(&mut self, ended: usize) {
         let may_batch = self.recent < QUICK
             && self.open.is_none()
-            && self.line.iter().all(|entry| entry.start.job.body_file.is_none());
-        let batch_max = if may_batch && !self.retire { BATCH_MAX } else { 1 };
+            && self
+                .line
+                .iter()
+                .all(|entry| entry.start.job.body_file.is_none());
+        let batch_max = if may_batch && !self.retire {
+            BATCH_MAX
+        } else {
+            1
+        };
         if ended == 0 && batch_max == 1 {
             return;
         }
         let mut jobs = VecDeque::new();
-        self.app.dispatch.turn(clock::now(), self.slot, ended, batch_max, &mut jobs);
+        self.app
+            .dispatch
+            .turn(clock::now(), self.slot, ended, batch_max, &mut jobs);
         self.take_jobs(jobs);
     }
 
@@ -215,7 +230,10 @@ impl Driver {
         while !self.write_broken {
             let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 2];
             let mut count = 0;
-            let is_mid_frame = self.line.iter().any(|e| e.sent > 0 && e.sent < e.start.job.frame.len());
+            let is_mid_frame = self
+                .line
+                .iter()
+                .any(|e| e.sent > 0 && e.sent < e.start.job.frame.len());
             if !self.cancel.is_empty() && !is_mid_frame {
                 slices[0] = IoSlice::new(&self.cancel);
                 count = 1;
@@ -259,7 +277,8 @@ impl Driver {
             written -= now_sent;
             if now_sent == left {
                 self.frame_is_last = true;
-                self.decoder.request_sent(entry.start.job.body_file.is_some());
+                self.decoder
+                    .request_sent(entry.start.job.body_file.is_some());
             }
             if written == 0 {
                 return;
@@ -270,7 +289,9 @@ impl Driver {
     /// Reads once and handles what came.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, End>> {
         buffers::with_receive(|buffer| {
-            let read = self.stream.poll_read_descriptors(cx, buffer, &mut self.descriptors);
+            let read = self
+                .stream
+                .poll_read_descriptors(cx, buffer, &mut self.descriptors);
             match read {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
@@ -337,9 +358,18 @@ impl Driver {
     fn handle_event(&mut self, event: Event<'_>, held: &mut Option<ReplyHead>) -> Result<(), End> {
         match event {
             Event::FdPlease => {}
-            Event::Head { head, app_time_us, body, body_len, end } => {
+            Event::Head {
+                head,
+                app_time_us,
+                body,
+                body_len,
+                end,
+            } => {
                 let timing = self.timing(app_time_us);
-                let is_head = self.line.front().is_some_and(|entry| entry.start.job.is_head);
+                let is_head = self
+                    .line
+                    .front()
+                    .is_some_and(|entry| entry.start.job.is_head);
                 let head = match head {
                     Ok(parts) => reply::head(&parts, is_head, timing),
                     Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
@@ -365,7 +395,9 @@ impl Driver {
                 }
                 let file = File::from(self.descriptors.remove(0));
                 match held.take() {
-                    Some(head) if end => self.answer(file_response(head, file, offset, len, &self.app)),
+                    Some(head) if end => {
+                        self.answer(file_response(head, file, offset, len, &self.app));
+                    }
                     _ if matches!(self.open, Some(Open::Discard)) => {}
                     _ => return Err(End::Broken("a file frame in the middle of a body".into())),
                 }
@@ -379,8 +411,15 @@ impl Driver {
                     spool.finish(Err(fault));
                 }
             }
-            Event::Failed { reason, is_protocol } => {
-                let kind = if is_protocol { FaultKind::AppBroken } else { FaultKind::AppRaised };
+            Event::Failed {
+                reason,
+                is_protocol,
+            } => {
+                let kind = if is_protocol {
+                    FaultKind::AppBroken
+                } else {
+                    FaultKind::AppRaised
+                };
                 let timing = self.timing(0);
                 self.answer(Err(Fault::new(kind, reason.to_owned()).timed(timing)));
             }
@@ -406,8 +445,12 @@ impl Driver {
             }
         };
         if !head.wants_body {
-            let ReplyHead { mut response, declared, .. } = head;
-            let length = declared.or(body_len.filter(|len| *len > 0).map(u64::from));
+            let ReplyHead {
+                mut response,
+                declared,
+                ..
+            } = head;
+            let length = declared.or_else(|| body_len.filter(|len| *len > 0).map(u64::from));
             response.body = Body::Omitted(length);
             self.answer(Ok(response));
             self.discard(end);
@@ -440,7 +483,12 @@ impl Driver {
     }
 
     fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>) {
-        let ReplyHead { mut response, declared, is_unbuffered, .. } = head;
+        let ReplyHead {
+            mut response,
+            declared,
+            is_unbuffered,
+            ..
+        } = head;
         let limits = self.app.spool_limits(is_unbuffered);
         let (writer, reader) = spool(limits, declared.or(length));
         response.body = Body::Stream(Box::new(reader));
@@ -457,7 +505,9 @@ impl Driver {
     }
 
     fn answer(&mut self, answer: Result<Response, Fault>) {
-        let Some(entry) = self.line.front_mut() else { return };
+        let Some(entry) = self.line.front_mut() else {
+            return;
+        };
         if let Err(fault) = &answer
             && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
         {
@@ -518,12 +568,21 @@ impl Driver {
     }
 
     async fn send_file(&mut self) -> Result<(), End> {
-        let Some(file) = self.line.front().and_then(|entry| entry.start.job.body_file.clone()) else {
-            return Err(End::Broken("asked for a body file that there is not".into()));
+        let Some(file) = self
+            .line
+            .front()
+            .and_then(|entry| entry.start.job.body_file.clone())
+        else {
+            return Err(End::Broken(
+                "asked for a body file that there is not".into(),
+            ));
         };
         let descriptor = OwnedFd::from(file.try_clone().map_err(|_| End::Died)?);
         self.frame_is_last = false;
-        self.stream.send_descriptor(b"\0", &descriptor).await.map_err(|_| End::Died)
+        self.stream
+            .send_descriptor(b"\0", &descriptor)
+            .await
+            .map_err(|_| End::Died)
     }
 
     /// Brings the spool's overflow to its file. Nothing is read from the worker meanwhile.
@@ -572,15 +631,24 @@ impl Driver {
             End::TimedOut => {
                 self.app.metrics.timed_out.increment();
                 let limit = self.app.response_timeout;
-                (FaultKind::AppTimeout, format!("no answer within response_timeout ({limit:?})"))
+                (
+                    FaultKind::AppTimeout,
+                    format!("no answer within response_timeout ({limit:?})"),
+                )
             }
             End::Broken(why) => {
                 self.app.metrics.failed.increment();
-                (FaultKind::AppBroken, format!("worker {} broke the protocol: {why}", self.pid))
+                (
+                    FaultKind::AppBroken,
+                    format!("worker {} broke the protocol: {why}", self.pid),
+                )
             }
             End::Died | End::Retired => {
                 self.app.metrics.worker_died.increment();
-                (FaultKind::WorkerDied, format!("worker {} ended with the request inside", self.pid))
+                (
+                    FaultKind::WorkerDied,
+                    format!("worker {} ended with the request inside", self.pid),
+                )
             }
         };
         let fault = Fault::new(kind, cause).timed(timing);
@@ -615,7 +683,11 @@ fn file_response(
     let len = len.map_or(there, |len| len.min(there));
     reply::check_declared(&head, Some(len))?;
     let ReplyHead { mut response, .. } = head;
-    response.body =
-        Body::File(FileBody { file: Arc::new(file), start: offset, len, pool: app.pool.clone() });
+    response.body = Body::File(FileBody {
+        file: Arc::new(file),
+        start: offset,
+        len,
+        pool: app.pool.clone(),
+    });
     Ok(response)
 }

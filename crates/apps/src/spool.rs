@@ -50,8 +50,7 @@ pub(crate) struct SpoolReader {
     reading: Option<ReadWork>,
 }
 
-type ReadWork =
-    Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, PoolError>> + Send>>;
+type ReadWork = Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, PoolError>> + Send>>;
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -83,7 +82,14 @@ pub(crate) fn spool(limits: SpoolLimits, length: Option<u64>) -> (SpoolWriter, S
         length,
         reading: None,
     };
-    (SpoolWriter { shared, limits, overflow: Vec::new() }, reader)
+    (
+        SpoolWriter {
+            shared,
+            limits,
+            overflow: Vec::new(),
+        },
+        reader,
+    )
 }
 
 impl Shared {
@@ -232,7 +238,10 @@ impl Drop for SpoolWriter {
     fn drop(&mut self) {
         use penstock_exchange::FaultKind;
         // A driver that ends without a word must not look like the end of the body.
-        self.set_end(Err(Fault::new(FaultKind::WorkerDied, "the worker ended mid-response")));
+        self.set_end(Err(Fault::new(
+            FaultKind::WorkerDied,
+            "the worker ended mid-response",
+        )));
     }
 }
 
@@ -246,7 +255,9 @@ impl BodyStream for SpoolReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
             if let Some(work) = &mut self.reading {
-                let Poll::Ready(read) = work.as_mut().poll(cx) else { return Poll::Pending };
+                let Poll::Ready(read) = work.as_mut().poll(cx) else {
+                    return Poll::Pending;
+                };
                 self.reading = None;
                 match stored(read) {
                     Ok(bytes) => return Poll::Ready(Some(Ok(self.took_from_file(bytes)))),

@@ -38,7 +38,10 @@ pub async fn accept(
     loop {
         if edge.open.load(Ordering::Relaxed) >= edge.settings().limits.connections {
             if !std::mem::replace(&mut warned, true) {
-                log::warn!("{}: limits.connections reached, not accepting for now", info.name);
+                log::warn!(
+                    "{}: limits.connections reached, not accepting for now",
+                    info.name
+                );
             }
             clock::sleep(PAUSE).await;
             if !stop.is_draining() {

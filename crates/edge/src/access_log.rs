@@ -144,6 +144,9 @@ mod tests {
 
     #[test]
     fn nothing_a_client_sends_breaks_out_of_its_field() {
-        assert_eq!(Escaped(b"a\"b\\c\x1b\xffd").to_string(), "a\\\"b\\\\c\\x1b\\xffd");
+        assert_eq!(
+            Escaped(b"a\"b\\c\x1b\xffd").to_string(),
+            "a\\\"b\\\\c\\x1b\\xffd"
+        );
     }
 }

@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::request::Arrival;
 use penstock_exchange::{
-    Body, ClientState, Fault, FaultKind, Handler, HandlerFuture, Handling, ListenerInfo, Reply,
-    Request, RequestBody, Response, Timing,
+    Body, ClientState, Fault, FaultKind, HandlerFuture, Handling, ListenerInfo, Reply, Request,
+    RequestBody, Response, Timing,
 };
 use penstock_http::{
-    BodyFraming, HeadScanner, Method, ParseError, Persist, Progress, RequestHead,
-    ResponseFraming, ResponseLine, Status, Version,
+    BodyFraming, HeadScanner, Method, ParseError, Persist, Progress, RequestHead, ResponseFraming,
+    ResponseLine, Status, Version,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 use penstock_sys::net::PeerAddress;
 
 use crate::access_log::Record;
 use crate::incoming::{Home, Incoming, Reader};
-use crate::router::Found;
+use crate::router::{Found, Handlers};
 use crate::send::{self, Cut, Rest, Started};
 use crate::{Edge, Settings, faults};
 
@@ -95,8 +95,15 @@ struct Unfinished {
 
 /// What is left of it.
 enum Left {
-    Work { work: HandlerFuture, handlers: Arc<[Arc<dyn Handler>]>, next: usize },
+    Work(Work),
     Sending(Box<Sending>),
+}
+
+/// A handler at work; `next` is the one to ask should it pass.
+struct Work {
+    work: HandlerFuture,
+    handlers: Handlers,
+    next: usize,
 }
 
 struct Sending {
@@ -107,8 +114,7 @@ struct Sending {
 /// What the handlers of a route said so far.
 enum Asked {
     Answered(Result<Response, Fault>),
-    /// One of them works; `next` is the one to ask should it pass.
-    Works { work: HandlerFuture, next: usize },
+    Works(Work),
 }
 
 /// What becomes of the connection after an exchange.
@@ -152,6 +158,10 @@ impl Connection {
     /// Serves the connection until it ends.
     ///
     /// Not an `async fn`: that would keep the connection twice, as argument and as local.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn would be twice as large"
+    )]
     pub(crate) fn run(mut self) -> impl Future<Output = ()> + Send {
         async move {
             let mut in_a_row = 0;
@@ -184,7 +194,8 @@ impl Connection {
     /// Waits for the next request's head.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         if !std::mem::replace(&mut self.registered, true) {
-            self.guard.wake_at_drain(loops::current_index(), cx.waker().clone());
+            self.guard
+                .wake_at_drain(loops::current_index(), cx.waker().clone());
         }
         if std::mem::take(&mut self.unscanned) {
             let pending = std::mem::take(&mut self.pending);
@@ -266,19 +277,18 @@ impl Connection {
             client: Arc::clone(&self.client),
             at: exchange.arrived,
         };
-        let answered = match Request::new(Arc::clone(&exchange.head), body, arrival) {
-            Err(error) => Err(Fault::new(FaultKind::BadRequest, error.to_string())),
-            Ok(request) => match preflight(&exchange.settings, &exchange.head, &request) {
-                Err(early) => early,
-                Ok(handlers) => match ask(handlers, 0, request) {
-                    Asked::Answered(answered) => answered,
-                    Asked::Works { work, next } => {
-                        let handlers = Arc::clone(handlers);
-                        let rest = Left::Work { work, handlers, next };
-                        return Err(Box::new(Unfinished { exchange, rest }));
-                    }
-                },
-            },
+        let asked = match Request::new(Arc::clone(&exchange.head), body, arrival) {
+            Err(error) => {
+                Asked::Answered(Err(Fault::new(FaultKind::BadRequest, error.to_string())))
+            }
+            Ok(request) => begin(&exchange, request),
+        };
+        let answered = match asked {
+            Asked::Answered(answered) => answered,
+            Asked::Works(work) => {
+                let rest = Left::Work(work);
+                return Err(Box::new(Unfinished { exchange, rest }));
+            }
         };
         self.answer(exchange, answered)
     }
@@ -288,7 +298,11 @@ impl Connection {
         let Unfinished { exchange, mut rest } = *unfinished;
         loop {
             match rest {
-                Left::Work { work, handlers, next } => {
+                Left::Work(Work {
+                    work,
+                    handlers,
+                    next,
+                }) => {
                     let reply = self.watched(work, exchange.home.as_ref()).await;
                     let asked = match reply {
                         Ok(Reply::Pass(request)) => ask(&handlers, next, *request),
@@ -296,7 +310,7 @@ impl Connection {
                         Err(fault) => Asked::Answered(Err(fault)),
                     };
                     match asked {
-                        Asked::Works { work, next } => rest = Left::Work { work, handlers, next },
+                        Asked::Works(work) => rest = Left::Work(work),
                         Asked::Answered(answered) => match self.answer(exchange, answered) {
                             Ok(fate) => return fate,
                             Err(unfinished) => return self.finish_sending(unfinished).await,
@@ -304,14 +318,20 @@ impl Connection {
                     }
                 }
                 Left::Sending(_) => {
-                    return self.finish_sending(Box::new(Unfinished { exchange, rest })).await;
+                    return self
+                        .finish_sending(Box::new(Unfinished { exchange, rest }))
+                        .await;
                 }
             }
         }
     }
 
     async fn finish_sending(&mut self, unfinished: Box<Unfinished>) -> Fate {
-        let Unfinished { exchange, rest: Left::Sending(sending) } = *unfinished else {
+        let Unfinished {
+            exchange,
+            rest: Left::Sending(sending),
+        } = *unfinished
+        else {
             // Only called with what `answer` left.
             return Fate::Abort;
         };
@@ -336,7 +356,9 @@ impl Connection {
                 return Poll::Ready(reply);
             }
             if let Some(place) = lent {
-                let Some(mut reader) = place.take() else { return Poll::Pending };
+                let Some(mut reader) = place.take() else {
+                    return Poll::Pending;
+                };
                 watching = reader.is_done();
                 if watching {
                     self.take_leftover(&mut reader);
@@ -400,7 +422,9 @@ impl Connection {
     /// Takes the reading side back; `false` when the body was not read to its end.
     fn reclaim_reader(&mut self, home: Option<&Home>) -> bool {
         let Some(home) = home else { return true };
-        let Some(mut reader) = home.take() else { return false };
+        let Some(mut reader) = home.take() else {
+            return false;
+        };
         reader.discard_buffered();
         self.edge.metrics.bytes_in.add(reader.received);
         let done = reader.is_done();
@@ -424,7 +448,12 @@ impl Connection {
             Err(fault) if fault.kind == FaultKind::ClientGone => {
                 self.edge.metrics.client_gone.increment();
                 let status = fault.kind.status();
-                let end = Ending { status, timing: fault.timing, keeps: false, must_close: false };
+                let end = Ending {
+                    status,
+                    timing: fault.timing,
+                    keeps: false,
+                    must_close: false,
+                };
                 self.record(&exchange, &end, 0);
                 return Ok(Fate::Close);
             }
@@ -439,7 +468,12 @@ impl Connection {
         let head = &exchange.head;
         let close = must_close || self.guard.drain().is_draining();
         let plan = Plan::new(head, &response, close);
-        let Response { status, fields, body, timing } = response;
+        let Response {
+            status,
+            fields,
+            body,
+            timing,
+        } = response;
         let bodiless = head.method() == Method::Head || status.forbids_body();
         let body = if bodiless { Body::Empty } else { body };
         let date = clock::http_date();
@@ -450,7 +484,12 @@ impl Connection {
             persist: plan.persist,
             date: Some(&date),
         };
-        let end = Ending { status, timing, keeps: plan.keeps, must_close };
+        let end = Ending {
+            status,
+            timing,
+            keeps: plan.keeps,
+            must_close,
+        };
         match send::send_now(&self.stream, &line, body) {
             Ok(Started::Done(sent)) => Ok(self.conclude(&exchange, &end, sent, Ok(()))),
             Ok(Started::Rest(rest)) => {
@@ -475,7 +514,11 @@ impl Connection {
         match done {
             Ok(()) if end.must_close => Fate::Linger,
             Ok(()) if !end.keeps => {
-                if self.pending.is_empty() { Fate::Close } else { Fate::Linger }
+                if self.pending.is_empty() {
+                    Fate::Close
+                } else {
+                    Fate::Linger
+                }
             }
             Ok(()) => Fate::Keep,
             Err(cut) => self.cut(&cut, &exchange.head),
@@ -500,14 +543,22 @@ impl Connection {
     /// Moves the idle deadline, counts and logs.
     fn record(&mut self, exchange: &Exchange, end: &Ending, bytes: u64) {
         let now = clock::now();
-        self.deadline.set(now + exchange.settings.limits.idle_timeout);
+        self.deadline
+            .set(now + exchange.settings.limits.idle_timeout);
         let total = now.saturating_duration_since(exchange.arrived);
         self.edge.metrics.active.add(-1);
         self.edge.metrics.total_time.record(total);
         if let Some(log) = &exchange.settings.access_log {
             let (head, peer, timing) = (&*exchange.head, self.peer, &end.timing);
             let status = end.status.code();
-            log.write(&Record { head, peer, status, bytes, timing, total });
+            log.write(&Record {
+                head,
+                peer,
+                status,
+                bytes,
+                timing,
+                total,
+            });
         }
     }
 
@@ -552,43 +603,57 @@ impl Drop for Connection {
     }
 }
 
+/// Finds who answers a request, and asks.
+fn begin(exchange: &Exchange, request: Request) -> Asked {
+    if let Some(answered) = answer_itself(&exchange.head) {
+        return Asked::Answered(answered);
+    }
+    match route(&exchange.settings, &request) {
+        Ok(handlers) => ask(handlers, 0, request),
+        Err(fault) => Asked::Answered(Err(fault)),
+    }
+}
+
 /// Asks the handlers in order from `next` on, until one answers or works on it.
-fn ask(handlers: &[Arc<dyn Handler>], next: usize, mut request: Request) -> Asked {
+fn ask(handlers: &Handlers, next: usize, mut request: Request) -> Asked {
     for (at, handler) in handlers.iter().enumerate().skip(next) {
         match handler.handle(request) {
-            Handling::Later(work) => return Asked::Works { work, next: at + 1 },
+            Handling::Later(work) => {
+                return Asked::Works(Work {
+                    work,
+                    handlers: Arc::clone(handlers),
+                    next: at + 1,
+                });
+            }
             Handling::Now(Ok(Reply::Pass(passed))) => request = *passed,
             Handling::Now(Ok(Reply::Response(response))) => return Asked::Answered(Ok(response)),
             Handling::Now(Err(fault)) => return Asked::Answered(Err(fault)),
         }
     }
-    Asked::Answered(Err(Fault::new(FaultKind::NotFound, "no handler of the route has it")))
+    let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
+    Asked::Answered(Err(fault))
 }
 
-/// What is answered before any handler: methods that no handler takes, hosts and paths unknown.
-fn preflight<'s>(
-    settings: &'s Settings,
-    head: &RequestHead,
-    request: &Request,
-) -> Result<&'s Arc<[Arc<dyn Handler>]>, Result<Response, Fault>> {
+/// What edge answers itself: methods that are about the connection or the server as a whole.
+fn answer_itself(head: &RequestHead) -> Option<Result<Response, Fault>> {
+    let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
     match head.method() {
-        Method::Connect => {
-            return Err(Err(Fault::new(FaultKind::NotImplemented, "CONNECT: not a proxy")));
-        }
-        Method::Trace => {
-            return Err(Err(Fault::new(FaultKind::MethodNotAllowed, "TRACE is refused")));
-        }
-        Method::Options if head.target_path_query() == "*" => {
-            return Err(Ok(faults::respond_options()));
-        }
-        _ => {}
+        Method::Connect => refuse(FaultKind::NotImplemented, "CONNECT: not a proxy"),
+        Method::Trace => refuse(FaultKind::MethodNotAllowed, "TRACE is refused"),
+        Method::Options if head.target_path_query() == "*" => Some(Ok(faults::respond_options())),
+        _ => None,
     }
-    match settings.routing.find(head.host(), request.path()) {
+}
+
+/// The handlers for a request.
+fn route<'s>(settings: &'s Settings, request: &Request) -> Result<&'s Handlers, Fault> {
+    let host = request.head.host();
+    match settings.routing.find(host, request.path()) {
         Found::Handlers(handlers) => Ok(handlers),
-        Found::NoRoute => Err(Err(Fault::new(FaultKind::NotFound, "no route matches"))),
+        Found::NoRoute => Err(Fault::new(FaultKind::NotFound, "no route matches")),
         Found::NoSite => {
-            let cause = format!("no site for host `{}`", head.host());
-            Err(Err(Fault::new(FaultKind::UnknownHost, cause)))
+            let cause = format!("no site for host `{host}`");
+            Err(Fault::new(FaultKind::UnknownHost, cause))
         }
     }
 }
@@ -619,7 +684,11 @@ impl Plan {
             (true, true) => Persist::KeepAliveHttp10,
             (true, false) => Persist::KeepAlive,
         };
-        Self { framing, persist, keeps }
+        Self {
+            framing,
+            persist,
+            keeps,
+        }
     }
 }
 
@@ -644,7 +713,9 @@ async fn linger(stream: Arc<Stream>) {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -659,7 +730,11 @@ mod tests {
         fn size<F, A>(_: fn(A) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(size_of::<Connection>() <= 288, "{}", size_of::<Connection>());
+        assert!(
+            size_of::<Connection>() <= 288,
+            "{}",
+            size_of::<Connection>()
+        );
         let task = size(Connection::run);
         assert!(task <= 448, "{task}");
     }

@@ -48,7 +48,9 @@ pub(crate) fn respond_malformed(status: Status, explanation: &str) -> Response {
 /// Answers `OPTIONS *` (RFC 9110 §9.3.7): the server as a whole is here.
 pub(crate) fn respond_options() -> Response {
     let mut response = Response::new(Status::NO_CONTENT, Body::Empty);
-    let _ = response.fields.push("Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
+    let _ = response
+        .fields
+        .push("Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
     response
 }
 
@@ -68,8 +70,12 @@ fn log_fault(fault: &Fault, head: Option<&RequestHead>) {
 }
 
 fn plain_page(status: Status, fault: &Fault, development: bool) -> String {
-    let mut text =
-        format!("{} {}\n{}\n", status.code(), status.reason(), fault.kind.explanation());
+    let mut text = format!(
+        "{} {}\n{}\n",
+        status.code(),
+        status.reason(),
+        fault.kind.explanation()
+    );
     if development {
         text.push_str(&format!("\n{}\n", fault.cause));
         if let Some(detail) = &fault.detail {

@@ -89,7 +89,10 @@ impl Reader {
 
     /// Reads over what is left of the body as far as it is here already.
     pub(crate) fn discard_buffered(&mut self) {
-        if self.declared.is_some_and(|length| length > self.received_max) {
+        if self
+            .declared
+            .is_some_and(|length| length > self.received_max)
+        {
             return;
         }
         let mut ignored = Vec::new();
@@ -99,12 +102,11 @@ impl Reader {
         }
     }
 
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-    ) -> Poll<Result<bool, Fault>> {
-        if self.declared.is_some_and(|length| length > self.received_max) {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        if self
+            .declared
+            .is_some_and(|length| length > self.received_max)
+        {
             return Poll::Ready(Err(self.too_large()));
         }
         if !self.pending.is_empty() {
@@ -112,7 +114,8 @@ impl Reader {
             let before = into.len();
             let pending = std::mem::take(&mut self.pending);
             self.decode(&pending, into)?;
-            self.pace.progress(clock::now(), (into.len() - before) as u64);
+            self.pace
+                .progress(clock::now(), (into.len() - before) as u64);
             if into.len() > before {
                 return Poll::Ready(Ok(true));
             }
@@ -123,7 +126,9 @@ impl Reader {
         if std::mem::take(&mut self.continue_wanted) {
             // Too small to be refused by an empty send buffer; a client that does not get it sends
             // its body after a while anyway (RFC 9110 §10.1.1).
-            let _ = self.stream.try_write(&[io::IoSlice::new(b"HTTP/1.1 100 Continue\r\n\r\n")]);
+            let _ = self
+                .stream
+                .try_write(&[io::IoSlice::new(b"HTTP/1.1 100 Continue\r\n\r\n")]);
         }
         self.poll_receive(cx, into)
     }
@@ -137,7 +142,9 @@ impl Reader {
         let before = into.len();
         let polled = buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(count)) => Poll::Ready(Ok(self.decode(&buffer[..count], into).map(|()| count))),
+            Poll::Ready(Ok(count)) => {
+                Poll::Ready(Ok(self.decode(&buffer[..count], into).map(|()| count)))
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         });
         match polled {
@@ -146,7 +153,8 @@ impl Reader {
                     self.failed = true;
                     return Poll::Ready(Err(gone("the client closed within its request body")));
                 }
-                self.pace.progress(clock::now(), (into.len() - before) as u64);
+                self.pace
+                    .progress(clock::now(), (into.len() - before) as u64);
                 Poll::Ready(Ok(into.len() > before || !self.decoder.is_done()))
             }
             Poll::Ready(Err(_)) => {
@@ -190,7 +198,10 @@ impl Reader {
 
     fn too_large(&mut self) -> Fault {
         self.failed = true;
-        let cause = format!("request body over limits.body_bytes ({} bytes)", self.received_max);
+        let cause = format!(
+            "request body over limits.body_bytes ({} bytes)",
+            self.received_max
+        );
         Fault::new(FaultKind::BodyTooLarge, cause)
     }
 }
@@ -202,16 +213,18 @@ fn gone(cause: &'static str) -> Fault {
 impl Incoming {
     pub(crate) fn new(reader: Reader) -> (Self, Home) {
         let home = Home::default();
-        (Self { reader: Some(Box::new(reader)), home: home.clone() }, home)
+        (
+            Self {
+                reader: Some(Box::new(reader)),
+                home: home.clone(),
+            },
+            home,
+        )
     }
 }
 
 impl IncomingBody for Incoming {
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-    ) -> Poll<Result<bool, Fault>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         match &mut self.reader {
             Some(reader) => reader.poll_fill(cx, into),
             None => Poll::Ready(Ok(false)),

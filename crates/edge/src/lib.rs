@@ -26,7 +26,7 @@ use penstock_runtime::Drain;
 
 pub use accept::accept;
 pub use access_log::AccessLog;
-pub use router::{Route, Routing, Site};
+pub use router::{Handlers, Route, Routing, Site};
 
 /// What all connections of one front end share.
 #[derive(Debug)]

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::Handler;
 
+/// The handlers of a route, shared with the requests that are being answered.
+pub type Handlers = Arc<[Arc<dyn Handler>]>;
+
 /// All sites.
 #[derive(Debug, Default)]
 pub struct Routing {
@@ -31,13 +34,13 @@ pub struct Route {
     /// The paths.
     pub path: PathPattern,
     /// The handlers.
-    pub handlers: Arc<[Arc<dyn Handler>]>,
+    pub handlers: Handlers,
 }
 
 /// What the table says of a request.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    Handlers(&'a Arc<[Arc<dyn Handler>]>),
+    Handlers(&'a Handlers),
     NoRoute,
     NoSite,
 }
@@ -59,11 +62,14 @@ impl Routing {
             }
         }
         let length = |pattern: &HostPattern| pattern.to_string().len();
-        self.below.sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
+        self.below
+            .sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
     }
 
     pub(crate) fn find(&self, authority: &str, path: &[u8]) -> Found<'_> {
-        let Some(site) = self.site(without_port(authority)) else { return Found::NoSite };
+        let Some(site) = self.site(without_port(authority)) else {
+            return Found::NoSite;
+        };
         let route = site.routes.iter().find(|route| matches(&route.path, path));
         route.map_or(Found::NoRoute, |route| Found::Handlers(&route.handlers))
     }
@@ -81,7 +87,10 @@ impl Routing {
             }
         }
         let below = self.below.iter().find(|(pattern, _)| pattern.matches(host));
-        below.map(|(_, site)| site).or(self.any.as_ref()).map(|site| &**site)
+        below
+            .map(|(_, site)| site)
+            .or(self.any.as_ref())
+            .map(|site| &**site)
     }
 }
 
@@ -105,7 +114,12 @@ mod tests {
     use super::*;
 
     fn site() -> Site {
-        Site { routes: vec![Route { path: PathPattern::any(), handlers: Arc::default() }] }
+        Site {
+            routes: vec![Route {
+                path: PathPattern::any(),
+                handlers: Arc::default(),
+            }],
+        }
     }
 
     #[test]
@@ -119,12 +133,23 @@ mod tests {
             ],
             site(),
         );
-        for known in ["example.com", "EXAMPLE.com:8080", "example.com.", "a.example.org", "[::1]:80"]
-        {
-            assert!(matches!(routing.find(known, b"/"), Found::Handlers(_)), "{known}");
+        for known in [
+            "example.com",
+            "EXAMPLE.com:8080",
+            "example.com.",
+            "a.example.org",
+            "[::1]:80",
+        ] {
+            assert!(
+                matches!(routing.find(known, b"/"), Found::Handlers(_)),
+                "{known}"
+            );
         }
         for unknown in ["example.org", "badexample.org", "com", "", "[::2]"] {
-            assert!(matches!(routing.find(unknown, b"/"), Found::NoSite), "{unknown}");
+            assert!(
+                matches!(routing.find(unknown, b"/"), Found::NoSite),
+                "{unknown}"
+            );
         }
     }
 
@@ -133,11 +158,22 @@ mod tests {
         let mut routing = Routing::default();
         let prefix = PathPattern::Prefix("/assets/".into());
         let exact = PathPattern::Exact("/up".into());
-        let routes = [prefix, exact].map(|path| Route { path, handlers: Arc::default() });
-        routing.add(&[], Site { routes: routes.into() });
-        for (path, found) in
-            [("/assets/a", true), ("/assets", false), ("/up", true), ("/up/x", false)]
-        {
+        let routes = [prefix, exact].map(|path| Route {
+            path,
+            handlers: Arc::default(),
+        });
+        routing.add(
+            &[],
+            Site {
+                routes: routes.into(),
+            },
+        );
+        for (path, found) in [
+            ("/assets/a", true),
+            ("/assets", false),
+            ("/up", true),
+            ("/up/x", false),
+        ] {
             let handlers = routing.find("any", path.as_bytes());
             assert_eq!(matches!(handlers, Found::Handlers(_)), found, "{path}");
         }

@@ -55,7 +55,11 @@ pub(crate) enum Cut {
 }
 
 /// Encodes the head and sends as much as the socket takes at once.
-pub(crate) fn send_now(stream: &Stream, head: &ResponseLine<'_>, body: Body) -> Result<Started, Cut> {
+pub(crate) fn send_now(
+    stream: &Stream,
+    head: &ResponseLine<'_>,
+    body: Body,
+) -> Result<Started, Cut> {
     buffers::with_output(|out| {
         encode_head(out, head);
         let framing = head.framing;
@@ -70,7 +74,12 @@ pub(crate) fn send_now(stream: &Stream, head: &ResponseLine<'_>, body: Body) -> 
             }
             Body::Bytes(bytes) => stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)]),
             Body::File(_) | Body::Stream(_) => {
-                return Ok(Started::Rest(Rest { head: out.clone(), body, framing, sent: 0 }));
+                return Ok(Started::Rest(Rest {
+                    head: out.clone(),
+                    body,
+                    framing,
+                    sent: 0,
+                }));
             }
         };
         let sent = match sent {
@@ -87,7 +96,12 @@ pub(crate) fn send_now(stream: &Stream, head: &ResponseLine<'_>, body: Body) -> 
             Body::Bytes(bytes) => Body::Bytes(bytes.slice(sent.saturating_sub(out.len())..)),
             other => other,
         };
-        Ok(Started::Rest(Rest { head: head_rest, body, framing, sent: sent as u64 }))
+        Ok(Started::Rest(Rest {
+            head: head_rest,
+            body,
+            framing,
+            sent: sent as u64,
+        }))
     })
 }
 
@@ -106,7 +120,9 @@ pub(crate) async fn send_rest(
     let done = match rest.body {
         Body::Empty | Body::Omitted(_) => sender.write(&mut [IoSlice::new(&rest.head)]).await,
         Body::Bytes(bytes) => {
-            sender.write(&mut [IoSlice::new(&rest.head), IoSlice::new(&bytes)]).await
+            sender
+                .write(&mut [IoSlice::new(&rest.head), IoSlice::new(&bytes)])
+                .await
         }
         Body::File(file) => sender.send_file(rest.head, file).await,
         Body::Stream(stream) => sender.send_stream(rest.head, stream, rest.framing).await,
@@ -147,7 +163,9 @@ impl Sender {
     async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {
         let mut head = head;
         let (mut at, end) = (body.start, body.start + body.len);
-        let size = usize::try_from(body.len).unwrap_or(FILE_CHUNK).min(FILE_CHUNK);
+        let size = usize::try_from(body.len)
+            .unwrap_or(FILE_CHUNK)
+            .min(FILE_CHUNK);
         let mut chunk = vec![0; size];
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(FILE_CHUNK).min(size);
@@ -158,11 +176,16 @@ impl Sender {
                 let cause = format!("the file became shorter than {end} bytes while it was sent");
                 return Err(Cut::Body(Fault::new(FaultKind::House, cause)));
             }
-            self.write(&mut [IoSlice::new(&head), IoSlice::new(&chunk[..read])]).await?;
+            self.write(&mut [IoSlice::new(&head), IoSlice::new(&chunk[..read])])
+                .await?;
             head.clear();
             at += read as u64;
         }
-        if head.is_empty() { Ok(()) } else { self.write(&mut [IoSlice::new(&head)]).await }
+        if head.is_empty() {
+            Ok(())
+        } else {
+            self.write(&mut [IoSlice::new(&head)]).await
+        }
     }
 
     async fn send_stream(
@@ -189,11 +212,13 @@ impl Sender {
                     next_piece(&mut *body, &self.stream).await?
                 }
             };
-            let Some(piece) = piece.transpose().map_err(Cut::Body)? else { break };
+            let Some(piece) = piece.transpose().map_err(Cut::Body)? else {
+                break;
+            };
             if let Some(left) = &mut left {
-                *left = left.checked_sub(piece.len() as u64).ok_or_else(|| {
-                    Cut::Body(length_broken("longer"))
-                })?;
+                *left = left
+                    .checked_sub(piece.len() as u64)
+                    .ok_or_else(|| Cut::Body(length_broken("longer")))?;
             }
             size_line.clear();
             let mut tail: &[u8] = b"";
@@ -214,7 +239,8 @@ impl Sender {
             return Err(Cut::Body(length_broken("shorter")));
         }
         let last: &[u8] = if chunked { h1::LAST_CHUNK } else { b"" };
-        self.write(&mut [IoSlice::new(&head), IoSlice::new(last)]).await
+        self.write(&mut [IoSlice::new(&head), IoSlice::new(last)])
+            .await
     }
 }
 
@@ -255,11 +281,7 @@ async fn next_piece(body: &mut dyn BodyStream, stream: &Stream) -> Result<Piece,
 }
 
 /// Reads a chunk: on the loop when it is in memory, in the file's pool when it is not.
-async fn read_chunk(
-    body: &FileBody,
-    mut chunk: Vec<u8>,
-    at: u64,
-) -> Result<(Vec<u8>, usize), Cut> {
+async fn read_chunk(body: &FileBody, mut chunk: Vec<u8>, at: u64) -> Result<(Vec<u8>, usize), Cut> {
     if let Ok(read) = file::read_at_if_cached(&body.file, &mut chunk, at) {
         return Ok((chunk, read));
     }
@@ -273,9 +295,13 @@ async fn read_chunk(
         .await;
     match read {
         Ok((chunk, Ok(read))) => Ok((chunk, read)),
-        Ok((_, Err(error))) => {
-            Err(Cut::Body(Fault::new(FaultKind::House, format!("cannot read the file: {error}"))))
-        }
-        Err(full) => Err(Cut::Body(Fault::new(FaultKind::Overloaded, full.to_string()))),
+        Ok((_, Err(error))) => Err(Cut::Body(Fault::new(
+            FaultKind::House,
+            format!("cannot read the file: {error}"),
+        ))),
+        Err(full) => Err(Cut::Body(Fault::new(
+            FaultKind::Overloaded,
+            full.to_string(),
+        ))),
     }
 }

@@ -29,11 +29,7 @@ pub trait IncomingBody: Send {
     ///
     /// # Errors
     /// Too large, stalled, too slow, malformed, or the client left: the exchange ends with it.
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-    ) -> Poll<Result<bool, Fault>>;
+    fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>>;
 
     /// Its declared length; `None` when it is chunked.
     fn length(&self) -> Option<u64>;

@@ -117,9 +117,7 @@ impl FaultKind {
             | Self::UnknownHost
             | Self::MethodNotAllowed
             | Self::NotImplemented => Side::Client,
-            Self::AppRaised | Self::AppBroken | Self::WorkerDied | Self::AppTimeout => {
-                Side::Worker
-            }
+            Self::AppRaised | Self::AppBroken | Self::WorkerDied | Self::AppTimeout => Side::Worker,
             Self::QueueFull
             | Self::QueueTimeout
             | Self::Unavailable
@@ -158,7 +156,12 @@ impl Fault {
     /// A fault with its cause.
     #[must_use]
     pub fn new(kind: FaultKind, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, cause: cause.into(), detail: None, timing: Timing::default() }
+        Self {
+            kind,
+            cause: cause.into(),
+            detail: None,
+            timing: Timing::default(),
+        }
     }
 
     /// The same with its timing.

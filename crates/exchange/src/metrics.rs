@@ -103,7 +103,10 @@ impl HistogramValues {
             seen += count;
             #[expect(clippy::cast_precision_loss, reason = "a quantile of a bucketed count")]
             if total > 0 && seen as f64 >= q * total as f64 {
-                return BUCKETS_US.get(i).copied().unwrap_or(2 * BUCKETS_US[BUCKETS_US.len() - 1]);
+                return BUCKETS_US
+                    .get(i)
+                    .copied()
+                    .unwrap_or(2 * BUCKETS_US[BUCKETS_US.len() - 1]);
             }
         }
         0

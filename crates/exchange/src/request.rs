@@ -66,7 +66,11 @@ impl Request {
     ///
     /// # Errors
     /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
-    pub fn new(head: Arc<RequestHead>, body: RequestBody, arrival: Arrival) -> Result<Self, UriError> {
+    pub fn new(
+        head: Arc<RequestHead>,
+        body: RequestBody,
+        arrival: Arrival,
+    ) -> Result<Self, UriError> {
         // `OPTIONS *` and CONNECT have no path; edge answers both itself.
         let path = if matches!(head.target_path_query(), "*" | "") {
             PathText::AsSent(head.target_path_query().len())
@@ -77,8 +81,21 @@ impl Request {
                 std::borrow::Cow::Owned(path) => PathText::Decoded(path),
             }
         };
-        let Arrival { peer, listener, client, at } = arrival;
-        Ok(Self { head, body, peer, listener, client, arrived: at, path })
+        let Arrival {
+            peer,
+            listener,
+            client,
+            at,
+        } = arrival;
+        Ok(Self {
+            head,
+            body,
+            peer,
+            listener,
+            client,
+            arrived: at,
+            path,
+        })
     }
 
     /// The path, percent-decoded once and free of `.` and `..` segments; starts with `/`, but for
@@ -94,6 +111,9 @@ impl Request {
     /// The query without its `?`, as sent; `None` when there is no `?`.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
-        self.head.target_path_query().split_once('?').map(|(_, query)| query)
+        self.head
+            .target_path_query()
+            .split_once('?')
+            .map(|(_, query)| query)
     }
 }

@@ -40,7 +40,12 @@ impl Response {
     /// A response without fields.
     #[must_use]
     pub fn new(status: Status, body: Body) -> Self {
-        Self { status, fields: FieldBlock::new(), body, timing: Timing::default() }
+        Self {
+            status,
+            fields: FieldBlock::new(),
+            body,
+            timing: Timing::default(),
+        }
     }
 
     /// A short page or text in memory with its type.
@@ -48,7 +53,9 @@ impl Response {
     pub fn text(status: Status, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Self {
         let mut response = Self::new(status, Body::Bytes(body.into()));
         // A literal is always a valid value.
-        let _ = response.fields.push("Content-Type", content_type.as_bytes());
+        let _ = response
+            .fields
+            .push("Content-Type", content_type.as_bytes());
         response
     }
 }

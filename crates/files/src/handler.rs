@@ -73,12 +73,18 @@ impl Files {
         let shards = cores.min(SHARDS_MAX);
         let folder = Folder {
             tree: Arc::new(tree),
-            memory: Memory::new(Bounds { shards, bytes: MEMORY_BYTES, entries: MEMORY_ENTRIES }),
+            memory: Memory::new(Bounds {
+                shards,
+                bytes: MEMORY_BYTES,
+                entries: MEMORY_ENTRIES,
+            }),
             pool: setup.pool,
             falls_through: setup.falls_through,
             names: (0..shards).map(|_| Arc::from("files")).collect(),
         };
-        Ok(Self { folder: Arc::new(folder) })
+        Ok(Self {
+            folder: Arc::new(folder),
+        })
     }
 }
 

@@ -62,8 +62,16 @@ pub(crate) fn open(wanted: &ListenAddr, loops: usize) -> Result<Opened, String> 
         }
     };
     let name = address.map_or_else(|| wanted.to_string(), |a| ListenAddr::Tcp(a).to_string());
-    let info = Arc::new(ListenerInfo { scheme: "http", address, name });
-    Ok(Opened { wanted: wanted.clone(), info, sockets })
+    let info = Arc::new(ListenerInfo {
+        scheme: "http",
+        address,
+        name,
+    });
+    Ok(Opened {
+        wanted: wanted.clone(),
+        info,
+        sockets,
+    })
 }
 
 fn open_tcp(address: SocketAddr, loops: usize) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
@@ -103,7 +111,12 @@ impl Opened {
             ListenAddr::Unix(path) => Some(path.clone()),
             ListenAddr::Tcp(_) => None,
         };
-        Serving { name: self.info.name.clone(), wanted: self.wanted, stop, unix_path }
+        Serving {
+            name: self.info.name.clone(),
+            wanted: self.wanted,
+            stop,
+            unix_path,
+        }
     }
 }
 

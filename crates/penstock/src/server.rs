@@ -86,8 +86,10 @@ pub(crate) struct Live {
 /// Why it could not start, in words.
 pub(crate) fn run(invocation: Invocation, config: Config, options: Options) -> Result<(), String> {
     let say = |error: std::io::Error| error.to_string();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(say)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(say)?;
     let loops = Loops::start(config.server.threads).map_err(say)?;
     runtime.block_on(async {
         let mut signals = Signals::new().map_err(say)?;
@@ -157,8 +159,14 @@ impl Server {
             .iter()
             .map(|address| listeners::open(address, count))
             .collect::<Result<_, _>>()?;
-        let admin = config.server.admin.as_ref().map(|a| listeners::open(a, 1)).transpose();
-        let admin = admin.map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
+        let admin = config
+            .server
+            .admin
+            .as_ref()
+            .map(|a| listeners::open(a, 1))
+            .transpose();
+        let admin =
+            admin.map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
         let pools = wiring::pools(&config);
         let setup = Setup {
             loops: loops.handles().to_vec(),
@@ -179,7 +187,10 @@ impl Server {
         };
         let edge = Arc::new(Edge::new(settings));
         let admin_edge = Arc::new(Edge::new(admin_settings));
-        let listeners = opened.into_iter().map(|o| o.serve(&edge, loops.handles())).collect();
+        let listeners = opened
+            .into_iter()
+            .map(|o| o.serve(&edge, loops.handles()))
+            .collect();
         let admin = admin.map(|opened| opened.serve_here(&admin_edge));
         let server = Arc::new(Self {
             invocation,
@@ -190,7 +201,15 @@ impl Server {
             started: clock::now(),
             stop: Notify::new(),
             draining: AtomicBool::new(false),
-            live: Mutex::new(Live { config, apps, pools, listeners, admin, reloads: 0, reload_error: None }),
+            live: Mutex::new(Live {
+                config,
+                apps,
+                pools,
+                listeners,
+                admin,
+                reloads: 0,
+                reload_error: None,
+            }),
             reloading: tokio::sync::Mutex::new(()),
         });
         server.wire_admin();
@@ -203,10 +222,23 @@ impl Server {
             Arc::downgrade(self),
         ))));
         let mut routing = Routing::default();
-        let route = Route { path: PathPattern::any(), handlers: [admin].into() };
-        routing.add(&[], Site { routes: vec![route] });
+        let route = Route {
+            path: PathPattern::any(),
+            handlers: [admin].into(),
+        };
+        routing.add(
+            &[],
+            Site {
+                routes: vec![route],
+            },
+        );
         let limits = self.live().config.limits.clone();
-        let settings = Settings { limits, routing, access_log: None, development: true };
+        let settings = Settings {
+            limits,
+            routing,
+            access_log: None,
+            development: true,
+        };
         self.admin_edge.replace(settings);
     }
 
@@ -240,10 +272,15 @@ impl Server {
             let path = format!("/proc/self/fd/{fd}");
             let pool = default_pool(&self.live().pools);
             let written = pool
-                .run(move || std::fs::OpenOptions::new().write(true).open(path).and_then(|mut f| {
-                    use std::io::Write;
-                    f.write_all(b"ready\n")
-                }))
+                .run(move || {
+                    std::fs::OpenOptions::new()
+                        .write(true)
+                        .open(path)
+                        .and_then(|mut f| {
+                            use std::io::Write;
+                            f.write_all(b"ready\n")
+                        })
+                })
                 .await;
             if !matches!(written, Ok(Ok(()))) {
                 log::error!("--ready-fd {fd}: cannot write");
@@ -264,7 +301,12 @@ impl Server {
     }
 
     pub(crate) fn log_lines_dropped(&self) -> u64 {
-        let access = self.edge.settings().access_log.as_ref().map_or(0, |log| log.writer.dropped());
+        let access = self
+            .edge
+            .settings()
+            .access_log
+            .as_ref()
+            .map_or(0, |log| log.writer.dropped());
         self.options.log.dropped() + access
     }
 
@@ -302,24 +344,38 @@ impl Server {
                 let (config, apps, pools) = (config.clone(), apps.clone(), pools.clone());
                 let development = self.options.development;
                 let build = move || wiring::settings(&config, &apps, &pools, development);
-                pool.run(build).await.map_err(|error| error.to_string()).flatten()
+                pool.run(build)
+                    .await
+                    .map_err(|error| error.to_string())
+                    .flatten()
             }
             Err(error) => Err(error),
         };
         match built {
             Ok(settings) => Ok(self.swap(config, settings, opened, apps, pools)),
             Err(error) => {
-                fresh.into_iter().for_each(|app| drain_later(app, Duration::ZERO));
+                fresh
+                    .into_iter()
+                    .for_each(|app| drain_later(app, Duration::ZERO));
                 Err(error)
             }
         }
     }
 
     fn open_new_listeners(&self, config: &Config) -> Result<Vec<Opened>, String> {
-        let kept: Vec<ListenAddr> =
-            self.live().listeners.iter().map(|serving| serving.wanted.clone()).collect();
-        let new = config.server.listen.iter().filter(|address| !kept.contains(address));
-        new.map(|address| listeners::open(address, self.loops.handles().len())).collect()
+        let kept: Vec<ListenAddr> = self
+            .live()
+            .listeners
+            .iter()
+            .map(|serving| serving.wanted.clone())
+            .collect();
+        let new = config
+            .server
+            .listen
+            .iter()
+            .filter(|address| !kept.contains(address));
+        new.map(|address| listeners::open(address, self.loops.handles().len()))
+            .collect()
     }
 
     /// Starts what is new or configured differently; gives all of the new configuration's
@@ -362,7 +418,11 @@ impl Server {
         }
         let mut changes = Vec::new();
         for (name, old) in std::mem::replace(&mut live.apps, apps) {
-            if live.apps.get(&name).is_none_or(|new| !Arc::ptr_eq(new, &old)) {
+            if live
+                .apps
+                .get(&name)
+                .is_none_or(|new| !Arc::ptr_eq(new, &old))
+            {
                 changes.push(format!("application {name} replaced"));
                 drain_later(old, REMOVED_DRAIN);
             }
@@ -393,7 +453,11 @@ impl Server {
         }
         live.config = config;
         live.reloads += 1;
-        if changes.is_empty() { "done".to_owned() } else { changes.join(", ") }
+        if changes.is_empty() {
+            "done".to_owned()
+        } else {
+            changes.join(", ")
+        }
     }
 
     /// Finishes what is in progress, then ends everything, in the order of the requests' way.
@@ -444,12 +508,24 @@ impl Server {
 async fn announce_app(app: &App, announce: fn(&dyn std::fmt::Display)) {
     let (name, kind) = (app.name(), app.config().kind);
     if let Boot::Failed { .. } = app.booted().await {
-        announce(&format!("app {name}: {kind}, does not start yet; see the log"));
+        announce(&format!(
+            "app {name}: {kind}, does not start yet; see the log"
+        ));
     }
-    let Some((took, interpreter)) = app.up().await else { return };
+    let Some((took, interpreter)) = app.up().await else {
+        return;
+    };
     let (processes, threads) = (app.config().processes.max, app.config().threads);
-    let plural = if processes == 1 { "process" } else { "processes" };
-    let threads = if threads == 1 { String::new() } else { format!(" x {threads} threads") };
+    let plural = if processes == 1 {
+        "process"
+    } else {
+        "processes"
+    };
+    let threads = if threads == 1 {
+        String::new()
+    } else {
+        format!(" x {threads} threads")
+    };
     let took = took.as_secs_f64();
     announce(&format!(
         "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})"
@@ -465,7 +541,10 @@ fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {
 async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
     for app in apps {
         if let Boot::Failed { report } = app.booted().await {
-            return Err(format!("application `{}` does not start\n{report}", app.name()));
+            return Err(format!(
+                "application `{}` does not start\n{report}",
+                app.name()
+            ));
         }
     }
     Ok(())

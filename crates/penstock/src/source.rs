@@ -34,26 +34,39 @@ impl Source for House {
     }
 
     fn edge(&self) -> Arc<EdgeMetrics> {
-        self.0.upgrade().map(|server| Arc::clone(&server.edge.metrics)).unwrap_or_default()
+        self.0
+            .upgrade()
+            .map(|server| Arc::clone(&server.edge.metrics))
+            .unwrap_or_default()
     }
 
     fn apps(&self) -> Vec<(String, Arc<AppMetrics>)> {
-        let Some(server) = self.0.upgrade() else { return Vec::new() };
+        let Some(server) = self.0.upgrade() else {
+            return Vec::new();
+        };
         let live = server.live();
         let metrics = |app: &penstock_apps::App| Arc::clone(app.metrics());
-        live.apps.iter().map(|(name, app)| (name.clone(), metrics(app))).collect()
+        live.apps
+            .iter()
+            .map(|(name, app)| (name.clone(), metrics(app)))
+            .collect()
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
         let server = self.0.upgrade();
         Box::pin(async move {
             let server = server.ok_or(STOPPED)?;
-            detached(async move { server.reload().await }).await.ok_or(STOPPED)?
+            detached(async move { server.reload().await })
+                .await
+                .ok_or(STOPPED)?
         })
     }
 
     fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
-        let app = self.0.upgrade().and_then(|server| server.live().apps.get(app).cloned());
+        let app = self
+            .0
+            .upgrade()
+            .and_then(|server| server.live().apps.get(app).cloned());
         Box::pin(async move {
             let app = app?;
             detached(async move { app.restart().await }).await
@@ -103,18 +116,33 @@ fn snapshot(server: &Server) -> Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),
         uptime: clock::now().saturating_duration_since(server.started),
-        state: if server.is_draining() { ServerState::Draining } else { ServerState::Running },
+        state: if server.is_draining() {
+            ServerState::Draining
+        } else {
+            ServerState::Running
+        },
         listeners,
-        config: live.config.path.as_ref().map(|path| path.display().to_string()),
+        config: live
+            .config
+            .path
+            .as_ref()
+            .map(|path| path.display().to_string()),
         threads: server.threads(),
-        connections: Use { used: connections, max: limits.connections as u64 },
+        connections: Use {
+            used: connections,
+            max: limits.connections as u64,
+        },
         resident_bytes: penstock_sys::file::resident_bytes(std::process::id()).ok(),
         traffic: Traffic::new(&server.edge.metrics),
         generation: live.reloads + 1,
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
-        apps: live.apps.values().map(|app| app_status(app.snapshot(), app.metrics())).collect(),
+        apps: live
+            .apps
+            .values()
+            .map(|app| app_status(app.snapshot(), app.metrics()))
+            .collect(),
         pools: pools(&live),
         limits: bounds(limits, connections),
     }

@@ -35,12 +35,25 @@ pub(crate) fn settings(
         let mut routes = Vec::new();
         for route in &site.routes {
             let handlers = handlers(route, apps, pools)?;
-            routes.push(Route { path: route.path.clone(), handlers: handlers.into() });
+            routes.push(Route {
+                path: route.path.clone(),
+                handlers: handlers.into(),
+            });
         }
         routing.add(&site.hosts, Site { routes });
     }
-    let access_log = config.server.access_log.as_ref().map(open_access_log).transpose()?;
-    Ok(Settings { limits: config.limits.clone(), routing, access_log, development })
+    let access_log = config
+        .server
+        .access_log
+        .as_ref()
+        .map(open_access_log)
+        .transpose()?;
+    Ok(Settings {
+        limits: config.limits.clone(),
+        routing,
+        access_log,
+        development,
+    })
 }
 
 /// Files first, then the application.
@@ -64,7 +77,9 @@ fn handlers(
         handlers.push(Arc::new(opened));
     }
     if let Some(name) = &route.app {
-        let app = apps.get(name).ok_or_else(|| format!("no application `{name}`"))?;
+        let app = apps
+            .get(name)
+            .ok_or_else(|| format!("no application `{name}`"))?;
         handlers.push(Arc::clone(app) as Arc<dyn Handler>);
     }
     Ok(handlers)
@@ -79,12 +94,18 @@ fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
             if let Some(dir) = path.parent() {
                 std::fs::create_dir_all(dir).map_err(say)?;
             }
-            let file = std::fs::File::options().create(true).append(true).open(path);
+            let file = std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(path);
             Target::File(file.map_err(say)?)
         }
     };
     let writer = LineWriter::start("access-log", target).map_err(|error| error.to_string())?;
-    Ok(AccessLog { writer, format: log.format })
+    Ok(AccessLog {
+        writer,
+        format: log.format,
+    })
 }
 
 /// The pools that a configuration names.

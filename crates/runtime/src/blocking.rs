@@ -47,7 +47,9 @@ struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,14 +98,19 @@ impl Pool {
         let (give, result) = oneshot::channel();
         // The waiter may have left: then nobody wants the result.
         self.push(Box::new(move || drop(give.send(work()))))?;
-        result.await.map_err(|_| PoolError::Lost { pool: self.inner.name.clone() })
+        result.await.map_err(|_| PoolError::Lost {
+            pool: self.inner.name.clone(),
+        })
     }
 
     /// What the pool is doing now.
     #[must_use]
     pub fn usage(&self) -> PoolUse {
         let state = self.inner.lock();
-        PoolUse { queued: state.jobs.len(), active: state.threads - state.idle }
+        PoolUse {
+            queued: state.jobs.len(),
+            active: state.threads - state.idle,
+        }
     }
 
     fn push(&self, job: Job) -> Result<(), PoolError> {
@@ -118,14 +125,18 @@ impl Pool {
         if state.idle == 0 && state.threads < self.inner.threads_max {
             let inner = Arc::clone(&self.inner);
             let name = format!("{}-{}", self.inner.name, state.threads);
-            let started = std::thread::Builder::new().name(name).spawn(move || inner.serve());
+            let started = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || inner.serve());
             match started {
                 Ok(_) => state.threads += 1,
                 // Threads ran out: the ones that exist will do the job; none at all is an error.
                 Err(_) if state.threads > 0 => {}
                 Err(_) => {
                     state.jobs.pop_back();
-                    return Err(PoolError::Lost { pool: self.inner.name.clone() });
+                    return Err(PoolError::Lost {
+                        pool: self.inner.name.clone(),
+                    });
                 }
             }
         }
@@ -152,7 +163,10 @@ impl Inner {
                     return;
                 }
                 state.idle += 1;
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
             };
             drop(state);
@@ -175,7 +189,10 @@ mod tests {
     use super::*;
 
     fn block_on<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     #[test]
@@ -184,7 +201,12 @@ mod tests {
         let here = std::thread::current().id();
         assert!(block_on(pool.run(move || std::thread::current().id() != here)).unwrap());
         let lost = block_on(pool.run(|| panic!("on purpose")));
-        assert_eq!(lost, Err::<(), _>(PoolError::Lost { pool: "disk".into() }));
+        assert_eq!(
+            lost,
+            Err::<(), _>(PoolError::Lost {
+                pool: "disk".into()
+            })
+        );
         assert_eq!(block_on(pool.run(|| 7)), Ok(7));
         pool.close();
     }
@@ -214,7 +236,10 @@ mod tests {
             })
             .await;
             let third = pool.run(|| ()).await;
-            assert_eq!(third.unwrap_err().to_string(), "blocking pool `disk` is full (1 jobs wait)");
+            assert_eq!(
+                third.unwrap_err().to_string(),
+                "blocking pool `disk` is full (1 jobs wait)"
+            );
             release.send(()).unwrap();
             first.await.unwrap();
             second.await.unwrap();

@@ -14,7 +14,9 @@ pub fn now() -> Instant {
 /// Time since the epoch on the wall clock.
 #[must_use]
 pub fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// Waits on the current loop.

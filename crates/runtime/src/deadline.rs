@@ -23,7 +23,11 @@ impl LazyDeadline {
     /// A deadline at `at`; nothing is armed until it is polled.
     #[must_use]
     pub fn new(at: Instant) -> Self {
-        Self { at, armed_at: None, timer: None }
+        Self {
+            at,
+            armed_at: None,
+            timer: None,
+        }
     }
 
     /// Moves the deadline.
@@ -82,15 +86,17 @@ mod tests {
     fn a_deadline_that_moved_away_is_met_at_its_new_time() {
         let start = Instant::now();
         let mut deadline = LazyDeadline::new(start + Duration::from_millis(5));
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(
-            async {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(async {
                 let first = poll_fn(|cx| Poll::Ready(deadline.poll(cx))).await;
                 assert!(first.is_pending());
                 deadline.set(start + Duration::from_millis(40));
                 poll_fn(|cx| deadline.poll(cx)).await;
                 assert!(start.elapsed() >= Duration::from_millis(40));
-            },
-        );
+            });
     }
 
     #[test]

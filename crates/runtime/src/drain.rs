@@ -54,7 +54,10 @@ impl Drain {
     #[must_use]
     pub fn guard(&self) -> Guard {
         self.inner.running.fetch_add(1, Ordering::AcqRel);
-        Guard { drain: self.clone(), waker: None }
+        Guard {
+            drain: self.clone(),
+            waker: None,
+        }
     }
 
     /// Whether the drain has begun.
@@ -123,7 +126,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some((shard, number)) = self.waker {
-            lock(&self.drain.inner.wakers[shard]).by_number.remove(&number);
+            lock(&self.drain.inner.wakers[shard])
+                .by_number
+                .remove(&number);
         }
         if self.drain.inner.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.drain.inner.changed.notify_waiters();
@@ -144,7 +149,9 @@ mod tests {
     fn a_drain_is_finished_when_the_last_guard_drops() {
         let drain = Drain::new();
         let guard = drain.guard();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             drain.begin();
             drain.begun().await;

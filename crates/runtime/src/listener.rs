@@ -24,14 +24,13 @@ impl Listener {
     /// # Errors
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: readiness::register_read(socket)? })
+        Ok(Self {
+            socket: readiness::register_read(socket)?,
+        })
     }
 
     /// Takes the next connection.
-    pub fn poll_accept(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(OwnedFd, PeerAddress)>> {
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(OwnedFd, PeerAddress)>> {
         loop {
             let mut guard = ready!(self.socket.poll_read_ready(cx))?;
             match net::accept(self.socket.as_fd()) {

@@ -109,8 +109,11 @@ fn write_lines(
         let lost = dropped.load(Ordering::Relaxed);
         if lost > reported {
             batch.extend_from_slice(
-                format!("warn: {} log lines dropped: the log was too slow\n", lost - reported)
-                    .as_bytes(),
+                format!(
+                    "warn: {} log lines dropped: the log was too slow\n",
+                    lost - reported
+                )
+                .as_bytes(),
             );
             reported = lost;
         }
@@ -155,7 +158,8 @@ impl Log for ServerLog {
         let time = penstock_http::imf_fixdate(crate::clock::wall().as_secs());
         let time = String::from_utf8_lossy(&time[5..25]).into_owned();
         let text = escape(&record.args().to_string());
-        self.writer.write(format!("{time} {level}: {text}\n").into_bytes());
+        self.writer
+            .write(format!("{time} {level}: {text}\n").into_bytes());
     }
 
     fn flush(&self) {
@@ -185,7 +189,10 @@ pub fn escape(text: &str) -> String {
 /// When no thread can be started or a log is installed already.
 pub fn install(level: LevelFilter) -> std::io::Result<LineWriter> {
     let writer = LineWriter::start("log", Target::Stderr)?;
-    let log = ServerLog { writer: writer.clone(), level };
+    let log = ServerLog {
+        writer: writer.clone(),
+        level,
+    };
     log::set_boxed_logger(Box::new(log)).map_err(std::io::Error::other)?;
     log::set_max_level(level);
     Ok(writer)

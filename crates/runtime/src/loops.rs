@@ -36,16 +36,21 @@ impl Loops {
     /// # Errors
     /// When threads or descriptors ran out.
     pub fn start(count: usize) -> io::Result<Self> {
-        let mut loops = Self { handles: Vec::new(), threads: Vec::new() };
+        let mut loops = Self {
+            handles: Vec::new(),
+            threads: Vec::new(),
+        };
         for index in 0..count.max(1) {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let handle = runtime.handle().clone();
             let (stop, stopped) = oneshot::channel();
-            let thread = std::thread::Builder::new().name(format!("loop-{index}")).spawn(move || {
-                INDEX.set(index);
-                // An error means that `Loops` was dropped, which also ends the loop.
-                let _ = runtime.block_on(stopped);
-            })?;
+            let thread = std::thread::Builder::new()
+                .name(format!("loop-{index}"))
+                .spawn(move || {
+                    INDEX.set(index);
+                    // An error means that `Loops` was dropped, which also ends the loop.
+                    let _ = runtime.block_on(stopped);
+                })?;
             loops.handles.push(LoopHandle { index, handle });
             loops.threads.push((stop, thread));
         }

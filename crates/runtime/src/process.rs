@@ -48,7 +48,7 @@ pub async fn read_lines(pipe: OwnedFd, mut take: impl FnMut(&str) + Send) {
 
 fn line_end(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().take(LINE_MAX).position(|&b| b == b'\n');
-    end.or((bytes.len() >= LINE_MAX).then_some(LINE_MAX))
+    end.or_else(|| (bytes.len() >= LINE_MAX).then_some(LINE_MAX))
 }
 
 /// A pipe's reading end (pipes take `read`, not `recv`).

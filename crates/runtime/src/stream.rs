@@ -24,7 +24,9 @@ impl Stream {
     /// # Errors
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: readiness::register(socket)? })
+        Ok(Self {
+            socket: readiness::register(socket)?,
+        })
     }
 
     /// Reads what is there; 0 is the end of the stream.
@@ -136,9 +138,8 @@ impl Stream {
     /// Ready when the peer sent something, closed its side, or the connection broke; only the last is
     /// `true`. Looks without reading, so bytes that arrived stay where they are.
     pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut guard = match ready!(self.socket.poll_read_ready(cx)) {
-            Ok(guard) => guard,
-            Err(_) => return Poll::Ready(true),
+        let Ok(mut guard) = ready!(self.socket.poll_read_ready(cx)) else {
+            return Poll::Ready(true);
         };
         match net::peek(self.socket.as_fd()) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -173,7 +174,11 @@ mod tests {
     use std::future::poll_fn;
 
     fn on_a_loop(test: impl Future<Output = ()>) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(test);
     }
 
     #[test]
@@ -190,7 +195,10 @@ mod tests {
             assert_eq!(&buffer[..n], b"back");
             drop(b);
             for _ in 0..3 {
-                assert_eq!(poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await.unwrap(), 0);
+                assert_eq!(
+                    poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await.unwrap(),
+                    0
+                );
             }
         });
     }

@@ -5,13 +5,13 @@
 //! `edge` (sending file bodies). Opening and [`read_at`] may block on a disk: callers run them in a
 //! `runtime` pool; [`read_at_if_cached`] never does.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::ffi::OsStr;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
@@ -21,7 +21,11 @@ use rustix::io::ReadWriteFlags;
 /// # Errors
 /// When it does not exist or is no directory. May block.
 pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
@@ -32,7 +36,11 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
 /// `PermissionDenied`, ... May block.
 pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
-    let relative = if relative.is_empty() { b".".as_slice() } else { relative };
+    let relative = if relative.is_empty() {
+        b".".as_slice()
+    } else {
+        relative
+    };
     let fd = rustix::fs::openat2(
         root,
         Path::new(OsStr::from_bytes(relative)),
@@ -51,7 +59,12 @@ pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
 /// tell.
 pub fn read_at_if_cached(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut buffers = [IoSliceMut::new(buffer)];
-    Ok(rustix::io::preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT)?)
+    Ok(rustix::io::preadv2(
+        file,
+        &mut buffers,
+        offset,
+        ReadWriteFlags::NOWAIT,
+    )?)
 }
 
 /// Reads at `offset`, waiting for the disk if need be. Blocks.
@@ -72,7 +85,11 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
         Ok(fd) => Ok(File::from(fd)),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
             let path = dir.join(format!(".penstock-{}-{:p}", std::process::id(), &mode));
-            let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&path)?;
             std::fs::remove_file(&path)?;
             Ok(file)
         }
@@ -88,7 +105,11 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
 pub fn reopen(file: &File) -> io::Result<OwnedFd> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// An anonymous file in memory that holds `content`, positioned at its start.
@@ -107,10 +128,13 @@ pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 /// # Errors
 /// When the process is gone.
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    #[expect(clippy::disallowed_methods, reason = "procfs is memory: no disk is waited for")]
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = text.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
     let page = rustix::param::page_size() as u64;
-    pages.map(|p| p * page).ok_or_else(|| io::Error::other("unreadable statm"))
+    pages
+        .map(|p| p * page)
+        .ok_or_else(|| io::Error::other("unreadable statm"))
 }
 
 /// Reads a pipe; 0 is its end.
@@ -153,7 +177,10 @@ mod tests {
             assert!(open_beneath(&root, inside.as_bytes()).is_ok(), "{inside}");
         }
         for outside in ["../secret", "out", "/etc/passwd", "sub/../../secret"] {
-            assert!(open_beneath(&root, outside.as_bytes()).is_err(), "{outside}");
+            assert!(
+                open_beneath(&root, outside.as_bytes()).is_err(),
+                "{outside}"
+            );
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -26,8 +26,11 @@ const BACKLOG: i32 = 4096;
 /// # Errors
 /// What `socket`, `bind` or `listen` say, for example address in use or permission denied.
 pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family =
-        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let socket = rustix::net::socket_with(
         family,
         SocketType::STREAM,
@@ -56,10 +59,12 @@ pub fn probe_tcp(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
     }
-    let family =
-        if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket =
-        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
@@ -198,7 +203,12 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
 /// As [`send`].
 pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
     let mut ancillary = SendAncillaryBuffer::default();
-    Ok(rustix::net::sendmsg(socket, buffers, &mut ancillary, SendFlags::NOSIGNAL)?)
+    Ok(rustix::net::sendmsg(
+        socket,
+        buffers,
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?)
 }
 
 /// Sends `bytes` with one descriptor attached to them.
@@ -217,7 +227,12 @@ pub fn send_descriptor(
         return Err(io::Error::other("no room for the descriptor"));
     }
     let buffers = [IoSlice::new(bytes)];
-    Ok(rustix::net::sendmsg(socket, &buffers, &mut ancillary, SendFlags::NOSIGNAL)?)
+    Ok(rustix::net::sendmsg(
+        socket,
+        &buffers,
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?)
 }
 
 /// Makes the coming close a reset (`SO_LINGER` 0), so that the peer cannot take a cut message for a
@@ -226,7 +241,10 @@ pub fn send_descriptor(
 /// # Errors
 /// What `setsockopt` says.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
-    Ok(sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO))?)
+    Ok(sockopt::set_socket_linger(
+        socket,
+        Some(std::time::Duration::ZERO),
+    )?)
 }
 
 /// Ends one or both directions of a connection.
@@ -266,7 +284,10 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("http.sock");
         let first = listen_unix(&path).unwrap();
-        assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(
+            listen_unix(&path).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
         drop(first);
         assert!(listen_unix(&path).is_ok());
         std::fs::remove_dir_all(&dir).unwrap();
@@ -277,6 +298,9 @@ mod tests {
         let first = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = local_address(&first).unwrap();
         assert!(listen_tcp(address).is_ok());
-        assert_eq!(probe_tcp(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(
+            probe_tcp(address).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
     }
 }

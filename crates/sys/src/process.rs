@@ -49,11 +49,14 @@ impl Started {
     /// # Errors
     /// What `waitpid` says.
     pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
-        Ok(self.child.try_wait()?.map(|s| match (s.code(), s.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, Some(signal)) => Exit::Signal(signal),
-            (None, None) => Exit::Code(-1),
-        }))
+        Ok(self
+            .child
+            .try_wait()?
+            .map(|s| match (s.code(), s.signal()) {
+                (Some(code), _) => Exit::Code(code),
+                (None, Some(signal)) => Exit::Signal(signal),
+                (None, None) => Exit::Code(-1),
+            }))
     }
 }
 
@@ -110,7 +113,13 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     rustix::io::ioctl_fionbio(&stdout, true)?;
     rustix::io::ioctl_fionbio(&stderr, true)?;
     let exit = rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::NONBLOCK)?;
-    Ok(Started { pid, exit, stdout, stderr, child })
+    Ok(Started {
+        pid,
+        exit,
+        stdout,
+        stderr,
+        child,
+    })
 }
 
 fn prepare_child(keep: &[RawFd], parent: Pid) -> io::Result<()> {
@@ -143,7 +152,10 @@ pub fn terminate(pid: u32) -> io::Result<()> {
 /// # Errors
 /// When it is gone.
 pub fn kill_group(pid: u32) -> io::Result<()> {
-    Ok(rustix::process::kill_process_group(as_pid(pid)?, Signal::KILL)?)
+    Ok(rustix::process::kill_process_group(
+        as_pid(pid)?,
+        Signal::KILL,
+    )?)
 }
 
 fn as_pid(pid: u32) -> io::Result<Pid> {
@@ -160,7 +172,10 @@ mod tests {
 
     fn wait(started: &mut Started) -> Exit {
         let mut fds = [PollFd::new(&started.exit, PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+        let limit = rustix::event::Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
         poll(&mut fds, Some(&limit)).unwrap();
         started.try_exit().unwrap().expect("it ended within 10 s")
     }
@@ -180,7 +195,10 @@ mod tests {
     fn a_process_inherits_the_descriptors_it_is_given() {
         let file = crate::file::in_memory("t", b"from the parent").unwrap();
         let number = file.as_raw_fd();
-        let mut started = shell(&format!("cat <&{number} && printf \" $GREETING\""), vec![file]);
+        let mut started = shell(
+            &format!("cat <&{number} && printf \" $GREETING\""),
+            vec![file],
+        );
         assert_eq!(wait(&mut started), Exit::Code(0));
         let mut buffer = [0; 64];
         let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();
@@ -194,7 +212,10 @@ mod tests {
         assert_eq!(wait(&mut started), Exit::Signal(9));
         // The pipe's end arrives only when the grandchild that also holds it is gone.
         let mut fds = [PollFd::new(&started.stdout, PollFlags::HUP)];
-        let limit = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+        let limit = rustix::event::Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
         assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1);
     }
 }

@@ -26,7 +26,10 @@ pub fn register_read(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 fn register_with(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    #[expect(unsafe_code, reason = "tokio's constructor asks for a promise about the descriptor")]
+    #[expect(
+        unsafe_code,
+        reason = "tokio's constructor asks for a promise about the descriptor"
+    )]
     // SAFETY: `OwnedFd` is owned by the `AsyncFd`, always returns the same number and closes it only
     // when dropped, which `AsyncFd` does after its own deregistration.
     let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };

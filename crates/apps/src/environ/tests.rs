@@ -11,7 +11,11 @@ use penstock_http::{HeadLimits, Progress, parse_head};
 use super::*;
 
 fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
-    let limits = HeadLimits { target_bytes: 8192, header_bytes: 32768, headers: 100 };
+    let limits = HeadLimits {
+        target_bytes: 8192,
+        header_bytes: 32768,
+        headers: 100,
+    };
     let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
         panic!("a valid head: {head:?}")
     };
@@ -33,7 +37,12 @@ fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
 fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String> {
     let mut bytes = Vec::new();
     let mut encoder = EnvironEncoder::new(&mut bytes, Dialect::Ruby);
-    encode(&mut encoder, request, body_len, Duration::from_millis(1_700_000_000_042));
+    encode(
+        &mut encoder,
+        request,
+        body_len,
+        Duration::from_millis(1_700_000_000_042),
+    );
     encoder.finish().unwrap();
     assert_eq!(bytes[..4], [4, 8, b'{', 2]);
     let count = usize::from(bytes[4]) + 256 * usize::from(bytes[5]);
@@ -46,7 +55,10 @@ fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String>
             2 => (usize::from(rest[2]) + 256 * usize::from(rest[3]), 4),
             short => (usize::from(short) - 5, 2),
         };
-        let text: String = rest[used..used + len].iter().map(|&b| char::from(b)).collect();
+        let text: String = rest[used..used + len]
+            .iter()
+            .map(|&b| char::from(b))
+            .collect();
         rest = &rest[used + len..];
         text
     };
@@ -66,7 +78,11 @@ fn stranger() -> PeerAddress {
 fn check(name: &str, head: &str, peer: PeerAddress, expected: &[(&str, Option<&str>)]) {
     let environ = environ(&request(head, peer, Some("127.0.0.1:8080")), None);
     for (key, value) in expected {
-        assert_eq!(environ.get(*key).map(String::as_str), *value, "{name}: {key}");
+        assert_eq!(
+            environ.get(*key).map(String::as_str),
+            *value,
+            "{name}: {key}"
+        );
     }
 }
 
@@ -123,21 +139,71 @@ fn the_port_is_the_one_named_else_the_listeners() {
 fn one_header_gives_one_variable() {
     let rows: &[(&str, &str, &str, Option<&str>)] = &[
         ("any case", "x-ThInG: v\r\n", "HTTP_X_THING", Some("v")),
-        ("repeated", "Accept: a\r\nX: 1\r\naccept: b\r\n", "HTTP_ACCEPT", Some("a, b")),
-        ("cookies", "Cookie: a=1\r\nCookie: b=2\r\n", "HTTP_COOKIE", Some("a=1; b=2")),
+        (
+            "repeated",
+            "Accept: a\r\nX: 1\r\naccept: b\r\n",
+            "HTTP_ACCEPT",
+            Some("a, b"),
+        ),
+        (
+            "cookies",
+            "Cookie: a=1\r\nCookie: b=2\r\n",
+            "HTTP_COOKIE",
+            Some("a=1; b=2"),
+        ),
         ("empty", "X-Empty:\r\n", "HTTP_X_EMPTY", Some("")),
-        ("latin-1", "X-Name: caf\u{e9}\r\n", "HTTP_X_NAME", Some("caf\u{c3}\u{a9}")),
-        ("content type", "Content-Type: text/plain\r\n", "CONTENT_TYPE", Some("text/plain")),
-        ("content type has no HTTP_ twin", "Content-Type: a/b\r\n", "HTTP_CONTENT_TYPE", None),
+        (
+            "latin-1",
+            "X-Name: caf\u{e9}\r\n",
+            "HTTP_X_NAME",
+            Some("caf\u{c3}\u{a9}"),
+        ),
+        (
+            "content type",
+            "Content-Type: text/plain\r\n",
+            "CONTENT_TYPE",
+            Some("text/plain"),
+        ),
+        (
+            "content type has no HTTP_ twin",
+            "Content-Type: a/b\r\n",
+            "HTTP_CONTENT_TYPE",
+            None,
+        ),
         ("underscore", "X_Thing: v\r\n", "HTTP_X_THING", None),
-        ("underscore twin", "X-Forwarded_For: v\r\n", "HTTP_X_FORWARDED_FOR", None),
+        (
+            "underscore twin",
+            "X-Forwarded_For: v\r\n",
+            "HTTP_X_FORWARDED_FOR",
+            None,
+        ),
         ("httpoxy", "Proxy: evil\r\n", "HTTP_PROXY", None),
-        ("hop by hop", "Connection: keep-alive\r\n", "HTTP_CONNECTION", None),
+        (
+            "hop by hop",
+            "Connection: keep-alive\r\n",
+            "HTTP_CONNECTION",
+            None,
+        ),
         ("upgrade", "Upgrade: foo\r\n", "HTTP_UPGRADE", None),
         ("te", "TE: trailers\r\n", "HTTP_TE", None),
-        ("sendfile", "X-Sendfile-Type: X-Accel-Redirect\r\n", "HTTP_X_SENDFILE_TYPE", None),
-        ("mapping", "X-Accel-Mapping: /=/\r\n", "HTTP_X_ACCEL_MAPPING", None),
-        ("start", "X-Request-Start: t=1\r\n", "HTTP_X_REQUEST_START", Some("t=1700000000.042")),
+        (
+            "sendfile",
+            "X-Sendfile-Type: X-Accel-Redirect\r\n",
+            "HTTP_X_SENDFILE_TYPE",
+            None,
+        ),
+        (
+            "mapping",
+            "X-Accel-Mapping: /=/\r\n",
+            "HTTP_X_ACCEL_MAPPING",
+            None,
+        ),
+        (
+            "start",
+            "X-Request-Start: t=1\r\n",
+            "HTTP_X_REQUEST_START",
+            Some("t=1700000000.042"),
+        ),
     ];
     for (name, fields, key, value) in rows {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");

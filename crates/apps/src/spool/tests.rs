@@ -9,13 +9,23 @@ use super::*;
 
 fn limits(memory: usize, file: u64) -> SpoolLimits {
     let pool = Pool::new("test", 1, 64);
-    SpoolLimits { memory, file, dir: std::env::temp_dir(), pool }
+    SpoolLimits {
+        memory,
+        file,
+        dir: std::env::temp_dir(),
+        pool,
+    }
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(20), test).await.expect("done within 20 s");
+        tokio::time::timeout(Duration::from_secs(20), test)
+            .await
+            .expect("done within 20 s");
     });
 }
 

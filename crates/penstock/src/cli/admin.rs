@@ -28,8 +28,8 @@ pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
         if json {
             return Ok(answer);
         }
-        let value: serde_json::Value = serde_json::from_str(&answer)
-            .map_err(|error| format!("unreadable status: {error}"))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))?;
         Ok(in_words(&value))
     }))
 }
@@ -79,13 +79,23 @@ fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
         return Ok(address.clone());
     }
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
-    let file = to.config.clone().unwrap_or_else(|| cwd.join(penstock_config::FILE_NAME));
+    let file = to
+        .config
+        .clone()
+        .unwrap_or_else(|| cwd.join(penstock_config::FILE_NAME));
     if to.config.is_none() && !file.exists() {
         return Ok(ListenAddr::loopback(8090));
     }
-    let invocation = Invocation { config: Some(file), cwd, ..Invocation::default() };
+    let invocation = Invocation {
+        config: Some(file),
+        cwd,
+        ..Invocation::default()
+    };
     let config = penstock_config::resolve(&invocation).map_err(|report| report.to_string())?;
-    config.server.admin.ok_or_else(|| "the configuration has `admin = \"off\"`".to_owned())
+    config
+        .server
+        .admin
+        .ok_or_else(|| "the configuration has `admin = \"off\"`".to_owned())
 }
 
 trait Channel: Read + Write {}
@@ -119,7 +129,7 @@ impl Answer {
         }
         let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
         let error = value.as_ref().and_then(|value| value["error"].as_str());
-        Err(error.unwrap_or(self.body.trim_end()).to_owned())
+        Err(error.unwrap_or_else(|| self.body.trim_end()).to_owned())
     }
 }
 
@@ -145,7 +155,10 @@ fn ask(
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.ok_or_else(|| format!("{address} does not speak HTTP"))?;
-    Ok(Answer { status, body: body.to_owned() })
+    Ok(Answer {
+        status,
+        body: body.to_owned(),
+    })
 }
 
 /// The status as a person reads it at a terminal.

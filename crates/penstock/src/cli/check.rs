@@ -16,13 +16,19 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match resolve(&Invocation { target, cwd, ..Invocation::default() }) {
+    match resolve(&Invocation {
+        target,
+        cwd,
+        ..Invocation::default()
+    }) {
         Ok(config) => {
             let from = config.path.as_ref().map(|path| path.display().to_string());
             let apps = config.apps.len();
             let sites = config.sites.len();
             let name = from.unwrap_or_else(|| "this folder".to_owned());
-            say(&format!("{name}: good ({apps} applications, {sites} sites)"));
+            say(&format!(
+                "{name}: good ({apps} applications, {sites} sites)"
+            ));
             ExitCode::SUCCESS
         }
         Err(text) => {
@@ -37,13 +43,17 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
 /// # Errors
 /// All that is wrong, as text, a line each.
 pub(crate) fn resolve(invocation: &Invocation) -> Result<Config, String> {
-    let config =
-        penstock_config::resolve(invocation).map_err(|report| report.to_string().trim_end().to_owned())?;
+    let config = penstock_config::resolve(invocation)
+        .map_err(|report| report.to_string().trim_end().to_owned())?;
     let mut wrong = Vec::new();
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));
         }
     }
-    if wrong.is_empty() { Ok(config) } else { Err(wrong.join("\n")) }
+    if wrong.is_empty() {
+        Ok(config)
+    } else {
+        Err(wrong.join("\n"))
+    }
 }

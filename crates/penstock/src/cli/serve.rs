@@ -22,7 +22,11 @@ pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let level = if arguments.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
+    let level = if arguments.verbose {
+        log::LevelFilter::Debug
+    } else {
+        log::LevelFilter::Info
+    };
     let log = match logger::install(level) {
         Ok(log) => log,
         Err(error) => {

@@ -29,17 +29,41 @@ fn the_application_gets_the_content_and_nothing_of_its_framing() {
     let mut client = server.connect();
     for (name, lines) in [
         ("length", "Content-Length: 5\r\n\r\nhello"),
-        ("one chunk", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
-        ("chunks", "Transfer-Encoding: chunked\r\n\r\n1\r\nh\r\n3\r\nell\r\n1\r\no\r\n0\r\n\r\n"),
-        ("leading zeros", "Transfer-Encoding: chunked\r\n\r\n0005\r\nhello\r\n000\r\n\r\n"),
-        ("extensions", "Transfer-Encoding: chunked\r\n\r\n5;a;b=c;d=\"e f\"\r\nhello\r\n0;x\r\n\r\n"),
-        ("trailers", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 1\r\nY:\r\n\r\n"),
+        (
+            "one chunk",
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        ),
+        (
+            "chunks",
+            "Transfer-Encoding: chunked\r\n\r\n1\r\nh\r\n3\r\nell\r\n1\r\no\r\n0\r\n\r\n",
+        ),
+        (
+            "leading zeros",
+            "Transfer-Encoding: chunked\r\n\r\n0005\r\nhello\r\n000\r\n\r\n",
+        ),
+        (
+            "extensions",
+            "Transfer-Encoding: chunked\r\n\r\n5;a;b=c;d=\"e f\"\r\nhello\r\n0;x\r\n\r\n",
+        ),
+        (
+            "trailers",
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 1\r\nY:\r\n\r\n",
+        ),
     ] {
         client.send(format!("PUT /body HTTP/1.1\r\nHost: a\r\n{lines}"));
-        assert_eq!(client.expect_status(200).text(), format!("PUT /body 5 {md5}"), "{name}");
+        assert_eq!(
+            client.expect_status(200).text(),
+            format!("PUT /body 5 {md5}"),
+            "{name}"
+        );
     }
     client.send("POST /none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
-    assert!(client.expect_status(200).text().starts_with("POST /none 0 "));
+    assert!(
+        client
+            .expect_status(200)
+            .text()
+            .starts_with("POST /none 0 ")
+    );
 }
 
 #[test]
@@ -51,7 +75,12 @@ fn a_body_that_comes_byte_by_byte_is_the_same_body() {
     for byte in request.as_bytes() {
         client.send([*byte]);
     }
-    assert!(client.expect_status(200).text().ends_with("5d41402abc4b2a76b9719d911017c592"));
+    assert!(
+        client
+            .expect_status(200)
+            .text()
+            .ends_with("5d41402abc4b2a76b9719d911017c592")
+    );
 }
 
 #[test]
@@ -71,7 +100,11 @@ fn a_large_body_waits_in_a_file_without_a_name() {
     let toml = "[limits]\nbody_memory = \"8KiB\"\ntemp_dir = \"tmp\"\n[apps.site]\nprocesses = 1\n";
     let server = serve(Site::with_app().file("tmp/keep", "").config(toml));
     let body: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
-    let names = || std::fs::read_dir(server.site().dir().join("tmp")).unwrap().count();
+    let names = || {
+        std::fs::read_dir(server.site().dir().join("tmp"))
+            .unwrap()
+            .count()
+    };
     for chunked in [false, true] {
         let mut client = server.connect();
         if chunked {
@@ -84,7 +117,9 @@ fn a_large_body_waits_in_a_file_without_a_name() {
             ));
         }
         client.send(&body[..2_000_000]);
-        eventually(PATIENCE, "the body is in a file", || nameless_files(server.pid()) == 1);
+        eventually(PATIENCE, "the body is in a file", || {
+            nameless_files(server.pid()) == 1
+        });
         assert_eq!(names(), 1, "only what was there before has a name");
         client.send(&body[2_000_000..]);
         if chunked {
@@ -93,7 +128,9 @@ fn a_large_body_waits_in_a_file_without_a_name() {
         // The digest of these bytes, computed elsewhere.
         let expected = "POST /large 4000000 48a1d5607222e36f4ae37dd8c0827018";
         assert_eq!(client.expect_status(200).text(), expected);
-        eventually(PATIENCE, "the file is gone", || nameless_files(server.pid()) == 0);
+        eventually(PATIENCE, "the file is gone", || {
+            nameless_files(server.pid()) == 0
+        });
     }
 }
 
@@ -104,9 +141,13 @@ fn a_client_that_leaves_within_its_body_leaves_no_file() {
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     client.send(vec![b'x'; 500_000]);
-    eventually(PATIENCE, "the body is in a file", || nameless_files(server.pid()) == 1);
+    eventually(PATIENCE, "the body is in a file", || {
+        nameless_files(server.pid()) == 1
+    });
     drop(client);
-    eventually(PATIENCE, "the file is gone", || nameless_files(server.pid()) == 0);
+    eventually(PATIENCE, "the file is gone", || {
+        nameless_files(server.pid()) == 0
+    });
     assert_eq!(server.site().seen(), [""; 0]);
 }
 
@@ -115,7 +156,9 @@ fn a_declared_body_that_is_too_large_is_refused_before_it_comes() {
     let server = small_limits();
     for expect in ["", "Expect: 100-continue\r\n"] {
         let mut client = server.connect();
-        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n{expect}\r\n"));
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n{expect}\r\n"
+        ));
         let response = client.response();
         assert_eq!(response.status, 413, "{expect}");
         assert_eq!(response.header("connection"), Some("close"));
@@ -160,11 +203,15 @@ fn an_early_answer_is_not_lost_while_the_body_still_comes() {
 #[test]
 fn a_request_behind_a_body_is_answered_behind_it() {
     let server = server();
-    for body in ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"]
-    {
+    for body in [
+        "Content-Length: 5\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ] {
         let mut client = server.connect();
         let first = format!("POST /first HTTP/1.1\r\nHost: a\r\n{body}");
-        client.send(format!("{first}{first}GET /last HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client.send(format!(
+            "{first}{first}GET /last HTTP/1.1\r\nHost: a\r\n\r\n"
+        ));
         for expected in ["POST /first 5 ", "POST /first 5 ", "GET /last 0 "] {
             let text = client.expect_status(200).text();
             assert!(text.starts_with(expected), "{text}");
@@ -185,8 +232,16 @@ fn a_body_is_never_read_as_a_request() {
         format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{inner}\r\n0\r\n\r\n"),
     ];
     for start in [
-        "GET /a.txt", "HEAD /a.txt", "POST /a.txt", "GET /app", "HEAD /app", "OPTIONS *", "TRACE /",
-        "DELETE /status/304", "GET /status/204", "POST /%zz",
+        "GET /a.txt",
+        "HEAD /a.txt",
+        "POST /a.txt",
+        "GET /app",
+        "HEAD /app",
+        "OPTIONS *",
+        "TRACE /",
+        "DELETE /status/304",
+        "GET /status/204",
+        "POST /%zz",
     ] {
         for framing in &framings {
             let mut client = server.connect();
@@ -200,7 +255,10 @@ fn a_body_is_never_read_as_a_request() {
         }
     }
     let seen = server.site().seen();
-    assert!(!seen.iter().any(|line| line.contains("smuggled")), "{seen:?}");
+    assert!(
+        !seen.iter().any(|line| line.contains("smuggled")),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -210,7 +268,11 @@ fn a_body_that_comes_later_than_the_answer_ends_the_connection() {
     client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n");
     let response = client.expect_status(200);
     assert_eq!(response.text(), "file");
-    assert_eq!(response.header("connection"), Some("close"), "its body is still to come");
+    assert_eq!(
+        response.header("connection"),
+        Some("close"),
+        "its body is still to come"
+    );
     let _ = client.try_send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
     client.expect_closed();
     assert_eq!(server.site().seen(), [""; 0]);
@@ -218,11 +280,15 @@ fn a_body_that_comes_later_than_the_answer_ends_the_connection() {
 
 #[test]
 fn many_bodies_at_once_do_not_mix() {
-    let server = serve(Site::with_app().config("[limits]\nbody_memory = 1000\n[apps.site]\nprocesses = 2\n"));
+    let server = serve(
+        Site::with_app().config("[limits]\nbody_memory = 1000\n[apps.site]\nprocesses = 2\n"),
+    );
     let mut clients: Vec<RawClient> = (0..20).map(|_| server.connect()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         let length = 100 * (number + 1);
-        client.send(format!("POST /{number} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+        client.send(format!(
+            "POST /{number} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+        ));
     }
     for _ in 0..100 {
         for (number, client) in clients.iter_mut().enumerate() {
@@ -232,7 +298,10 @@ fn many_bodies_at_once_do_not_mix() {
     for (number, client) in clients.iter_mut().enumerate() {
         client.patience(Duration::from_secs(20));
         let text = client.expect_status(200).text();
-        assert!(text.starts_with(&format!("POST /{number} {} ", 100 * (number + 1))), "{text}");
+        assert!(
+            text.starts_with(&format!("POST /{number} {} ", 100 * (number + 1))),
+            "{text}"
+        );
     }
 }
 

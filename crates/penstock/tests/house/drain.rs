@@ -13,7 +13,10 @@ use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually, is_a
 
 fn serve(toml: &str) -> Server {
     let toml = format!("{toml}\n[apps.site]\nprocesses = 1\n");
-    let server = Site::with_app().file("public/a.txt", "file").config(&toml).serve(&[]);
+    let server = Site::with_app()
+        .file("public/a.txt", "file")
+        .config(&toml)
+        .serve(&[]);
     server.wait_ready("site");
     server
 }
@@ -22,13 +25,18 @@ fn serve(toml: &str) -> Server {
 fn inside(server: &Server) -> RawClient {
     let mut client = server.connect();
     client.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
-    eventually(PATIENCE, "the request is inside", || !server.site().seen().is_empty());
+    eventually(PATIENCE, "the request is inside", || {
+        !server.site().seen().is_empty()
+    });
     client
 }
 
+/// Signals, and waits until connections know that they are the last.
 fn begin_stop(server: &Server, signal: Signal) {
+    let mut idle = server.connect();
     server.signal(signal);
     server.wait_log("stopping: ");
+    idle.expect_closed();
 }
 
 fn ends_well(server: &Server, within: Duration) {
@@ -49,7 +57,10 @@ fn a_request_in_progress_is_finished() {
         assert_eq!(response.header("connection"), Some("close"));
         client.expect_closed();
         ends_well(&server, PATIENCE);
-        assert!(workers.len() == 1 && !workers.into_iter().any(is_alive), "a worker is left");
+        assert!(
+            workers.len() == 1 && !workers.into_iter().any(is_alive),
+            "a worker is left"
+        );
     }
 }
 
@@ -68,7 +79,10 @@ fn requests_in_line_are_answered_too() {
     server.site().write("open", "");
     first.expect_status(200);
     for client in &mut others {
-        assert_eq!(client.expect_status(200).header("connection"), Some("close"));
+        assert_eq!(
+            client.expect_status(200).header("connection"),
+            Some("close")
+        );
         client.expect_closed();
     }
     ends_well(&server, PATIENCE);
@@ -79,7 +93,8 @@ fn idle_connections_end_and_new_ones_are_refused() {
     let server = serve("");
     let mut fresh = server.connect();
     let mut kept = server.connect();
-    kept.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    kept.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(200);
     let mut busy = inside(&server);
     begin_stop(&server, Signal::TERM);
     fresh.expect_closed();
@@ -87,7 +102,10 @@ fn idle_connections_end_and_new_ones_are_refused() {
     eventually(PATIENCE, "new connections are refused", || {
         TcpStream::connect(("127.0.0.1", server.port())).is_err()
     });
-    assert!(server.exited().is_none(), "it did not wait for the request in progress");
+    assert!(
+        server.exited().is_none(),
+        "it did not wait for the request in progress"
+    );
     server.site().write("open", "");
     busy.expect_status(200);
     ends_well(&server, PATIENCE);
@@ -136,7 +154,11 @@ fn a_stop_with_nothing_to_do_is_quick() {
     server.signal(Signal::TERM);
     idle.expect_closed();
     ends_well(&server, PATIENCE);
-    assert!(began.elapsed() < Duration::from_secs(5), "took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "took {:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
@@ -152,10 +174,15 @@ fn the_deadline_cuts_what_is_left() {
     assert!(took < Duration::from_secs(6), "took {took:?}");
     // The worker is killed at the deadline; whether there is still time to say so is open.
     match client.try_response(false) {
-        Ok(response) => assert_eq!((response.status, response.header("connection")), (502, Some("close"))),
+        Ok(response) => assert_eq!(
+            (response.status, response.header("connection")),
+            (502, Some("close"))
+        ),
         Err(broken) => assert_eq!(broken, Broken::Closed),
     }
-    eventually(PATIENCE, "the worker is gone", || !workers.iter().copied().any(is_alive));
+    eventually(PATIENCE, "the worker is gone", || {
+        !workers.iter().copied().any(is_alive)
+    });
 }
 
 #[test]
@@ -168,8 +195,28 @@ fn a_second_signal_ends_it_at_once() {
         assert!(server.exited().is_none());
         server.signal(second);
         ends_well(&server, Duration::from_secs(6));
-        eventually(PATIENCE, "the worker is gone", || !workers.iter().copied().any(is_alive));
+        eventually(PATIENCE, "the worker is gone", || {
+            !workers.iter().copied().any(is_alive)
+        });
     }
+}
+
+#[test]
+fn an_application_that_will_not_end_is_ended() {
+    let app = "import atexit, threading, time\n\
+               threading.Thread(target=time.sleep, args=(3600,)).start()\n\
+               atexit.register(time.sleep, 3600)\n\
+               def app(environ, start_response):\n\
+               \x20   start_response('200 OK', [])\n\
+               \x20   return [b'ok']\n";
+    let toml = "[server]\nshutdown_timeout = \"60s\"\n[apps.site]\nprocesses = 1\n";
+    let server = Site::new().file("app.py", app).config(toml).serve(&[]);
+    server.wait_ready("site");
+    let workers = server.workers("site");
+    assert_eq!(server.get("/").text(), "ok");
+    begin_stop(&server, Signal::TERM);
+    ends_well(&server, Duration::from_secs(12));
+    assert!(!workers.into_iter().any(is_alive), "a worker is left");
 }
 
 #[test]

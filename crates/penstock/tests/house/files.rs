@@ -4,7 +4,7 @@
 //! The rules themselves are tested in `penstock-files`; here it is shown that configuration, routes,
 //! edge and application keep them together.
 
-use crate::support::{APP, Server, Site, get};
+use crate::support::{APP, PATIENCE, Server, Site, eventually, get};
 
 const SECRET: &str = "the secret";
 
@@ -50,28 +50,63 @@ fn a_file_comes_before_the_application_and_the_rest_falls_through() {
     }
     assert_eq!(server.site().seen(), [""; 0]);
     for path in ["/b.txt", "/a.txt/", "/a.txt/x", "/A.TXT"] {
-        assert!(server.get(path).text().starts_with(&format!("GET {path} 0 ")), "{path}");
+        assert!(
+            server
+                .get(path)
+                .text()
+                .starts_with(&format!("GET {path} 0 ")),
+            "{path}"
+        );
     }
     let mut client = server.connect();
     client.send("POST /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
-    assert!(client.expect_status(200).text().starts_with("POST /a.txt 2 "));
+    assert!(
+        client
+            .expect_status(200)
+            .text()
+            .starts_with("POST /a.txt 2 ")
+    );
 }
 
 #[test]
 fn nothing_hidden_or_outside_is_given_out() {
     let server = server();
     for path in [
-        "/.env", "/.git/config", "/%2eenv", "/sub/../.env", "/../secret.txt", "/%2e%2e/secret.txt",
-        "/..%2fsecret.txt", "/sub/..%2f..%2fsecret.txt", "/..%5csecret.txt", "/..;/secret.txt",
-        "/%252e%252e/secret.txt", "/.../secret.txt", "//secret.txt", "/link.txt", "/etc/passwd",
-        "/public/../../secret.txt", "/secret.txt", "/a.txt%00.html", "/a.txt%20", "//etc/passwd",
-        "/app.py", "/penstock.toml",
+        "/.env",
+        "/.git/config",
+        "/%2eenv",
+        "/sub/../.env",
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/..%2fsecret.txt",
+        "/sub/..%2f..%2fsecret.txt",
+        "/..%5csecret.txt",
+        "/..;/secret.txt",
+        "/%252e%252e/secret.txt",
+        "/%c0%ae%c0%ae/secret.txt",
+        "/.../secret.txt",
+        "//secret.txt",
+        "/link.txt",
+        "/etc/passwd",
+        "/public/../../secret.txt",
+        "/secret.txt",
+        "/a.txt%00.html",
+        "/a.txt%20",
+        "//etc/passwd",
+        "/app.py",
+        "/penstock.toml",
     ] {
         let response = server.get(path);
         let text = response.text();
-        assert!(!text.contains(SECRET) && !text.contains("root:"), "{path}: {text}");
+        assert!(
+            !text.contains(SECRET) && !text.contains("root:"),
+            "{path}: {text}"
+        );
         // Refused, or passed on to the application, which tells so.
-        assert!(response.status == 400 || text.starts_with("GET "), "{path}: {text}");
+        assert!(
+            response.status == 400 || text.starts_with("GET "),
+            "{path}: {text}"
+        );
     }
 }
 
@@ -79,20 +114,53 @@ fn nothing_hidden_or_outside_is_given_out() {
 fn the_rules_of_conditions_and_ranges_hold() {
     let server = server();
     let first = server.get("/a.txt");
-    let (tag, modified) = (first.header("etag").unwrap(), first.header("last-modified").unwrap());
+    let (tag, modified) = (
+        first.header("etag").unwrap(),
+        first.header("last-modified").unwrap(),
+    );
     let mut client = server.connect();
     for (name, lines, status, body) in [
         ("none match", format!("If-None-Match: {tag}"), 304, ""),
-        ("another tag", "If-None-Match: \"x\"".into(), 200, "0123456789"),
-        ("modified since", format!("If-Modified-Since: {modified}"), 304, ""),
-        ("match fails", "If-Match: \"x\"".into(), 412, "412 Precondition Failed"),
+        (
+            "another tag",
+            "If-None-Match: \"x\"".into(),
+            200,
+            "0123456789",
+        ),
+        (
+            "modified since",
+            format!("If-Modified-Since: {modified}"),
+            304,
+            "",
+        ),
+        (
+            "match fails",
+            "If-Match: \"x\"".into(),
+            412,
+            "412 Precondition Failed",
+        ),
         ("range", "Range: bytes=2-4".into(), 206, "234"),
         ("suffix", "Range: bytes=-3".into(), 206, "789"),
-        ("range of this file", format!("Range: bytes=0-0\r\nIf-Range: {tag}"), 206, "0"),
-        ("range of another", "Range: bytes=0-0\r\nIf-Range: \"x\"".into(), 200, "0123456789"),
+        (
+            "range of this file",
+            format!("Range: bytes=0-0\r\nIf-Range: {tag}"),
+            206,
+            "0",
+        ),
+        (
+            "range of another",
+            "Range: bytes=0-0\r\nIf-Range: \"x\"".into(),
+            200,
+            "0123456789",
+        ),
         ("behind the end", "Range: bytes=10-".into(), 416, "416"),
         ("no range", "Range: lines=1-2".into(), 200, "0123456789"),
-        ("1,000 ranges", format!("Range: bytes={}", ["0-0"; 1000].join(",")), 200, "0123456789"),
+        (
+            "1,000 ranges",
+            format!("Range: bytes={}", ["0-0"; 1000].join(",")),
+            200,
+            "0123456789",
+        ),
     ] {
         client.send(format!("GET /a.txt HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n"));
         let response = client.response();
@@ -102,7 +170,11 @@ fn the_rules_of_conditions_and_ranges_hold() {
             assert_eq!(response.header("etag"), Some(tag), "{name}");
         }
         let range = response.header("content-range");
-        assert_eq!(range.is_some(), matches!(status, 206 | 416), "{name}: {range:?}");
+        assert_eq!(
+            range.is_some(),
+            matches!(status, 206 | 416),
+            "{name}: {range:?}"
+        );
     }
     client.send("HEAD /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.expect_head(200).header("content-length"), Some("10"));
@@ -136,7 +208,10 @@ fn a_folder_is_asked_for_with_a_slash() {
 
 #[test]
 fn without_an_application_there_is_an_end() {
-    let server = Site::new().file("index.html", "x").file("a.txt", "a").serve(&[]);
+    let server = Site::new()
+        .file("index.html", "x")
+        .file("a.txt", "a")
+        .serve(&[]);
     assert_eq!(server.get("/none").status, 404);
     let mut client = server.connect();
     client.send("DELETE /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -163,7 +238,11 @@ fn places_are_tried_in_the_order_of_the_configuration() {
     ] {
         let response = get(server.port(), path);
         assert_eq!(response.status, status, "{path}");
-        assert!(response.text().starts_with(body), "{path}: {}", response.text());
+        assert!(
+            response.text().starts_with(body),
+            "{path}: {}",
+            response.text()
+        );
     }
 }
 
@@ -172,11 +251,11 @@ fn a_changed_file_is_seen_soon_and_a_removed_one_is_gone() {
     let server = server();
     assert_eq!(server.get("/a.txt").text(), "0123456789");
     server.site().write("public/a.txt", "changed");
-    crate::support::eventually(crate::support::PATIENCE, "the new file", || {
+    eventually(PATIENCE, "the new file", || {
         server.get("/a.txt").text() == "changed"
     });
     std::fs::remove_file(server.site().dir().join("public/a.txt")).unwrap();
-    crate::support::eventually(crate::support::PATIENCE, "the application", || {
+    eventually(PATIENCE, "the application", || {
         server.get("/a.txt").text().starts_with("GET /a.txt")
     });
 }
@@ -194,6 +273,10 @@ fn a_pipe_in_the_root_holds_up_nobody() {
     )
     .unwrap();
     let response = server.get("/pipe");
-    assert!(response.status == 403 || response.text().starts_with("GET /pipe "), "{}", response.line);
+    assert!(
+        response.status == 403 || response.text().starts_with("GET /pipe "),
+        "{}",
+        response.line
+    );
     assert_eq!(server.get("/a.txt").status, 200);
 }

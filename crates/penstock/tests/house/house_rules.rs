@@ -8,10 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Folders that are made, not written.
-const MADE: [&str; 7] = ["target", "artifacts", "corpus", "data", "__pycache__", "node_modules", "vendor"];
+const MADE: [&str; 7] = [
+    "target",
+    "artifacts",
+    "corpus",
+    "data",
+    "__pycache__",
+    "node_modules",
+    "vendor",
+];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// Every written file below `folder`, with its text (binary ones are left out).
@@ -50,7 +61,10 @@ fn manifests() -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(root().join("crates")).unwrap();
     let manifest = |entry: std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        (name, std::fs::read_to_string(entry.path().join("Cargo.toml")).unwrap())
+        (
+            name,
+            std::fs::read_to_string(entry.path().join("Cargo.toml")).unwrap(),
+        )
     };
     entries.map(|entry| manifest(entry.unwrap())).collect()
 }
@@ -73,9 +87,16 @@ fn imports(manifest: &str) -> BTreeSet<String> {
 fn code_map() -> BTreeMap<String, (String, String)> {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let row = |line: &str| {
-        let cells: Vec<&str> = line.strip_prefix("| `")?.trim_end_matches('|').split('|').collect();
+        let cells: Vec<&str> = line
+            .strip_prefix("| `")?
+            .trim_end_matches('|')
+            .split('|')
+            .collect();
         let name = cells[0].trim().trim_matches('`').to_owned();
-        Some((name, (cells[1].trim().to_owned(), cells.get(2)?.trim().to_owned())))
+        Some((
+            name,
+            (cells[1].trim().to_owned(), cells.get(2)?.trim().to_owned()),
+        ))
     };
     text.lines().filter_map(row).collect()
 }
@@ -92,13 +113,25 @@ fn crates_import_only_what_the_code_map_allows() {
     for (name, manifest) in &manifests {
         let allowed: BTreeSet<String> = if map[name].1 == "all but the pure ones" {
             let pure = |what: &str| what.starts_with("pure");
-            map.iter().filter(|(_, (what, _))| !pure(what)).map(|(name, _)| name.clone()).collect()
+            map.iter()
+                .filter(|(_, (what, _))| !pure(what))
+                .map(|(name, _)| name.clone())
+                .collect()
         } else {
             // Names stand between backticks, remarks do not.
-            map[name].1.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+            map[name]
+                .1
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect()
         };
         let wrong: Vec<_> = imports(manifest).difference(&allowed).cloned().collect();
-        assert_eq!(wrong, [""; 0], "{name} imports what ARCHITECTURE.md does not allow it");
+        assert_eq!(
+            wrong, [""; 0],
+            "{name} imports what ARCHITECTURE.md does not allow it"
+        );
     }
 }
 
@@ -106,7 +139,10 @@ fn crates_import_only_what_the_code_map_allows() {
 fn crates_take_the_lints_of_the_workspace() {
     for (name, manifest) in manifests() {
         let own = name == "sys" && manifest.contains("[lints.rust]\nunsafe_code = \"deny\"");
-        assert!(own || manifest.contains("[lints]\nworkspace = true"), "{name}");
+        assert!(
+            own || manifest.contains("[lints]\nworkspace = true"),
+            "{name}"
+        );
     }
     let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     assert!(workspace.contains("unsafe_code = \"forbid\""));
@@ -116,7 +152,7 @@ fn crates_take_the_lints_of_the_workspace() {
 fn files_begin_with_what_they_are() {
     let bare = |(path, text): (PathBuf, String)| (!text.starts_with("//! ")).then_some(path);
     let bare: Vec<_> = rust_files().into_iter().filter_map(bare).collect();
-    assert_eq!(bare, [PathBuf::new(); 0], "no head comment");
+    assert!(bare.is_empty(), "no head comment: {bare:?}");
 }
 
 #[test]
@@ -127,14 +163,19 @@ fn unsafe_code_stands_in_sys_only_and_says_why_it_is_sound() {
         for (number, line) in lines.iter().enumerate() {
             // The word with a block, function or implementation behind it, not in a sentence.
             let code = line.split("//").next().unwrap();
-            let is_unsafe = ["{", "fn ", "impl "].iter().any(|s| code.contains(&format!("unsafe {s}")));
+            let is_unsafe = ["{", "fn ", "impl "]
+                .iter()
+                .any(|s| code.contains(&format!("unsafe {s}")));
             if !is_unsafe || path.ends_with("house_rules.rs") {
                 continue;
             }
             let place = format!("{}:{}", path.display(), number + 1);
             assert!(in_sys, "{place}");
             let before = &lines[number.saturating_sub(6)..=number];
-            assert!(before.iter().any(|line| line.contains("SAFETY:")), "{place}: no SAFETY comment");
+            assert!(
+                before.iter().any(|line| line.contains("SAFETY:")),
+                "{place}: no SAFETY comment"
+            );
         }
     }
 }
@@ -143,12 +184,13 @@ fn unsafe_code_stands_in_sys_only_and_says_why_it_is_sound() {
 fn tests_wait_for_conditions_and_not_for_time() {
     let word = concat!("::sle", "ep(");
     for (path, text) in rust_files() {
-        let is_test = path.components().any(|part| part.as_os_str() == "tests")
-            || path.ends_with("tests.rs");
+        let is_test =
+            path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
         let tests = if is_test {
             text.as_str()
         } else {
-            text.split_once("#[cfg(test)]\nmod tests {").map_or("", |(_, tests)| tests)
+            text.split_once("#[cfg(test)]\nmod tests {")
+                .map_or("", |(_, tests)| tests)
         };
         if path.ends_with("house/support.rs") {
             continue;
@@ -186,7 +228,10 @@ fn no_file_names_the_address_of_a_package_registry() {
     ];
     for (path, text) in texts(&root()) {
         // Lock files say so themselves: it is the name of the registry, wherever that is.
-        if path.file_name().is_some_and(|name| name == "Cargo.lock" || name == "Gemfile.lock") {
+        if path
+            .file_name()
+            .is_some_and(|name| name == "Cargo.lock" || name == "Gemfile.lock")
+        {
             continue;
         }
         let named = hosts.iter().find(|host| text.contains(**host));

@@ -20,7 +20,6 @@ fn an_idle_connection_costs_at_most_a_kilobyte_and_a_half() {
     open(&server, CONNECTIONS);
     let grown = resident_bytes(server.pid()).saturating_sub(before);
     let each = grown / CONNECTIONS;
-    eprintln!("EACH {each}");
     assert!(each <= BYTES_MAX, "{each} bytes for each idle connection");
     drop(clients);
     open(&server, 0);
@@ -29,8 +28,10 @@ fn an_idle_connection_costs_at_most_a_kilobyte_and_a_half() {
     let clients = idle(&server, CONNECTIONS);
     open(&server, CONNECTIONS);
     let grown = resident_bytes(server.pid()).saturating_sub(before);
-    eprintln!("GROWN {grown}");
-    assert!(grown / CONNECTIONS <= BYTES_MAX / 4, "{grown} bytes more in the second round");
+    assert!(
+        grown / CONNECTIONS <= BYTES_MAX / 4,
+        "{grown} bytes more in the second round"
+    );
     drop(clients);
 }
 
@@ -53,6 +54,14 @@ fn open(server: &Server, count: usize) {
 
 fn resident_bytes(pid: i32) -> usize {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+    let line = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:"))
+        .unwrap();
+    line.trim()
+        .strip_suffix(" kB")
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        * 1024
 }

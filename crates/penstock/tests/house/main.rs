@@ -17,6 +17,7 @@ mod command_line;
 mod drain;
 mod environment;
 mod files;
+mod hostile_framing;
 mod hostile_heads;
 mod house_rules;
 mod idle_memory;

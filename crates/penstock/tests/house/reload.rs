@@ -1,1 +1,350 @@
-//! To be written.
+//! New configuration and new code into a running server: all of it or nothing, and nobody refused.
+//!
+//! Under the load of clients that count every answer that is not 200. What must stay true: what does
+//! not work changes nothing and is told with its place; what works takes over while what was begun, and
+//! what waited, is finished by those who had it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::Signal;
+
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, texts};
+
+/// Answers with the `VERSION` of its environment and of its code; `/hold` waits for the file `go`.
+fn code(version: &str) -> String {
+    format!(
+        r#"
+import os
+from time import sleep as pause
+VERSION = "{version}"
+
+def app(environ, start):
+    if environ["PATH_INFO"] == "/hold":
+        open("begun", "w").close()
+        while not os.path.exists("go"):
+            pause(0.005)
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [(os.environ.get("VERSION", "") + VERSION).encode()]
+"#
+    )
+}
+
+const ROUTES: &str = "[[sites]]\n[[sites.routes]]\npath = \"/*\"\napp = \"app\"\n";
+
+fn toml(app: &str) -> String {
+    let server = "[server]\nlisten = [\"127.0.0.1:0\"]\nthreads = 2\n";
+    format!("{server}[apps.app]\nentry = \"app:app\"\n{app}\n\n{ROUTES}")
+}
+
+fn site(app: &str) -> Site {
+    Site::new().file("app.py", code("one")).config(&toml(app))
+}
+
+fn serve(site: &Site) -> Server {
+    let server = site.serve(&[]);
+    server.wait_ready("app");
+    server
+}
+
+/// Runs a verb against the server: exit code, what it said, what it complained of.
+fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let output = server.site().run(&[arguments, &["--admin", &admin]].concat());
+    let (said, complained) = texts(&output);
+    (output.status.code().unwrap(), said, complained)
+}
+
+fn reload(server: &Server) {
+    let (code, said, complained) = verb(server, &["reload"]);
+    assert_eq!((code, said.trim()), (0, "reloaded"), "{complained}\n{}", server.log());
+}
+
+fn restart(server: &Server) {
+    let (code, said, complained) = verb(server, &["restart", "app"]);
+    assert_eq!((code, said.trim()), (0, "app: restarted"), "{complained}\n{}", server.log());
+}
+
+/// Does `work` while clients ask, on kept and on new connections; gives how often each answer came.
+fn under_load(server: &Server, work: impl FnOnce()) -> BTreeMap<String, usize> {
+    let (stop, answers) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
+    let note = |answer: crate::support::Response| {
+        assert_eq!(answer.status, 200, "{}\n{}", answer.text(), server.log());
+        *answers.lock().unwrap().entry(answer.text()).or_insert(0) += 1;
+    };
+    let total = || answers.lock().unwrap().values().sum::<usize>();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (stop, note) = (&stop, &note);
+            scope.spawn(move || {
+                let mut kept = server.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    if number % 2 == 0 {
+                        note(kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response());
+                    } else {
+                        note(server.get("/"));
+                    }
+                }
+            });
+        }
+        eventually(PATIENCE, "there is load", || total() > 20);
+        // The load ends also when the work fails.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let before = total();
+        eventually(PATIENCE, "it goes on", || total() > before + 20 || done.is_err());
+        stop.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    answers.into_inner().unwrap()
+}
+
+/// The worker held by `/hold`, which has begun.
+fn hold(server: &Server) -> RawClient {
+    let client = ask(server, "/hold");
+    eventually(PATIENCE, "it has begun", || server.site().dir().join("begun").exists());
+    client
+}
+
+fn ask(server: &Server, path: &str) -> RawClient {
+    let mut client = server.connect();
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client
+}
+
+#[test]
+fn a_hangup_brings_a_new_route() {
+    let site = site("processes = 1").file("pages/new/index.html", "new page");
+    let server = serve(&site);
+    assert_eq!(server.get("/new/").text(), "one");
+    let workers = server.workers("app");
+    let route = "[[sites]]\n[[sites.routes]]\npath = \"/new/*\"\nfiles = { root = \"pages\" }\n[[sites.routes]]";
+    server.site().write("penstock.toml", toml("processes = 1").replace("[[sites]]\n[[sites.routes]]", route));
+    server.signal(Signal::HUP);
+    eventually(PATIENCE, "the new route", || server.get("/new/").text() == "new page");
+    assert_eq!(server.get("/").text(), "one");
+    let status = server.admin_json();
+    assert_eq!((&status["reloads"], &status["generation"]), (&1.into(), &2.into()));
+    assert_eq!(server.workers("app"), workers, "what did not change was not touched");
+    server.wait_log("reload: done");
+}
+
+#[test]
+fn what_does_not_work_changes_nothing_and_is_told_with_its_place() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let good = toml("processes = 1");
+    let rows: [(&str, String, &[&str]); 6] = [
+        ("no toml", good.replace("[apps.app]", "[apps.app"), &["penstock.toml:4:", "not valid TOML"]),
+        (
+            "two mistakes",
+            good.replace("threads = 2", "threads = 0\nthraeds = 2"),
+            &["penstock.toml:3:11: `threads`", "penstock.toml:4:1: unknown key `thraeds`"],
+        ),
+        ("no folder", good.replace("app = \"app\"", "files = { root = \"nowhere\" }"), &["penstock.toml:", "nowhere"]),
+        ("no interpreter", toml("interpreter = \"/nowhere/python\""), &["application `app`", "/nowhere/python"]),
+        (
+            "no boot",
+            toml("processes = 1\nenv = { VERSION = \"2\" }").replace("app:app", "broken:app"),
+            &["application `app` does not start", "ZeroDivisionError"],
+        ),
+        (
+            "address in use",
+            good.replace("127.0.0.1:0", &format!("127.0.0.1:{port}")),
+            &["cannot listen on http://127.0.0.1", "another program listens there"],
+        ),
+    ];
+    let site = site("processes = 1").file("broken.py", "1 / 0\n");
+    let server = serve(&site);
+    let workers = server.workers("app");
+    for (name, text, words) in rows {
+        site.write("penstock.toml", text);
+        let (code, said, complained) = verb(&server, &["reload"]);
+        assert_eq!((code, said.as_str()), (1, ""), "{name}: {complained}");
+        let status = server.admin_json();
+        let shown = status["reload_error"].as_str().unwrap_or_default();
+        for word in words {
+            assert!(complained.contains(word), "{name}: {word:?} in\n{complained}");
+            assert!(shown.contains(word), "{name}: {word:?} on the status page\n{shown}");
+        }
+        assert_eq!((&status["reloads"], &status["generation"]), (&0.into(), &1.into()), "{name}");
+        assert_eq!(server.get("/").text(), "one", "{name}: the old one serves");
+        assert_eq!(server.workers("app"), workers, "{name}");
+    }
+    site.write("penstock.toml", good);
+    reload(&server);
+    assert_eq!(server.admin_json()["reload_error"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_changed_application_is_replaced_without_a_failed_request() {
+    let server = serve(&site("processes = 2\nenv = { VERSION = \"1\" }"));
+    let old = server.workers("app");
+    let answers = under_load(&server, || {
+        server.site().write("penstock.toml", toml("processes = 2\nenv = { VERSION = \"2\" }"));
+        reload(&server);
+        assert_eq!(server.get("/").text(), "2one", "from the moment that the reload has worked");
+    });
+    assert!(answers.contains_key("1one") && answers.contains_key("2one"), "{answers:?}");
+    for pid in old {
+        eventually(PATIENCE, "the old workers are gone", || !is_alive(pid));
+    }
+    server.wait_log("application app replaced");
+}
+
+#[test]
+fn what_was_begun_or_waited_is_finished_by_the_old_application() {
+    let server = serve(&site("processes = 1\nenv = { VERSION = \"1\" }"));
+    let mut held = hold(&server);
+    let waiting: Vec<RawClient> = (0..3).map(|_| ask(&server, "/")).collect();
+    eventually(PATIENCE, "they wait", || server.admin_json()["apps"][0]["queue"]["waiting"] == 3);
+    server.site().write("penstock.toml", toml("processes = 1\nenv = { VERSION = \"2\" }"));
+    reload(&server);
+    assert_eq!(server.get("/").text(), "2one");
+    server.site().write("go", "");
+    assert_eq!(held.expect_status(200).text(), "1one");
+    for mut client in waiting { eprintln!("{}", server.log());
+        let a = client.response(); eprintln!("DBG {} {}", a.status, a.text());
+    }
+}
+
+#[test]
+fn listeners_come_and_go_with_the_configuration() {
+    let with = |listen: &str| {
+        toml("processes = 1").replace("[\"127.0.0.1:0\"]", &format!("[{listen}]"))
+    };
+    let site = site("processes = 1").config(&with("\"127.0.0.1:0\", \"unix:first.sock\""));
+    let server = serve(&site);
+    let first = site.dir().join("first.sock");
+    let mut kept = RawClient::connect_unix(&first);
+    kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    site.write("penstock.toml", with("\"127.0.0.1:0\", \"127.0.0.2:0\", \"unix:second.sock\""));
+    reload(&server);
+    assert!(!first.exists(), "a closed listener leaves no dead socket");
+    let mut second = RawClient::connect_unix(&site.dir().join("second.sock"));
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    assert_eq!(server.get("/").status, 200, "the kept one");
+    kept.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    let status = server.admin_json();
+    let names: Vec<&str> = status["listeners"].as_array().unwrap().iter().filter_map(|l| l.as_str()).collect();
+    let other = names.iter().find_map(|name| name.strip_prefix("http://")?.strip_prefix("127.0.0.2:"));
+    let port: u16 = other.unwrap_or_else(|| panic!("{names:?}")).parse().unwrap();
+    std::net::TcpStream::connect(("127.0.0.2", port)).unwrap();
+    site.write("penstock.toml", with("\"127.0.0.1:0\""));
+    reload(&server);
+    eventually(PATIENCE, "the other address is closed", || {
+        std::net::TcpStream::connect(("127.0.0.2", port)).is_err()
+    });
+    assert_eq!(server.get("/").status, 200);
+}
+
+#[test]
+fn a_reload_within_a_reload_is_refused() {
+    const SLOW: &str = r#"
+import os
+from time import sleep as pause
+open("booting", "w").close()
+while not os.path.exists("go"):
+    pause(0.005)
+def app(environ, start):
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [b"slow"]
+"#;
+    let server = serve(&site("processes = 1").file("slow.py", SLOW));
+    server.site().write("penstock.toml", toml("processes = 1").replace("app:app", "slow:app"));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| verb(&server, &["reload"]));
+        eventually(PATIENCE, "the new code boots", || server.site().dir().join("booting").exists());
+        let (code, _, complained) = verb(&server, &["reload"]);
+        assert!(code == 1 && complained.contains("a reload is under way"), "{code} {complained}");
+        assert_eq!(server.get("/").text(), "one");
+        server.site().write("go", "");
+        let (code, _, complained) = first.join().unwrap();
+        assert_eq!(code, 0, "{complained}");
+    });
+    assert_eq!(server.get("/").text(), "slow");
+}
+
+#[test]
+fn a_storm_of_hangups_is_weathered() {
+    let server = serve(&site("processes = 1"));
+    let workers = server.workers("app");
+    under_load(&server, || {
+        for _ in 0..100 {
+            server.signal(Signal::HUP);
+        }
+        server.wait_log("reload: done");
+    });
+    assert_eq!(server.workers("app"), workers);
+}
+
+#[test]
+fn a_restart_rolls_to_new_code_without_a_failed_request() {
+    let server = serve(&site("processes = 2"));
+    let old = server.workers("app");
+    let answers = under_load(&server, || {
+        server.site().write("app.py", code("number two"));
+        restart(&server);
+        assert_eq!(server.get("/").text(), "number two");
+    });
+    assert!(answers.contains_key("one") && answers.contains_key("number two"), "{answers:?}");
+    for pid in old {
+        eventually(PATIENCE, "the old workers are gone", || !is_alive(pid));
+    }
+    let app = &server.admin_json()["apps"][0];
+    assert_eq!((&app["generation"], &app["counters"]["crashed"]), (&2.into(), &0.into()));
+}
+
+#[test]
+fn new_code_that_does_not_boot_leaves_the_old_one_serving() {
+    let server = serve(&site("processes = 2"));
+    let old = server.workers("app");
+    let answers = under_load(&server, || {
+        server.site().write("app.py", "import nowhere_at_all\n");
+        let (code, said, complained) = verb(&server, &["restart", "app"]);
+        assert_eq!((code, said.as_str()), (1, ""));
+        assert!(complained.contains("app.py\", line 1"), "{complained}");
+        assert!(complained.contains("No module named 'nowhere_at_all'"), "{complained}");
+    });
+    assert_eq!(answers.keys().collect::<Vec<_>>(), ["one"]);
+    assert_eq!(server.workers("app"), old);
+    let app = server.admin_json()["apps"][0].clone();
+    assert_eq!(app["state"], "ready");
+    assert!(app["report"].as_str().unwrap().contains("nowhere_at_all"), "until the next one");
+    server.site().write("app.py", code("repaired"));
+    restart(&server);
+    assert_eq!(server.get("/").text(), "repaired");
+    assert_eq!(server.admin_json()["apps"][0]["report"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_restart_finishes_what_the_old_worker_has_begun() {
+    let server = serve(&site("processes = 1"));
+    let old = server.workers("app")[0];
+    let mut held = hold(&server);
+    server.site().write("app.py", code("number two"));
+    restart(&server);
+    assert_eq!(server.get("/").text(), "number two", "beside the old worker, which is busy");
+    assert!(is_alive(old));
+    server.site().write("go", "");
+    assert_eq!(held.expect_status(200).text(), "one");
+    eventually(PATIENCE, "the old worker is gone", || !is_alive(old));
+}
+
+#[test]
+fn two_restarts_at_once_are_both_answered() {
+    let server = serve(&site("processes = 2"));
+    server.site().write("app.py", code("number two"));
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(|| restart(&server)), scope.spawn(|| restart(&server))];
+        both.into_iter().for_each(|one| one.join().unwrap());
+    });
+    assert_eq!(server.get("/").text(), "number two");
+}
+
+#[test]
+fn an_application_that_is_not_there_is_named() {
+    let server = serve(&site("processes = 1"));
+    let (code, _, complained) = verb(&server, &["restart", "nobody"]);
+    assert!(code == 1 && complained.contains("no application named nobody"), "{code} {complained}");
+}

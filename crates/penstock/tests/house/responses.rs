@@ -7,13 +7,19 @@
 use crate::support::{APP, RawClient, Response, Server, Site, find, get};
 
 fn server() -> Server {
-    let server = Site::with_app().file("public/a.txt", "file").serve(&["--processes", "1"]);
+    let server = Site::with_app()
+        .file("public/a.txt", "file")
+        .serve(&["--processes", "1"]);
     server.wait_ready("site");
     server
 }
 
 fn names(response: &Response) -> Vec<&str> {
-    response.headers.iter().map(|(name, _)| name.as_str()).collect()
+    response
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect()
 }
 
 #[test]
@@ -25,7 +31,10 @@ fn a_small_answer_is_one_write() {
         let first = client.read_some().unwrap();
         client.received.clear();
         let end = find(&first, b"\r\n\r\n").unwrap() + 4;
-        assert!(first.len() > end, "{path}: the body came apart from its head");
+        assert!(
+            first.len() > end,
+            "{path}: the body came apart from its head"
+        );
     }
 }
 
@@ -36,7 +45,12 @@ fn every_answer_is_dated_once_and_says_its_length() {
         let response = server.get(path);
         let date = response.header("date").unwrap();
         assert!(date.ends_with(" GMT") && date.len() == 29, "{date}");
-        let count = |name| names(&response).iter().filter(|n| n.eq_ignore_ascii_case(name)).count();
+        let count = |name| {
+            names(&response)
+                .iter()
+                .filter(|n| n.eq_ignore_ascii_case(name))
+                .count()
+        };
         assert_eq!((count("date"), count("content-length")), (1, 1), "{path}");
         assert_eq!(count("server"), 0, "{path} names its server");
     }
@@ -51,7 +65,11 @@ fn a_date_of_the_application_is_kept() {
     let server = Site::new().file("app.py", app).serve(&["--processes", "1"]);
     server.wait_ready("site");
     let response = server.get("/");
-    let dates: Vec<_> = response.headers.iter().filter(|(name, _)| name == "Date").collect();
+    let dates: Vec<_> = response
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "Date")
+        .collect();
     assert_eq!(dates.len(), 1);
     assert_eq!(dates[0].1, "Sun, 06 Nov 1994 08:49:37 GMT");
 }
@@ -60,9 +78,12 @@ fn a_date_of_the_application_is_kept() {
 fn an_answer_to_head_has_no_body_and_keeps_the_connection() {
     let server = server();
     let mut client = server.connect();
-    for (path, length) in
-        [("/a.txt", Some("4")), ("/app", None), ("/status/404", None), ("/chunks", None)]
-    {
+    for (path, length) in [
+        ("/a.txt", Some("4")),
+        ("/app", None),
+        ("/status/404", None),
+        ("/chunks", None),
+    ] {
         client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let status = if path == "/status/404" { 404 } else { 200 };
         let head = client.expect_head(status);
@@ -145,7 +166,10 @@ fn http_1_0_keeps_the_connection_when_asked_and_possible() {
         assert_eq!(response.text(), "file");
     }
     client.send("GET /chunks HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    assert_eq!(client.expect_status(200).header("connection"), Some("close"));
+    assert_eq!(
+        client.expect_status(200).header("connection"),
+        Some("close")
+    );
     client.expect_closed();
 }
 
@@ -158,7 +182,10 @@ fn the_connection_is_kept_until_the_client_says_close() {
         assert_eq!(client.response().header("connection"), None, "{path}");
     }
     client.send("GET /app HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n");
-    assert_eq!(client.expect_status(200).header("connection"), Some("close"));
+    assert_eq!(
+        client.expect_status(200).header("connection"),
+        Some("close")
+    );
     client.expect_closed();
     assert_eq!(server.admin_json()["traffic"]["accepted"], 1);
 }
@@ -170,14 +197,25 @@ fn requests_that_come_together_are_answered_in_order() {
     let mut all = String::new();
     for number in 0..100 {
         // The application takes longer than the file behind it.
-        let path = if number % 2 == 0 { format!("/{number}") } else { "/a.txt".to_owned() };
+        let path = if number % 2 == 0 {
+            format!("/{number}")
+        } else {
+            "/a.txt".to_owned()
+        };
         all.push_str(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     }
     client.send(&all);
     for number in 0..100 {
         let text = client.expect_status(200).text();
         let expected = format!("GET /{number} 0 ");
-        assert!(if number % 2 == 0 { text.starts_with(&expected) } else { text == "file" }, "{text}");
+        assert!(
+            if number % 2 == 0 {
+                text.starts_with(&expected)
+            } else {
+                text == "file"
+            },
+            "{text}"
+        );
     }
 }
 
@@ -198,7 +236,9 @@ fn nothing_behind_a_request_that_closes_is_answered() {
 fn answers_a_client_that_has_closed_its_side_already() {
     let server = server();
     let mut client = server.connect();
-    client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n").close_write();
+    client
+        .send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n")
+        .close_write();
     client.expect_status(200);
     client.expect_closed();
 }
@@ -211,7 +251,12 @@ fn a_large_answer_arrives_whole() {
         client.send("GET /big HTTP/1.1\r\nHost: a\r\n\r\n");
         let response = client.expect_status(200);
         assert_eq!(response.header("content-length"), Some("8388608"));
-        assert!(response.body.chunks(16).all(|piece| piece == b"0123456789abcdef"));
+        assert!(
+            response
+                .body
+                .chunks(16)
+                .all(|piece| piece == b"0123456789abcdef")
+        );
     }
 }
 
@@ -221,7 +266,11 @@ fn answers_for_the_server_as_a_whole() {
     for (name, request, status) in [
         ("OPTIONS *", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 204),
         ("TRACE", "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
-        ("CONNECT", "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 501),
+        (
+            "CONNECT",
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+            501,
+        ),
     ] {
         let mut client = server.connect();
         client.send(request);
@@ -232,7 +281,12 @@ fn answers_for_the_server_as_a_whole() {
     assert_eq!(server.site().seen(), [""; 0]);
     let mut client = server.connect();
     client.send("OPTIONS /path HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(client.expect_status(200).text().starts_with("OPTIONS /path 0 "));
+    assert!(
+        client
+            .expect_status(200)
+            .text()
+            .starts_with("OPTIONS /path 0 ")
+    );
 }
 
 #[test]
@@ -256,6 +310,21 @@ fn invites_a_body_when_it_is_wanted() {
     assert_eq!(server.site().seen(), [""; 0]);
     client.send("hello");
     assert!(client.expect_status(200).text().starts_with("POST /x 5 "));
+    client.send(
+        "POST /z HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nExpect: 100-CONTINUE\r\n\r\n",
+    );
+    assert_eq!(client.response().status, 100);
+    client.send("5\r\nhello\r\n0\r\n\r\n");
+    assert!(client.expect_status(200).text().starts_with("POST /z 5 "));
+    // Nobody waits for it who has no body, or speaks HTTP/1.0.
+    client
+        .send("GET /n HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n")
+        .expect_status(200);
+    client.send(
+        "POST /o HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\
+         Expect: 100-continue\r\n\r\nhello",
+    );
+    assert!(client.expect_status(200).text().starts_with("POST /o 5 "));
     // A body that came along needs no invitation.
     client.send(
         "POST /y HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-Continue\r\n\r\nhello",
@@ -271,27 +340,45 @@ fn does_not_invite_a_body_that_is_refused() {
     );
     let server = site.serve(&[]);
     for (name, lines, status) in [
-        ("a file takes no POST", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n", 405),
-        ("unknown host", "POST / HTTP/1.1\r\nHost: b\r\nContent-Length: 4\r\n", 421),
+        (
+            "a file takes no POST",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n",
+            405,
+        ),
+        (
+            "unknown host",
+            "POST / HTTP/1.1\r\nHost: b\r\nContent-Length: 4\r\n",
+            421,
+        ),
     ] {
         let mut client = server.connect();
         client.send(format!("{lines}Expect: 100-continue\r\n\r\n"));
         let response = client.response();
         assert_eq!(response.status, status, "{name}");
-        assert_eq!(response.header("connection"), Some("close"), "{name}: its body may come yet");
+        assert_eq!(
+            response.header("connection"),
+            Some("close"),
+            "{name}: its body may come yet"
+        );
         client.expect_closed();
     }
 }
 
 #[test]
 fn an_absolute_target_names_the_host() {
-    let site = Site::new().file("a/index.html", "A").file("b/index.html", "B").config(
-        "[[sites]]\nhosts = [\"a.example\"]\nroutes = [{ files = { root = \"a\" } }]\n\
+    let site = Site::new()
+        .file("a/index.html", "A")
+        .file("b/index.html", "B")
+        .config(
+            "[[sites]]\nhosts = [\"a.example\"]\nroutes = [{ files = { root = \"a\" } }]\n\
          [[sites]]\nhosts = [\"b.example\"]\nroutes = [{ files = { root = \"b\" } }]\n",
-    );
+        );
     let server = site.serve(&[]);
     for (request, body) in [
-        ("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n", "A"),
+        (
+            "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "A",
+        ),
         ("GET http://b.example HTTP/1.0\r\n\r\n", "B"),
         ("GET / HTTP/1.1\r\nHost: B.example:81\r\n\r\n", "B"),
     ] {
@@ -300,7 +387,9 @@ fn an_absolute_target_names_the_host() {
         assert_eq!(client.expect_status(200).text(), body, "{request}");
     }
     let mut client = server.connect();
-    client.send("GET / HTTP/1.1\r\nHost: c.example\r\n\r\n").expect_status(421);
+    client
+        .send("GET / HTTP/1.1\r\nHost: c.example\r\n\r\n")
+        .expect_status(421);
 }
 
 #[test]
@@ -310,7 +399,11 @@ fn a_unix_socket_is_a_listener_like_any_other() {
     let address = format!("unix:{}", path.display());
     let server = site.serve(&["-l", &address, "-l", "127.0.0.1:0", "--processes", "1"]);
     server.wait_ready("site");
-    assert!(server.log().contains(&format!("listening {address}")), "{}", server.log());
+    assert!(
+        server.log().contains(&format!("listening {address}")),
+        "{}",
+        server.log()
+    );
     let mut client = RawClient::connect_unix(&path);
     for _ in 0..2 {
         client.send("GET /unix HTTP/1.1\r\nHost: a\r\n\r\n");

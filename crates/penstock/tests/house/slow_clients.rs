@@ -68,7 +68,9 @@ fn ends_a_kept_connection_that_stays_idle() {
     let server = server();
     let mut client = server.connect();
     let began = Instant::now();
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    client
+        .send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(200);
     ends(&mut client, began, 700, None);
 }
 
@@ -96,7 +98,9 @@ fn ends_a_head_that_dribbles() {
 fn ends_a_second_head_that_stalls_by_its_own_clock() {
     let server = server();
     let mut client = server.connect();
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    client
+        .send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(200);
     let began = Instant::now();
     client.send("GET /second HTTP/1.1\r\n");
     ends(&mut client, began, 400, Some(408));
@@ -194,15 +198,25 @@ fn a_hundred_slow_clients_do_not_slow_down_another() {
         })
         .collect();
     let big = slow.len() / requests.len();
-    eventually(PATIENCE, "all large answers are off the workers' hands", || {
-        let status = server.admin_json();
-        server.site().seen().len() == big && status["apps"][0]["queue"]["in_progress"] == 0
-    });
+    eventually(
+        PATIENCE,
+        "all large answers are off the workers' hands",
+        || {
+            let status = server.admin_json();
+            server.site().seen().len() == big && status["apps"][0]["queue"]["in_progress"] == 0
+        },
+    );
     let mut client = server.connect();
     for _ in 0..50 {
         let began = Instant::now();
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
-        assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+        client
+            .send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect_status(200);
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "took {:?}",
+            began.elapsed()
+        );
     }
     assert_eq!(server.admin_json()["connections"]["used"], 101);
 }

@@ -1,14 +1,14 @@
 //! What every house test stands on: a site in a temporary folder, a server, a client of raw bytes.
 //!
 //! `Site` makes the folder, `Site::serve` starts the real binary in it and reads its ports from what it
-//! prints, `RawClient` sends bytes as they are and reads responses strictly. What must stay true:
-//! nothing waits without a deadline, a server that is dropped must end with exit code 0 on SIGTERM,
-//! whatever happens no process is left, and a failed test shows the server's log.
+//! prints, `client::RawClient` sends bytes as they are and reads responses strictly. What must stay
+//! true: nothing waits without a deadline, a server that is dropped must end with exit code 0 on
+//! SIGTERM, whatever happens no process is left, and a failed test shows the server's log.
+
+mod client;
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+pub(crate) use client::{Broken, RawClient, Response, find, get};
 
 /// How long anything may take that is not itself what a test measures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -129,7 +131,9 @@ impl Site {
         let name = format!("penstock-house-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name).join("site");
         std::fs::create_dir_all(&dir).unwrap();
-        Self { dir: Arc::new(TempDir(dir.canonicalize().unwrap())) }
+        Self {
+            dir: Arc::new(TempDir(dir.canonicalize().unwrap())),
+        }
     }
 
     /// The folder.
@@ -184,7 +188,9 @@ impl Site {
     pub(crate) fn serve_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Server {
         let toml = self.read("penstock.toml");
         let has = |flags: &[&str], key: &str| {
-            arguments.iter().any(|a| flags.iter().any(|f| a.starts_with(f)))
+            arguments
+                .iter()
+                .any(|a| flags.iter().any(|f| a.starts_with(f)))
                 || toml.lines().any(|line| line.trim_start().starts_with(key))
         };
         let mut command = self.command("serve");
@@ -210,7 +216,10 @@ impl Site {
     /// Runs a verb to its end in this folder.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments[0]);
-        command.args(&arguments[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(&arguments[1..])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let read_err = std::thread::spawn(move || {
@@ -227,12 +236,20 @@ impl Site {
         let ended = wait_for(&mut child, PATIENCE);
         let _ = kill_process_group(group, Signal::KILL);
         let status = ended.unwrap_or_else(|| panic!("penstock {arguments:?} does not end"));
-        Output { status, stdout: read_out.join().unwrap(), stderr: read_err.join().unwrap() }
+        Output {
+            status,
+            stdout: read_out.join().unwrap(),
+            stderr: read_err.join().unwrap(),
+        }
     }
 
     fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
-        command.arg(verb).current_dir(self.dir()).stdin(Stdio::null()).process_group(0);
+        command
+            .arg(verb)
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .process_group(0);
         command
     }
 }
@@ -261,7 +278,13 @@ impl Server {
         let mut child = command.spawn().unwrap();
         let stdout = collect(child.stdout.take().unwrap());
         let stderr = collect(child.stderr.take().unwrap());
-        Self { site, child: Mutex::new(child), stdout, stderr, seen_exit: false.into() }
+        Self {
+            site,
+            child: Mutex::new(child),
+            stdout,
+            stderr,
+            seen_exit: false.into(),
+        }
     }
 
     pub(crate) fn site(&self) -> &Site {
@@ -276,12 +299,18 @@ impl Server {
     /// The TCP ports it announced, in order.
     pub(crate) fn ports(&self) -> Vec<u16> {
         let lines = self.announced();
-        lines.iter().filter_map(|l| port_in(l.strip_prefix("listening ")?)).collect()
+        lines
+            .iter()
+            .filter_map(|l| port_in(l.strip_prefix("listening ")?))
+            .collect()
     }
 
     pub(crate) fn admin_port(&self) -> u16 {
         let lines = self.announced();
-        lines.iter().find_map(|l| port_in(l.strip_prefix("status ")?)).expect("an admin port")
+        lines
+            .iter()
+            .find_map(|l| port_in(l.strip_prefix("status ")?))
+            .expect("an admin port")
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -300,27 +329,30 @@ impl Server {
     /// All it wrote so far: standard output, then standard error.
     pub(crate) fn log(&self) -> String {
         let mut text = String::new();
-        for line in self.announced().iter().chain(self.stderr.lock().unwrap().iter()) {
+        for line in self
+            .announced()
+            .iter()
+            .chain(self.stderr.lock().unwrap().iter())
+        {
             let _ = writeln!(text, "{line}");
         }
         text
     }
 
-    /// Waits until the line that announces `app` says that it is ready.
+    /// Waits until a line announces that `app` is ready, be it after failures.
     pub(crate) fn wait_ready(&self, app: &str) -> &Self {
         let start = format!("app {app}: ");
-        eventually(PATIENCE, &format!("app {app} is ready"), || {
-            let lines = self.announced();
-            let line = lines.iter().find(|l| l.starts_with(&start))?;
-            assert!(line.contains(" ready in "), "{line}\n{}", self.log());
-            Some(())
-        });
+        let is_ready = |line: &String| line.starts_with(&start) && line.contains(" ready in ");
+        let what = format!("app {app} is ready");
+        eventually(PATIENCE, &what, || self.announced().iter().any(is_ready));
         self
     }
 
     /// Waits until `needle` is in the log.
     pub(crate) fn wait_log(&self, needle: &str) -> &Self {
-        eventually(PATIENCE, &format!("{needle:?} in the log"), || self.log().contains(needle));
+        eventually(PATIENCE, &format!("{needle:?} in the log"), || {
+            self.log().contains(needle)
+        });
         self
     }
 
@@ -353,16 +385,27 @@ impl Server {
     /// The value of a line of `/metrics`, named with its labels; `None` when there is no such line.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = self.admin("GET", "/metrics").text();
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+        text.lines().find_map(|line| {
+            line.strip_prefix(name)?
+                .strip_prefix(' ')?
+                .trim()
+                .parse()
+                .ok()
+        })
     }
 
     /// The process ids of an application's workers that have one, in the order of the status.
     pub(crate) fn workers(&self, app: &str) -> Vec<i32> {
         let status = self.admin_json();
         let apps = status["apps"].as_array().unwrap();
-        let Some(app) = apps.iter().find(|a| a["name"] == app) else { return Vec::new() };
+        let Some(app) = apps.iter().find(|a| a["name"] == app) else {
+            return Vec::new();
+        };
         let workers = app["workers"].as_array().unwrap();
-        workers.iter().filter_map(|w| i32::try_from(w["pid"].as_i64()?).ok()).collect()
+        workers
+            .iter()
+            .filter_map(|w| i32::try_from(w["pid"].as_i64()?).ok())
+            .collect()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -394,11 +437,19 @@ impl Drop for Server {
         let _ = kill_process(pid, Signal::KILL);
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.lock().unwrap().wait();
-        let clean = self.seen_exit.load(Ordering::Relaxed) || ended.is_some_and(|status| status.code() == Some(0));
+        let clean = self.seen_exit.load(Ordering::Relaxed)
+            || ended.is_some_and(|status| status.code() == Some(0));
         if failed || !clean {
-            eprintln!("--- log of the server in {}\n{}---", self.site.dir().display(), self.log());
+            eprintln!(
+                "--- log of the server in {}\n{}---",
+                self.site.dir().display(),
+                self.log()
+            );
         }
-        assert!(failed || clean, "the server did not end with exit code 0 on SIGTERM: {ended:?}");
+        assert!(
+            failed || clean,
+            "the server did not end with exit code 0 on SIGTERM: {ended:?}"
+        );
     }
 }
 
@@ -426,7 +477,9 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
             rest.extend_from_slice(&buffer[..count]);
             while let Some(end) = rest.iter().position(|&b| b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
-                to.lock().unwrap().push(String::from_utf8_lossy(&line[..end]).into_owned());
+                to.lock()
+                    .unwrap()
+                    .push(String::from_utf8_lossy(&line[..end]).into_owned());
             }
         }
     });
@@ -434,281 +487,25 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
 }
 
 fn port_in(url: &str) -> Option<u16> {
-    url.strip_prefix("http://")?.trim_end_matches('/').rsplit(':').next()?.parse().ok()
+    url.strip_prefix("http://")?
+        .trim_end_matches('/')
+        .rsplit(':')
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// Whether a process exists and is not merely waiting to be reaped.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 /// Sends a signal to any process.
 pub(crate) fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-}
-
-/// One GET on a connection of its own; any status.
-pub(crate) fn get(port: u16, path: &str) -> Response {
-    let mut client = RawClient::connect(port);
-    client.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-    client.response()
-}
-
-/// A connection on which the test says every byte.
-pub(crate) struct RawClient {
-    channel: Box<dyn Channel>,
-    /// Received and not yet taken by a response.
-    pub(crate) received: Vec<u8>,
-    patience: Duration,
-}
-
-/// A response, read whole.
-#[derive(Debug, Clone)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    /// The status line.
-    pub(crate) line: String,
-    /// Names as sent, values as Latin-1.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-}
-
-/// Why there is no whole response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Broken {
-    /// Closed before the first byte of a response.
-    Closed,
-    /// Closed or reset inside a response; what had come of it, a body decoded.
-    Cut(Vec<u8>),
-    /// Nothing more came in time; what had come of it, raw.
-    TimedOut(Vec<u8>),
-}
-
-impl Response {
-    /// The value of a header, by name without case.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
-    }
-
-    /// The body as text.
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-}
-
-trait Channel: Read + Write + Send {
-    fn set_patience(&self, patience: Duration);
-    fn close_write(&self);
-}
-
-impl Channel for TcpStream {
-    fn set_patience(&self, patience: Duration) {
-        self.set_read_timeout(Some(patience)).unwrap();
-        self.set_write_timeout(Some(patience)).unwrap();
-    }
-    fn close_write(&self) {
-        let _ = self.shutdown(Shutdown::Write);
-    }
-}
-
-impl Channel for UnixStream {
-    fn set_patience(&self, patience: Duration) {
-        self.set_read_timeout(Some(patience)).unwrap();
-        self.set_write_timeout(Some(patience)).unwrap();
-    }
-    fn close_write(&self) {
-        let _ = self.shutdown(Shutdown::Write);
-    }
-}
-
-impl RawClient {
-    pub(crate) fn connect(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self::over(Box::new(stream))
-    }
-
-    pub(crate) fn connect_unix(path: &Path) -> Self {
-        Self::over(Box::new(UnixStream::connect(path).unwrap()))
-    }
-
-    fn over(channel: Box<dyn Channel>) -> Self {
-        channel.set_patience(PATIENCE);
-        Self { channel, received: Vec::new(), patience: PATIENCE }
-    }
-
-    /// How long each read may take from now on.
-    pub(crate) fn patience(&mut self, patience: Duration) -> &mut Self {
-        self.channel.set_patience(patience);
-        self.patience = patience;
-        self
-    }
-
-    /// Sends bytes as they are; panics when the server no longer takes them.
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
-        self.try_send(bytes).unwrap();
-        self
-    }
-
-    /// Sends bytes; an error when the server no longer takes them.
-    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
-        self.channel.write_all(bytes.as_ref())
-    }
-
-    /// Says that nothing more will be sent.
-    pub(crate) fn close_write(&mut self) -> &mut Self {
-        self.channel.close_write();
-        self
-    }
-
-    /// One read: appended to `received` and returned; empty at the end or after a reset, `None` when
-    /// nothing came in time.
-    pub(crate) fn read_some(&mut self) -> Option<Vec<u8>> {
-        let mut buffer = vec![0; 256 * 1024];
-        loop {
-            match self.channel.read(&mut buffer) {
-                Ok(count) => {
-                    buffer.truncate(count);
-                    self.received.extend_from_slice(&buffer);
-                    return Some(buffer);
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return None;
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Some(Vec::new()),
-            }
-        }
-    }
-
-    /// Reads the next response (to anything but HEAD) and expects it to have this status.
-    pub(crate) fn expect_status(&mut self, status: u16) -> Response {
-        let response = self.response();
-        assert_eq!(response.status, status, "{}\n{}", response.line, response.text());
-        response
-    }
-
-    /// Reads the next response to a HEAD request: no body, whatever its headers say.
-    pub(crate) fn expect_head(&mut self, status: u16) -> Response {
-        let response = self.try_response(true).unwrap();
-        assert_eq!(response.status, status, "{}", response.line);
-        response
-    }
-
-    /// Reads the next response, whatever its status; interim ones (1xx) are responses of their own.
-    pub(crate) fn response(&mut self) -> Response {
-        self.try_response(false).unwrap()
-    }
-
-    /// Expects the server to close, without another byte.
-    pub(crate) fn expect_closed(&mut self) {
-        let rest = self.read_to_end();
-        assert!(rest.is_empty(), "more came: {}", String::from_utf8_lossy(&rest));
-    }
-
-    /// Everything up to the end of the connection; panics when it is not closed in time.
-    pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
-        loop {
-            match self.read_some() {
-                Some(bytes) if bytes.is_empty() => return std::mem::take(&mut self.received),
-                Some(_) => {}
-                None => panic!("not closed within {:?}", self.patience),
-            }
-        }
-    }
-
-    /// Reads the next response; what follows it stays in `received`.
-    pub(crate) fn try_response(&mut self, to_head: bool) -> Result<Response, Broken> {
-        let end = loop {
-            match find(&self.received, b"\r\n\r\n") {
-                Some(at) => break at + 4,
-                None => self.more(&[])?,
-            }
-        };
-        let head: Vec<u8> = self.received.drain(..end).collect();
-        let mut response = parse_head(&head);
-        if to_head || matches!(response.status, 100..=199 | 204 | 304) {
-            return Ok(response);
-        }
-        let length = response.header("content-length").map(|v| v.parse::<usize>().unwrap());
-        let chunked = response.header("transfer-encoding").map(str::to_owned);
-        let body = match (length, chunked.as_deref()) {
-            (Some(length), None) => self.take(length, &[]),
-            (None, Some("chunked")) => self.chunks(),
-            (None, None) => Ok(self.read_to_end()),
-            both => panic!("doubtful framing: {both:?}"),
-        };
-        response.body = body.map_err(|broken| match broken {
-            Broken::Closed => Broken::Cut(Vec::new()),
-            other => other,
-        })?;
-        Ok(response)
-    }
-
-    fn chunks(&mut self) -> Result<Vec<u8>, Broken> {
-        let mut body = Vec::new();
-        loop {
-            let line = self.line(&body)?;
-            let size = usize::from_str_radix(&line, 16).unwrap_or_else(|_| panic!("chunk {line:?}"));
-            if size == 0 {
-                assert_eq!(self.line(&body)?, "", "a trailer was sent");
-                return Ok(body);
-            }
-            let data = self.take(size, &body)?;
-            body.extend_from_slice(&data);
-            assert_eq!(self.line(&body)?, "", "behind the data of a chunk");
-        }
-    }
-
-    fn line(&mut self, so_far: &[u8]) -> Result<String, Broken> {
-        loop {
-            if let Some(end) = find(&self.received, b"\r\n") {
-                let line: Vec<u8> = self.received.drain(..end + 2).collect();
-                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
-            }
-            self.more(so_far)?;
-        }
-    }
-
-    fn take(&mut self, count: usize, so_far: &[u8]) -> Result<Vec<u8>, Broken> {
-        while self.received.len() < count {
-            self.more(so_far)?;
-        }
-        Ok(self.received.drain(..count).collect())
-    }
-
-    /// One more read, or why a response will not be whole.
-    fn more(&mut self, so_far: &[u8]) -> Result<(), Broken> {
-        let read = self.read_some();
-        let known = || [so_far, &self.received].concat();
-        match read {
-            None => Err(Broken::TimedOut(known())),
-            Some(bytes) if !bytes.is_empty() => Ok(()),
-            Some(_) if self.received.is_empty() && so_far.is_empty() => Err(Broken::Closed),
-            Some(_) => Err(Broken::Cut(known())),
-        }
-    }
-}
-
-fn parse_head(head: &[u8]) -> Response {
-    let text: String = head[..head.len() - 4].iter().map(|&b| char::from(b)).collect();
-    let mut lines = text.split("\r\n");
-    let line = lines.next().unwrap().to_owned();
-    let status = line.split(' ').nth(1).and_then(|s| s.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("not a status line: {line:?}"));
-    assert!(line.starts_with("HTTP/1.1 "), "{line:?}");
-    let headers = lines.map(|line| {
-        let (name, value) = line.split_once(": ").unwrap_or_else(|| panic!("header {line:?}"));
-        assert!(!line.contains(['\r', '\n']), "header {line:?}");
-        (name.to_owned(), value.to_owned())
-    });
-    Response { status, headers: headers.collect(), line, body: Vec::new() }
-}
-
-/// Where `needle` begins in `bytes`.
-pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes.windows(needle.len()).position(|window| window == needle)
 }
