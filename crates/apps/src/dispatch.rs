@@ -210,6 +210,14 @@ impl Dispatch {
         }
     }
 
+    /// Takes the jobs whose time in line is over. Whoever submitted a job has a timer of its own; this
+    /// is for those that were given back after their worker died.
+    pub(crate) fn expire(&self, now: Instant) -> Vec<(Job, Duration)> {
+        let mut inner = self.lock();
+        let expired = std::iter::from_fn(|| inner.queue.expire(now));
+        expired.map(|(_, job, waited)| (job, waited)).collect()
+    }
+
     /// Empties the line: the server stops or the application cannot run.
     pub(crate) fn clear(&self) -> Vec<Job> {
         self.lock().queue.clear()

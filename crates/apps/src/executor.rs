@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
-use penstock_exchange::{Fault, FaultKind};
+use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{LoopHandle, Stream, clock, loops, process as watch_process};
 use penstock_sys::process::{self, Exit, Started};
@@ -39,6 +39,9 @@ const TAIL_LINES: usize = 40;
 /// How long after a process's end its last words may take to arrive: something it started may hold
 /// its pipes open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How often the executor looks for requests that wait too long.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// How long a worker may live on after it closed a slot unasked.
 const SLOT_GONE: Duration = Duration::from_secs(1);
@@ -159,12 +162,9 @@ pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Com
     let mut is_forgotten = false;
     while !executor.is_stopped {
         let wake_at = executor.wake_at;
-        let timer = async {
-            match wake_at {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
+        let round = clock::now() + ROUND;
+        let at = wake_at.map_or(round, |at| at.min(round));
+        let timer = tokio::time::sleep_until(at.into());
         tokio::select! {
             Some(input) = inbox.recv() => executor.handle(input),
             command = commands.recv(), if !is_forgotten => match command {
@@ -176,10 +176,7 @@ pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Com
                     executor.event(Event::DrainOverdue);
                 }
             },
-            () = timer => {
-                executor.wake_at = None;
-                executor.event(Event::Tick);
-            }
+            () = timer => executor.look_round(),
         }
     }
 }
@@ -206,6 +203,28 @@ impl Executor {
                     self.event(Event::ProtocolBroken { worker });
                 }
             }
+        }
+    }
+
+    /// Once a second, and when the supervisor asked for it.
+    fn look_round(&mut self) {
+        let now = clock::now();
+        for (job, waited) in self.shared.dispatch.expire(now) {
+            self.shared.metrics.queue_timeout.increment();
+            let cause = format!("no free worker within {waited:.1?}");
+            let timing = Timing {
+                queue: waited,
+                handler: Some(Arc::clone(&self.shared.name)),
+                ..Timing::default()
+            };
+            // The client may have left.
+            let _ = job
+                .reply
+                .send(Err(Fault::new(FaultKind::QueueTimeout, cause).timed(timing)));
+        }
+        if self.wake_at.is_some_and(|at| at <= now) {
+            self.wake_at = None;
+            self.event(Event::Tick);
         }
     }
 

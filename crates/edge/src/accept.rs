@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_exchange::ListenerInfo;
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
@@ -20,6 +20,9 @@ use crate::connection::Connection;
 
 /// How long to wait for a descriptor or a connection slot to come free.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long the same warning is not repeated.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Accepts on `socket` until `stop` (this listener's own drain) or the whole edge drains.
 ///
@@ -33,11 +36,11 @@ pub async fn accept(
 ) -> io::Result<()> {
     let listener = Listener::new(socket)?;
     let _running = stop.guard();
-    let mut warned = false;
+    let mut warnings = Warnings::default();
     let mut stopped = std::pin::pin!(stop.begun());
     loop {
         if edge.open.load(Ordering::Relaxed) >= edge.settings().limits.connections {
-            if !std::mem::replace(&mut warned, true) {
+            if warnings.is_due() {
                 log::warn!(
                     "{}: limits.connections reached, not accepting for now",
                     info.name
@@ -57,7 +60,7 @@ pub async fn accept(
             None => break,
             Some(Ok((socket, peer))) => serve(&edge, socket, peer, &info),
             Some(Err(error)) => {
-                if !std::mem::replace(&mut warned, true) {
+                if warnings.is_due() {
                     log::error!("{}: cannot accept: {error}", info.name);
                 }
                 clock::sleep(PAUSE).await;
@@ -68,6 +71,25 @@ pub async fn accept(
         serve(&edge, socket, peer, &info);
     }
     Ok(())
+}
+
+/// Keeps a condition that lasts from filling the log.
+#[derive(Debug, Default)]
+struct Warnings {
+    last: Option<Instant>,
+}
+
+impl Warnings {
+    fn is_due(&mut self) -> bool {
+        let now = clock::now();
+        let is_due = self
+            .last
+            .is_none_or(|last| now.saturating_duration_since(last) > QUIET);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
 }
 
 fn serve(edge: &Arc<Edge>, socket: OwnedFd, peer: PeerAddress, info: &Arc<ListenerInfo>) {

@@ -28,6 +28,7 @@ pub(crate) struct Record<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) peer: PeerAddress,
     pub(crate) status: u16,
+    /// Of the body, as the combined format has it.
     pub(crate) bytes: u64,
     pub(crate) timing: &'a Timing,
     pub(crate) total: Duration,

@@ -26,7 +26,7 @@ use penstock_sys::net::PeerAddress;
 use crate::access_log::Record;
 use crate::incoming::{Home, Incoming, Reader};
 use crate::router::{Found, Handlers};
-use crate::send::{self, Cut, Rest, Started};
+use crate::send::{self, Cut, Rest, Sent, Started};
 use crate::{Edge, Settings, faults};
 
 /// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
@@ -496,7 +496,7 @@ impl Connection {
                 let rest = Left::Sending(Box::new(Sending { rest, end }));
                 Err(Box::new(Unfinished { exchange, rest }))
             }
-            Err(cut) => Ok(self.conclude(&exchange, &end, 0, Err(cut))),
+            Err(cut) => Ok(self.conclude(&exchange, &end, Sent::default(), Err(cut))),
         }
     }
 
@@ -505,12 +505,12 @@ impl Connection {
         &mut self,
         exchange: &Exchange,
         end: &Ending,
-        sent: u64,
+        sent: Sent,
         done: Result<(), Cut>,
     ) -> Fate {
-        self.edge.metrics.bytes_out.add(sent);
+        self.edge.metrics.bytes_out.add(sent.total);
         self.edge.metrics.count_response(end.status.code());
-        self.record(exchange, end, sent);
+        self.record(exchange, end, sent.body());
         match done {
             Ok(()) if end.must_close => Fate::Linger,
             Ok(()) if !end.keeps => {

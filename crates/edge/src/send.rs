@@ -29,9 +29,25 @@ const FILE_CHUNK: usize = 128 * 1024;
 #[derive(Debug)]
 pub(crate) enum Started {
     /// Everything is with the kernel.
-    Done(u64),
+    Done(Sent),
     /// The rest, for [`send_rest`].
     Rest(Rest),
+}
+
+/// Bytes that are with the kernel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    /// The head's length, whether it is out or not.
+    pub(crate) head: u64,
+    /// Head and body together.
+    pub(crate) total: u64,
+}
+
+impl Sent {
+    /// Of the body, framing included.
+    pub(crate) fn body(self) -> u64 {
+        self.total.saturating_sub(self.head)
+    }
 }
 
 /// What is still to be sent.
@@ -40,7 +56,7 @@ pub(crate) struct Rest {
     head: Vec<u8>,
     body: Body,
     framing: ResponseFraming,
-    sent: u64,
+    sent: Sent,
 }
 
 /// Why a response was not sent to its end.
@@ -63,6 +79,7 @@ pub(crate) fn send_now(
     buffers::with_output(|out| {
         encode_head(out, head);
         let framing = head.framing;
+        let head = out.len() as u64;
         let sent = match &body {
             Body::Empty | Body::Omitted(_) => stream.try_write(&[IoSlice::new(out)]),
             Body::Bytes(bytes) if bytes.len() <= COPY_MAX => {
@@ -78,7 +95,7 @@ pub(crate) fn send_now(
                     head: out.clone(),
                     body,
                     framing,
-                    sent: 0,
+                    sent: Sent { head, total: 0 },
                 }));
             }
         };
@@ -89,7 +106,10 @@ pub(crate) fn send_now(
         };
         let body_len = usize::try_from(body.length().unwrap_or(0)).unwrap_or(usize::MAX);
         if sent == out.len() + body_len {
-            return Ok(Started::Done(sent as u64));
+            return Ok(Started::Done(Sent {
+                head,
+                total: sent as u64,
+            }));
         }
         let head_rest = out.get(sent..).unwrap_or_default().to_vec();
         let body = match body {
@@ -100,7 +120,10 @@ pub(crate) fn send_now(
             head: head_rest,
             body,
             framing,
-            sent: sent as u64,
+            sent: Sent {
+                head,
+                total: sent as u64,
+            },
         }))
     })
 }
@@ -110,7 +133,7 @@ pub(crate) async fn send_rest(
     stream: Arc<Stream>,
     rest: Rest,
     limits: Limits,
-) -> (u64, Result<(), Cut>) {
+) -> (Sent, Result<(), Cut>) {
     let mut sender = Sender {
         stream,
         pace: Pace::new(&limits),
@@ -135,7 +158,7 @@ struct Sender {
     stream: Arc<Stream>,
     pace: Pace,
     timer: LazyDeadline,
-    sent: u64,
+    sent: Sent,
 }
 
 impl Sender {
@@ -154,7 +177,7 @@ impl Sender {
             })
             .await?;
             self.pace.progress(clock::now(), written as u64);
-            self.sent += written as u64;
+            self.sent.total += written as u64;
             IoSlice::advance_slices(&mut slices, written);
         }
         Ok(())

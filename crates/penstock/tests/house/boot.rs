@@ -19,11 +19,15 @@ fn app_status(server: &Server) -> serde_json::Value {
 }
 
 fn wait_state(server: &Server, state: &str) {
-    eventually(PATIENCE, &format!("the application is {state}"), || app_status(server)["state"] == state);
+    eventually(PATIENCE, &format!("the application is {state}"), || {
+        app_status(server)["state"] == state
+    });
 }
 
 fn wait_served(server: &Server) {
-    eventually(PATIENCE, "the application serves", || server.get("/").status == 200);
+    eventually(PATIENCE, "the application serves", || {
+        server.get("/").status == 200
+    });
 }
 
 /// What is on its error page, its status page and its log, then repairs it.
@@ -38,33 +42,79 @@ fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &
     let status = app_status(server);
     let report = status["report"].as_str().unwrap_or_default();
     for word in words {
-        assert!(report.contains(word), "{name}: {word:?} on the status page:\n{report}");
+        assert!(
+            report.contains(word),
+            "{name}: {word:?} on the status page:\n{report}"
+        );
         server.wait_log(word);
-        assert!(!answer.text().contains(word), "{name}: {word:?} for strangers:\n{}", answer.text());
+        assert!(
+            !answer.text().contains(word),
+            "{name}: {word:?} for strangers:\n{}",
+            answer.text()
+        );
     }
     server.site().write(repaired.0, repaired.1);
     wait_served(server);
     wait_state(server, "ready");
-    assert_eq!(app_status(server)["report"], serde_json::Value::Null, "{name}");
+    assert_eq!(
+        app_status(server)["report"],
+        serde_json::Value::Null,
+        "{name}"
+    );
     assert_eq!(server.admin("GET", "/readyz").status, 200, "{name}");
 }
 
 #[test]
 fn python_that_does_not_boot_is_shown_and_comes_up_once_repaired() {
     let rows: [(&str, &str, &[&str]); 9] = [
-        ("syntax", "def app(:\n", &["app.py\", line 1", "def app(:", "SyntaxError"]),
-        ("import", "import nowhere\n", &["import nowhere", "ModuleNotFoundError: No module named 'nowhere'"]),
-        ("raises", "\n\n1 / 0\n", &["app.py\", line 3", "ZeroDivisionError: division by zero"]),
-        ("another name", "application = 1\n", &["AttributeError", "'app'"]),
-        ("not callable", "app = 1\n", &["app:app is a int, not a WSGI application"]),
-        ("exits", "import sys\nsys.exit(0)\n", &["sys.exit(0)", "SystemExit: 0"]),
-        ("exits without a word", "import os\nos._exit(0)\n", &["exit code 0 before it was ready"]),
+        (
+            "syntax",
+            "def app(:\n",
+            &["app.py\", line 1", "def app(:", "SyntaxError"],
+        ),
+        (
+            "import",
+            "import nowhere\n",
+            &[
+                "import nowhere",
+                "ModuleNotFoundError: No module named 'nowhere'",
+            ],
+        ),
+        (
+            "raises",
+            "\n\n1 / 0\n",
+            &["app.py\", line 3", "ZeroDivisionError: division by zero"],
+        ),
+        (
+            "another name",
+            "application = 1\n",
+            &["AttributeError", "'app'"],
+        ),
+        (
+            "not callable",
+            "app = 1\n",
+            &["app:app is a int, not a WSGI application"],
+        ),
+        (
+            "exits",
+            "import sys\nsys.exit(0)\n",
+            &["sys.exit(0)", "SystemExit: 0"],
+        ),
+        (
+            "exits without a word",
+            "import os\nos._exit(0)\n",
+            &["exit code 0 before it was ready"],
+        ),
         (
             "says why and exits",
             "import os\nprint('no database', flush=True)\nos._exit(3)\n",
             &["exit code 3 before it was ready", "no database"],
         ),
-        ("killed", "import os\nos.kill(os.getpid(), 9)\n", &["SIGKILL before it was ready"]),
+        (
+            "killed",
+            "import os\nos.kill(os.getpid(), 9)\n",
+            &["SIGKILL before it was ready"],
+        ),
     ];
     std::thread::scope(|scope| {
         for row in rows.chunks(3) {
@@ -82,9 +132,24 @@ fn python_that_does_not_boot_is_shown_and_comes_up_once_repaired() {
 fn ruby_that_does_not_boot_is_shown_and_comes_up_once_repaired() {
     let good = "run ->(env) { [200, {}, ['up']] }\n";
     let rows: [(&str, &str, &[&str]); 4] = [
-        ("syntax", "run ->(env) {\n", &["config.ru:", "(SyntaxError)"]),
-        ("require", "\nrequire 'nowhere'\n", &["config.ru:2:", "cannot load such file -- nowhere (LoadError)"]),
-        ("nothing to run", "use Rack::Runtime\n", &["missing run or map statement"]),
+        (
+            "syntax",
+            "run ->(env) {\n",
+            &["config.ru:", "(SyntaxError)"],
+        ),
+        (
+            "require",
+            "\nrequire 'nowhere'\n",
+            &[
+                "config.ru:2:",
+                "cannot load such file -- nowhere (LoadError)",
+            ],
+        ),
+        (
+            "nothing to run",
+            "use Rack::Runtime\n",
+            &["missing run or map statement"],
+        ),
         ("exits", "exit(4)\n", &["config.ru:1:", "SystemExit"]),
     ];
     for (name, code, words) in rows {
@@ -98,12 +163,23 @@ fn with_dev_the_error_page_shows_the_traceback_escaped() {
     let server = wsgi_site("raise ValueError('<script>')\n").serve(&["--dev"]);
     wait_state(&server, "failing");
     let plain = server.get("/").text();
-    assert!(plain.contains("app.py\", line 1") && plain.contains("ValueError: <script>"), "{plain}");
+    assert!(
+        plain.contains("app.py\", line 1") && plain.contains("ValueError: <script>"),
+        "{plain}"
+    );
     let mut browser = server.connect();
     browser.send("GET / HTTP/1.1\r\nHost: a\r\nAccept: text/html,*/*;q=0.8\r\n\r\n");
     let page = browser.expect_status(503);
-    assert!(page.header("content-type").unwrap().starts_with("text/html"));
-    assert!(page.text().contains("ValueError: &lt;script&gt;"), "{}", page.text());
+    assert!(
+        page.header("content-type")
+            .unwrap()
+            .starts_with("text/html")
+    );
+    assert!(
+        page.text().contains("ValueError: &lt;script&gt;"),
+        "{}",
+        page.text()
+    );
     assert!(!page.text().contains("<script>"), "{}", page.text());
 }
 
@@ -123,7 +199,9 @@ def app(environ, start):
     assert_eq!(server.admin("GET", "/readyz").status, 503);
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    eventually(PATIENCE, "it waits", || app_status(&server)["queue"]["waiting"] == 1);
+    eventually(PATIENCE, "it waits", || {
+        app_status(&server)["queue"]["waiting"] == 1
+    });
     server.site().write("go", "");
     assert_eq!(client.expect_status(200).text(), "up");
 }
@@ -132,15 +210,24 @@ def app(environ, start):
 fn a_boot_that_takes_too_long_is_killed_and_told() {
     let code = "import threading\nthreading.Event().wait()\n";
     let server = wsgi_site_with(code, "processes = 1\nboot_timeout = \"300ms\"").serve(&[]);
-    let pid = eventually(PATIENCE, "a worker boots", || server.workers("app").first().copied());
-    check_failing("boot_timeout", &server, &["not ready after 300ms and was killed"], ("app.py", GOOD));
+    let pid = eventually(PATIENCE, "a worker boots", || {
+        server.workers("app").first().copied()
+    });
+    check_failing(
+        "boot_timeout",
+        &server,
+        &["not ready after 300ms and was killed"],
+        ("app.py", GOOD),
+    );
     assert!(!is_alive(pid));
 }
 
 #[test]
 fn a_stop_while_a_worker_boots_leaves_nothing() {
     let server = wsgi_site("import threading\nthreading.Event().wait()\n").serve(&[]);
-    let pid = eventually(PATIENCE, "a worker boots", || server.workers("app").first().copied());
+    let pid = eventually(PATIENCE, "a worker boots", || {
+        server.workers("app").first().copied()
+    });
     drop(server);
     eventually(PATIENCE, "its process is gone", || !is_alive(pid));
 }
@@ -151,7 +238,10 @@ fn an_interpreter_that_is_missing_is_an_error_of_the_start() {
     let output = site.run(&["serve", "-l", "127.0.0.1:0", "--admin", "off"]);
     let (_, errors) = texts(&output);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("application `app`") && errors.contains("/nonexistent/python"), "{errors}");
+    assert!(
+        errors.contains("application `app`") && errors.contains("/nonexistent/python"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -159,7 +249,10 @@ fn an_interpreter_that_is_none_is_told_as_a_failed_boot() {
     let server = wsgi_site_with(GOOD, "processes = 1\ninterpreter = \"false\"").serve(&[]);
     wait_state(&server, "failing");
     let report = app_status(&server)["report"].to_string();
-    assert!(report.contains("exit code 1 before it was ready"), "{report}");
+    assert!(
+        report.contains("exit code 1 before it was ready"),
+        "{report}"
+    );
     assert_eq!(server.get("/").status, 503);
 }
 
@@ -169,9 +262,14 @@ fn one_applications_failure_is_not_anothers() {
                 [apps.bad]\nentry = \"bad:app\"\nprocesses = 1\n[[sites]]\n\
                 [[sites.routes]]\npath = \"/bad/*\"\napp = \"bad\"\n\
                 [[sites.routes]]\npath = \"/*\"\napp = \"good\"\n";
-    let site = Site::new().file("good.py", GOOD).file("bad.py", "1 / 0\n").config(toml);
+    let site = Site::new()
+        .file("good.py", GOOD)
+        .file("bad.py", "1 / 0\n")
+        .config(toml);
     let server = site.serve(&[]);
-    server.wait_ready("good").wait_log("app bad: wsgi, does not start");
+    server
+        .wait_ready("good")
+        .wait_log("app bad: wsgi, does not start");
     assert_eq!(server.get("/").status, 200);
     assert_eq!(server.get("/bad/").status, 503);
     assert!(server.admin("GET", "/readyz").text().contains("bad"));
@@ -183,14 +281,20 @@ fn code_that_breaks_after_the_start_leaves_those_who_serve_alone() {
     server.site().write("app.py", "1 / 0\n");
     let workers = server.workers("app");
     kill(workers[0], rustix::process::Signal::KILL);
-    eventually(PATIENCE, "its successor does not boot", || server.log().contains("ZeroDivisionError"));
+    eventually(PATIENCE, "its successor does not boot", || {
+        server.log().contains("ZeroDivisionError")
+    });
     wait_state(&server, "degraded");
     let mut client: RawClient = server.connect();
     for _ in 0..5 {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.expect_status(200).text(), workers[1].to_string());
     }
-    assert_eq!(server.admin("GET", "/readyz").status, 200, "degraded still answers");
+    assert_eq!(
+        server.admin("GET", "/readyz").status,
+        200,
+        "degraded still answers"
+    );
     server.site().write("app.py", GOOD);
     wait_state(&server, "ready");
 }

@@ -1,1 +1,560 @@
-//! To be written.
+//! The command line as scripts and people use it: words, exit codes, and what is said where.
+//!
+//! Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration. Results go to standard
+//! output, complaints to standard error. What must stay true: every mistake of a configuration is told in
+//! one run, with file, line and column; a folder is recognised for what it is; a start is whole or not.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, texts};
+
+const WSGI: &str = r#"
+def app(environ, start):
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [b"wsgi " + environ["PATH_INFO"].encode("latin-1")]
+"#;
+
+const RACK: &str = "run ->(env) { [200, {}, [\"rack #{env['PATH_INFO']}\"]] }\n";
+
+fn app_site() -> Site {
+    let toml = "[server]\nthreads = 1\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n";
+    Site::new().file("app.py", WSGI).config(toml)
+}
+
+/// Runs a verb to its end: exit code, standard output, standard error.
+fn run(site: &Site, arguments: &[&str]) -> (i32, String, String) {
+    let output = site.run(arguments);
+    let (said, complained) = texts(&output);
+    (output.status.code().unwrap(), said, complained)
+}
+
+/// The same for a verb that speaks to a server.
+fn ask(server: &Server, arguments: &[&str]) -> (i32, String, String) {
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    run(server.site(), &[arguments, &["--admin", &admin]].concat())
+}
+
+#[test]
+fn check_says_that_a_configuration_is_good() {
+    let (code, said, complained) = run(&app_site(), &["check"]);
+    assert_eq!((code, complained.as_str()), (0, ""));
+    assert!(said.contains("penstock.toml: good"), "{said}");
+    let bare = Site::new().file("config.ru", RACK);
+    let (code, said, complained) = run(&bare, &["check", "."]);
+    assert_eq!((code, complained.as_str()), (0, ""), "{said}");
+}
+
+#[test]
+fn every_mistake_is_told_in_one_run_with_its_place() {
+    const WRONG: &str = "[server]\nthreads = 0\nlisten = [\"nonsense\"]\n\n[limits]\nheder_timeout = \"10s\"\n\
+                         idle_timeout = \"75 parsecs\"\n\n[apps.app]\nentry = \"app:app\"\nthreads = \"two\"\n\n\
+                         [[sites]]\n[[sites.routes]]\npath = \"/*\"\napp = \"ap\"\n";
+    let places = [
+        "penstock.toml:2:11: `threads`",
+        "penstock.toml:3:11: `listen`",
+        "penstock.toml:6:1: unknown key `heder_timeout` in [limits]; did you mean `header_timeout`?",
+        "penstock.toml:7:16: `idle_timeout`",
+        "penstock.toml:11:11: `threads`",
+        "penstock.toml:16:7: there is no app",
+    ];
+    let site = app_site().config(WRONG);
+    // A start says the same as a check, and starts nothing.
+    for arguments in [
+        &["check"][..],
+        &["check", "penstock.toml"],
+        &["serve"],
+        &["serve", "-c", "penstock.toml"],
+    ] {
+        let (code, said, complained) = run(&site, arguments);
+        assert_eq!((code, said.as_str()), (2, ""), "{arguments:?}");
+        for place in places {
+            assert!(
+                complained.contains(place),
+                "{arguments:?}: {place:?} in\n{complained}"
+            );
+        }
+        assert_eq!(complained.lines().count(), places.len(), "{complained}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_with_exit_code_2() {
+    let site = app_site();
+    let rows: [(&str, &[&str], &str); 12] = [
+        ("unknown flag", &["serve", "--prot", "1"], "--prot"),
+        ("not a listener", &["serve", "-l", "nonsense"], "nonsense"),
+        (
+            "not an admin address",
+            &["serve", "--admin", "nonsense"],
+            "nonsense",
+        ),
+        (
+            "no processes",
+            &["serve", "--processes", "0"],
+            "--processes",
+        ),
+        ("not a number", &["serve", "--threads", "two"], "two"),
+        (
+            "target and file",
+            &["serve", ".", "-c", "penstock.toml"],
+            "exclude each other",
+        ),
+        ("no such file", &["serve", "nowhere.toml"], "nowhere.toml"),
+        ("no such target", &["serve", "no/where"], "no/where"),
+        ("restart of nothing", &["restart"], "<APP>"),
+        (
+            "no such key",
+            &["config", "explain", "limits.nope"],
+            "limits.nope",
+        ),
+        ("check of nothing", &["check", "nowhere"], "nowhere"),
+        (
+            "one address twice",
+            &["serve", "-l", "127.0.0.1:4999", "-l", "127.0.0.1:4999"],
+            "127.0.0.1:4999",
+        ),
+    ];
+    for (name, arguments, word) in rows {
+        let (code, said, complained) = run(&site, arguments);
+        assert_eq!((code, said.as_str()), (2, ""), "{name}: {complained}");
+        assert!(complained.contains(word), "{name}: {complained}");
+    }
+}
+
+#[test]
+fn the_configuration_documents_itself() {
+    let site = Site::new();
+    let (code, example, _) = run(&site, &["config", "example"]);
+    assert!(
+        code == 0 && example.contains("[apps.") && example.contains("header_timeout"),
+        "{example}"
+    );
+    let (code, schema, _) = run(&site, &["config", "schema"]);
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert!(code == 0 && schema["properties"]["limits"].is_object());
+    for key in [
+        "limits.header_timeout",
+        "header_timeout",
+        "apps.NAME.processes",
+    ] {
+        let (code, text, complained) = run(&site, &["config", "explain", key]);
+        assert!(
+            code == 0 && text.contains("default:"),
+            "{key}: {text}{complained}"
+        );
+    }
+    let (code, version, _) = run(&site, &["--version"]);
+    assert_eq!(
+        (code, version.trim()),
+        (0, concat!("penstock ", env!("CARGO_PKG_VERSION")))
+    );
+    let (code, help, _) = run(&site, &["--help"]);
+    assert!(
+        code == 0
+            && ["serve", "check", "status", "reload", "stop", "restart"]
+                .iter()
+                .all(|v| help.contains(v))
+    );
+}
+
+#[test]
+fn a_folder_is_served_for_what_it_is() {
+    type Files = &'static [(&'static str, &'static str)];
+    const APPLICATION: &str = "from app_of import app as application\n";
+    const FACTORY: &str = "def create_app():\n    from app_of import app\n    return app\n";
+    const MANAGE: &str =
+        "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')\n";
+    /// The files, the arguments, then what `/` and `/page.txt` answer.
+    type Row = (
+        &'static str,
+        Files,
+        &'static [&'static str],
+        &'static str,
+        Option<&'static str>,
+    );
+    let rows: [Row; 15] = [
+        ("rackup file", &[("config.ru", RACK)], &[], "rack /", None),
+        ("app.py", &[("app.py", WSGI)], &[], "wsgi /", None),
+        (
+            "application",
+            &[("app_of.py", WSGI), ("wsgi.py", APPLICATION)],
+            &[],
+            "wsgi /",
+            None,
+        ),
+        (
+            "factory",
+            &[("app_of.py", WSGI), ("main.py", FACTORY)],
+            &[],
+            "wsgi /",
+            None,
+        ),
+        ("package", &[("app/__init__.py", WSGI)], &[], "wsgi /", None),
+        (
+            "manage.py",
+            &[
+                ("manage.py", MANAGE),
+                ("app_of.py", WSGI),
+                ("mysite/wsgi.py", APPLICATION),
+                ("mysite/settings.py", ""),
+            ],
+            &[],
+            "wsgi /",
+            None,
+        ),
+        (
+            "rack before python",
+            &[("config.ru", RACK), ("app.py", WSGI)],
+            &[],
+            "rack /",
+            None,
+        ),
+        (
+            "public before the application",
+            &[("app.py", WSGI), ("public/page.txt", "a page")],
+            &[],
+            "wsgi /",
+            Some("a page"),
+        ),
+        (
+            "public alone",
+            &[
+                ("public/index.html", "index"),
+                ("public/page.txt", "a page"),
+            ],
+            &[],
+            "index",
+            Some("a page"),
+        ),
+        (
+            "files alone",
+            &[("index.html", "index"), ("page.txt", "a page")],
+            &[],
+            "index",
+            Some("a page"),
+        ),
+        (
+            "a folder below",
+            &[("below/app.py", WSGI)],
+            &["below"],
+            "wsgi /",
+            None,
+        ),
+        (
+            "module:callable",
+            &[("other.py", WSGI)],
+            &["other:app"],
+            "wsgi /",
+            None,
+        ),
+        (
+            "module:factory()",
+            &[("app_of.py", WSGI), ("made.py", FACTORY)],
+            &["made:create_app()"],
+            "wsgi /",
+            None,
+        ),
+        (
+            "a python file",
+            &[("below/other.py", WSGI)],
+            &["below/other.py"],
+            "wsgi /",
+            None,
+        ),
+        (
+            "a rackup file of another name",
+            &[("below/other.ru", RACK)],
+            &["below/other.ru"],
+            "rack /",
+            None,
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for rows in rows.chunks(5) {
+            scope.spawn(move || {
+                for (name, files, arguments, index, page) in rows {
+                    let site = files
+                        .iter()
+                        .fold(Site::new(), |site, (path, text)| site.file(path, text));
+                    let server = site.serve(&[arguments, &["--processes", "1"][..]].concat());
+                    let answer = server.get("/");
+                    assert_eq!(
+                        (answer.status, answer.text().as_str()),
+                        (200, *index),
+                        "{name}\n{}",
+                        server.log()
+                    );
+                    if let Some(page) = page {
+                        assert_eq!(server.get("/page.txt").text(), *page, "{name}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_folder_that_is_nothing_is_refused_with_what_was_looked_for() {
+    let rows: [(&str, Site, &[&str]); 3] = [
+        (
+            "empty",
+            Site::new(),
+            &[
+                "penstock.toml",
+                "config.ru",
+                "manage.py",
+                "public/",
+                "index.html",
+            ],
+        ),
+        (
+            "asgi",
+            Site::new().file("main.py", "from x import FastAPI\napp = FastAPI()\n"),
+            &["main.py", "ASGI"],
+        ),
+        (
+            "no callable",
+            Site::new().file("app.py", "x = 1\n"),
+            &["nothing to serve"],
+        ),
+    ];
+    for (name, site, words) in rows {
+        let (code, said, complained) = run(&site, &["serve"]);
+        assert_eq!((code, said.as_str()), (2, ""), "{name}");
+        for word in words {
+            assert!(
+                complained.contains(word),
+                "{name}: {word:?} in {complained}"
+            );
+        }
+    }
+}
+
+#[test]
+fn it_says_where_it_listens_and_what_it_runs() {
+    let site = app_site();
+    let server = site.serve(&["--processes", "2", "--threads", "3"]);
+    server.wait_ready("app");
+    let lines = server.announced();
+    assert_eq!(
+        lines[0],
+        format!("listening http://127.0.0.1:{}", server.port())
+    );
+    assert_eq!(
+        lines[1],
+        format!("status http://127.0.0.1:{}/", server.admin_port())
+    );
+    let (front, end) = (
+        "app app: wsgi, 2 processes x 3 threads, ready in ",
+        " s (CPython 3.",
+    );
+    assert!(
+        lines[2].starts_with(front) && lines[2].contains(end),
+        "{}",
+        lines[2]
+    );
+    assert!(
+        lines[2].ends_with(", wsgi 1.0)") && lines.len() == 3,
+        "{lines:?}"
+    );
+    assert_eq!(server.workers("app").len(), 2);
+}
+
+#[test]
+fn status_is_for_people_and_for_scripts() {
+    let site = app_site();
+    let server = site.serve(&[]);
+    server.wait_ready("app");
+    server.get("/");
+    let (code, text, _) = ask(&server, &["status"]);
+    assert_eq!(code, 0);
+    for word in [
+        "running, pid ",
+        "app app: wsgi, ready, 0 of 1 slots busy, 0 waiting",
+        "  worker ",
+    ] {
+        assert!(text.contains(word), "{word:?} in\n{text}");
+    }
+    let (code, text, _) = ask(&server, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(status["pid"].as_i64(), Some(i64::from(server.pid())));
+    assert_eq!(status["apps"][0]["name"], "app");
+    assert_eq!(status["traffic"]["requests_total"], 1);
+}
+
+#[test]
+fn where_no_server_is_the_verbs_fail_and_name_the_address() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let site = Site::new();
+    let address = format!("127.0.0.1:{port}");
+    for verb in [&["status"][..], &["reload"], &["stop"], &["restart", "app"]] {
+        for admin in [address.as_str(), "unix:nothing.sock"] {
+            let (code, said, complained) = run(&site, &[verb, &["--admin", admin]].concat());
+            assert_eq!((code, said.as_str()), (1, ""), "{verb:?}");
+            assert!(
+                complained.contains(admin.trim_start_matches("unix:")),
+                "{verb:?}: {complained}"
+            );
+        }
+    }
+}
+
+#[test]
+fn stop_waits_until_the_server_is_gone() {
+    let site = app_site();
+    let server = site.serve(&[]);
+    server.wait_ready("app");
+    let (code, said, complained) = ask(&server, &["stop"]);
+    assert_eq!((code, said.trim()), (0, "stopped"), "{complained}");
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn an_interrupt_ends_it_with_exit_code_0() {
+    let server = app_site().serve(&[]);
+    server.wait_ready("app");
+    server.signal(Signal::INT);
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_an_error_that_names_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let site = app_site();
+    let rows: [(&str, [&str; 5], &str); 2] = [
+        (
+            "listener",
+            ["serve", "-l", &address, "--admin", "127.0.0.1:0"],
+            "another program listens there",
+        ),
+        (
+            "admin",
+            ["serve", "-l", "127.0.0.1:0", "--admin", &address],
+            "(the admin interface: --admin or server.admin)",
+        ),
+    ];
+    for (name, arguments, word) in rows {
+        let (code, said, complained) = run(&site, &arguments);
+        assert_eq!((code, said.as_str()), (1, ""), "{name}: {complained}");
+        assert!(
+            complained.contains(&address) && complained.contains(word),
+            "{name}: {complained}"
+        );
+    }
+    // Another server of ours is another program too, although both could share the port.
+    let first = site.serve(&[]);
+    let address = format!("127.0.0.1:{}", first.port());
+    let (code, _, complained) = run(&site, &["serve", "-l", &address, "--admin", "off"]);
+    assert!(code == 1 && complained.contains(&address), "{complained}");
+}
+
+#[test]
+fn a_unix_socket_in_use_is_an_error_and_a_dead_one_is_not() {
+    let site = app_site();
+    let listen = format!("unix:{}", site.dir().join("front.sock").display());
+    let server = site.serve(&["-l", &listen]);
+    let (code, _, complained) = run(&site, &["serve", "-l", &listen, "--admin", "off"]);
+    assert!(
+        code == 1 && complained.contains("front.sock"),
+        "{complained}"
+    );
+    let answer = |path: &Path| {
+        let mut client = RawClient::connect_unix(path);
+        client
+            .send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .response()
+            .status
+    };
+    assert_eq!(
+        answer(&site.dir().join("front.sock")),
+        200,
+        "the first one is undisturbed"
+    );
+    server.signal(Signal::KILL);
+    server.wait_exit(PATIENCE);
+    let next = site.serve(&["-l", &listen]);
+    assert_eq!(answer(&site.dir().join("front.sock")), 200);
+    drop(next);
+    assert!(
+        !site.dir().join("front.sock").exists(),
+        "removed at a clean end"
+    );
+}
+
+#[test]
+fn the_admin_interface_may_be_a_unix_socket() {
+    let site = app_site();
+    let server = site.serve(&["--admin", "unix:admin.sock"]);
+    server.wait_ready("app");
+    assert!(server.log().contains("admin.sock"), "{}", server.log());
+    let on = ["--admin", "unix:admin.sock"];
+    let verb = |verb: &[&str]| run(&site, &[verb, &on].concat());
+    let (code, text, complained) = verb(&["status"]);
+    assert!(
+        code == 0 && text.contains("app app: wsgi, ready"),
+        "{text}{complained}"
+    );
+    assert_eq!(verb(&["restart", "app"]).0, 0);
+    assert_eq!(verb(&["reload"]).0, 0);
+    assert_eq!(verb(&["stop"]).0, 0);
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn the_verbs_find_the_admin_address_in_the_configuration() {
+    let toml = "[server]\nthreads = 1\nadmin = \"unix:own.sock\"\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n";
+    let site = app_site().config(toml);
+    let server = site.serve(&[]);
+    server.wait_ready("app");
+    for arguments in [
+        &["status"][..],
+        &["status", "-c", "penstock.toml"],
+        &["reload"],
+        &["stop"],
+    ] {
+        let (code, _, complained) = run(&site, arguments);
+        assert_eq!(code, 0, "{arguments:?}: {complained}");
+    }
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn without_an_admin_interface_it_serves_all_the_same() {
+    let server = app_site().serve(&["--admin", "off"]);
+    server.wait_ready("app");
+    assert_eq!(server.get("/").status, 200);
+    assert!(!server.log().contains("status http"));
+}
+
+#[test]
+fn readiness_is_written_to_the_descriptor_once_all_is_ready() {
+    // Its own standard output is a descriptor as good as any.
+    let server = app_site().serve(&["--ready-fd", "1"]);
+    eventually(PATIENCE, "the line", || {
+        server.announced().iter().any(|line| line == "ready")
+    });
+    assert_eq!(server.get("/").status, 200);
+    let lines = server.announced();
+    assert!(
+        lines[2].contains("ready in"),
+        "not before the application: {lines:?}"
+    );
+    let broken = app_site()
+        .file("app.py", "1 / 0\n")
+        .serve(&["--ready-fd", "1"]);
+    broken.wait_log("does not start");
+    drop(broken.get("/"));
+    assert!(
+        !broken.announced().iter().any(|line| line == "ready"),
+        "{:?}",
+        broken.announced()
+    );
+    let closed = app_site().serve(&["--ready-fd", "99"]);
+    closed.wait_log("--ready-fd 99: cannot write");
+}

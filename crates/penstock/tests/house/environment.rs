@@ -37,7 +37,10 @@ end)
 type Environ = BTreeMap<String, String>;
 
 fn environ(client: &mut RawClient, request: &str) -> Environ {
-    let bytes: Vec<u8> = request.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect();
+    let bytes: Vec<u8> = request
+        .chars()
+        .map(|c| u8::try_from(u32::from(c)).unwrap())
+        .collect();
     let answer = client.send(bytes).response();
     assert_eq!(answer.status, 200, "{request:?}: {}", answer.text());
     serde_json::from_slice(&answer.body).unwrap()
@@ -49,34 +52,80 @@ fn serve_both() -> [(&'static str, Server); 2] {
         server.wait_ready("app");
         server
     };
-    [("wsgi", serve(wsgi_site(PYTHON))), ("rack", serve(rack_site(RUBY)))]
+    [
+        ("wsgi", serve(wsgi_site(PYTHON))),
+        ("rack", serve(rack_site(RUBY))),
+    ]
 }
 
 /// What a request says (after its first line and Host), and what becomes of it; `None` is absent.
-type Row = (&'static str, &'static str, &'static [(&'static str, Option<&'static str>)]);
+type Row = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, Option<&'static str>)],
+);
 
 const FIELDS: [Row; 21] = [
-    ("one header", "X-Plain: a b", &[("HTTP_X_PLAIN", Some("a b"))]),
-    ("upper and lower case", "aCCepT: x\r\nX-a: 1", &[("HTTP_ACCEPT", Some("x")), ("HTTP_X_A", Some("1"))]),
-    ("repeated", "X-A: 1\r\nX-B: 0\r\nx-a: 2\r\nX-A: 3", &[("HTTP_X_A", Some("1, 2, 3")), ("HTTP_X_B", Some("0"))]),
-    ("cookies", "Cookie: a=1\r\nCookie: b=2", &[("HTTP_COOKIE", Some("a=1; b=2"))]),
+    (
+        "one header",
+        "X-Plain: a b",
+        &[("HTTP_X_PLAIN", Some("a b"))],
+    ),
+    (
+        "upper and lower case",
+        "aCCepT: x\r\nX-a: 1",
+        &[("HTTP_ACCEPT", Some("x")), ("HTTP_X_A", Some("1"))],
+    ),
+    (
+        "repeated",
+        "X-A: 1\r\nX-B: 0\r\nx-a: 2\r\nX-A: 3",
+        &[("HTTP_X_A", Some("1, 2, 3")), ("HTTP_X_B", Some("0"))],
+    ),
+    (
+        "cookies",
+        "Cookie: a=1\r\nCookie: b=2",
+        &[("HTTP_COOKIE", Some("a=1; b=2"))],
+    ),
     ("an empty value", "X-Empty:", &[("HTTP_X_EMPTY", Some(""))]),
-    ("blanks around a value", "X-A:  \t a \t ", &[("HTTP_X_A", Some("a"))]),
-    ("empty among repeated", "X-A:\r\nX-A: 1", &[("HTTP_X_A", Some(", 1"))]),
+    (
+        "blanks around a value",
+        "X-A:  \t a \t ",
+        &[("HTTP_X_A", Some("a"))],
+    ),
+    (
+        "empty among repeated",
+        "X-A:\r\nX-A: 1",
+        &[("HTTP_X_A", Some(", 1"))],
+    ),
     ("underscore", "X_Evil: 1", &[("HTTP_X_EVIL", None)]),
     (
         "underscore beside its twin",
         "X_Forwarded_For: 6.6.6.6\r\nX-Forwarded-For: 1.2.3.4",
         &[("HTTP_X_FORWARDED_FOR", Some("1.2.3.4"))],
     ),
-    ("latin-1", "X-Name: caf\u{e9} \u{ff}", &[("HTTP_X_NAME", Some("caf\u{e9} \u{ff}"))]),
-    ("utf-8", "X-Name: \u{e2}\u{82}\u{ac}", &[("HTTP_X_NAME", Some("\u{e2}\u{82}\u{ac}"))]),
+    (
+        "latin-1",
+        "X-Name: caf\u{e9} \u{ff}",
+        &[("HTTP_X_NAME", Some("caf\u{e9} \u{ff}"))],
+    ),
+    (
+        "utf-8",
+        "X-Name: \u{e2}\u{82}\u{ac}",
+        &[("HTTP_X_NAME", Some("\u{e2}\u{82}\u{ac}"))],
+    ),
     (
         "content type",
         "Content-Type: text/plain; charset=utf-8",
-        &[("CONTENT_TYPE", Some("text/plain; charset=utf-8")), ("HTTP_CONTENT_TYPE", None)],
+        &[
+            ("CONTENT_TYPE", Some("text/plain; charset=utf-8")),
+            ("HTTP_CONTENT_TYPE", None),
+        ],
     ),
-    ("no content", "Accept: */*", &[("CONTENT_TYPE", None), ("HTTP_CONTENT_LENGTH", None)]),
+    (
+        "no content",
+        "Accept: */*",
+        &[("CONTENT_TYPE", None), ("HTTP_CONTENT_LENGTH", None)],
+    ),
     ("httpoxy", "Proxy: http://evil", &[("HTTP_PROXY", None)]),
     (
         "headers of one connection",
@@ -103,7 +152,11 @@ const FIELDS: [Row; 21] = [
     (
         "names that pose as the front end's words",
         "X-Sendfile-Type: X-Accel-Redirect\r\nX-Accel-Mapping: /=/etc/\r\nX-Sendfile: /etc/passwd",
-        &[("HTTP_X_SENDFILE_TYPE", None), ("HTTP_X_ACCEL_MAPPING", None), ("HTTP_X_SENDFILE", None)],
+        &[
+            ("HTTP_X_SENDFILE_TYPE", None),
+            ("HTTP_X_ACCEL_MAPPING", None),
+            ("HTTP_X_SENDFILE", None),
+        ],
     ),
     (
         "names that pose as CGI variables",
@@ -116,9 +169,21 @@ const FIELDS: [Row; 21] = [
             ("REQUEST_METHOD", Some("GET")),
         ],
     ),
-    ("all token characters", "X-!#$%&'*+.^`|~1: a", &[("HTTP_X_!#$%&'*+.^`|~1", Some("a"))]),
-    ("authorization", "Authorization: Basic YTpi", &[("HTTP_AUTHORIZATION", Some("Basic YTpi"))]),
-    ("expectation", "Expect: 100-continue", &[("HTTP_EXPECT", None)]),
+    (
+        "all token characters",
+        "X-!#$%&'*+.^`|~1: a",
+        &[("HTTP_X_!#$%&'*+.^`|~1", Some("a"))],
+    ),
+    (
+        "authorization",
+        "Authorization: Basic YTpi",
+        &[("HTTP_AUTHORIZATION", Some("Basic YTpi"))],
+    ),
+    (
+        "expectation",
+        "Expect: 100-continue",
+        &[("HTTP_EXPECT", None)],
+    ),
 ];
 
 #[test]
@@ -126,9 +191,16 @@ fn one_header_is_one_variable() {
     for (kind, server) in serve_both() {
         let mut client = server.connect();
         for (name, fields, expected) in FIELDS {
-            let seen = environ(&mut client, &format!("GET / HTTP/1.1\r\nHost: a.example\r\n{fields}\r\n\r\n"));
+            let seen = environ(
+                &mut client,
+                &format!("GET / HTTP/1.1\r\nHost: a.example\r\n{fields}\r\n\r\n"),
+            );
             for (key, value) in expected {
-                assert_eq!(seen.get(*key).map(String::as_str), *value, "{kind}, {name}: {key}");
+                assert_eq!(
+                    seen.get(*key).map(String::as_str),
+                    *value,
+                    "{kind}, {name}: {key}"
+                );
             }
             for (key, value) in &seen {
                 let is_evil = value.contains("evil") && !key.starts_with("HTTP_");
@@ -144,22 +216,81 @@ fn the_request_line_becomes_path_query_and_host() {
     type Line = (&'static str, &'static str, [&'static str; 6]);
     const PORT: &str = "(the listener's)";
     let rows: [Line; 14] = [
-        ("GET / HTTP/1.1", "a.example", ["/", "", "/", "a.example", "a.example", PORT]),
-        ("GET /a/b?c=d&e HTTP/1.1", "a:81", ["/a/b", "c=d&e", "/a/b?c=d&e", "a:81", "a", "81"]),
+        (
+            "GET / HTTP/1.1",
+            "a.example",
+            ["/", "", "/", "a.example", "a.example", PORT],
+        ),
+        (
+            "GET /a/b?c=d&e HTTP/1.1",
+            "a:81",
+            ["/a/b", "c=d&e", "/a/b?c=d&e", "a:81", "a", "81"],
+        ),
         ("GET /? HTTP/1.1", "a", ["/", "", "/?", "a", "a", PORT]),
-        ("GET /??x HTTP/1.1", "a", ["/", "?x", "/??x", "a", "a", PORT]),
-        ("GET /a%20b%41 HTTP/1.1", "a", ["/a bA", "", "/a%20b%41", "a", "a", PORT]),
-        ("GET /%e2%82%AC HTTP/1.1", "a", ["/\u{e2}\u{82}\u{ac}", "", "/%e2%82%AC", "a", "a", PORT]),
-        ("GET /%ff HTTP/1.1", "a", ["/\u{ff}", "", "/%ff", "a", "a", PORT]),
-        ("GET /100%25%32%35 HTTP/1.1", "a", ["/100%25", "", "/100%25%32%35", "a", "a", PORT]),
-        ("GET /a+b?c+d=%20 HTTP/1.1", "a", ["/a+b", "c+d=%20", "/a+b?c+d=%20", "a", "a", PORT]),
-        ("GET /a/../b/./c?../d HTTP/1.1", "a", ["/b/c", "../d", "/a/../b/./c?../d", "a", "a", PORT]),
-        ("GET /a/%2e%2E/b HTTP/1.1", "a", ["/b", "", "/a/%2e%2E/b", "a", "a", PORT]),
-        ("GET http://b.example:82/x?y HTTP/1.1", "b.example:82", ["/x", "y", "/x?y", "b.example:82", "b.example", "82"]),
-        ("GET /v6 HTTP/1.1", "[::1]:83", ["/v6", "", "/v6", "[::1]:83", "[::1]", "83"]),
-        ("GET /v6 HTTP/1.1", "[::1]", ["/v6", "", "/v6", "[::1]", "[::1]", PORT]),
+        (
+            "GET /??x HTTP/1.1",
+            "a",
+            ["/", "?x", "/??x", "a", "a", PORT],
+        ),
+        (
+            "GET /a%20b%41 HTTP/1.1",
+            "a",
+            ["/a bA", "", "/a%20b%41", "a", "a", PORT],
+        ),
+        (
+            "GET /%e2%82%AC HTTP/1.1",
+            "a",
+            ["/\u{e2}\u{82}\u{ac}", "", "/%e2%82%AC", "a", "a", PORT],
+        ),
+        (
+            "GET /%ff HTTP/1.1",
+            "a",
+            ["/\u{ff}", "", "/%ff", "a", "a", PORT],
+        ),
+        (
+            "GET /100%25%32%35 HTTP/1.1",
+            "a",
+            ["/100%25", "", "/100%25%32%35", "a", "a", PORT],
+        ),
+        (
+            "GET /a+b?c+d=%20 HTTP/1.1",
+            "a",
+            ["/a+b", "c+d=%20", "/a+b?c+d=%20", "a", "a", PORT],
+        ),
+        (
+            "GET /a/../b/./c?../d HTTP/1.1",
+            "a",
+            ["/b/c", "../d", "/a/../b/./c?../d", "a", "a", PORT],
+        ),
+        (
+            "GET /a/%2e%2E/b HTTP/1.1",
+            "a",
+            ["/b", "", "/a/%2e%2E/b", "a", "a", PORT],
+        ),
+        (
+            "GET http://b.example:82/x?y HTTP/1.1",
+            "b.example:82",
+            ["/x", "y", "/x?y", "b.example:82", "b.example", "82"],
+        ),
+        (
+            "GET /v6 HTTP/1.1",
+            "[::1]:83",
+            ["/v6", "", "/v6", "[::1]:83", "[::1]", "83"],
+        ),
+        (
+            "GET /v6 HTTP/1.1",
+            "[::1]",
+            ["/v6", "", "/v6", "[::1]", "[::1]", PORT],
+        ),
     ];
-    let keys = ["PATH_INFO", "QUERY_STRING", "REQUEST_URI", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT"];
+    let keys = [
+        "PATH_INFO",
+        "QUERY_STRING",
+        "REQUEST_URI",
+        "HTTP_HOST",
+        "SERVER_NAME",
+        "SERVER_PORT",
+    ];
     for (kind, server) in serve_both() {
         let port = server.port().to_string();
         let mut client = server.connect();
@@ -167,7 +298,11 @@ fn the_request_line_becomes_path_query_and_host() {
             let seen = environ(&mut client, &format!("{line}\r\nHost: {host}\r\n\r\n"));
             for (key, value) in keys.iter().zip(expected) {
                 let value = if value == PORT { &port } else { value };
-                assert_eq!(seen.get(*key).map(String::as_str), Some(value), "{kind}, {line}: {key}");
+                assert_eq!(
+                    seen.get(*key).map(String::as_str),
+                    Some(value),
+                    "{kind}, {line}: {key}"
+                );
             }
             assert_eq!(seen["SERVER_PROTOCOL"], "HTTP/1.1", "{kind}, {line}");
             assert_eq!(seen["SCRIPT_NAME"], "", "{kind}, {line}");
@@ -190,8 +325,13 @@ fn http_1_0_without_a_host_has_the_listeners_port() {
 fn every_method_arrives_as_it_is() {
     for (kind, server) in serve_both() {
         let mut client = server.connect();
-        for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE", "get", "M-SEARCH"] {
-            let seen = environ(&mut client, &format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        for method in [
+            "GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE", "get", "M-SEARCH",
+        ] {
+            let seen = environ(
+                &mut client,
+                &format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            );
             assert_eq!(seen["REQUEST_METHOD"], method, "{kind}");
         }
     }
@@ -206,15 +346,26 @@ fn the_length_is_the_true_one_however_the_body_came() {
             ("length", post("Content-Length: 3\r\n\r\nabc"), Some("3")),
             (
                 "chunked",
-                post("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n3\r\nabc\r\n0\r\nX-T: 1\r\n\r\n"),
+                post(
+                    "Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n3\r\nabc\r\n0\r\nX-T: 1\r\n\r\n",
+                ),
                 Some("3"),
             ),
             ("none", post("\r\n"), None),
         ];
         for (name, request, length) in rows {
             let seen = environ(&mut client, &request);
-            assert_eq!(seen.get("CONTENT_LENGTH").map(String::as_str), length, "{kind}, {name}");
-            for absent in ["HTTP_CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_TRAILER", "HTTP_X_T"] {
+            assert_eq!(
+                seen.get("CONTENT_LENGTH").map(String::as_str),
+                length,
+                "{kind}, {name}"
+            );
+            for absent in [
+                "HTTP_CONTENT_LENGTH",
+                "HTTP_TRANSFER_ENCODING",
+                "HTTP_TRAILER",
+                "HTTP_X_T",
+            ] {
                 assert_eq!(seen.get(absent), None, "{kind}, {name}");
             }
         }
@@ -245,19 +396,37 @@ fn the_rest_is_what_the_interfaces_ask_for() {
     ] {
         assert_eq!(ruby[key], value, "{key}");
     }
-    assert_eq!(ruby.get("rack.hijack"), None, "the connection is the server's");
+    assert_eq!(
+        ruby.get("rack.hijack"),
+        None,
+        "the connection is the server's"
+    );
     for seen in [&python, &ruby] {
         assert_eq!(seen["SERVER_SOFTWARE"], "penstock");
         assert!(seen["REMOTE_PORT"].parse::<u16>().is_ok());
         let start = &seen["HTTP_X_REQUEST_START"];
         let since: f64 = start.strip_prefix("t=").unwrap().parse().unwrap();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        assert!((0.0..30.0).contains(&(now.as_secs_f64() - since)), "the front end's own: {start}");
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        assert!(
+            (0.0..30.0).contains(&(now.as_secs_f64() - since)),
+            "the front end's own: {start}"
+        );
         let cgi = |key: &&String| !key.contains('.') && !key.starts_with("HTTP_");
         let names: Vec<&String> = seen.keys().filter(cgi).collect();
         let expected = [
-            "PATH_INFO", "QUERY_STRING", "REMOTE_ADDR", "REMOTE_PORT", "REQUEST_METHOD", "REQUEST_URI",
-            "SCRIPT_NAME", "SERVER_NAME", "SERVER_PORT", "SERVER_PROTOCOL", "SERVER_SOFTWARE",
+            "PATH_INFO",
+            "QUERY_STRING",
+            "REMOTE_ADDR",
+            "REMOTE_PORT",
+            "REQUEST_METHOD",
+            "REQUEST_URI",
+            "SCRIPT_NAME",
+            "SERVER_NAME",
+            "SERVER_PORT",
+            "SERVER_PROTOCOL",
+            "SERVER_SOFTWARE",
         ];
         assert_eq!(names, expected, "and no others");
     }
@@ -272,9 +441,18 @@ fn behind_a_unix_socket_there_is_no_address() {
     server.wait_ready("app");
     let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
     let seen = environ(&mut RawClient::connect_unix(&path), request);
-    assert_eq!((seen["REMOTE_ADDR"].as_str(), seen.get("REMOTE_PORT")), ("", None));
-    assert_eq!((seen["SERVER_NAME"].as_str(), seen["SERVER_PORT"].as_str()), ("a", "80"));
-    assert_eq!(seen["HTTP_X_FORWARDED_FOR"], "1.2.3.4", "a proxy on this machine");
+    assert_eq!(
+        (seen["REMOTE_ADDR"].as_str(), seen.get("REMOTE_PORT")),
+        ("", None)
+    );
+    assert_eq!(
+        (seen["SERVER_NAME"].as_str(), seen["SERVER_PORT"].as_str()),
+        ("a", "80")
+    );
+    assert_eq!(
+        seen["HTTP_X_FORWARDED_FOR"], "1.2.3.4",
+        "a proxy on this machine"
+    );
 }
 
 #[test]
@@ -286,7 +464,8 @@ def app(environ, start):
     names = ["GREETING", "FROM_SERVER", "PENSTOCK_APP", "PENSTOCK_MULTIPROCESS"]
     return [",".join(os.environ.get(n, "-") for n in names).encode()]
 "#;
-    let site = crate::wsgi::wsgi_site_with(SHOWS, "processes = 1\nenv = { GREETING = \"h\u{e9}llo\" }");
+    let site =
+        crate::wsgi::wsgi_site_with(SHOWS, "processes = 1\nenv = { GREETING = \"h\u{e9}llo\" }");
     let server = site.serve_with(&[], &[("FROM_SERVER", "yes"), ("GREETING", "no")]);
     server.wait_ready("app");
     assert_eq!(server.get("/").text(), "h\u{e9}llo,yes,app,0");

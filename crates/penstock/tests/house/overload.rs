@@ -50,19 +50,27 @@ fn ask(server: &Server, path: &str) -> RawClient {
 }
 
 fn queue(server: &Server, key: &str) -> u64 {
-    server.admin_json()["apps"][0]["queue"][key].as_u64().unwrap()
+    server.admin_json()["apps"][0]["queue"][key]
+        .as_u64()
+        .unwrap()
 }
 
 fn counter(server: &Server, key: &str) -> u64 {
-    server.admin_json()["apps"][0]["counters"][key].as_u64().unwrap()
+    server.admin_json()["apps"][0]["counters"][key]
+        .as_u64()
+        .unwrap()
 }
 
 fn wait_in_progress(server: &Server, count: u64) {
-    eventually(PATIENCE, "the requests are in progress", || queue(server, "in_progress") == count);
+    eventually(PATIENCE, "the requests are in progress", || {
+        queue(server, "in_progress") == count
+    });
 }
 
 fn wait_waiting(server: &Server, count: u64) {
-    eventually(PATIENCE, "the requests wait", || queue(server, "waiting") == count);
+    eventually(PATIENCE, "the requests wait", || {
+        queue(server, "waiting") == count
+    });
 }
 
 /// The worker held, and `count` clients in line behind it, in order.
@@ -78,11 +86,19 @@ fn hold_and_queue(server: &Server, count: u64) -> Vec<RawClient> {
 
 /// The lines of the access log, once there are `count`.
 fn access_log(server: &Server, count: usize) -> Vec<serde_json::Value> {
-    eventually(PATIENCE, &format!("{count} lines in the access log"), || {
-        let text = server.site().read("access.log");
-        let whole = text.lines().count() >= count && text.ends_with('\n');
-        whole.then(|| text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
-    })
+    eventually(
+        PATIENCE,
+        &format!("{count} lines in the access log"),
+        || {
+            let text = server.site().read("access.log");
+            let whole = text.lines().count() >= count && text.ends_with('\n');
+            whole.then(|| {
+                text.lines()
+                    .map(|line| serde_json::from_str(line).unwrap())
+                    .collect()
+            })
+        },
+    )
 }
 
 #[test]
@@ -96,7 +112,10 @@ fn what_the_queue_cannot_hold_is_refused_at_once() {
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
     }
-    assert!(began.elapsed() < Duration::from_secs(5), "not after waiting");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "not after waiting"
+    );
     // A refused client may ask again on the same connection.
     let mut again = ask(&server, "/refused");
     again.expect_status(503);
@@ -104,10 +123,15 @@ fn what_the_queue_cannot_hold_is_refused_at_once() {
     for mut client in accepted {
         client.expect_status(200);
     }
-    again.send("GET /again HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    again
+        .send("GET /again HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(200);
     assert_eq!(server.get("/seen").text(), "hold 1 2 3 again");
     assert_eq!(counter(&server, "queue_full"), 6);
-    assert_eq!(server.metric("penstock_app_queue_full_total{app=\"app\"}"), Some(6.0));
+    assert_eq!(
+        server.metric("penstock_app_queue_full_total{app=\"app\"}"),
+        Some(6.0)
+    );
     assert_eq!(queue(&server, "max"), 3);
 }
 
@@ -131,15 +155,24 @@ fn waiting_longer_than_the_queue_timeout_is_refused() {
     let answer = server.get("/late");
     assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), Some("1"));
-    assert!(began.elapsed() >= Duration::from_millis(300), "not before its time");
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "not before its time"
+    );
     server.site().write("go", "");
     // The one that a worker had is charged for no waiting.
     held.expect_status(200);
     assert_eq!(server.get("/seen").text(), "hold", "it was never begun");
     assert_eq!(counter(&server, "queue_timeout"), 1);
-    assert_eq!(server.metric("penstock_app_queue_timeout_total{app=\"app\"}"), Some(1.0));
+    assert_eq!(
+        server.metric("penstock_app_queue_timeout_total{app=\"app\"}"),
+        Some(1.0)
+    );
     let line = &access_log(&server, 1)[0];
-    assert_eq!((line["status"].as_u64(), line["target"].as_str()), (Some(503), Some("/late")));
+    assert_eq!(
+        (line["status"].as_u64(), line["target"].as_str()),
+        (Some(503), Some("/late"))
+    );
     assert!(line["queue_time"].as_f64().unwrap() >= 0.3, "{line}");
     assert_eq!(line["queue_position"], 1);
 }
@@ -147,14 +180,19 @@ fn waiting_longer_than_the_queue_timeout_is_refused() {
 #[test]
 fn time_in_the_queue_is_not_taken_from_the_time_to_answer() {
     // Each works for 1.2 s and may for 2 s; the second has waited for 1.2 s of its 2 s by then.
-    let server = serve_ready(&site("queue = { timeout = \"2s\" }\nresponse_timeout = \"2s\""));
+    let server = serve_ready(&site(
+        "queue = { timeout = \"2s\" }\nresponse_timeout = \"2s\"",
+    ));
     let mut first = ask(&server, "/first?1.2");
     wait_in_progress(&server, 1);
     let began = Instant::now();
     let mut second = ask(&server, "/second?1.2");
     first.expect_status(200);
     second.expect_status(200);
-    assert!(began.elapsed() > Duration::from_secs(2), "both clocks together are longer than each");
+    assert!(
+        began.elapsed() > Duration::from_secs(2),
+        "both clocks together are longer than each"
+    );
     assert_eq!(counter(&server, "timed_out"), 0);
 }
 
@@ -173,9 +211,16 @@ fn who_leaves_while_waiting_is_never_worked_for() {
     assert_eq!(server.get("/seen").text(), "hold 2 4");
     assert_eq!(counter(&server, "queue_abandoned"), 2);
     let lines = access_log(&server, 5);
-    let gone: Vec<&str> =
-        lines.iter().filter(|l| l["status"] == 499).map(|l| l["target"].as_str().unwrap()).collect();
-    assert_eq!(gone, ["/3", "/1"], "in the log as nginx has it, and nowhere as an error");
+    let gone: Vec<&str> = lines
+        .iter()
+        .filter(|l| l["status"] == 499)
+        .map(|l| l["target"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        gone,
+        ["/3", "/1"],
+        "in the log as nginx has it, and nowhere as an error"
+    );
     assert!(!server.log().contains("error"), "{}", server.log());
 }
 
@@ -187,7 +232,10 @@ fn first_come_is_first_served_whichever_loop_it_came_on() {
     for mut client in clients {
         client.expect_status(200);
     }
-    assert_eq!(server.get("/seen").text(), "hold 1 2 3 4 5 6 7 8 9 10 11 12");
+    assert_eq!(
+        server.get("/seen").text(),
+        "hold 1 2 3 4 5 6 7 8 9 10 11 12"
+    );
 }
 
 #[test]
@@ -199,9 +247,13 @@ fn how_long_a_request_waited_is_said_everywhere_alike() {
     wait_waiting(&server, 1);
     let oldest = || {
         let status = server.admin_json();
-        status["apps"][0]["queue"]["oldest_wait_seconds"].as_f64().unwrap()
+        status["apps"][0]["queue"]["oldest_wait_seconds"]
+            .as_f64()
+            .unwrap()
     };
-    eventually(PATIENCE, "it has waited for half a second", || oldest() >= 0.5);
+    eventually(PATIENCE, "it has waited for half a second", || {
+        oldest() >= 0.5
+    });
     server.site().write("go", "");
     let held_age: f64 = held.expect_status(200).text().parse().unwrap();
     let second_age: f64 = second.expect_status(200).text().parse().unwrap();
@@ -209,20 +261,35 @@ fn how_long_a_request_waited_is_said_everywhere_alike() {
     let of = |target: &str| lines.iter().find(|l| l["target"] == target).unwrap();
     let number = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
     let (first, line) = (of("/hold"), of("/second"));
-    assert!(number(first, "queue_time") < 0.4 && first["queue_position"] == 0, "{first}");
+    assert!(
+        number(first, "queue_time") < 0.4 && first["queue_position"] == 0,
+        "{first}"
+    );
     assert!(number(first, "app_time") >= 0.5, "{first}");
     let waited = number(line, "queue_time");
     assert!(waited >= 0.5 && line["queue_position"] == 1, "{line}");
-    assert!(number(line, "app_time") < 0.4, "the wait is not the application's: {line}");
+    assert!(
+        number(line, "app_time") < 0.4,
+        "the wait is not the application's: {line}"
+    );
     assert!(number(line, "total_time") >= waited, "{line}");
     // What the application saw by X-Request-Start: the wait (in whole milliseconds) and some.
-    assert!((waited - 0.002..waited + 2.0).contains(&second_age), "{second_age} for {waited}");
+    assert!(
+        (waited - 0.002..waited + 2.0).contains(&second_age),
+        "{second_age} for {waited}"
+    );
     assert!(held_age >= 0.5, "{held_age}");
     assert_eq!(line["handler"], "app");
-    assert_eq!(line["worker"].as_i64(), server.workers("app").first().map(|&pid| i64::from(pid)));
+    assert_eq!(
+        line["worker"].as_i64(),
+        server.workers("app").first().map(|&pid| i64::from(pid))
+    );
     let times = &server.admin_json()["apps"][0]["queue_time"];
     assert_eq!(times["count"], 2);
-    assert!(times["sum_seconds"].as_f64().unwrap() >= waited - 0.001, "{times}");
+    assert!(
+        times["sum_seconds"].as_f64().unwrap() >= waited - 0.001,
+        "{times}"
+    );
 }
 
 #[test]

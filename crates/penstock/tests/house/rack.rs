@@ -19,9 +19,14 @@ fn rack_site_with(code: &str, app: &str) -> Site {
 
 /// These tests are about Ruby: without it they fail, and say why.
 fn require_rack() {
-    let found = std::process::Command::new("ruby").args(["-e", "require 'rack'"]).output();
+    let found = std::process::Command::new("ruby")
+        .args(["-e", "require 'rack'"])
+        .output();
     let there = found.is_ok_and(|output| output.status.success());
-    assert!(there, "the tests of Rack applications need ruby and the gem rack (apt: ruby-rack)");
+    assert!(
+        there,
+        "the tests of Rack applications need ruby and the gem rack (apt: ruby-rack)"
+    );
 }
 
 fn serve_ready(site: &Site) -> Server {
@@ -34,119 +39,7 @@ fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }
 
-const APP: &str = r##"# first line
-$closed = []
-$go = Queue.new
-$here = Queue.new
-
-# A body that counts how often it is closed.
-class Body
-  def initialize(path, &block)
-    @path = path
-    @block = block
-  end
-
-  def each(&block) = @block.call(block)
-  def close = $closed << @path
-end
-
-class ToPath
-  def initialize(path, sent) = (@path, @sent = path, sent)
-  def each = yield(File.binread(@sent))
-  def to_path = @path
-  def close = $closed << "to_path"
-end
-
-class ToAry
-  def to_ary = ["a", "bc"]
-  def each = raise("not asked")
-  def close = $closed << "to_ary"
-end
-
-def plain(more = {}) = { "Content-Type" => "text/plain" }.merge(more)
-def length(number) = plain("Content-Length" => number.to_s)
-def body(env, *chunks) = Body.new(env["PATH_INFO"]) { |out| chunks.each { |c| c.respond_to?(:call) ? c.call : out.call(c) } }
-def fail! = -> { raise ArgumentError, "deliberate" }
-
-APP = lambda do |env|
-  ok = ->(body, headers = plain) { [200, headers, body] }
-  path = env["PATH_INFO"]
-  case path
-  # What is allowed.
-  when "/" then ok[["hello"]]
-  when "/pid" then ok[[Process.pid.to_s]]
-  when "/closed" then ok[[$closed.join(" ")]]
-  when "/empty-array" then ok[[]]
-  when "/array" then ok[["a", "", "bc"]]
-  when "/encodings" then ok[["caf\u00e9", "\xE9".b, "x".encode("UTF-16LE")]]
-  when "/each" then ok[body(env, "a", "", "bc")]
-  when "/each-empty" then ok[body(env)]
-  when "/declared" then ok[body(env, "a", "bc"), length(3)]
-  when "/to-ary" then ok[ToAry.new]
-  when "/enumerator" then ok[%w[a bc].each]
-  when "/status-string" then ["201", plain, ["made"]]
-  when "/large" then ok[["y" * 3_000_000]]
-  when "/no-content" then [204, {}, ["dropped"]]
-  when "/not-modified" then [304, {}, ["dropped"]]
-  when "/cookies" then ok[["x"], plain("Set-Cookie" => "a=1\nb=2")]
-  when "/hop" then ok[["x"], plain("Connection" => "close", "Transfer-Encoding" => "chunked")]
-  when "/rack-header" then ok[["x"], plain("rack.private" => "X-Evil")]
-  when "/to-path" then ok[ToPath.new(__FILE__, "unused")]
-  when "/to-path-length" then ok[ToPath.new(__FILE__, "unused"), length(7)]
-  when "/to-path-missing" then ok[ToPath.new("/nonexistent", __FILE__)]
-  when "/call" then ok[->(stream) { stream.write("a", "b"); stream << "c"; stream.close }]
-  when "/echo" then ok[["#{env["CONTENT_LENGTH"]}:", env["rack.input"].read]]
-  when "/rewind"
-    input = env["rack.input"]
-    first = [input.gets, input.read(2)]
-    input.rewind
-    ok[[[first, input.each.to_a, input.read, input.read(1)].inspect]]
-  when "/multithread"
-    $here << 1
-    Thread.pass until $here.size >= 4
-    ok[[env["rack.multithread"].to_s]]
-  when "/waiting" then ok[body(env, "one", -> { $go.pop }, "two")]
-  when "/go" then $go << 1; ok[[]]
-  when "/endless" then ok[Body.new(path) { |out| loop { out.call("x" * 10_000) } }]
-  when "/errors" then env["rack.errors"].puts("said to rack.errors"); ok[[]]
-  # What is not.
-  when "/raise" then raise ArgumentError, "deliberate"
-  when "/raise-each" then ok[body(env, fail!)]
-  when "/throw" then throw :nowhere
-  when "/exit" then exit(3)
-  when "/no-memory" then raise NoMemoryError, "deliberate"
-  when "/nil" then nil
-  when "/two" then [200, plain]
-  when "/body-nil" then ok[nil]
-  when "/body-number" then ok[[7]]
-  when "/each-number" then ok[body(env, 7)]
-  when "/status-word" then ["ok", plain, []]
-  when "/status-interim" then [100, {}, []]
-  when "/status-large" then [999, {}, []]
-  when "/headers-nil" then [200, nil, []]
-  when "/name-number" then ok[["x"], { 1 => "x" }]
-  when "/value-return" then ok[["x"], { "X-A" => "1\r\nX-Evil: 1" }]
-  when "/value-return-only" then ok[["x"], { "X-A" => "1\rX-Evil: 1" }]
-  when "/value-nul" then ok[["x"], { "X-A" => "1\0X-Evil\0" + "1" }]
-  when "/name-inject" then ok[["x"], { "X-Evil: 1\r\nX-A" => "1" }]
-  when "/name-newline" then ok[["x"], { "X-Evil\nX-A" => "1" }]
-  when "/name-space" then ok[["x"], { "X-Evil A" => "1" }]
-  when "/name-empty" then ok[["x"], { "" => "1" }]
-  when "/length-text" then ok[["x"], length("1x")]
-  when "/length-two" then ok[["x"], length("1\n2")]
-  when "/length-short" then ok[["12345"], length(10)]
-  when "/length-long" then ok[["12345"], length(3)]
-  # What goes wrong after the head.
-  when "/mid-raise" then ok[body(env, "begun", fail!)]
-  when "/mid-number" then ok[body(env, "begun", 7)]
-  when "/mid-short" then ok[body(env, "begun"), length(10)]
-  when "/mid-long" then ok[body(env, "begun", "and more"), length(7)]
-  when "/mid-call" then ok[->(stream) { stream.write("begun"); raise "deliberate" }]
-  when "/mid-exit" then ok[body(env, "begun", -> { exit(1) })]
-  end
-end
-run APP
-"##;
+const APP: &str = include_str!("apps/rack.ru");
 
 #[test]
 fn what_is_allowed_arrives_whole() {
@@ -189,14 +82,31 @@ fn what_is_allowed_arrives_whole() {
         assert!(!format!("{answer:?}").contains("X-Evil"), "{path}");
     }
     let answer = client.send(request("GET", "/cookies")).expect_status(200);
-    let cookies = answer.headers.iter().filter(|(name, _)| name == "Set-Cookie");
+    let cookies = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "Set-Cookie");
     let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
     assert_eq!(cookies, ["a=1", "b=2"], "the lines of one value, in order");
     let answer = client.send(request("GET", "/hop")).expect_status(200);
-    assert_eq!(answer.header("connection"), None, "framing is the front end's");
+    assert_eq!(
+        answer.header("connection"),
+        None,
+        "framing is the front end's"
+    );
     let closed = server.get("/closed").text();
-    for (what, times) in [("/each", 2), ("/each-empty", 2), ("/declared", 2), ("to_ary", 2), ("to_path", 6)] {
-        assert_eq!(closed.split(' ').filter(|c| *c == what).count(), times, "{what}: {closed}");
+    for (what, times) in [
+        ("/each", 2),
+        ("/each-empty", 2),
+        ("/declared", 2),
+        ("to_ary", 2),
+        ("to_path", 6),
+    ] {
+        assert_eq!(
+            closed.split(' ').filter(|c| *c == what).count(),
+            times,
+            "{what}: {closed}"
+        );
     }
     assert!(server.log().contains("said to rack.errors"));
     assert_eq!(server.get("/pid").text(), pid, "the same worker all along");
@@ -231,8 +141,16 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
         ("/name-empty", 502, "response head"),
         ("/length-text", 502, "response Content-Length `1x`"),
         ("/length-two", 502, "response Content-Length `2`"),
-        ("/length-short", 502, "response body of 5 bytes, Content-Length 10"),
-        ("/length-long", 502, "response body of 5 bytes, Content-Length 3"),
+        (
+            "/length-short",
+            502,
+            "response body of 5 bytes, Content-Length 10",
+        ),
+        (
+            "/length-long",
+            502,
+            "response body of 5 bytes, Content-Length 3",
+        ),
     ];
     let mut client = server.connect();
     for (path, status, reason) in rows {
@@ -244,7 +162,9 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
         }
         eventually(PATIENCE, &format!("{path}: {reason:?} in the log"), || {
             let log = server.log();
-            let mut lines = log.lines().filter(|line| line.contains(&format!("GET {path}")));
+            let mut lines = log
+                .lines()
+                .filter(|line| line.contains(&format!("GET {path}")));
             match status {
                 500 => lines.next().is_some() && log.contains(reason),
                 _ => lines.any(|line| line.contains(reason)),
@@ -259,19 +179,32 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
 fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
     let server = serve_ready(&rack_site(APP));
     let pid = server.get("/pid").text();
-    for path in ["/mid-raise", "/mid-number", "/mid-short", "/mid-long", "/mid-call", "/mid-exit"] {
+    for path in [
+        "/mid-raise",
+        "/mid-number",
+        "/mid-short",
+        "/mid-long",
+        "/mid-call",
+        "/mid-exit",
+    ] {
         let mut client = server.connect();
         client.send(request("GET", path));
         match client.try_response(false) {
             Err(Broken::Cut(body)) => {
                 let body = String::from_utf8_lossy(&body);
-                assert!("begunand more".starts_with(&*body) && body.len() <= 10, "{path}: {body}");
+                assert!(
+                    "begunand more".starts_with(&*body) && body.len() <= 10,
+                    "{path}: {body}"
+                );
             }
             other => panic!("{path}: {other:?}\n{}", server.log()),
         }
     }
     let closed = server.get("/closed").text();
-    assert_eq!(closed, "/mid-raise /mid-number /mid-short /mid-long /mid-exit");
+    assert_eq!(
+        closed,
+        "/mid-raise /mid-number /mid-short /mid-long /mid-exit"
+    );
     assert_eq!(server.get("/pid").text(), pid, "the same worker all along");
 }
 
@@ -290,25 +223,43 @@ run(lambda do |env|
 end)
 "##;
     let server = serve_ready(&rack_site(LINTED));
-    let post = |framing: &str| format!("POST /a%20b?q=1 HTTP/1.1\r\nHost: a.example:81\r\n{framing}");
+    let post =
+        |framing: &str| format!("POST /a%20b?q=1 HTTP/1.1\r\nHost: a.example:81\r\n{framing}");
     let rows: [(&str, String, &str); 8] = [
         ("get", request("GET", "/"), "GET:"),
         ("an empty body", request("GET", "/none"), ""),
         ("a stream", request("GET", "/stream"), "GET:"),
-        ("a body with a length", post("Content-Length: 3\r\n\r\nabc"), "POST:abc"),
+        (
+            "a body with a length",
+            post("Content-Length: 3\r\n\r\nabc"),
+            "POST:abc",
+        ),
         (
             "a chunked body",
             post("Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
             "POST:abc",
         ),
-        ("a body of no bytes", post("Content-Length: 0\r\n\r\n"), "POST:"),
+        (
+            "a body of no bytes",
+            post("Content-Length: 0\r\n\r\n"),
+            "POST:",
+        ),
         ("a method of its own", request("PURGE", "/"), "PURGE:"),
-        ("content type and headers", post("Content-Type: a/b\r\nX-A: 1\r\nContent-Length: 1\r\n\r\nz"), "POST:z"),
+        (
+            "content type and headers",
+            post("Content-Type: a/b\r\nX-A: 1\r\nContent-Length: 1\r\n\r\nz"),
+            "POST:z",
+        ),
     ];
     let mut client = server.connect();
     for (name, bytes, body) in rows {
         let answer = client.send(bytes).response();
-        assert_eq!((answer.status, answer.text().as_str()), (200, body), "{name}\n{}", server.log());
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (200, body),
+            "{name}\n{}",
+            server.log()
+        );
     }
     assert!(!server.log().contains("LintError"), "{}", server.log());
 }
@@ -322,19 +273,28 @@ fn the_body_is_complete_before_the_application_and_can_be_rewound() {
     // In memory, and above `body_memory` in a file.
     for size in [1, 100, 101, 300_000] {
         let body = "b".repeat(size);
-        client.send(format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"));
+        client.send(format!(
+            "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"
+        ));
         assert_eq!(client.expect_status(200).text(), format!("{size}:{body}"));
         client.send(format!(
             "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n{body}\r\n0\r\n\r\n"
         ));
-        assert_eq!(client.expect_status(200).text(), format!("{size}:{body}"), "the true length");
+        assert_eq!(
+            client.expect_status(200).text(),
+            format!("{size}:{body}"),
+            "the true length"
+        );
     }
     for padding in [0, 200] {
         let last = format!("three{}", "x".repeat(padding));
         let body = format!("one\ntwo\n{last}");
         let size = body.len();
-        client.send(format!("POST /rewind HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"));
-        let expected = format!("[[\"one\\n\", \"tw\"], [\"one\\n\", \"two\\n\", \"{last}\"], \"\", nil]");
+        client.send(format!(
+            "POST /rewind HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"
+        ));
+        let expected =
+            format!("[[\"one\\n\", \"tw\"], [\"one\\n\", \"two\\n\", \"{last}\"], \"\", nil]");
         assert_eq!(client.expect_status(200).text(), expected);
     }
 }
@@ -374,7 +334,10 @@ fn close_is_called_when_the_client_leaves_within_a_stream() {
         client.send(request("GET", "/endless"));
         client.read_some();
         drop(client);
-        assert_eq!(server.get("/closed").text(), vec!["/endless"; round].join(" "));
+        assert_eq!(
+            server.get("/closed").text(),
+            vec!["/endless"; round].join(" ")
+        );
     }
     assert_eq!(server.get("/pid").text(), pid, "the same worker all along");
 }

@@ -108,15 +108,24 @@ fn wait_workers(server: &Server, count: usize) -> Vec<i32> {
 
 /// The worker that has begun `/hold` or `/stuck`: the status page knows only that it has the request.
 fn busy_worker(server: &Server) -> i32 {
-    eventually(PATIENCE, "a worker has begun", || server.site().read("begun").parse().ok())
+    eventually(PATIENCE, "a worker has begun", || {
+        server.site().read("begun").parse().ok()
+    })
 }
 
 fn wait_gone(pid: i32) {
-    eventually(PATIENCE, &format!("process {pid} is gone"), || !is_alive(pid));
+    eventually(PATIENCE, &format!("process {pid} is gone"), || {
+        !is_alive(pid)
+    });
 }
 
 fn children(server: &Server) -> Vec<i32> {
-    server.site().read("children").lines().map(|line| line.parse().unwrap()).collect()
+    server
+        .site()
+        .read("children")
+        .lines()
+        .map(|line| line.parse().unwrap())
+        .collect()
 }
 
 #[test]
@@ -128,7 +137,10 @@ fn a_worker_killed_while_idle_costs_no_request() {
     let answer = server.get("/");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_ne!(answer.text(), old[0].to_string());
-    assert_eq!((counter(&server, "worker_died"), counter(&server, "crashed")), (0, 1));
+    assert_eq!(
+        (counter(&server, "worker_died"), counter(&server, "crashed")),
+        (0, 1)
+    );
     server.wait_log("worker was killed by signal 9 unasked");
 }
 
@@ -138,24 +150,41 @@ fn a_worker_killed_at_work_costs_its_own_request_only() {
     let mut inside = ask(&server, "/hold");
     let pid = busy_worker(&server);
     let behind: Vec<RawClient> = (0..3).map(|_| ask(&server, "/")).collect();
-    eventually(PATIENCE, "they wait", || app_status(&server)["queue"]["waiting"] == 3);
+    eventually(PATIENCE, "they wait", || {
+        app_status(&server)["queue"]["waiting"] == 3
+    });
     kill(pid, Signal::KILL);
     let lost = inside.expect_status(502).text();
-    assert!(lost.contains("worker ended while it worked on this request"), "{lost}");
+    assert!(
+        lost.contains("worker ended while it worked on this request"),
+        "{lost}"
+    );
     for mut client in behind {
         assert_ne!(client.expect_status(200).text(), pid.to_string());
     }
-    assert_eq!((counter(&server, "worker_died"), counter(&server, "crashed")), (1, 1));
-    assert_eq!(server.metric("penstock_app_worker_died_total{app=\"app\"}"), Some(1.0));
+    assert_eq!(
+        (counter(&server, "worker_died"), counter(&server, "crashed")),
+        (1, 1)
+    );
+    assert_eq!(
+        server.metric("penstock_app_worker_died_total{app=\"app\"}"),
+        Some(1.0)
+    );
     // Its connection outlives it.
-    inside.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_status(200);
+    inside
+        .send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(200);
 }
 
 #[test]
 fn workers_killed_again_and_again_under_load_cost_one_request_each() {
     const KILLS: usize = 6;
     let server = serve_ready(&wsgi_site_with(APP, "processes = 3"));
-    let (stop, done, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (stop, done, lost) = (
+        AtomicBool::new(false),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -175,13 +204,18 @@ fn workers_killed_again_and_again_under_load_cost_one_request_each() {
             kill(workers[round % 3], Signal::KILL);
             wait_gone(workers[round % 3]);
             let before = done.load(Ordering::Relaxed);
-            eventually(PATIENCE, "requests go on", || done.load(Ordering::Relaxed) > before + 20);
+            eventually(PATIENCE, "requests go on", || {
+                done.load(Ordering::Relaxed) > before + 20
+            });
         }
         wait_workers(&server, 3);
         stop.store(true, Ordering::Relaxed);
     });
     let lost = lost.load(Ordering::Relaxed);
-    assert!(lost <= KILLS, "{lost} requests lost for {KILLS} workers killed");
+    assert!(
+        lost <= KILLS,
+        "{lost} requests lost for {KILLS} workers killed"
+    );
     assert_eq!(counter(&server, "crashed"), KILLS as u64);
 }
 
@@ -193,14 +227,21 @@ fn a_worker_that_ends_itself_costs_its_own_request_only() {
         let mut client = ask(&server, path);
         assert_eq!(client.response().status, 502, "{path}");
         assert_eq!(server.get("/").status, 200, "{path}: the other one");
-        eventually(PATIENCE, &format!("{path}: one of {workers:?} is replaced"), || {
-            let left = wait_workers(&server, 2);
-            left.iter().filter(|pid| workers.contains(pid)).count() == 1
-        });
+        eventually(
+            PATIENCE,
+            &format!("{path}: one of {workers:?} is replaced"),
+            || {
+                let left = wait_workers(&server, 2);
+                left.iter().filter(|pid| workers.contains(pid)).count() == 1
+            },
+        );
     }
     let mut client = ask(&server, "/mid-exit");
     let cut = client.try_response(false);
-    assert!(matches!(cut, Err(Broken::Cut(_))), "never a clean end: {cut:?}");
+    assert!(
+        matches!(cut, Err(Broken::Cut(_))),
+        "never a clean end: {cut:?}"
+    );
 }
 
 #[test]
@@ -217,7 +258,10 @@ fn a_ruby_worker_that_ends_itself_costs_its_own_request_only() {
 
 #[test]
 fn no_answer_in_time_costs_that_worker_and_nobody_else() {
-    let server = serve_ready(&wsgi_site_with(APP, "processes = 2\nresponse_timeout = \"400ms\""));
+    let server = serve_ready(&wsgi_site_with(
+        APP,
+        "processes = 2\nresponse_timeout = \"400ms\"",
+    ));
     let workers = wait_workers(&server, 2);
     let began = Instant::now();
     let mut stuck = ask(&server, "/stuck");
@@ -226,18 +270,30 @@ fn no_answer_in_time_costs_that_worker_and_nobody_else() {
         assert_eq!(server.get("/").status, 200, "the other one serves on");
     }
     stuck.expect_status(504);
-    assert!(began.elapsed() >= Duration::from_millis(400), "not before its time");
+    assert!(
+        began.elapsed() >= Duration::from_millis(400),
+        "not before its time"
+    );
     wait_gone(pid);
     let left = wait_workers(&server, 2);
     let other = workers.iter().find(|w| **w != pid).unwrap();
     assert!(left.contains(other), "{workers:?}, {pid} killed, {left:?}");
-    assert_eq!((counter(&server, "timed_out"), counter(&server, "worker_died")), (1, 0));
+    assert_eq!(
+        (
+            counter(&server, "timed_out"),
+            counter(&server, "worker_died")
+        ),
+        (1, 0)
+    );
     server.wait_log("worker killed:");
 }
 
 #[test]
 fn a_worker_that_is_stopped_is_killed_in_the_end() {
-    let server = serve_ready(&wsgi_site_with(APP, "processes = 1\nresponse_timeout = \"300ms\""));
+    let server = serve_ready(&wsgi_site_with(
+        APP,
+        "processes = 1\nresponse_timeout = \"300ms\"",
+    ));
     let pid = server.workers("app")[0];
     kill(pid, Signal::STOP);
     assert_eq!(server.get("/").status, 504);
@@ -271,7 +327,10 @@ fn what_a_worker_writes_goes_to_the_log_and_disturbs_nothing() {
     for _ in 0..3 {
         assert_eq!(server.get("/rubbish").text(), pid);
     }
-    server.wait_log("last words").wait_log("printed").wait_log("no end of line xxxx");
+    server
+        .wait_log("last words")
+        .wait_log("printed")
+        .wait_log("no end of line xxxx");
     assert_eq!(server.get("/").text(), pid);
 }
 
@@ -299,7 +358,10 @@ fn a_child_that_keeps_the_sockets_open_does_not_hide_the_end_of_its_worker() {
     let began = Instant::now();
     let mut client = ask(&server, "/fork-and-die");
     client.expect_status(502);
-    assert!(began.elapsed() < Duration::from_secs(5), "not at the response_timeout");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "not at the response_timeout"
+    );
     children(&server).into_iter().for_each(wait_gone);
     assert_eq!(server.get("/").status, 200);
 }

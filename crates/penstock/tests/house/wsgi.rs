@@ -28,202 +28,7 @@ pub(crate) fn serve_ready(site: &Site) -> Server {
     server
 }
 
-const APP: &str = r#"
-import io, os, sys, tempfile, threading
-
-closed = []
-go = threading.Event()
-barrier = threading.Barrier(4)
-
-class Body:
-    "An iterable that counts how often it is closed."
-    def __init__(self, path, chunks):
-        self.path, self.chunks = path, iter(chunks)
-    def __iter__(self):
-        return self.chunks
-    def close(self):
-        closed.append(self.path)
-
-def raising(*chunks):
-    yield from chunks
-    raise ValueError("deliberate")
-
-def endless():
-    while True:
-        yield b"x" * 10000
-
-def waiting():
-    yield b"one"
-    go.wait(20)
-    yield b"two"
-
-def plain(*more):
-    return [("Content-Type", "text/plain"), *more]
-
-def length(number):
-    return plain(("Content-Length", str(number)))
-
-def app(environ, start):
-    path = environ["PATH_INFO"]
-    name = path[1:].replace("-", "_")
-    if environ["QUERY_STRING"] == "drain":
-        environ["wsgi.input"].read()
-    return globals()["do_" + name](environ, start, path)
-
-def ok(start, body, headers=None):
-    start("200 OK", plain() if headers is None else headers)
-    return body
-
-def do_(e, s, p): return ok(s, [b"hello"])
-def do_pid(e, s, p): return ok(s, [str(os.getpid()).encode()])
-def do_closed(e, s, p): return ok(s, [" ".join(closed).encode()])
-def do_multithread(e, s, p):
-    barrier.wait(20)
-    return ok(s, [str(e["wsgi.multithread"]).encode()])
-
-# What is allowed.
-def do_empty_list(e, s, p): return ok(s, [])
-def do_empty_chunks(e, s, p): return ok(s, Body(p, [b"", b"", b""]))
-def do_tuple(e, s, p): return ok(s, (b"a", b"b"))
-def do_many(e, s, p): return ok(s, [b"a", b"", b"bc"])
-def do_generator(e, s, p): return ok(s, Body(p, [b"", b"a", b"", b"bc"]))
-def do_declared(e, s, p): return ok(s, Body(p, [b"a", b"bc"]), length(3))
-def do_late_start(e, s, p):
-    s("200 OK", plain())
-    yield b"late"
-def do_large(e, s, p): return ok(s, [b"y" * 3000000])
-def do_no_content(e, s, p):
-    s("204 No Content", [])
-    return [b"dropped"]
-def do_not_modified(e, s, p):
-    s("304 Not Modified", [("ETag", '"a"')])
-    return [b"dropped"]
-def do_repeated(e, s, p):
-    return ok(s, [b"x"], plain(("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")))
-def do_latin(e, s, p): return ok(s, [b"x"], plain(("X-Name", "caf\xe9")))
-def do_hop(e, s, p):
-    return ok(s, [b"x"], plain(("Connection", "close"), ("Transfer-Encoding", "chunked")))
-def do_write(e, s, p):
-    write = s("200 OK", plain())
-    write(b"one,")
-    write(b"")
-    write(b"two,")
-    return [b"three"]
-def do_write_only(e, s, p):
-    s("200 OK", length(3))(b"abc")
-    return []
-def do_exc_info(e, s, p):
-    s("200 OK", plain(("X-First", "1")))
-    try:
-        raise ValueError("deliberate")
-    except ValueError:
-        s("503 Sorry", plain(("X-Second", "2")), sys.exc_info())
-    return [b"sorry"]
-def do_file(e, s, p):
-    file = open(__file__, "rb")
-    file.seek(1)
-    return ok(s, e["wsgi.file_wrapper"](file))
-def do_file_length(e, s, p):
-    file = open(__file__, "rb")
-    file.seek(1)
-    return ok(s, e["wsgi.file_wrapper"](file), length(9))
-def do_file_memory(e, s, p):
-    class Noted(io.BytesIO):
-        def close(self):
-            closed.append(p)
-    return ok(s, e["wsgi.file_wrapper"](Noted(b"z" * 20000), 4096))
-def do_file_temp(e, s, p):
-    file = tempfile.NamedTemporaryFile()
-    file.write(b"temporary")
-    file.flush()
-    file.seek(0)
-    return ok(s, e["wsgi.file_wrapper"](file))
-def do_echo(e, s, p):
-    body = e["wsgi.input"].read()
-    return ok(s, [f"{e.get('CONTENT_LENGTH')}:".encode(), body])
-def do_lines(e, s, p):
-    i = e["wsgi.input"]
-    return ok(s, [repr((i.readline(), i.read(2), i.readlines(), i.read(), list(i))).encode()])
-def do_waiting(e, s, p): return ok(s, Body(p, waiting()))
-def do_go(e, s, p):
-    go.set()
-    return ok(s, [])
-def do_endless(e, s, p): return ok(s, Body(p, endless()))
-def do_errors(e, s, p):
-    e["wsgi.errors"].write("said to wsgi.errors\n")
-    return ok(s, [])
-
-# What is not.
-def do_raise(e, s, p): raise ValueError("deliberate")
-def do_raise_after_start(e, s, p):
-    s("200 OK", plain(("X-Never", "1")))
-    raise ValueError("deliberate")
-def do_raise_first(e, s, p): return ok(s, Body(p, raising()))
-def do_exit(e, s, p): sys.exit(3)
-def do_interrupt(e, s, p): raise KeyboardInterrupt
-def do_no_start(e, s, p): return [b"x"]
-def do_none(e, s, p): return ok(s, None)
-def do_text(e, s, p): return ok(s, "text")
-def do_text_list(e, s, p): return ok(s, ["text"])
-def do_number(e, s, p): return ok(s, 7)
-def do_status_number(e, s, p):
-    s(200, plain())
-    return [b"x"]
-def do_status_empty(e, s, p):
-    s("", plain())
-    return [b"x"]
-def do_status_interim(e, s, p):
-    s("100 Continue", [])
-    return [b"x"]
-def do_status_large(e, s, p):
-    s("999 What", [])
-    return [b"x"]
-def do_status_inject(e, s, p):
-    s("200 OK\r\nX-Evil: 1", plain())
-    return [b"x"]
-def do_headers_tuple(e, s, p): return ok(s, [b"x"], tuple(plain()))
-def do_headers_lists(e, s, p): return ok(s, [b"x"], [["X-A", "1"]])
-def do_value_number(e, s, p): return ok(s, [b"x"], [("X-A", 1)])
-def do_value_inject(e, s, p): return ok(s, [b"x"], [("X-A", "1\r\nX-Evil: 1")])
-def do_value_newline(e, s, p): return ok(s, [b"x"], [("X-A", "1\nX-Evil: 1")])
-def do_value_nul(e, s, p): return ok(s, [b"x"], [("X-A", "1\0X-Evil\0" + "1")])
-def do_value_split(e, s, p): return ok(s, [b"x"], [("X-A", "1\r\n\r\n<X-Evil: 1>")])
-def do_value_wide(e, s, p): return ok(s, [b"x"], [("X-A", "\u20ac")])
-def do_name_inject(e, s, p): return ok(s, [b"x"], [("X-Evil: 1\r\nX-A", "1")])
-def do_name_colon(e, s, p): return ok(s, [b"x"], [("X-Evil:", "1")])
-def do_name_space(e, s, p): return ok(s, [b"x"], [("X-Evil A", "1")])
-def do_name_empty(e, s, p): return ok(s, [b"x"], [("", "1")])
-def do_start_twice(e, s, p):
-    s("200 OK", plain())
-    return ok(s, [b"x"])
-def do_length_text(e, s, p): return ok(s, [b"x"], plain(("Content-Length", "1x")))
-def do_length_minus(e, s, p): return ok(s, [b"x"], plain(("Content-Length", "-1")))
-def do_length_two(e, s, p):
-    return ok(s, [b"x"], plain(("Content-Length", "1"), ("content-length", "2")))
-def do_length_short(e, s, p): return ok(s, [b"12345"], length(10))
-def do_length_long(e, s, p): return ok(s, [b"12345"], length(3))
-def do_length_none(e, s, p): return ok(s, [], length(10))
-def do_file_short(e, s, p):
-    return ok(s, e["wsgi.file_wrapper"](open(__file__, "rb")), length(10000000))
-
-# What goes wrong after the head.
-def do_mid_raise(e, s, p): return ok(s, Body(p, raising(b"begun")))
-def do_mid_text(e, s, p): return ok(s, Body(p, [b"begun", "text"]))
-def do_mid_short(e, s, p): return ok(s, Body(p, [b"begun"]), length(10))
-def do_mid_long(e, s, p): return ok(s, Body(p, [b"begun", b"and more"]), length(7))
-def do_mid_long_last(e, s, p): return ok(s, Body(p, [b"begun", b"and more"]), length(5))
-def do_mid_exc_info(e, s, p):
-    write = s("200 OK", plain())
-    write(b"begun")
-    try:
-        raise ValueError("deliberate")
-    except ValueError:
-        s("500 Too Late", plain(), sys.exc_info())
-    return [b"never"]
-def do_mid_exit(e, s, p):
-    s("200 OK", plain())(b"begun")
-    sys.exit(1)
-"#;
+const APP: &str = include_str!("apps/wsgi.py");
 
 fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -269,7 +74,11 @@ fn what_is_allowed_arrives_whole() {
     let mut client = server.connect();
     for (path, status, body) in rows {
         let answer = client.send(request("GET", path)).expect_status(status);
-        assert!(answer.body == body.as_bytes(), "GET {path}: {} bytes", answer.body.len());
+        assert!(
+            answer.body == body.as_bytes(),
+            "GET {path}: {} bytes",
+            answer.body.len()
+        );
         let head = client.send(request("HEAD", path)).expect_head(status);
         if let (Some(length), true) = (head.header("content-length"), status == 200) {
             assert_eq!(length, body.len().to_string(), "HEAD {path}");
@@ -277,17 +86,29 @@ fn what_is_allowed_arrives_whole() {
         assert_eq!(client.received, b"", "HEAD {path}: no body");
     }
     let answer = client.send(request("GET", "/repeated")).expect_status(200);
-    let cookies = answer.headers.iter().filter(|(name, _)| name == "Set-Cookie");
+    let cookies = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "Set-Cookie");
     let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
     assert_eq!(cookies, ["a=1", "b=2"], "kept apart, in order");
     let answer = client.send(request("GET", "/latin")).expect_status(200);
     assert_eq!(answer.header("x-name"), Some("caf\u{e9}"));
     let answer = client.send(request("GET", "/exc-info")).expect_status(503);
-    assert_eq!((answer.header("x-first"), answer.header("x-second")), (None, Some("2")));
+    assert_eq!(
+        (answer.header("x-first"), answer.header("x-second")),
+        (None, Some("2"))
+    );
     let answer = client.send(request("GET", "/hop")).expect_status(200);
-    assert_eq!(answer.header("connection"), None, "framing is the front end's");
+    assert_eq!(
+        answer.header("connection"),
+        None,
+        "framing is the front end's"
+    );
     assert_eq!(answer.header("content-length"), Some("1"));
-    let answer = client.send(request("GET", "/empty-list")).expect_status(200);
+    let answer = client
+        .send(request("GET", "/empty-list"))
+        .expect_status(200);
     assert_eq!(answer.header("content-length"), Some("0"));
     assert!(server.log().contains("said to wsgi.errors"));
     assert_eq!(text(&server, "/pid"), pid, "the same worker all along");
@@ -330,9 +151,21 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
         ("/length-text", 502, "response Content-Length `1x`"),
         ("/length-minus", 502, "response Content-Length `-1`"),
         ("/length-two", 502, "response Content-Length `2`"),
-        ("/length-short", 502, "response body of 5 bytes, Content-Length 10"),
-        ("/length-long", 502, "response body of 5 bytes, Content-Length 3"),
-        ("/length-none", 502, "response body of 0 bytes, Content-Length 10"),
+        (
+            "/length-short",
+            502,
+            "response body of 5 bytes, Content-Length 10",
+        ),
+        (
+            "/length-long",
+            502,
+            "response body of 5 bytes, Content-Length 3",
+        ),
+        (
+            "/length-none",
+            502,
+            "response body of 0 bytes, Content-Length 10",
+        ),
         ("/file-short", 502, "Content-Length 10000000"),
     ];
     let mut client = server.connect();
@@ -345,7 +178,9 @@ fn what_breaks_the_rules_is_refused_and_named_in_the_log() {
         }
         eventually(PATIENCE, &format!("{path}: {reason:?} in the log"), || {
             let log = server.log();
-            let mut lines = log.lines().filter(|line| line.contains(&format!("GET {path}")));
+            let mut lines = log
+                .lines()
+                .filter(|line| line.contains(&format!("GET {path}")));
             match status {
                 500 => lines.next().is_some() && log.contains(reason),
                 _ => lines.any(|line| line.contains(reason)),
@@ -379,7 +214,10 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
             Err(Broken::Cut(body)) => {
                 let body = String::from_utf8_lossy(&body);
                 // What was cut may be lost with the reset, but nothing else may stand there.
-                assert!("begunand more".starts_with(&*body) && body.len() <= 10, "{path}: {body}");
+                assert!(
+                    "begunand more".starts_with(&*body) && body.len() <= 10,
+                    "{path}: {body}"
+                );
             }
             other => panic!("{path}: {other:?}"),
         }
@@ -390,9 +228,14 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
     if let Ok(answer) = client.try_response(false) {
         assert_eq!(answer.body, b"begun");
     }
-    server.wait_log("more body than Content-Length").wait_log("ValueError: deliberate");
+    server
+        .wait_log("more body than Content-Length")
+        .wait_log("ValueError: deliberate");
     let closed = text(&server, "/closed");
-    assert_eq!(closed, "/mid-raise /mid-text /mid-short /mid-long /mid-long-last");
+    assert_eq!(
+        closed,
+        "/mid-raise /mid-text /mid-short /mid-long /mid-long-last"
+    );
     assert_eq!(text(&server, "/pid"), pid, "the same worker all along");
 }
 
@@ -401,9 +244,15 @@ fn an_http_1_0_client_sees_a_reset_where_a_body_is_cut() {
     let server = serve_ready(&wsgi_site(APP));
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /mid-raise HTTP/1.0\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /mid-raise HTTP/1.0\r\n\r\n")
+        .unwrap();
     let end = stream.read_to_end(&mut Vec::new());
-    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset, "no clean end of file");
+    assert_eq!(
+        end.unwrap_err().kind(),
+        ErrorKind::ConnectionReset,
+        "no clean end of file"
+    );
 }
 
 #[test]
@@ -429,26 +278,44 @@ def inner(environ, start):
 app = wsgiref.validate.validator(inner)
 "#;
     let server = serve_ready(&wsgi_site(VALIDATED));
-    let post = |framing: &str| format!("POST /a%20b?q=1 HTTP/1.1\r\nHost: a.example:81\r\n{framing}");
+    let post =
+        |framing: &str| format!("POST /a%20b?q=1 HTTP/1.1\r\nHost: a.example:81\r\n{framing}");
     let rows: [(&str, String, &str); 9] = [
         ("get", request("GET", "/"), "GET:"),
         ("an empty body", request("GET", "/none"), ""),
         ("a stream", request("GET", "/stream"), "ab"),
         ("write", request("GET", "/write"), "written,GET:"),
-        ("a body with a length", post("Content-Length: 3\r\n\r\nabc"), "POST:abc"),
+        (
+            "a body with a length",
+            post("Content-Length: 3\r\n\r\nabc"),
+            "POST:abc",
+        ),
         (
             "a chunked body",
             post("Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
             "POST:abc",
         ),
-        ("a body of no bytes", post("Content-Length: 0\r\n\r\n"), "POST:"),
+        (
+            "a body of no bytes",
+            post("Content-Length: 0\r\n\r\n"),
+            "POST:",
+        ),
         ("a method of its own", request("PURGE", "/"), "PURGE:"),
-        ("content type and headers", post("Content-Type: a/b\r\nX-A: 1\r\nContent-Length: 1\r\n\r\nz"), "POST:z"),
+        (
+            "content type and headers",
+            post("Content-Type: a/b\r\nX-A: 1\r\nContent-Length: 1\r\n\r\nz"),
+            "POST:z",
+        ),
     ];
     let mut client = server.connect();
     for (name, bytes, body) in rows {
         let answer = client.send(bytes).response();
-        assert_eq!((answer.status, answer.text().as_str()), (200, body), "{name}\n{}", server.log());
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (200, body),
+            "{name}\n{}",
+            server.log()
+        );
     }
     client.send(request("HEAD", "/")).expect_head(200);
     client.send(request("GET", "/")).expect_status(200);
@@ -468,23 +335,37 @@ fn the_body_is_complete_before_the_application_and_ends_by_itself() {
     // In memory, and above `body_memory` in a file.
     for size in [0, 1, 100, 101, 300_000] {
         let body = "b".repeat(size);
-        client.send(format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"));
+        client.send(format!(
+            "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"
+        ));
         let answer = client.expect_status(200).text();
         // Which of the two an empty body gives is as PEP 3333 has it: empty or missing.
         let lengths = [size.to_string(), "None".to_owned()];
         let (length, echoed) = answer.split_once(':').unwrap();
-        assert!(lengths[..1 + usize::from(size == 0)].contains(&length.to_owned()), "{length}");
+        assert!(
+            lengths[..1 + usize::from(size == 0)].contains(&length.to_owned()),
+            "{length}"
+        );
         assert_eq!(echoed, body);
         client.send(format!(
             "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n",
-            if size == 0 { String::new() } else { format!("{size:x}\r\n{body}\r\n") }
+            if size == 0 {
+                String::new()
+            } else {
+                format!("{size:x}\r\n{body}\r\n")
+            }
         ));
-        assert_eq!(client.expect_status(200).text().split_once(':').unwrap().1, body);
+        assert_eq!(
+            client.expect_status(200).text().split_once(':').unwrap().1,
+            body
+        );
     }
     for padding in [0, 200] {
         let body = format!("one\ntwo\nthree{}", "x".repeat(padding));
         let size = body.len();
-        client.send(format!("POST /lines HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"));
+        client.send(format!(
+            "POST /lines HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{body}"
+        ));
         let expected = format!(
             "(b'one\\n', b'tw', [b'o\\n', b'three{}'], b'', [])",
             "x".repeat(padding)
