@@ -32,7 +32,7 @@ fn wait_served(server: &Server) {
 
 /// What is on its error page, its status page and its log, then repairs it.
 fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &str)) {
-    server.wait_log("does not start; see the log");
+    server.wait_log("does not start yet; see the log");
     wait_state(server, "failing");
     let answer = server.get("/");
     assert_eq!(answer.status, 503, "{name}");
@@ -56,6 +56,7 @@ fn check_failing(name: &str, server: &Server, words: &[&str], repaired: (&str, &
     server.site().write(repaired.0, repaired.1);
     wait_served(server);
     wait_state(server, "ready");
+    server.wait_log(", ready in ");
     assert_eq!(
         app_status(server)["report"],
         serde_json::Value::Null,

@@ -549,12 +549,11 @@ fn readiness_is_written_to_the_descriptor_once_all_is_ready() {
         .file("app.py", "1 / 0\n")
         .serve(&["--ready-fd", "1"]);
     broken.wait_log("does not start");
-    drop(broken.get("/"));
-    assert!(
-        !broken.announced().iter().any(|line| line == "ready"),
-        "{:?}",
-        broken.announced()
-    );
+    assert_eq!(broken.get("/").status, 503);
+    let is_written = || broken.announced().iter().any(|line| line == "ready");
+    assert!(!is_written(), "{:?}", broken.announced());
+    broken.site().write("app.py", WSGI);
+    eventually(PATIENCE, "the line, once it is repaired", is_written);
     let closed = app_site().serve(&["--ready-fd", "99"]);
     closed.wait_log("--ready-fd 99: cannot write");
 }

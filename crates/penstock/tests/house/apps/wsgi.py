@@ -1,6 +1,10 @@
 """A path for each thing that PEP 3333 allows or forbids; `/a-b` is answered by `do_a_b`."""
 
-import io, os, sys, tempfile, threading
+import io
+import os
+import sys
+import tempfile
+import threading
 
 closed = []
 go = threading.Event()
