@@ -509,7 +509,7 @@ async fn announce_app(app: &App, announce: fn(&dyn std::fmt::Display)) {
     let (name, kind) = (app.name(), app.config().kind);
     if let Boot::Failed { .. } = app.booted().await {
         announce(&format!(
-            "app {name}: {kind}, does not start; see the log"
+            "app {name}: {kind}, does not start yet; see the log"
         ));
     }
     let Some((took, interpreter)) = app.up().await else {
