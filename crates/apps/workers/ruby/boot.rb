@@ -69,8 +69,10 @@ module PenstockWorker
     raise LoadError, "rack is not installed for #{RbConfig.ruby}, or not in this application's Gemfile", cause: nil
   end
 
-  # What is loaded now lives for ever: let the collector settle before the first request.
+  # What is loaded now lives for ever: let the collector settle before the first request. Rack 2's
+  # Lint parses URIs without loading the library for it; every other server has it loaded.
   def warm_up
+    require "uri"
     Process.respond_to?(:warmup) ? Process.warmup : GC.start
   end
 

@@ -108,7 +108,7 @@ fn what_is_allowed_arrives_whole() {
             "{what}: {closed}"
         );
     }
-    assert!(server.log().contains("said to rack.errors"));
+    server.wait_log("said to rack.errors");
     assert_eq!(server.get("/pid").text(), pid, "the same worker all along");
 }
 

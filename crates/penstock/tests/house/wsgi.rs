@@ -110,7 +110,7 @@ fn what_is_allowed_arrives_whole() {
         .send(request("GET", "/empty-list"))
         .expect_status(200);
     assert_eq!(answer.header("content-length"), Some("0"));
-    assert!(server.log().contains("said to wsgi.errors"));
+    server.wait_log("said to wsgi.errors");
     assert_eq!(text(&server, "/pid"), pid, "the same worker all along");
 }
 
