@@ -624,6 +624,10 @@ impl Executor {
         };
         let mut shown = self.supervisor.restart_error().map(str::to_owned);
         match state {
+            AppState::Failing { report } if !self.supervisor.is_boot_failing() => {
+                self.shared.refusing.store(None);
+                shown = Some(report);
+            }
             AppState::Failing { report } => {
                 if self.shared.refusing.load().is_none() {
                     self.refuse(

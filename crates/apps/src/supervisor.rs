@@ -152,6 +152,12 @@ impl Supervisor {
         }
     }
 
+    /// Whether the code does not even boot: then requests need not wait for a worker. One that boots
+    /// and crashes is back within half a second.
+    pub fn is_boot_failing(&self) -> bool {
+        self.boots.is_active()
+    }
+
     /// Why the last restart was given up, until the next one begins.
     pub fn restart_error(&self) -> Option<&str> {
         self.restart_error.as_deref()

@@ -11,8 +11,8 @@
     reason = "tests: a failure is a panic, nothing here runs on a loop, the log of a failed server is printed"
 )]
 
-mod boot;
 mod bodies;
+mod boot;
 mod command_line;
 mod drain;
 mod environment;

@@ -145,6 +145,22 @@ fn a_worker_killed_while_idle_costs_no_request() {
 }
 
 #[test]
+fn an_application_whose_only_worker_keeps_crashing_makes_others_wait_and_not_fail() {
+    let server = serve_ready(&wsgi_site(APP));
+    assert_eq!(server.workers("app").len(), 1, "one process");
+    for round in 0..3 {
+        let crashed = ask(&server, "/exit").expect_status(502);
+        assert!(
+            crashed.text().contains("worker ended"),
+            "{round}: {}",
+            crashed.text()
+        );
+        let answer = server.get("/");
+        assert_eq!(answer.status, 200, "{round}: {}", answer.text());
+    }
+}
+
+#[test]
 fn a_worker_killed_at_work_costs_its_own_request_only() {
     let server = serve_ready(&wsgi_site(APP));
     let mut inside = ask(&server, "/hold");
