@@ -128,7 +128,10 @@ pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 /// # Errors
 /// When the process is gone.
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
-    #[expect(clippy::disallowed_methods, reason = "procfs is memory: no disk is waited for")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "procfs is memory: no disk is waited for"
+    )]
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = text.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
     let page = rustix::param::page_size() as u64;
