@@ -5,6 +5,11 @@
 //! stay true: nothing here blocks a loop (blocking work goes through [`blocking`]), every queue has a
 //! bound, and no buffer is held for a connection that waits.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
+)]
+
 pub mod blocking;
 pub mod buffers;
 pub mod clock;

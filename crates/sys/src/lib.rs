@@ -5,6 +5,11 @@
 //! sequence each, `io::Result` out, no policy, no logging, no clock. Callers: `runtime` (streams,
 //! listeners), `files` (opening and reading), `apps` (workers and their sockets).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
+)]
+
 pub mod file;
 pub mod net;
 pub mod process;
