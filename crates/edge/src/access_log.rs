@@ -44,20 +44,52 @@ impl AccessLog {
     }
 }
 
-fn combined(record: &Record<'_>, now: u64) -> String {
-    let mut line = String::with_capacity(256);
-    let head = record.head;
+impl AccessLog {
+    /// A line for a head that was refused or did not arrive: there is no request to speak of.
+    pub(crate) fn write_refused(&self, from: PeerAddress, status: u16) {
+        let now = clock::wall();
+        let line = match self.format {
+            LogFormat::Combined => {
+                let date = log_date(now.as_secs());
+                format!("{} - - [{date}] \"-\" {status} 0 \"-\" \"-\"\n", peer(from))
+            }
+            LogFormat::Json => {
+                let value = serde_json::json!({
+                    "time": now.as_secs_f64(),
+                    "peer": peer(from),
+                    "method": null,
+                    "target": null,
+                    "status": status,
+                });
+                format!("{value}\n")
+            }
+        };
+        self.writer.write(line.into_bytes());
+    }
+}
+
+/// `21/Nov/2026:22:08:21 +0000`.
+fn log_date(now: u64) -> String {
     let date = penstock_http::imf_fixdate(now);
     let text = |range: std::ops::Range<usize>| std::str::from_utf8(&date[range]).unwrap_or("");
-    // Writing to a String cannot fail.
-    let _ = write!(
-        line,
-        "{} - - [{}/{}/{}:{} +0000] \"{} {} {}\" {} {} \"",
-        peer(record.peer),
+    format!(
+        "{}/{}/{}:{} +0000",
         text(5..7),
         text(8..11),
         text(12..16),
-        text(17..25),
+        text(17..25)
+    )
+}
+
+fn combined(record: &Record<'_>, now: u64) -> String {
+    let mut line = String::with_capacity(256);
+    let head = record.head;
+    // Writing to a String cannot fail.
+    let _ = write!(
+        line,
+        "{} - - [{}] \"{} {} {}\" {} {} \"",
+        peer(record.peer),
+        log_date(now),
         head.method_str(),
         Escaped(head.target().as_bytes()),
         version(head),
@@ -106,7 +138,24 @@ fn json(record: &Record<'_>, now: Duration) -> String {
         "handler": timing.handler.as_deref(),
         "worker": timing.worker,
     });
-    format!("{value}\n")
+    visible(value.to_string()) + "\n"
+}
+
+/// JSON lets DEL and the controls above it stand as they are (RFC 8259 §7); a terminal obeys them.
+fn visible(json: String) -> String {
+    if !json.contains(char::is_control) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if c.is_control() {
+            // They stand inside strings only. Writing to a String cannot fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 fn version(head: &RequestHead) -> &'static str {
@@ -148,6 +197,13 @@ mod tests {
         assert_eq!(
             Escaped(b"a\"b\\c\x1b\xffd").to_string(),
             "a\\\"b\\\\c\\x1b\\xffd"
+        );
+        let json = serde_json::json!({ "agent": "a\"\n\u{1b}\u{7f}\u{9b}2J\u{e9}" });
+        let line = visible(json.to_string());
+        assert_eq!(line, "{\"agent\":\"a\\\"\\n\\u001b\\u007f\\u009b2Jé\"}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&line).unwrap(),
+            json
         );
     }
 }

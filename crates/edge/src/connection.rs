@@ -25,6 +25,7 @@ use penstock_sys::net::PeerAddress;
 
 use crate::access_log::Record;
 use crate::incoming::{Home, Incoming, Reader};
+use crate::received::Received;
 use crate::router::{Found, Handlers};
 use crate::send::{self, Cut, Rest, Sent, Started};
 use crate::{Edge, Settings, faults};
@@ -37,7 +38,7 @@ const PIPELINE_TURN: u32 = 16;
 
 /// How long a closing connection reads over what the client still sends, so that our last answer is
 /// not lost to a reset (RFC 9112 §9.6).
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(crate) struct Connection {
@@ -51,7 +52,7 @@ pub(crate) struct Connection {
     deadline: LazyDeadline,
     scanner: HeadScanner,
     /// Received and not yet used; empty and without memory while the connection is idle.
-    pending: Vec<u8>,
+    pending: Received,
     /// Whether `pending` has bytes that the scanner has not seen.
     unscanned: bool,
     /// When the first byte of an unfinished head came.
@@ -149,7 +150,7 @@ impl Connection {
             registered: false,
             deadline,
             scanner: HeadScanner::new(),
-            pending: Vec::new(),
+            pending: Received::default(),
             unscanned: false,
             head_began: None,
         }
@@ -197,11 +198,10 @@ impl Connection {
             self.guard
                 .wake_at_drain(loops::current_index(), cx.waker().clone());
         }
-        if std::mem::take(&mut self.unscanned) {
-            let pending = std::mem::take(&mut self.pending);
-            if let Some(next) = self.scan(&pending) {
-                return Poll::Ready(next);
-            }
+        if std::mem::take(&mut self.unscanned)
+            && let Some(next) = self.scan_pending()
+        {
+            return Poll::Ready(next);
         }
         loop {
             let stream = Arc::clone(&self.stream);
@@ -225,36 +225,57 @@ impl Connection {
         })
     }
 
+    /// Looks for a whole head in what has just come; what it does not use goes to `pending`.
     fn scan_received(&mut self, received: &[u8]) -> Option<Next> {
-        if self.pending.is_empty() {
-            return self.scan(received);
+        if !self.pending.is_empty() {
+            self.pending.push(received);
+            return self.scan_pending();
         }
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.extend_from_slice(received);
-        self.scan(&pending)
-    }
-
-    /// Looks for a whole head in `bytes`; what it does not use goes to `pending`.
-    fn scan(&mut self, bytes: &[u8]) -> Option<Next> {
-        let settings = self.edge.settings.load();
-        match self.scanner.scan(bytes, &settings.head_limits()) {
+        let limits = self.edge.settings.load().head_limits();
+        match self.scanner.scan(received, &limits) {
             Ok(Progress::Complete((head, used))) => {
-                self.scanner.reset();
-                self.head_began = None;
-                self.pending.extend_from_slice(&bytes[used..]);
-                self.unscanned = used < bytes.len();
-                Some(Next::Head(head))
+                self.pending.push(&received[used..]);
+                Some(self.head_complete(head))
             }
             Ok(Progress::Partial) => {
-                self.pending.extend_from_slice(bytes);
-                if self.head_began.is_none() {
-                    let now = clock::now();
-                    self.head_began = Some(now);
-                    self.deadline.set(now + settings.limits.header_timeout);
-                }
+                self.pending.push(received);
+                self.head_incomplete();
                 None
             }
             Err(error) => Some(Next::Refused(error)),
+        }
+    }
+
+    /// Looks for a whole head in `pending`.
+    fn scan_pending(&mut self) -> Option<Next> {
+        let limits = self.edge.settings.load().head_limits();
+        match self.scanner.scan(self.pending.unused(), &limits) {
+            Ok(Progress::Complete((head, used))) => {
+                self.pending.consume(used);
+                Some(self.head_complete(head))
+            }
+            Ok(Progress::Partial) => {
+                self.head_incomplete();
+                None
+            }
+            Err(error) => Some(Next::Refused(error)),
+        }
+    }
+
+    fn head_complete(&mut self, head: RequestHead) -> Next {
+        self.scanner.reset();
+        self.head_began = None;
+        self.unscanned = !self.pending.is_empty();
+        Next::Head(head)
+    }
+
+    /// The clock for a head runs from its first byte.
+    fn head_incomplete(&mut self) {
+        if self.head_began.is_none() {
+            let now = clock::now();
+            self.head_began = Some(now);
+            self.deadline
+                .set(now + self.edge.settings.load().limits.header_timeout);
         }
     }
 
@@ -336,7 +357,7 @@ impl Connection {
             return Fate::Abort;
         };
         let Sending { rest, end } = *sending;
-        let limits = exchange.settings.limits.clone();
+        let limits = &exchange.settings.limits;
         let stream = Arc::clone(&self.stream);
         let (sent, done) = Box::pin(send::send_rest(stream, rest, limits)).await;
         self.conclude(&exchange, &end, sent, done)
@@ -350,7 +371,7 @@ impl Connection {
     ) -> Result<Reply, Fault> {
         // While a body is being read the reader watches the socket.
         let mut lent = home;
-        let mut watching = true;
+        let mut watching = self.pending.len() < PIPELINE_BYTES;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(reply) = work.as_mut().poll(cx) {
                 return Poll::Ready(reply);
@@ -362,6 +383,7 @@ impl Connection {
                 watching = reader.is_done();
                 if watching {
                     self.take_leftover(&mut reader);
+                    watching = self.pending.len() < PIPELINE_BYTES;
                 }
                 place.put(reader);
                 lent = None;
@@ -385,7 +407,7 @@ impl Connection {
 
     /// What a finished reader received behind its body belongs to the next request.
     fn take_leftover(&mut self, reader: &mut Reader) {
-        self.pending.append(&mut reader.pending);
+        self.pending.push(&std::mem::take(&mut reader.pending));
         self.unscanned = !self.pending.is_empty();
     }
 
@@ -396,7 +418,7 @@ impl Connection {
             stream.poll_read(cx, buffer).map(|read| match read {
                 Ok(0) | Err(_) => false,
                 Ok(count) => {
-                    self.pending.extend_from_slice(&buffer[..count]);
+                    self.pending.push(&buffer[..count]);
                     self.unscanned = true;
                     true
                 }
@@ -410,7 +432,7 @@ impl Connection {
         if matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0)) {
             return RequestBody::Empty;
         }
-        let pending = std::mem::take(&mut self.pending);
+        let pending = self.pending.take();
         self.unscanned = false;
         let stream = Arc::clone(&self.stream);
         let reader = Reader::new(stream, head, pending, &exchange.settings.limits);
@@ -513,13 +535,12 @@ impl Connection {
         self.record(exchange, end, sent.body());
         match done {
             Ok(()) if end.must_close => Fate::Linger,
-            Ok(()) if !end.keeps => {
-                if self.pending.is_empty() {
-                    Fate::Close
-                } else {
-                    Fate::Linger
-                }
+            // A close that the client did not ask for may cross its next request: with bytes unread
+            // the kernel would answer by a reset, and the response could be lost to it.
+            Ok(()) if !end.keeps && (exchange.head.keep_alive() || !self.pending.is_empty()) => {
+                Fate::Linger
             }
+            Ok(()) if !end.keeps => Fate::Close,
             Ok(()) => Fate::Keep,
             Err(cut) => self.cut(&cut, &exchange.head),
         }
@@ -588,9 +609,12 @@ impl Connection {
             date: Some(&date),
         };
         self.edge.metrics.count_response(response.status.code());
+        if let Some(log) = &settings.access_log {
+            log.write_refused(self.peer, response.status.code());
+        }
         if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, &line, response.body) {
             // Whether it arrives or not, the connection ends.
-            let _ = send::send_rest(Arc::clone(&self.stream), rest, settings.limits.clone()).await;
+            let _ = send::send_rest(Arc::clone(&self.stream), rest, &settings.limits).await;
         }
         Fate::Linger
     }

@@ -12,6 +12,7 @@ mod connection;
 mod faults;
 mod incoming;
 mod pace;
+mod received;
 mod router;
 mod send;
 

@@ -36,6 +36,10 @@ impl Pace {
         self.waiting_since.get_or_insert(now);
     }
 
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting_since.is_some()
+    }
+
     /// The peer sent or took `bytes`.
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64) {
         self.bytes += bytes;

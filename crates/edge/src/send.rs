@@ -3,11 +3,13 @@
 //! [`send_now`] is the common way: head and body leave in one system call and nothing is allocated.
 //! What the socket did not take, files and streams go through [`send_rest`], a future that is boxed
 //! so that idle connections do not carry its size. What must stay true: a body that cannot be
-//! completed ends in a cut connection, never in a clean end; declared lengths are exact.
+//! completed ends in a cut connection, never in a clean end; declared lengths are exact; a client is
+//! judged by what it took, not by what the kernel's buffer swallowed or by when that has room again.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_config::Limits;
@@ -132,13 +134,14 @@ pub(crate) fn send_now(
 pub(crate) async fn send_rest(
     stream: Arc<Stream>,
     rest: Rest,
-    limits: Limits,
+    limits: &Limits,
 ) -> (Sent, Result<(), Cut>) {
     let mut sender = Sender {
         stream,
-        pace: Pace::new(&limits),
+        pace: Pace::new(limits),
         timer: LazyDeadline::new(clock::now() + limits.body_stall),
         sent: rest.sent,
+        taken: 0,
     };
     let done = match rest.body {
         Body::Empty | Body::Omitted(_) => sender.write(&mut [IoSlice::new(&rest.head)]).await,
@@ -159,6 +162,8 @@ struct Sender {
     pace: Pace,
     timer: LazyDeadline,
     sent: Sent,
+    /// Bytes that the client had taken when last looked.
+    taken: u64,
 }
 
 impl Sender {
@@ -168,19 +173,43 @@ impl Sender {
         while !slices.is_empty() {
             let written = std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
                 Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
-                Poll::Pending => {
-                    let now = clock::now();
-                    self.pace.wait(now);
-                    self.timer.set(self.pace.deadline(now));
-                    self.timer.poll(cx).map(|()| Err(Cut::TooSlow))
-                }
+                Poll::Pending => self.poll_too_slow(cx).map(Err),
             })
             .await?;
-            self.pace.progress(clock::now(), written as u64);
             self.sent.total += written as u64;
+            if self.pace.is_waiting() {
+                self.look_what_is_taken(clock::now());
+            }
             IoSlice::advance_slices(&mut slices, written);
         }
         Ok(())
+    }
+
+    /// Ready when the client has taken too little for too long. The kernel reports room only after
+    /// much of its buffer has drained, which takes a slow client longer than the stall limit: so
+    /// before a verdict the buffer itself is asked.
+    fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
+        loop {
+            let now = clock::now();
+            self.look_what_is_taken(now);
+            self.pace.wait(now);
+            let deadline = self.pace.deadline(now);
+            if deadline <= now {
+                return Poll::Ready(Cut::TooSlow);
+            }
+            self.timer.set(deadline);
+            if self.timer.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn look_what_is_taken(&mut self, now: Instant) {
+        let taken = self.sent.total.saturating_sub(self.stream.unsent_bytes());
+        if taken > self.taken {
+            self.pace.progress(now, taken - self.taken);
+            self.taken = taken;
+        }
     }
 
     async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {

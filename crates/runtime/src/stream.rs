@@ -31,7 +31,9 @@ impl Stream {
 
     /// Reads what is there; 0 is the end of the stream.
     pub fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.poll_read_by(cx, buffer, net::receive)
+        self.poll_read_by(cx, buffer, |socket, buffer| {
+            net::receive(socket, buffer).map(|count| (count, count < buffer.len()))
+        })
     }
 
     /// As [`Stream::poll_read`], collecting descriptors that travel with the bytes.
@@ -42,7 +44,11 @@ impl Stream {
         descriptors: &mut Vec<OwnedFd>,
     ) -> Poll<io::Result<usize>> {
         self.poll_read_by(cx, buffer, |socket, buffer| {
-            net::receive_with_descriptors(socket, buffer, descriptors)
+            let before = descriptors.len();
+            let count = net::receive_with_descriptors(socket, buffer, descriptors)?;
+            // unix(7): a read ends behind the message that brought descriptors, whatever follows it.
+            let is_empty = count < buffer.len() && descriptors.len() == before;
+            Ok((count, is_empty))
         })
     }
 
@@ -50,15 +56,15 @@ impl Stream {
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        mut read: impl FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize>,
+        mut read: impl FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<(usize, bool)>,
     ) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.socket.poll_read_ready(cx))?;
             match read(self.socket.as_fd(), buffer) {
-                Ok(count) => {
+                Ok((count, is_empty)) => {
                     // A short read emptied the socket: whatever comes next raises a new event. The
                     // end of the stream stays visible, so it is not cleared.
-                    if count > 0 && count < buffer.len() {
+                    if count > 0 && is_empty {
                         guard.clear_ready();
                     }
                     return Poll::Ready(Ok(count));
@@ -115,7 +121,7 @@ impl Stream {
     ///
     /// # Errors
     /// The connection's error.
-    pub async fn send_descriptor(&self, bytes: &[u8], descriptor: &OwnedFd) -> io::Result<()> {
+    pub async fn send_descriptor(&self, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
         std::future::poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.socket.poll_write_ready(cx))?;
@@ -138,21 +144,22 @@ impl Stream {
     /// Ready when the peer sent something, closed its side, or the connection broke; only the last is
     /// `true`. Looks without reading, so bytes that arrived stay where they are.
     pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<bool> {
-        let Ok(mut guard) = ready!(self.socket.poll_read_ready(cx)) else {
-            return Poll::Ready(true);
-        };
-        match net::peek(self.socket.as_fd()) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                guard.clear_ready();
-                // Registers the waker for the next event.
-                match ready!(self.socket.poll_read_ready(cx)) {
-                    Ok(_) => Poll::Ready(false),
-                    Err(_) => Poll::Ready(true),
-                }
+        loop {
+            let Ok(mut guard) = ready!(self.socket.poll_read_ready(cx)) else {
+                return Poll::Ready(true);
+            };
+            match net::peek(self.socket.as_fd()) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                peeked => return Poll::Ready(peeked.is_err()),
             }
-            Err(_) => Poll::Ready(true),
-            Ok(_) => Poll::Ready(false),
         }
+    }
+
+    /// Bytes written that the peer has not taken yet; 0 when the kernel cannot tell.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> u64 {
+        net::unsent_bytes(self.socket.as_fd()).unwrap_or(0)
     }
 
     /// Makes the coming close a reset, so that the peer sees that the message was cut.
@@ -200,6 +207,25 @@ mod tests {
                     0
                 );
             }
+        });
+    }
+
+    #[test]
+    fn bytes_behind_a_descriptor_are_not_forgotten() {
+        on_a_loop(async {
+            let (a, b) = net::worker_pair().unwrap();
+            let ours = Stream::new(a).unwrap();
+            net::send_descriptor(b.as_fd(), b"with", b.as_fd()).unwrap();
+            net::send(b.as_fd(), b"behind").unwrap();
+            let (mut buffer, mut got, mut descriptors) = ([0; 64], Vec::new(), Vec::new());
+            while got.len() < 10 {
+                let read =
+                    poll_fn(|cx| ours.poll_read_descriptors(cx, &mut buffer, &mut descriptors));
+                let read = tokio::time::timeout(std::time::Duration::from_secs(10), read);
+                let count = read.await.expect("all of it is there").unwrap();
+                got.extend_from_slice(&buffer[..count]);
+            }
+            assert_eq!((&got[..], descriptors.len()), (&b"withbehind"[..], 1));
         });
     }
 

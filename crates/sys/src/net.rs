@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -245,6 +245,22 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
         socket,
         Some(std::time::Duration::ZERO),
     )?)
+}
+
+/// Bytes written to a socket that its peer has not taken yet (`SIOCOUTQ`): for TCP, not acknowledged.
+///
+/// # Errors
+/// What `ioctl` says.
+pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut count: libc::c_int = 0;
+    #[expect(unsafe_code, reason = "an ioctl that no safe wrapper offers")]
+    // SAFETY: TIOCOUTQ (the same number as SIOCOUTQ) writes one int through the pointer, which is
+    // valid for the call; the descriptor is open for its duration.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if done == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 /// Ends one or both directions of a connection.

@@ -105,21 +105,32 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         command.pre_exec(move || prepare_child(&keep, parent));
     }
     let mut child = command.spawn()?;
-    let pid = child.id();
+    match take_ends(&mut child) {
+        Ok((exit, stdout, stderr)) => Ok(Started {
+            pid: child.id(),
+            exit,
+            stdout,
+            stderr,
+            child,
+        }),
+        Err(error) => {
+            // Descriptors ran out right here: a process that nobody watches must not stay.
+            let _ = kill_group(child.id());
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("output pipes missing"));
     };
     let (stdout, stderr) = (OwnedFd::from(stdout), OwnedFd::from(stderr));
     rustix::io::ioctl_fionbio(&stdout, true)?;
     rustix::io::ioctl_fionbio(&stderr, true)?;
-    let exit = rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::NONBLOCK)?;
-    Ok(Started {
-        pid,
-        exit,
-        stdout,
-        stderr,
-        child,
-    })
+    let exit = rustix::process::pidfd_open(as_pid(child.id())?, PidfdFlags::NONBLOCK)?;
+    Ok((exit, stdout, stderr))
 }
 
 fn prepare_child(keep: &[RawFd], parent: Pid) -> io::Result<()> {
