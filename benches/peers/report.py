@@ -43,22 +43,32 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One goal at one number of connections; `ratio` is None when it could not be measured."""
+    """One goal at one number of connections; `ratios` of all rounds, none if it was not measured."""
 
     scenario: str
     connections: int
     goal: object
-    ratio: float | None
+    ratios: list
+
+    @property
+    def ratio(self):
+        return median(self.ratios) if self.ratios else None
 
     @property
     def passes(self):
-        return self.ratio is not None and self.ratio <= self.goal.ratio
+        return bool(self.ratios) and self.ratio <= self.goal.ratio
+
+    @property
+    def steady(self):
+        """Whether all rounds say the same."""
+        return len({ratio <= self.goal.ratio for ratio in self.ratios}) <= 1
 
     def __str__(self):
         word = "PASS      " if self.passes else "FALL SHORT"
-        got = "not measured" if self.ratio is None else f"{self.ratio:.2f}"
+        got = spread(self.ratios, 2) if self.ratios else "not measured"
         aim = f"{self.goal.of} <= {self.goal.ratio:.2f} x {self.goal.reference}"
-        return f"{word}  {self.scenario}, {self.connections} connections: {aim}: {got}"
+        doubt = "" if self.steady else ", but rounds disagree"
+        return f"{word}  {self.scenario}, {self.connections} connections: {aim}: {got}{doubt}"
 
 
 def find(rows, server, connections):
@@ -82,8 +92,7 @@ def verdicts(name, goal, rows):
     for connections in sorted({row.connections for row in rows}):
         ours, theirs = (find(rows, who, connections) for who in (goal.of, goal.reference))
         clean = ours and theirs and ours.clean and theirs.clean
-        measured = ratios(ours, theirs) if clean else []
-        found.append(Verdict(name, connections, goal, median(measured) if measured else None))
+        found.append(Verdict(name, connections, goal, ratios(ours, theirs) if clean else []))
     return found
 
 

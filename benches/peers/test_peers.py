@@ -53,6 +53,12 @@ class Verdicts(unittest.TestCase):
                 (verdict,) = verdicts("static", goal, rows)
                 self.assertEqual((verdict.passes, verdict.ratio), (passes, ratio))
 
+    def test_says_when_rounds_disagree(self):
+        rows = [row("penstock", 4, 5, 6), row("nginx", 10, 10, 10)]
+        (verdict,) = verdicts("static", Goal(0.50, "nginx"), rows)
+        self.assertTrue(verdict.passes)
+        self.assertIn("rounds disagree", str(verdict))
+
     def test_shows_errors_and_failures_in_the_table(self):
         lines = list(table([row("a", 5, errors=2), row("b")], "a"))
         self.assertIn("2 ERRORS", lines[1])
