@@ -4,8 +4,8 @@
 //! status page, is restarted and drained. What loops share is in [`AppShared`]; processes belong to
 //! the `executor` task alone, which is spoken to by commands.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -72,7 +72,9 @@ pub(crate) struct AppShared {
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
     pub(crate) limits: ArcSwap<config::Limits>,
-    pub(crate) pool: Pool,
+    pub(crate) pool: ArcSwap<Pool>,
+    /// See [`AppShared::note_app_time`]; slow until the first requests prove otherwise.
+    recent_us: AtomicU32,
     pub(crate) response_timeout: Duration,
     pub(crate) queue_limits: QueueLimits,
     /// Why no request can be taken now; `None` in good times.
@@ -172,7 +174,8 @@ impl App {
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
             limits: ArcSwap::from_pointee(setup.limits.clone()),
-            pool: setup.pool.clone(),
+            pool: ArcSwap::from_pointee(setup.pool.clone()),
+            recent_us: AtomicU32::new(u32::MAX / 64),
             response_timeout: config.response_timeout,
             queue_limits,
             refusing: ArcSwapOption::empty(),
@@ -213,9 +216,10 @@ impl App {
         &self.shared.metrics
     }
 
-    /// New bounds on bodies, at a reload.
-    pub fn set_limits(&self, limits: config::Limits) {
+    /// New bounds on bodies and another pool for them, at a reload.
+    pub fn adopt(&self, limits: config::Limits, pool: Pool) {
         self.shared.limits.store(Arc::new(limits));
+        self.shared.pool.store(Arc::new(pool));
     }
 
     /// Waits until the first start has come to something.
@@ -286,7 +290,7 @@ impl App {
             in_progress: worker
                 .mailboxes
                 .iter()
-                .map(|m| m.in_progress.load(std::sync::atomic::Ordering::Relaxed))
+                .map(|m| m.in_progress.load(Ordering::Relaxed))
                 .sum(),
             resident_bytes: worker
                 .pid
@@ -326,17 +330,26 @@ impl AppShared {
     }
 
     pub(crate) fn spool_limits(&self, is_unbuffered: bool) -> SpoolLimits {
-        let limits = self.limits.load();
         SpoolLimits {
-            memory: limits.response_memory,
-            file: if is_unbuffered {
-                0
-            } else {
-                limits.response_spool
-            },
-            dir: limits.temp_dir.clone(),
-            pool: self.pool.clone(),
+            limits: self.limits.load_full(),
+            is_unbuffered,
+            pool: Pool::clone(&self.pool.load()),
         }
+    }
+
+    /// How long recent requests took: the slowest of them, fading by a sixty-fourth with each. All
+    /// slots share it, as the next slow request may come to any of them.
+    pub(crate) fn note_app_time(&self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let recent = self.recent_us.load(Ordering::Relaxed);
+        // Two loops may overwrite one another: it is an estimate.
+        let faded = recent - recent.div_ceil(64);
+        self.recent_us.store(faded.max(took), Ordering::Relaxed);
+    }
+
+    /// See [`AppShared::note_app_time`].
+    pub(crate) fn recent_app_time(&self) -> Duration {
+        Duration::from_micros(u64::from(self.recent_us.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn state(&self) -> StateView {

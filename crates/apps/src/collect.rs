@@ -3,13 +3,13 @@
 //! First step of `handler`. A slow sender costs a connection, never a worker; a body of any size
 //! costs at most `limits.body_memory` and one write buffer.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use penstock_config::Limits;
 use penstock_exchange::{Fault, FaultKind, IncomingBody, RequestBody};
 use penstock_runtime::blocking::Pool;
-use penstock_sys::file;
+
+use crate::nameless::NamelessFile;
 
 /// Bytes gathered before they are written to the file in one job.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -19,7 +19,7 @@ const WRITE_BYTES: usize = 256 * 1024;
 pub(crate) enum Collected {
     Empty,
     Memory(Vec<u8>),
-    File { file: Arc<File>, len: u64 },
+    File { file: Arc<NamelessFile>, len: u64 },
 }
 
 impl Collected {
@@ -68,7 +68,8 @@ async fn to_file(
     pool: &Pool,
 ) -> Result<Collected, Fault> {
     let dir = limits.temp_dir.clone();
-    let created = pool.run(move || file::nameless(&dir)).await;
+    let closer = pool.clone();
+    let created = pool.run(move || NamelessFile::create(&dir, closer)).await;
     let file = Arc::new(stored(created)?);
     let mut len = 0;
     let mut more = true;
@@ -80,7 +81,6 @@ async fn to_file(
         len += buffer.len() as u64;
         let written = pool
             .run(move || {
-                use std::os::unix::fs::FileExt;
                 let done = shared.write_all_at(&buffer, at);
                 buffer.clear();
                 done.map(|()| buffer)

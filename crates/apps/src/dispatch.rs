@@ -1,12 +1,12 @@
 //! The application's one queue, shared by all loops, and the mailboxes of its slots.
 //!
 //! `handler` submits jobs, slot drivers (`slot`) take them. The decisions are `queue`'s, pure; this
-//! file adds the lock and the wake-ups. What must stay true: the lock is held for a decision only,
-//! never while a waker runs or anything is awaited; a job is in exactly one place: the line, a
-//! mailbox, or a driver.
+//! file adds the lock and the wake-ups. What must stay true: a job goes from the line into a mailbox
+//! under the one lock that chose its slot (a mailbox's own lock is inside it, never around it), so it
+//! is always in exactly one place: the line, a mailbox, or a driver; no waker runs and nothing is
+//! awaited under the lock.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
@@ -16,17 +16,34 @@ use penstock_exchange::{Fault, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use tokio::sync::oneshot;
 
+use crate::nameless::NamelessFile;
+
 /// One request on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The whole REQUEST frame.
     pub(crate) frame: Vec<u8>,
     /// The body, when it is in a file.
-    pub(crate) body_file: Option<Arc<File>>,
+    pub(crate) body_file: Option<Arc<NamelessFile>>,
     /// Whether the answer's body will not be sent (a HEAD request).
     pub(crate) is_head: bool,
-    /// Takes the answer. Closed when the client is gone.
-    pub(crate) reply: oneshot::Sender<Result<Response, Fault>>,
+    /// Takes the answer, once. Closed when the client is gone.
+    pub(crate) reply: Option<oneshot::Sender<Result<Response, Fault>>>,
+}
+
+impl Job {
+    /// Gives the answer to whoever waits for it.
+    pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
+        if let Some(reply) = self.reply.take() {
+            // The client may have left.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
 }
 
 /// The queue and its slots' mailboxes.
@@ -38,11 +55,11 @@ pub(crate) struct Dispatch {
 #[derive(Debug)]
 struct Inner {
     queue: Queue<Job>,
-    /// By the slot's index.
-    mailboxes: Vec<Option<Arc<Mailbox>>>,
+    /// By the slot's index, which the next slot takes over while a driver may still be ending.
+    mailboxes: Vec<Option<(SlotId, Arc<Mailbox>)>>,
 }
 
-/// How one slot's driver hears of new jobs and of its retirement.
+/// How one slot's driver hears of new jobs, of its retirement and of its worker's end.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
@@ -54,7 +71,7 @@ pub(crate) struct Mailbox {
 struct Mail {
     jobs: VecDeque<Start<Job>>,
     retire: bool,
-    closed: bool,
+    lost: bool,
     waker: Option<Waker>,
 }
 
@@ -63,6 +80,8 @@ struct Mail {
 pub(crate) struct Delivery {
     pub(crate) jobs: VecDeque<Start<Job>>,
     pub(crate) retire: bool,
+    /// Its worker's process has ended.
+    pub(crate) lost: bool,
 }
 
 /// What became of a submitted job.
@@ -101,8 +120,9 @@ impl Dispatch {
         let mut inner = self.lock();
         match inner.queue.submit(now, job, home) {
             Submitted::Start(start) => {
+                let waker = inner.post(start);
                 drop(inner);
-                self.post(now, start);
+                wake(waker);
                 Placed::Started
             }
             Submitted::Waiting { ticket, position } => Placed::Waiting { ticket, position },
@@ -126,63 +146,56 @@ impl Dispatch {
         if inner.mailboxes.len() <= index {
             inner.mailboxes.resize(index + 1, None);
         }
-        inner.mailboxes[index] = Some(Arc::clone(&mailbox));
-        drop(inner);
+        inner.mailboxes[index] = Some((slot, Arc::clone(&mailbox)));
         for start in starts {
-            self.post(now, start);
+            // Nobody waits at a mailbox that is new.
+            inner.post(start);
         }
+        drop(inner);
         (slot, mailbox)
-    }
-
-    /// Brings a started job to its slot; when that slot has just died, to another or back into line.
-    fn post(&self, now: Instant, start: Start<Job>) {
-        let mut next = Some(start);
-        while let Some(start) = next.take() {
-            let mut inner = self.lock();
-            let mailbox = inner.mailbox(start.slot);
-            let refused = match mailbox {
-                Some(mailbox) => {
-                    drop(inner);
-                    mailbox.post(start).err().map(|start| *start)
-                }
-                None => {
-                    next = started(inner.queue.give_back(now, start.job, start.enqueued_at));
-                    continue;
-                }
-            };
-            if let Some(start) = refused {
-                let back = self
-                    .lock()
-                    .queue
-                    .give_back(now, start.job, start.enqueued_at);
-                next = started(back);
-            }
-        }
     }
 
     /// Takes a slot out: no new jobs; its driver ends when nothing is in progress.
     pub(crate) fn retire(&self, slot: SlotId, mailbox: &Mailbox) {
         self.lock().queue.retire_slot(slot);
-        mailbox.retire();
+        mailbox.tell(|mail| mail.retire = true);
     }
 
-    /// Forgets a slot whose worker is gone. `unbegun` are jobs that its worker never saw, oldest
-    /// first: they go back to the front of the line, or to another slot at once.
-    pub(crate) fn remove(&self, now: Instant, slot: SlotId, unbegun: Vec<Start<Job>>) {
-        let mut again = Vec::new();
+    /// Takes a slot out whose worker's process has ended. Its driver may not see an end of its socket: a
+    /// process that the worker left behind can hold the other side open.
+    pub(crate) fn lose(&self, slot: SlotId, mailbox: &Mailbox) {
+        self.lock().queue.retire_slot(slot);
+        mailbox.tell(|mail| mail.lost = true);
+    }
+
+    /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest first:
+    /// with those still in the mailbox they go back to the front of the line, or to another slot.
+    pub(crate) fn remove(
+        &self,
+        now: Instant,
+        slot: SlotId,
+        mailbox: &Mailbox,
+        mut unbegun: Vec<Start<Job>>,
+    ) {
         let mut inner = self.lock();
         inner.queue.remove_slot(slot);
-        if let Some(mailbox) = inner.mailboxes.get_mut(slot.index()) {
-            *mailbox = None;
+        if let Some(place) = inner.mailboxes.get_mut(slot.index())
+            && place.as_ref().is_some_and(|(owner, _)| *owner == slot)
+        {
+            *place = None;
         }
+        // Nothing is posted to a slot that the queue does not know, so this is all there will be.
+        unbegun.extend(std::mem::take(&mut mailbox.lock().jobs));
+        let mut wakers = Vec::new();
         for start in unbegun {
             let back = inner.queue.give_back(now, start.job, start.enqueued_at);
-            again.extend(started(back));
+            // `give_back` never refuses: what was handed out has its place.
+            if let Submitted::Start(start) = back {
+                wakers.push(inner.post(start));
+            }
         }
         drop(inner);
-        for start in again {
-            self.post(now, start);
-        }
+        wakers.into_iter().for_each(wake);
     }
 
     /// A driver's turn: `ended` of its requests have ended; it has `in_progress` left and would take
@@ -244,47 +257,28 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-fn started(submitted: Submitted<Job>) -> Option<Start<Job>> {
-    match submitted {
-        Submitted::Start(start) => Some(start),
-        // `give_back` never refuses: what was handed out has its place.
-        Submitted::Waiting { .. } | Submitted::Full(_) => None,
-    }
-}
-
 impl Inner {
-    fn mailbox(&self, slot: SlotId) -> Option<Arc<Mailbox>> {
-        self.mailboxes.get(slot.index()).cloned().flatten()
+    /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
+    fn post(&mut self, start: Start<Job>) -> Option<Waker> {
+        let place = self.mailboxes.get(start.slot.index());
+        let Some(Some((owner, mailbox))) = place else {
+            debug_assert!(false, "a slot that the queue knows has its mailbox");
+            return None;
+        };
+        debug_assert_eq!(*owner, start.slot);
+        let mut mail = mailbox.lock();
+        mail.jobs.push_back(start);
+        mail.waker.take()
     }
 }
 
 impl Mailbox {
-    /// Leaves a job for the driver; gives it back when the driver has ended.
-    fn post(&self, start: Start<Job>) -> Result<(), Box<Start<Job>>> {
+    fn tell(&self, change: impl FnOnce(&mut Mail)) {
         let mut mail = self.lock();
-        if mail.closed {
-            return Err(Box::new(start));
-        }
-        mail.jobs.push_back(start);
+        change(&mut mail);
         let waker = mail.waker.take();
         drop(mail);
         wake(waker);
-        Ok(())
-    }
-
-    fn retire(&self) {
-        let mut mail = self.lock();
-        mail.retire = true;
-        let waker = mail.waker.take();
-        drop(mail);
-        wake(waker);
-    }
-
-    /// Takes no more jobs, and gives those not taken yet.
-    pub(crate) fn close(&self) -> VecDeque<Start<Job>> {
-        let mut mail = self.lock();
-        mail.closed = true;
-        std::mem::take(&mut mail.jobs)
     }
 
     fn lock(&self) -> MutexGuard<'_, Mail> {
@@ -294,11 +288,11 @@ impl Mailbox {
     /// Takes what is there; else arranges for the driver to be polled when something is.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Option<Delivery> {
         let mut mail = self.lock();
-        if !mail.jobs.is_empty() || mail.retire {
-            let retire = std::mem::take(&mut mail.retire);
+        if !mail.jobs.is_empty() || mail.retire || mail.lost {
             return Some(Delivery {
                 jobs: std::mem::take(&mut mail.jobs),
-                retire,
+                retire: std::mem::take(&mut mail.retire),
+                lost: std::mem::take(&mut mail.lost),
             });
         }
         match &mut mail.waker {

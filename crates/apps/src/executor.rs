@@ -64,6 +64,10 @@ enum Input {
         worker: WorkerId,
         message: ControlMessage,
     },
+    /// Its process has ended; what it said last may still come.
+    Gone {
+        worker: WorkerId,
+    },
     Exited {
         worker: WorkerId,
         exit: Option<Exit>,
@@ -73,6 +77,10 @@ enum Input {
         end: End,
     },
     SlotGone {
+        worker: WorkerId,
+    },
+    /// A worker with a stuck thread has had its time.
+    StuckOverdue {
         worker: WorkerId,
     },
     DrainOverdue,
@@ -99,6 +107,7 @@ pub(crate) struct Executor {
     restarts: Vec<oneshot::Sender<Result<(), String>>>,
     drained: Vec<oneshot::Sender<()>>,
     wake_at: Option<Instant>,
+    next_round: Instant,
     interpreter: String,
     next_home: usize,
     is_stopped: bool,
@@ -146,6 +155,7 @@ impl Executor {
             restarts: Vec::new(),
             drained: Vec::new(),
             wake_at: None,
+            next_round: clock::now() + ROUND,
             interpreter: String::new(),
             next_home: 0,
             is_stopped: false,
@@ -196,8 +206,14 @@ impl Executor {
             }
             Input::DrainOverdue => self.event(Event::DrainOverdue),
             Input::Control { worker, message } => self.handle_control(worker, message),
+            Input::Gone { worker } => self.lose_slots(worker),
             Input::Exited { worker, exit } => self.handle_exited(worker, exit),
             Input::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
+            Input::StuckOverdue { worker } => {
+                if self.children.contains_key(&worker) {
+                    self.event(Event::ResponseTimedOut { worker });
+                }
+            }
             Input::SlotGone { worker } => {
                 if self.children.contains_key(&worker) {
                     self.event(Event::ProtocolBroken { worker });
@@ -209,7 +225,7 @@ impl Executor {
     /// Once a second, and when the supervisor asked for it.
     fn look_round(&mut self) {
         let now = clock::now();
-        for (job, waited) in self.shared.dispatch.expire(now) {
+        for (mut job, waited) in self.shared.dispatch.expire(now) {
             self.shared.metrics.queue_timeout.increment();
             let cause = format!("no free worker within {waited:.1?}");
             let timing = Timing {
@@ -217,11 +233,9 @@ impl Executor {
                 handler: Some(Arc::clone(&self.shared.name)),
                 ..Timing::default()
             };
-            // The client may have left.
-            let _ = job
-                .reply
-                .send(Err(Fault::new(FaultKind::QueueTimeout, cause).timed(timing)));
+            job.answer(Err(Fault::new(FaultKind::QueueTimeout, cause).timed(timing)));
         }
+        self.next_round = now + ROUND;
         if self.wake_at.is_some_and(|at| at <= now) {
             self.wake_at = None;
             self.event(Event::Tick);
@@ -392,6 +406,8 @@ impl Executor {
             tokio::select! {
                 () = &mut words => drop(watch_process::ended(&started.exit).await),
                 _ = watch_process::ended(&started.exit) => {
+                    // The executor ends only after `Exited`.
+                    let _ = inputs.send(Input::Gone { worker }).await;
                     clock::until(clock::now() + LAST_WORDS, &mut words).await;
                 }
             }
@@ -434,6 +450,7 @@ impl Executor {
     }
 
     fn handle_exited(&mut self, worker: WorkerId, exit: Option<Exit>) {
+        self.lose_slots(worker);
         let Some(child) = self.children.remove(&worker) else {
             return;
         };
@@ -486,8 +503,8 @@ impl Executor {
                 let end = match Stream::new(socket) {
                     Ok(stream) => Driver::new(app, slot, mailbox, pid, stream).run().await,
                     Err(error) => {
-                        let jobs = mailbox.close().into();
-                        app.dispatch.remove(clock::now(), slot, jobs);
+                        let now = clock::now();
+                        app.dispatch.remove(now, slot, &mailbox, Vec::new());
                         End::Broken(error.to_string())
                     }
                 };
@@ -507,6 +524,14 @@ impl Executor {
             self.shared.dispatch.retire(*slot, mailbox);
         }
         child.drivers == 0
+    }
+
+    /// Ends the drivers of a process that is gone, whoever else still holds its sockets.
+    fn lose_slots(&self, worker: WorkerId) {
+        let slots = self.children.get(&worker).map(|child| &child.slots);
+        for (slot, mailbox) in slots.into_iter().flatten() {
+            self.shared.dispatch.lose(*slot, mailbox);
+        }
     }
 
     fn handle_driver_ended(&mut self, worker: WorkerId, end: End) {
@@ -532,13 +557,21 @@ impl Executor {
                 return self.event(Event::ProtocolBroken { worker });
             }
             End::TimedOut => {
-                // Its neighbours in other threads finish first, within their own time-outs.
                 child.is_stuck = true;
-                for (slot, mailbox) in &child.slots {
-                    self.shared.dispatch.retire(*slot, mailbox);
+                if !is_last {
+                    // Its other threads go on until a new worker has taken their place, and then finish
+                    // what they have: but not for ever, as the stuck one may be burning a core.
+                    let until =
+                        clock::now() + self.config.boot_timeout + self.config.response_timeout;
+                    self.later(until, Input::StuckOverdue { worker });
+                    self.event(Event::Recycle { worker });
+                    return;
                 }
             }
         }
+        let Some(child) = self.children.get(&worker) else {
+            return;
+        };
         if child.is_stuck && is_last {
             self.event(Event::ResponseTimedOut { worker });
         } else if child.is_retiring && is_last {
@@ -689,11 +722,10 @@ impl Executor {
     }
 
     fn fail_waiting(&self, cause: &str, detail: Option<Arc<str>>) {
-        for job in self.shared.dispatch.clear() {
+        for mut job in self.shared.dispatch.clear() {
             let mut fault = Fault::new(FaultKind::Unavailable, cause.to_owned());
             fault.detail.clone_from(&detail);
-            // The client may have left.
-            let _ = job.reply.send(Err(fault));
+            job.answer(Err(fault));
         }
     }
 }
@@ -706,7 +738,7 @@ fn next_time(delay: Duration) -> String {
     }
 }
 
-/// Reads a worker's control socket to its end.
+/// Reads a worker's control socket to its end, or to the first thing that it must not say.
 async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<Input>) {
     let Ok(stream) = Stream::new(control) else {
         return;
@@ -722,11 +754,9 @@ async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<
         };
         received.extend_from_slice(&chunk[..count]);
         while let Some(message) = next_message(&mut decoder, &mut received) {
-            if inputs
-                .send(Input::Control { worker, message })
-                .await
-                .is_err()
-            {
+            let is_broken = matches!(message, ControlMessage::Broken(_));
+            let sent = inputs.send(Input::Control { worker, message }).await;
+            if is_broken || sent.is_err() {
                 return;
             }
         }

@@ -40,7 +40,7 @@ impl Handler for App {
         let shared = Arc::clone(shared);
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
-            let body = collect(body, &shared.limits.load(), &shared.pool).await?;
+            let body = collect(body, &shared.limits.load_full(), &shared.pool.load_full()).await?;
             submit(&shared, &request, body)?.await
         }))
     }
@@ -71,7 +71,7 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         frame,
         body_file,
         is_head,
-        reply,
+        reply: Some(reply),
     };
     shared.metrics.requests.increment();
     let mut call = Call {

@@ -14,6 +14,7 @@ mod environ;
 mod executor;
 mod handler;
 mod interpreter;
+mod nameless;
 mod reply;
 mod slot;
 mod spool;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_queue::{SlotId, Start};
+use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_wire::{Decoder, Event, encode_cancel};
 
@@ -28,8 +29,15 @@ use crate::spool::{SpoolWriter, spool};
 /// answered: then the hand-over costs more than the wait behind another request.
 const QUICK: Duration = Duration::from_micros(200);
 
-/// Most requests that a quick slot has at once.
-const BATCH_MAX: u32 = 8;
+/// How long after its worker's end what it wrote may take to be read here.
+const LAST_BYTES: Duration = Duration::from_millis(50);
+
+/// Most requests that a quick slot has at once. Those behind the first wait for it should it turn out
+/// to be slow, and cannot be taken back: so they are few.
+const BATCH_MAX: u32 = 4;
+
+/// Length of a whole cancel frame: 8 of header, 4 of number.
+const CANCEL_BYTES: usize = 12;
 
 /// Drives one slot; see [`Driver::run`].
 #[derive(Debug)]
@@ -48,12 +56,14 @@ pub(crate) struct Driver {
     /// A cancel frame that is to be sent, or its rest.
     cancel: Vec<u8>,
     open: Option<Open>,
-    /// The slowest recent request, fading by an eighth with each.
-    recent: Duration,
+    /// A head whose body may be a file: the next frame says so.
+    held: Option<ReplyHead>,
     /// When the worker last got on with the request at the head of the line.
     progress_at: Instant,
     deadline: LazyDeadline,
     retire: bool,
+    /// When to give up a worker whose process has ended.
+    lost_at: Option<Instant>,
     write_broken: bool,
     /// Nothing was sent behind the last request's frame.
     frame_is_last: bool,
@@ -70,6 +80,13 @@ struct InFlight {
     handed_at: Instant,
     /// It was handed over behind another one.
     is_behind: bool,
+}
+
+impl InFlight {
+    /// Whether its whole frame is with the kernel.
+    fn is_sent(&self) -> bool {
+        self.sent == self.start.job.frame.len()
+    }
 }
 
 /// A response in progress after its head.
@@ -124,11 +141,11 @@ impl Driver {
             line: VecDeque::new(),
             cancel: Vec::new(),
             open: None,
-            // Not quick until it has proved it.
-            recent: QUICK,
+            held: None,
             progress_at: now,
             deadline: LazyDeadline::new(now),
             retire: false,
+            lost_at: None,
             write_broken: false,
             frame_is_last: false,
             left_unread: false,
@@ -157,6 +174,9 @@ impl Driver {
         loop {
             while let Some(delivery) = self.mailbox.poll_take(cx) {
                 self.retire |= delivery.retire;
+                if delivery.lost && self.lost_at.is_none() {
+                    self.lost_at = Some(clock::now() + LAST_BYTES);
+                }
                 self.take_jobs(delivery.jobs);
                 self.take_turn(0);
             }
@@ -171,17 +191,21 @@ impl Driver {
                 Poll::Pending => {}
             }
             if self.line.is_empty() {
-                return match self.retire {
-                    true => Poll::Ready(Step::End(End::Retired)),
-                    false => Poll::Pending,
+                return match (self.retire, self.lost_at) {
+                    (true, _) => Poll::Ready(Step::End(End::Retired)),
+                    (false, Some(_)) => Poll::Ready(Step::End(End::Died)),
+                    (false, None) => Poll::Pending,
                 };
             }
             if self.poll_abandoned(cx) {
                 continue;
             }
-            self.deadline
-                .set(self.progress_at + self.app.response_timeout);
-            return self.deadline.poll(cx).map(|()| Step::End(End::TimedOut));
+            let (at, end) = match self.lost_at {
+                Some(at) => (at, End::Died),
+                None => (self.progress_at + self.app.response_timeout, End::TimedOut),
+            };
+            self.deadline.set(at);
+            return self.deadline.poll(cx).map(|()| Step::End(end));
         }
     }
 
@@ -204,7 +228,7 @@ impl Driver {
 
     /// Tells the queue that `ended` requests have ended, and takes the next.
     fn take_turn(&mut self, ended: usize) {
-        let may_batch = self.recent < QUICK
+        let may_batch = self.app.recent_app_time() < QUICK
             && self.open.is_none()
             && self
                 .line
@@ -225,25 +249,35 @@ impl Driver {
         self.take_jobs(jobs);
     }
 
-    /// Writes what may be written: frames in order, nothing behind a body file that is not answered.
+    /// Writes what may be written, frames in order.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        while !self.write_broken {
-            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 2];
+        self.drop_abandoned();
+        // What a dead worker is not sent, another one gets.
+        while !self.write_broken && self.lost_at.is_none() {
+            let all_sent = self.line.back().is_none_or(InFlight::is_sent);
+            if all_sent && self.cancel.is_empty() {
+                return Ok(());
+            }
+            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 1];
             let mut count = 0;
-            let is_mid_frame = self
-                .line
-                .iter()
-                .any(|e| e.sent > 0 && e.sent < e.start.job.frame.len());
+            // Only the first is being answered, and a cancel frame must come before the next request.
+            let is_mid_frame = self.line.iter().any(|e| e.sent > 0 && !e.is_sent());
             if !self.cancel.is_empty() && !is_mid_frame {
                 slices[0] = IoSlice::new(&self.cancel);
                 count = 1;
             }
-            for entry in &self.line {
-                if entry.sent < entry.start.job.frame.len() && count < slices.len() {
+            for (place, entry) in self.line.iter().enumerate() {
+                let has_file = entry.start.job.body_file.is_some();
+                // A worker that waits for a descriptor must find nothing else: a request with a body
+                // file is sent when it is the first, and nothing is sent behind it.
+                if has_file && place > 0 {
+                    break;
+                }
+                if !entry.is_sent() && count < slices.len() {
                     slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent..]);
                     count += 1;
                 }
-                if entry.start.job.body_file.is_some() {
+                if has_file {
                     break;
                 }
             }
@@ -258,6 +292,18 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Drops requests that were not sent yet and whose clients have left.
+    fn drop_abandoned(&mut self) {
+        let before = self.line.len();
+        self.line
+            .retain(|entry| entry.sent > 0 || !entry.start.job.is_abandoned());
+        let dropped = before - self.line.len();
+        if dropped > 0 {
+            self.app.metrics.queue_abandoned.add(dropped as u64);
+            self.take_turn(dropped);
+        }
     }
 
     fn count_written(&mut self, mut written: usize, is_mid_frame: bool) {
@@ -315,7 +361,6 @@ impl Driver {
     fn handle_bytes(&mut self, bytes: &[u8]) -> Result<Option<Step>, End> {
         let mut rest = bytes;
         let mut ended = 0;
-        let mut held: Option<ReplyHead> = None;
         let mut step = None;
         self.progress_at = clock::now();
         loop {
@@ -329,20 +374,30 @@ impl Driver {
             if matches!(decoded.event, Event::FdPlease) {
                 step = Some(Step::SendFile);
             } else {
-                self.handle_event(decoded.event, &mut held)?;
+                self.handle_event(decoded.event)?;
             }
             if is_last {
                 self.open = None;
                 self.line.pop_front();
                 ended += 1;
+                if self.cancel.len() == CANCEL_BYTES {
+                    // There is nothing left to cancel, and none of it has been sent.
+                    self.cancel.clear();
+                }
             }
         }
-        if let Some(head) = held.take() {
-            // The body is still to come: the client gets the head now.
+        self.partial.extend_from_slice(rest);
+        // A file frame comes with its descriptor right behind its head. With neither a descriptor nor
+        // the beginning of a frame here it is not one: the client gets the head now.
+        if self.partial.is_empty()
+            && self.descriptors.is_empty()
+            && let Some(head) = self.held.take()
+        {
             self.begin_stream(head);
         }
-        self.partial.extend_from_slice(rest);
-        if !self.descriptors.is_empty() && self.partial.is_empty() {
+        let is_hoard = self.descriptors.len() > BATCH_MAX as usize;
+        let is_unclaimed = !self.descriptors.is_empty() && self.partial.is_empty();
+        if is_hoard || is_unclaimed && self.held.is_none() {
             return Err(End::Broken("a descriptor that no frame claims".into()));
         }
         if ended > 0 {
@@ -355,7 +410,7 @@ impl Driver {
         Ok(step)
     }
 
-    fn handle_event(&mut self, event: Event<'_>, held: &mut Option<ReplyHead>) -> Result<(), End> {
+    fn handle_event(&mut self, event: Event<'_>) -> Result<(), End> {
         match event {
             Event::FdPlease => {}
             Event::Head {
@@ -374,10 +429,10 @@ impl Driver {
                     Ok(parts) => reply::head(&parts, is_head, timing),
                     Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
                 };
-                self.begin(head, body, body_len, end, held);
+                self.begin(head, body, body_len, end);
             }
             Event::Body { bytes, .. } => {
-                if let Some(head) = held.take() {
+                if let Some(head) = self.held.take() {
                     self.begin_stream(head);
                 }
                 if let Some(Open::Spool(spool)) = &mut self.open {
@@ -394,7 +449,7 @@ impl Driver {
                     return Err(End::Broken("a file frame without its descriptor".into()));
                 }
                 let file = File::from(self.descriptors.remove(0));
-                match held.take() {
+                match self.held.take() {
                     Some(head) if end => {
                         self.answer(file_response(head, file, offset, len, &self.app));
                     }
@@ -404,7 +459,7 @@ impl Driver {
             }
             Event::Abort { reason } => {
                 let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
-                if let Some(head) = held.take() {
+                if let Some(head) = self.held.take() {
                     self.answer(Err(fault.timed(head.response.timing)));
                 } else if let Some(Open::Spool(spool)) = self.open.take() {
                     self.app.metrics.failed.increment();
@@ -434,7 +489,6 @@ impl Driver {
         body: &[u8],
         body_len: Option<u32>,
         end: bool,
-        held: &mut Option<ReplyHead>,
     ) {
         let head = match head {
             Ok(head) => head,
@@ -460,7 +514,7 @@ impl Driver {
         if whole.is_some() {
             self.answer(reply::with_whole_body(head, body));
         } else if body.is_empty() && body_len.is_none() {
-            *held = Some(head);
+            self.held = Some(head);
         } else {
             let length = body_len.map(u64::from);
             match reply::check_declared(&head, length) {
@@ -496,10 +550,14 @@ impl Driver {
         self.answer(Ok(response));
     }
 
-    /// The rest of this response is read and dropped; the worker is asked to stop making it.
+    /// The rest of this response is read and dropped; the worker is asked to stop making it, unless
+    /// the next request is on its way already: a worker may look for nothing but a descriptor then.
     fn discard(&mut self, end: bool) {
-        if !end {
-            self.open = Some(Open::Discard);
+        if end {
+            return;
+        }
+        self.open = Some(Open::Discard);
+        if self.cancel.is_empty() && self.line.iter().skip(1).all(|entry| entry.sent == 0) {
             encode_cancel(&mut self.cancel, self.decoder.seq());
         }
     }
@@ -513,11 +571,7 @@ impl Driver {
         {
             self.app.metrics.failed.increment();
         }
-        // The sender is used once; what is left in its place is never heard.
-        let (unused, _) = tokio::sync::oneshot::channel();
-        let reply = std::mem::replace(&mut entry.start.job.reply, unused);
-        // The client may have left.
-        let _ = reply.send(answer);
+        entry.start.job.answer(answer);
     }
 
     fn finish_spool(&mut self, spool: SpoolWriter) {
@@ -536,7 +590,7 @@ impl Driver {
 
     fn timing(&mut self, app_time_us: u32) -> Timing {
         let app = Duration::from_micros(u64::from(app_time_us));
-        self.recent = (self.recent - self.recent / 8).max(app);
+        self.app.note_app_time(app);
         let mut timing = Timing {
             app,
             handler: Some(Arc::clone(&self.app.name)),
@@ -577,10 +631,10 @@ impl Driver {
                 "asked for a body file that there is not".into(),
             ));
         };
-        let descriptor = OwnedFd::from(file.try_clone().map_err(|_| End::Died)?);
+        let descriptor = file.descriptor().map_err(|_| End::Died)?;
         self.frame_is_last = false;
         self.stream
-            .send_descriptor(b"\0", &descriptor)
+            .send_descriptor(b"\0", descriptor)
             .await
             .map_err(|_| End::Died)
     }
@@ -605,7 +659,7 @@ impl Driver {
         if let Some(first) = line.next() {
             // A frame alone in a socket that was not read to its end: nobody has begun it.
             let was_unread = self.left_unread && self.frame_is_last && line.len() == 0;
-            let was_sent = first.sent == first.start.job.frame.len() && !was_unread;
+            let was_sent = first.is_sent() && !was_unread;
             if was_sent || self.open.is_some() || *end == End::TimedOut {
                 self.fail(first, end);
             } else {
@@ -613,12 +667,13 @@ impl Driver {
             }
         }
         unbegun.extend(line.map(|entry| entry.start));
-        unbegun.extend(self.mailbox.close());
         self.mailbox.show_in_progress(0);
-        self.app.dispatch.remove(clock::now(), self.slot, unbegun);
+        self.app
+            .dispatch
+            .remove(clock::now(), self.slot, &self.mailbox, unbegun);
     }
 
-    fn fail(&mut self, entry: InFlight, end: &End) {
+    fn fail(&mut self, mut entry: InFlight, end: &End) {
         let app = clock::now().saturating_duration_since(entry.handed_at);
         let timing = Timing {
             queue: entry.start.waited,
@@ -655,8 +710,7 @@ impl Driver {
         match self.open.take() {
             Some(Open::Spool(spool)) => spool.finish(Err(fault)),
             Some(Open::Discard) => {}
-            // The client may have left.
-            None => drop(entry.start.job.reply.send(Err(fault))),
+            None => entry.start.job.answer(Err(fault)),
         }
     }
 }
@@ -687,7 +741,7 @@ fn file_response(
         file: Arc::new(file),
         start: offset,
         len,
-        pool: app.pool.clone(),
+        pool: Pool::clone(&app.pool.load()),
     });
     Ok(response)
 }

@@ -7,30 +7,41 @@
 //! true: bytes come out in the order they went in, and an end that is a failure is seen as one.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use penstock_config::Limits;
 use penstock_exchange::{BodyStream, Fault};
 use penstock_runtime::blocking::{Pool, PoolError};
-use penstock_sys::file;
 
 use crate::collect::stored;
+use crate::nameless::NamelessFile;
 
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 128 * 1024;
 
+/// Small pieces are joined up to this size: each costs an allocation here and a chunk on the wire.
+const JOIN_BYTES: usize = 4 * 1024;
+
 /// How much may wait, and where.
 #[derive(Debug, Clone)]
 pub(crate) struct SpoolLimits {
-    pub(crate) memory: usize,
-    /// 0: never to a file.
-    pub(crate) file: u64,
-    pub(crate) dir: PathBuf,
+    pub(crate) limits: Arc<Limits>,
+    /// Never to a file.
+    pub(crate) is_unbuffered: bool,
     pub(crate) pool: Pool,
+}
+
+impl SpoolLimits {
+    fn file_bytes(&self) -> u64 {
+        if self.is_unbuffered {
+            0
+        } else {
+            self.limits.response_spool
+        }
+    }
 }
 
 /// The worker's side.
@@ -60,9 +71,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    memory: VecDeque<Bytes>,
+    memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
-    file: Option<Arc<File>>,
+    file: Option<Arc<NamelessFile>>,
     read_at: u64,
     write_at: u64,
     /// A write to the file is under way, at `write_at`: positions must not start anew meanwhile.
@@ -70,7 +81,10 @@ struct State {
     end: Option<Result<(), Fault>>,
     is_reader_gone: bool,
     reader: Option<Waker>,
+    /// The writer waits for room.
     writer: Option<Waker>,
+    /// The writer wants to know when the reader leaves.
+    watcher: Option<Waker>,
 }
 
 /// A pair of ends; `length` is the declared one.
@@ -120,10 +134,16 @@ impl SpoolWriter {
         if state.is_reader_gone {
             return;
         }
-        let room = state.memory_bytes + bytes.len() <= self.limits.memory.max(bytes.len());
-        if room && self.overflow.is_empty() && state.in_file() == 0 {
+        let memory = self.limits.limits.response_memory.max(bytes.len());
+        let has_room = state.memory_bytes + bytes.len() <= memory;
+        if has_room && self.overflow.is_empty() && state.in_file() == 0 {
             state.memory_bytes += bytes.len();
-            state.memory.push_back(Bytes::copy_from_slice(bytes));
+            match state.memory.back_mut() {
+                Some(last) if last.len() + bytes.len() <= JOIN_BYTES => {
+                    last.extend_from_slice(bytes);
+                }
+                _ => state.memory.push_back(bytes.to_vec()),
+            }
             let reader = state.reader.take();
             drop(state);
             wake(reader);
@@ -137,8 +157,12 @@ impl SpoolWriter {
     /// that happens.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.shared.lock();
-        if !state.is_reader_gone {
-            state.writer = Some(cx.waker().clone());
+        let is_known = state
+            .watcher
+            .as_ref()
+            .is_some_and(|w| w.will_wake(cx.waker()));
+        if !state.is_reader_gone && !is_known {
+            state.watcher = Some(cx.waker().clone());
         }
         state.is_reader_gone
     }
@@ -177,7 +201,7 @@ impl SpoolWriter {
             state.write_at = 0;
             return Poll::Ready(Room::Memory);
         }
-        if state.write_at + self.overflow.len() as u64 <= self.limits.file {
+        if state.write_at + self.overflow.len() as u64 <= self.limits.file_bytes() {
             return Poll::Ready(Room::File);
         }
         state.writer = Some(cx.waker().clone());
@@ -193,19 +217,16 @@ impl SpoolWriter {
         let file = match file {
             Some(file) => file,
             None => {
-                let dir = self.limits.dir.clone();
-                let made = self.limits.pool.run(move || file::nameless(&dir)).await;
-                Arc::new(stored(made)?)
+                let (limits, closer) = (Arc::clone(&self.limits.limits), self.limits.pool.clone());
+                let create = move || NamelessFile::create(&limits.temp_dir, closer);
+                Arc::new(stored(self.limits.pool.run(create).await)?)
             }
         };
         let (shared, bytes) = (Arc::clone(&file), std::mem::take(&mut self.overflow));
         let written = self
             .limits
             .pool
-            .run(move || {
-                use std::os::unix::fs::FileExt;
-                shared.write_all_at(&bytes, at).map(|()| bytes.len() as u64)
-            })
+            .run(move || shared.write_all_at(&bytes, at).map(|()| bytes.len() as u64))
             .await;
         let written = stored(written)?;
         let mut state = self.shared.lock();
@@ -270,7 +291,7 @@ impl BodyStream for SpoolReader {
                 let writer = state.writer.take();
                 drop(state);
                 wake(writer);
-                return Poll::Ready(Some(Ok(bytes)));
+                return Poll::Ready(Some(Ok(bytes.into())));
             }
             if state.in_file() > 0
                 && let Some(file) = state.file.clone()
@@ -298,20 +319,17 @@ impl BodyStream for SpoolReader {
 
 impl SpoolReader {
     /// Reads what is in the page cache at once, else leaves work for the pool.
-    fn read_file(&mut self, from: Arc<File>, at: u64, left: u64) -> Option<Vec<u8>> {
+    fn read_file(&mut self, from: Arc<NamelessFile>, at: u64, left: u64) -> Option<Vec<u8>> {
         let want = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
         let mut bytes = vec![0; want];
-        if let Ok(read @ 1..) = file::read_at_if_cached(&from, &mut bytes, at) {
+        if let Ok(read @ 1..) = from.read_at_if_cached(&mut bytes, at) {
             bytes.truncate(read);
             return Some(bytes);
         }
         let pool = self.pool.clone();
         self.reading = Some(Box::pin(async move {
-            pool.run(move || {
-                use std::os::unix::fs::FileExt;
-                from.read_exact_at(&mut bytes, at).map(|()| bytes)
-            })
-            .await
+            pool.run(move || from.read_exact_at(&mut bytes, at).map(|()| bytes))
+                .await
         }));
         None
     }
@@ -336,9 +354,10 @@ impl Drop for SpoolReader {
         let mut state = self.shared.lock();
         state.is_reader_gone = true;
         state.memory.clear();
-        let writer = state.writer.take();
+        let (writer, watcher) = (state.writer.take(), state.watcher.take());
         drop(state);
         wake(writer);
+        wake(watcher);
     }
 }
 

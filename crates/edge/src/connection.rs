@@ -360,7 +360,14 @@ impl Connection {
         let limits = &exchange.settings.limits;
         let stream = Arc::clone(&self.stream);
         let (sent, done) = Box::pin(send::send_rest(stream, rest, limits)).await;
-        self.conclude(&exchange, &end, sent, done)
+        match done {
+            // Nothing of it is out yet: the client can still be told.
+            Err(Cut::Body(fault)) if sent.total == 0 => {
+                let told = self.answer(exchange, Err(fault));
+                told.unwrap_or(Fate::Abort)
+            }
+            done => self.conclude(&exchange, &end, sent, done),
+        }
     }
 
     /// Awaits a handler, and meanwhile notices when the client leaves or sends more requests.

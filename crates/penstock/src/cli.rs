@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod serve;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -151,13 +152,13 @@ impl ServeArguments {
 }
 
 /// Says to standard error why a verb failed.
-#[expect(clippy::print_stderr, reason = "the command line's own voice")]
 fn complain(text: &impl std::fmt::Display) {
-    eprintln!("penstock: {text}");
+    // Nobody may be listening: the exit code says it too.
+    let _ = writeln!(std::io::stderr(), "penstock: {text}");
 }
 
 /// Says the result of a verb.
-#[expect(clippy::print_stdout, reason = "the command line's own voice")]
 fn say(text: &impl std::fmt::Display) {
-    println!("{text}");
+    // Whoever reads may have seen enough (`penstock status | head -1`).
+    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -6,9 +6,7 @@
 //! loses no request that was accepted until its deadline.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::os::fd::RawFd;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,11 +28,17 @@ use crate::wiring::{self, Apps, Pools};
 /// How long an application that was taken out of the configuration may finish.
 const REMOVED_DRAIN: Duration = Duration::from_secs(60);
 
+/// How long all processes of a new application may take beyond the boot time-out of one.
+const BOOT_SLACK: Duration = Duration::from_secs(10);
+
 /// How often to look whether a request still uses a removed application.
 const STILL_USED: Duration = Duration::from_millis(20);
 
 /// How long the admin interface may finish its answers at the very end.
 const ADMIN_DRAIN: Duration = Duration::from_millis(500);
+
+/// Why a reload is refused at the end.
+const STOPPING: &str = "the server is stopping";
 
 /// What the command line adds to the configuration.
 #[derive(Debug, Clone)]
@@ -45,8 +49,8 @@ pub(crate) struct Options {
     pub(crate) ready_fd: Option<RawFd>,
     /// The server's log.
     pub(crate) log: LineWriter,
-    /// Prints a line for the person at the terminal.
-    pub(crate) announce: fn(&dyn std::fmt::Display),
+    /// Takes lines for the person at the terminal; nobody may be reading there.
+    pub(crate) announce: LineWriter,
 }
 
 /// A running server.
@@ -93,20 +97,30 @@ pub(crate) fn run(invocation: Invocation, config: Config, options: Options) -> R
     let loops = Loops::start(config.server.threads).map_err(say)?;
     runtime.block_on(async {
         let mut signals = Signals::new().map_err(say)?;
+        let hangup = signal(SignalKind::hangup()).map_err(say)?;
         let server = Server::start(invocation, config, options, loops)?;
         let announcing = Arc::clone(&server);
         loops::spawn_here(async move { announcing.announce_ready().await });
+        loops::spawn_here(reload_on(hangup, Arc::clone(&server)));
         signals.wait(&server).await;
         server.shut_down(&mut signals).await;
         Ok(())
     })
 }
 
-/// The signals that a server answers to.
+/// Reloads on SIGHUP. One that comes during a reload is one more afterwards, however many they are: in
+/// the end the newest configuration has been read.
+async fn reload_on(mut hangup: Signal, server: Arc<Server>) {
+    while hangup.recv().await.is_some() {
+        // The result is in the log.
+        let _ = server.reload_in_turn().await;
+    }
+}
+
+/// The signals that end a server.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hangup: Signal,
 }
 
 impl Signals {
@@ -114,25 +128,15 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
         })
     }
 
-    /// Waits until the server is to stop; reloads on SIGHUP meanwhile.
-    async fn wait(&mut self, server: &Arc<Server>) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                () = server.stop.notified() => return,
-                _ = self.hangup.recv() => {
-                    let server = Arc::clone(server);
-                    loops::spawn_here(async move {
-                        // The result is in the log.
-                        let _ = server.reload().await;
-                    });
-                }
-            }
+    /// Waits until the server is to stop.
+    async fn wait(&mut self, server: &Server) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            () = server.stop.notified() => {}
         }
     }
 
@@ -167,7 +171,7 @@ impl Server {
             .transpose();
         let admin =
             admin.map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
-        let pools = wiring::pools(&config);
+        let pools = wiring::pools(&config, None);
         let setup = Setup {
             loops: loops.handles().to_vec(),
             limits: config.limits.clone(),
@@ -244,7 +248,7 @@ impl Server {
 
     /// Prints where it listens, then each application as it becomes ready.
     async fn announce_ready(&self) {
-        let announce = self.options.announce;
+        let announce = &self.options.announce;
         let (names, admin, apps): (Vec<String>, _, Vec<Arc<App>>) = {
             let live = self.live();
             let names = live.listeners.iter().map(|l| l.name.clone()).collect();
@@ -252,16 +256,16 @@ impl Server {
             (names, admin, live.apps.values().cloned().collect())
         };
         for name in names {
-            announce(&format!("listening {name}"));
+            announce.write(format!("listening {name}\n").into_bytes());
         }
         if let Some(admin) = admin {
-            announce(&format!("status {admin}/"));
+            announce.write(format!("status {admin}/\n").into_bytes());
         }
         let (announced, mut left) = mpsc::channel::<()>(1);
         for app in apps {
-            let announced = announced.clone();
+            let (announced, announce) = (announced.clone(), announce.clone());
             loops::spawn_here(async move {
-                announce_app(&app, announce).await;
+                announce_app(&app, &announce).await;
                 drop(announced);
             });
         }
@@ -271,8 +275,11 @@ impl Server {
         if let Some(fd) = self.options.ready_fd {
             let path = format!("/proc/self/fd/{fd}");
             let pool = default_pool(&self.live().pools);
+            let announce = announce.clone();
             let written = pool
                 .run(move || {
+                    // What was announced is to be read before.
+                    announce.flush();
                     std::fs::OpenOptions::new()
                         .write(true)
                         .open(path)
@@ -323,6 +330,19 @@ impl Server {
         let Ok(_only) = self.reloading.try_lock() else {
             return Err("a reload is under way".to_owned());
         };
+        self.reload_alone().await
+    }
+
+    /// The same after the reload that is under way, if any.
+    async fn reload_in_turn(self: &Arc<Self>) -> Result<String, String> {
+        let _only = self.reloading.lock().await;
+        self.reload_alone().await
+    }
+
+    async fn reload_alone(self: &Arc<Self>) -> Result<String, String> {
+        if self.is_draining() {
+            return Err(STOPPING.to_owned());
+        }
         let result = self.try_reload().await;
         match &result {
             Ok(text) => log::info!("reload: {text}"),
@@ -337,7 +357,10 @@ impl Server {
         let resolved = pool.run(move || cli::resolve(&invocation)).await;
         let config = resolved.map_err(|error| error.to_string())??;
         let opened = self.open_new_listeners(&config)?;
-        let pools = wiring::pools(&config);
+        let pools = {
+            let live = self.live();
+            wiring::pools(&config, Some((&live.config, &live.pools)))
+        };
         let (apps, fresh) = self.start_changed_apps(&config, &pools);
         let built = match all_booted(&fresh).await {
             Ok(()) => {
@@ -351,6 +374,11 @@ impl Server {
             }
             Err(error) => Err(error),
         };
+        // Its listeners would outlive the drain.
+        let built = built.and_then(|settings| match self.is_draining() {
+            true => Err(STOPPING.to_owned()),
+            false => Ok(settings),
+        });
         match built {
             Ok(settings) => Ok(self.swap(config, settings, opened, apps, pools)),
             Err(error) => {
@@ -414,7 +442,7 @@ impl Server {
         self.edge.replace(settings);
         let mut live = self.live();
         for app in apps.values() {
-            app.set_limits(config.limits.clone());
+            app.adopt(config.limits.clone(), default_pool(&pools));
         }
         let mut changes = Vec::new();
         for (name, old) in std::mem::replace(&mut live.apps, apps) {
@@ -447,9 +475,11 @@ impl Server {
         if config.server.admin != live.config.server.admin {
             changes.push("server.admin changes at the next start".to_owned());
         }
-        // Threads of the old pools end once their work is done.
-        for pool in std::mem::replace(&mut live.pools, pools).into_values() {
-            close_later(pool);
+        // Threads of the pools that are gone or changed end once their work is done.
+        for (name, pool) in std::mem::replace(&mut live.pools, pools) {
+            if live.config.blocking.get(&name) != config.blocking.get(&name) {
+                close_later(pool);
+            }
         }
         live.config = config;
         live.reloads += 1;
@@ -477,13 +507,10 @@ impl Server {
         if left > 0 {
             log::warn!("{left} connections cut");
         }
-        let apps: Vec<Arc<App>> = self.live().apps.values().cloned().collect();
-        let mut draining: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
-        for app in &apps {
-            draining.push(Box::pin(app.drain(deadline)));
-        }
-        for drain in draining {
-            drain.await;
+        tokio::select! {
+            () = self.drain_apps(deadline) => {}
+            // What still runs dies with this process.
+            () = signals.again() => log::warn!("stopping at once, as asked again"),
         }
         if let Some(admin) = &self.live().admin {
             admin.stop();
@@ -491,6 +518,22 @@ impl Server {
         self.admin_edge.drain.begin();
         clock::until(clock::now() + ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
         log::info!("stopped");
+    }
+
+    /// Drains all applications at the same time.
+    async fn drain_apps(&self, deadline: Instant) {
+        let apps: Vec<Arc<App>> = self.live().apps.values().cloned().collect();
+        let (running, mut ended) = mpsc::channel::<()>(1);
+        for app in apps {
+            let running = running.clone();
+            loops::spawn_here(async move {
+                app.drain(deadline).await;
+                drop(running);
+            });
+        }
+        drop(running);
+        // Ends when every one has dropped its end.
+        let _ = ended.recv().await;
     }
 
     async fn finish_requests(&self, deadline: Instant) {
@@ -505,12 +548,11 @@ impl Server {
 }
 
 /// Prints how an application starts: once that it does not, if so, and when it is ready.
-async fn announce_app(app: &App, announce: fn(&dyn std::fmt::Display)) {
+async fn announce_app(app: &App, announce: &LineWriter) {
     let (name, kind) = (app.name(), app.config().kind);
     if let Boot::Failed { .. } = app.booted().await {
-        announce(&format!(
-            "app {name}: {kind}, does not start yet; see the log"
-        ));
+        let line = format!("app {name}: {kind}, does not start yet; see the log\n");
+        announce.write(line.into_bytes());
     }
     let Some((took, interpreter)) = app.up().await else {
         return;
@@ -527,9 +569,10 @@ async fn announce_app(app: &App, announce: fn(&dyn std::fmt::Display)) {
         format!(" x {threads} threads")
     };
     let took = took.as_secs_f64();
-    announce(&format!(
-        "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})"
-    ));
+    let line = format!(
+        "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})\n"
+    );
+    announce.write(line.into_bytes());
 }
 
 fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {
@@ -540,11 +583,17 @@ fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {
 
 async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
     for app in apps {
-        if let Boot::Failed { report } = app.booted().await {
-            return Err(format!(
-                "application `{}` does not start\n{report}",
-                app.name()
-            ));
+        let name = app.name();
+        // Workers that become ready and die in turn are neither one nor the other.
+        let deadline = clock::now() + app.config().boot_timeout + BOOT_SLACK;
+        match clock::until(deadline, app.booted()).await {
+            Some(Boot::Ready { .. }) => {}
+            Some(Boot::Failed { report }) => {
+                return Err(format!("application `{name}` does not start\n{report}"));
+            }
+            Some(Boot::Pending) | None => {
+                return Err(format!("application `{name}` did not become ready in time"));
+            }
         }
     }
     Ok(())

@@ -108,11 +108,16 @@ fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
     })
 }
 
-/// The pools that a configuration names.
-pub(crate) fn pools(config: &Config) -> Pools {
+/// The pools that a configuration names. Those that an older one has with the same bounds go on.
+pub(crate) fn pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
     let mut pools = Pools::new();
-    for (name, pool) in &config.blocking {
-        pools.insert(name.clone(), Pool::new(name, pool.threads, pool.max_queue));
+    for (name, bounds) in &config.blocking {
+        let kept = old.and_then(|(old, pools)| {
+            let same = old.blocking.get(name) == Some(bounds);
+            pools.get(name).filter(|_| same).cloned()
+        });
+        let fresh = || Pool::new(name, bounds.threads, bounds.max_queue);
+        pools.insert(name.clone(), kept.unwrap_or_else(fresh));
     }
     pools
 }

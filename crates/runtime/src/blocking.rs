@@ -97,10 +97,22 @@ impl Pool {
     {
         let (give, result) = oneshot::channel();
         // The waiter may have left: then nobody wants the result.
-        self.push(Box::new(move || drop(give.send(work()))))?;
+        self.push(Box::new(move || drop(give.send(work()))))
+            .map_err(|(error, _)| error)?;
         result.await.map_err(|_| PoolError::Lost {
             pool: self.inner.name.clone(),
         })
+    }
+
+    /// Runs `work` on a thread of the pool without waiting for it; at once, here, when the queue is at
+    /// its bound, so that it is never lost.
+    pub fn run_detached<F>(&self, work: F)
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        if let Err((_, work)) = self.push(Box::new(work)) {
+            work();
+        }
     }
 
     /// What the pool is doing now.
@@ -113,16 +125,19 @@ impl Pool {
         }
     }
 
-    fn push(&self, job: Job) -> Result<(), PoolError> {
+    /// Queues a job; gives it back when there is no room.
+    fn push(&self, job: Job) -> Result<(), (PoolError, Job)> {
         let mut state = self.inner.lock();
         if state.jobs.len() >= self.inner.queue_max {
-            return Err(PoolError::Full {
+            let full = PoolError::Full {
                 pool: self.inner.name.clone(),
                 max_queue: self.inner.queue_max,
-            });
+            };
+            return Err((full, job));
         }
         state.jobs.push_back(job);
-        if state.idle == 0 && state.threads < self.inner.threads_max {
+        // A thread that was woken for an earlier job still counts as idle.
+        if state.jobs.len() > state.idle && state.threads < self.inner.threads_max {
             let inner = Arc::clone(&self.inner);
             let name = format!("{}-{}", self.inner.name, state.threads);
             let started = std::thread::Builder::new()
@@ -133,10 +148,13 @@ impl Pool {
                 // Threads ran out: the ones that exist will do the job; none at all is an error.
                 Err(_) if state.threads > 0 => {}
                 Err(_) => {
-                    state.jobs.pop_back();
-                    return Err(PoolError::Lost {
+                    let lost = PoolError::Lost {
                         pool: self.inner.name.clone(),
-                    });
+                    };
+                    return match state.jobs.pop_back() {
+                        Some(job) => Err((lost, job)),
+                        None => Ok(()),
+                    };
                 }
             }
         }

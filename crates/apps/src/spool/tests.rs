@@ -8,12 +8,15 @@ use penstock_exchange::FaultKind;
 use super::*;
 
 fn limits(memory: usize, file: u64) -> SpoolLimits {
-    let pool = Pool::new("test", 1, 64);
+    let limits = Limits {
+        response_memory: memory,
+        response_spool: file,
+        ..Limits::default()
+    };
     SpoolLimits {
-        memory,
-        file,
-        dir: std::env::temp_dir(),
-        pool,
+        limits: Arc::new(limits),
+        is_unbuffered: false,
+        pool: Pool::new("test", 1, 64),
     }
 }
 

@@ -35,8 +35,15 @@ module PenstockWorker
   # Also SystemExit: a file that exits while it is loaded has not booted.
   rescue Exception => error # rubocop:disable Lint/RescueException
     text = boot_text(error)
-    $stderr.write(text)
+    complain(text)
     control.syswrite(Wire.frame(Wire::BOOT_FAILED, 0, text.byteslice(0, 1 << 20).scrub("?")))
+    nil
+  end
+
+  # Writes to standard error, which the application may have closed.
+  def complain(text)
+    $stderr.write(text)
+  rescue SystemCallError, IOError
     nil
   end
 
@@ -102,7 +109,7 @@ module PenstockWorker
     socket = UNIXSocket.for_fd(slot_fd)
     RackApp.new(Slot.new(socket), app, base, rack_major).serve
   rescue Exception => error # rubocop:disable Lint/RescueException
-    $stderr.write("#{error.full_message(highlight: false, order: :top).chomp}\n")
+    complain("#{error.full_message(highlight: false, order: :top).chomp}\n")
     exit!(1)
   end
 

@@ -76,6 +76,8 @@ module PenstockWorker
       path = "#{env["SCRIPT_NAME"]}#{env["PATH_INFO"]}".b.inspect[1..-2]
       text = error.full_message(highlight: false, order: :top)
       $stderr.write("error in #{env["REQUEST_METHOD"]} #{path}\n#{text.chomp}\n")
+    rescue SystemCallError, IOError
+      nil # The application has closed its standard error.
     end
   end
 end

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use penstock_runtime::logger;
+use penstock_runtime::logger::{self, LineWriter, Target};
 
-use super::{ServeArguments, USAGE, check, complain, say};
+use super::{ServeArguments, USAGE, check, complain};
 use crate::server::{self, Options};
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
@@ -27,8 +27,10 @@ pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
     } else {
         log::LevelFilter::Info
     };
-    let log = match logger::install(level) {
-        Ok(log) => log,
+    let writers = logger::install(level)
+        .and_then(|log| Ok((log, LineWriter::start("terminal", Target::Stdout)?)));
+    let (log, announce) = match writers {
+        Ok(writers) => writers,
         Err(error) => {
             complain(&format!("the log: {error}"));
             return ExitCode::FAILURE;
@@ -38,9 +40,10 @@ pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
         development: arguments.dev,
         ready_fd: arguments.ready_fd,
         log: log.clone(),
-        announce: |line| say(&line),
+        announce: announce.clone(),
     };
     let result = server::run(invocation, config, options);
+    announce.flush();
     log.flush();
     match result {
         Ok(()) => ExitCode::SUCCESS,

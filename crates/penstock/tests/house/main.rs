@@ -16,6 +16,7 @@ mod boot;
 mod command_line;
 mod drain;
 mod environment;
+mod faults;
 mod files;
 mod hostile_framing;
 mod hostile_heads;

@@ -10,6 +10,7 @@ application inherits a socket of ours, or the server would wait for an end of fi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -44,7 +45,9 @@ def main(arguments: List[str]) -> int:
     # Also SystemExit: a module that exits while it is imported has not booted.
     except BaseException as error:
         text = boot_traceback(error)
-        sys.stderr.write(text)
+        # The application may have closed its standard error.
+        with contextlib.suppress(Exception):
+            sys.stderr.write(text)
         wire.send_control(control, wire.BOOT_FAILED, text.encode("utf-8", "replace")[: 1 << 20])
         return 1
     # What is loaded now lives for ever: keep it out of every later collection.
@@ -131,8 +134,10 @@ def _serve(slot: wire.Slot, app: Callable[..., Any], base: wsgi.Environ) -> None
     try:
         wsgi.serve(slot, app, base)
     except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+        try:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
 
 def _adopt(fd: int) -> socket.socket:

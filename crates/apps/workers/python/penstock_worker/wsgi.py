@@ -10,6 +10,7 @@ before the first chunk exists; after an error the next request finds this thread
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -105,8 +106,10 @@ def _report(error: BaseException, environ: Environ) -> None:
     trace = error.__traceback__
     inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
     lines = traceback.format_exception(type(error), error, inner)
-    sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{''.join(lines)}")
-    sys.stderr.flush()
+    # The application may have closed its standard error, or put anything in its place.
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{''.join(lines)}")
+        sys.stderr.flush()
 
 
 class Response:

@@ -1,0 +1,96 @@
+//! Descriptors and connections run out: newcomers wait in the kernel's queue, nobody else notices.
+//!
+//! The server's own limit is lowered while it runs. What must stay true: those who are connected are
+//! served, nothing spins, the log says it once, and when some leave the next come in.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+
+use super::{ask, asking, descriptors, expect_calm, lines_with, site};
+use crate::support::{PATIENCE, RawClient, Server, eventually, kill};
+use crate::wsgi::serve_ready;
+
+fn limit_descriptors(pid: i32, to: u64) -> Rlimit {
+    // The server has inherited ours.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: Some(to),
+        maximum,
+    };
+    prlimit(Pid::from_raw(pid), Resource::Nofile, limit).unwrap()
+}
+
+#[test]
+fn without_descriptors_newcomers_wait_and_nothing_spins() {
+    let server = serve_ready(&site("processes = 1", ""));
+    let pid = server.pid();
+    let mut early = server.connect();
+    ask(&mut early, "/");
+    early.expect_status(200);
+    let there = descriptors(pid).len() as u64;
+    let before = limit_descriptors(pid, there + 4);
+    let mut crowd: Vec<RawClient> = (0..20).map(|_| asking(&server, "/")).collect();
+    server.wait_log("cannot accept: Too many open files");
+    expect_calm(&server);
+    ask(&mut early, "/");
+    early.expect_status(200);
+    assert!(
+        lines_with(&server, "cannot accept") <= 2,
+        "{}",
+        server.log()
+    );
+    // Those who were accepted leave: those who waited are served, one after the other.
+    let mut served = 0;
+    while let Some(mut client) = (!crowd.is_empty()).then(|| crowd.remove(0)) {
+        client.expect_status(200);
+        served += 1;
+    }
+    assert_eq!((served, server.get("/").status), (20, 200));
+    prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
+    assert_eq!(server.admin_json()["state"], "running");
+}
+
+#[test]
+fn without_descriptors_a_worker_that_dies_is_replaced_once_there_are_some() {
+    let server = serve_ready(&site("processes = 1", ""));
+    let pid = server.pid();
+    let before = limit_descriptors(pid, 3);
+    kill(server_worker(&server), Signal::KILL);
+    server.wait_log("cannot start a worker");
+    prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
+    eventually(PATIENCE, "it serves again", || {
+        server.get("/").status == 200
+    });
+}
+
+/// The only worker, found without asking the server.
+fn server_worker(server: &Server) -> i32 {
+    let path = format!("/proc/{0}/task/{0}/children", server.pid());
+    let children = std::fs::read_to_string(path).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn above_limits_connections_newcomers_wait_and_nothing_spins() {
+    let server = serve_ready(&site("processes = 1", "[limits]\nconnections = 4"));
+    let mut inside: Vec<RawClient> = (0..4).map(|_| asking(&server, "/")).collect();
+    for client in &mut inside {
+        client.expect_status(200);
+    }
+    let mut newcomers: Vec<RawClient> = (0..3).map(|_| asking(&server, "/")).collect();
+    server.wait_log("limits.connections reached");
+    expect_calm(&server);
+    for client in &mut newcomers {
+        let come = client.patience(Duration::from_millis(1)).read_some();
+        assert_eq!(come, None, "served above the limit");
+        client.patience(PATIENCE);
+    }
+    assert_eq!(lines_with(&server, "limits.connections reached"), 1);
+    assert_eq!(server.admin_json()["state"], "running", "has its own door");
+    for mut client in newcomers {
+        inside.remove(0);
+        client.expect_status(200);
+        inside.push(client);
+    }
+}
