@@ -65,16 +65,24 @@ pub(crate) fn encode(
         Dialect::Ruby => b"rack.url_scheme",
     };
     let (server_name, server_port) = server(request);
-    encoder.pair(scheme_key, request.listener.scheme.as_bytes());
+    // What a worker has anyway (see `PROTOCOL.md`) is left out: each pair costs it time.
+    let mut unless = |default: &[u8], key: &[u8], value: &[u8]| {
+        if value != default {
+            encoder.pair(key, value);
+        }
+    };
+    unless(b"http", scheme_key, request.listener.scheme.as_bytes());
+    unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
+    unless(
+        b"",
+        b"QUERY_STRING",
+        request.query().unwrap_or("").as_bytes(),
+    );
     encoder.pair(b"REQUEST_METHOD", head.method_str().as_bytes());
-    encoder.pair(b"SCRIPT_NAME", b"");
     encoder.pair(b"PATH_INFO", request.path());
-    encoder.pair(b"QUERY_STRING", request.query().unwrap_or("").as_bytes());
     encoder.pair(b"REQUEST_URI", head.target_path_query().as_bytes());
     encoder.pair(b"SERVER_NAME", server_name);
     encoder.pair(b"SERVER_PORT", server_port.as_bytes());
-    encoder.pair(b"SERVER_PROTOCOL", protocol(head.version()));
-    encoder.pair(b"SERVER_SOFTWARE", b"penstock");
     let mut digits = Digits::new();
     match request.peer {
         PeerAddress::Tcp(peer) => {

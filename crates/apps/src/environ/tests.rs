@@ -64,7 +64,17 @@ fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String>
     };
     let pairs: BTreeMap<String, String> = (0..count).map(|_| (text(), text())).collect();
     assert_eq!(pairs.len(), count, "a name occurs twice");
-    pairs
+    // What a worker has when it is not sent.
+    let mut environ: BTreeMap<String, String> = [
+        ("rack.url_scheme", "http"),
+        ("SERVER_PROTOCOL", "HTTP/1.1"),
+        ("SCRIPT_NAME", ""),
+        ("QUERY_STRING", ""),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into();
+    environ.extend(pairs);
+    environ
 }
 
 fn local() -> PeerAddress {

@@ -26,7 +26,7 @@ module PenstockWorker
         started = Wire.micros
         env, body = request
         input = Input.open(@slot, body)
-        env.update(@base)
+        env = @base.merge(env)
         env["rack.input"] = input
         env["rack.response_finished"] = [] if @rack_major >= 3
         answer(env, Response.new(@slot, started, input, @rack_major))

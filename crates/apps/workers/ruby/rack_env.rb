@@ -1,17 +1,27 @@
 # frozen_string_literal: true
 
-# What a Rack environment holds besides the CGI names, which the server has encoded already. `boot` makes
-# one table per process; `rack_app` merges it into each request's environment.
+# What a Rack environment holds besides what the server sends: Rack's own keys, and the CGI names that the
+# server leaves out when they have their usual value. `boot` makes one table per process; `rack_app` merges
+# each request's environment into a copy of it.
 #
 # Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is absent in both: the connection belongs to
 # the server, and a stream body does what hijacking was used for.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv
+    # Left out by the server when it is so (`PROTOCOL.md`).
+    USUAL = {
+      "rack.url_scheme" => "http",
+      "SCRIPT_NAME" => "",
+      "QUERY_STRING" => "",
+      "SERVER_PROTOCOL" => "HTTP/1.1",
+      "SERVER_SOFTWARE" => "penstock"
+    }.freeze
+
     module_function
 
     def base(rack_major, multithread:)
-      both = { "rack.errors" => $stderr }
+      both = { "rack.errors" => $stderr, **USUAL }
       return both if rack_major >= 3
 
       both.merge(

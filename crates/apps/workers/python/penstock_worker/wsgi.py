@@ -52,6 +52,12 @@ def base_environ(is_multithread: bool) -> Environ:
         "wsgi.run_once": False,
         "wsgi.input_terminated": True,
         "wsgi.file_wrapper": FileWrapper,
+        # Left out by the server when it is so (PROTOCOL.md).
+        "wsgi.url_scheme": "http",
+        "SCRIPT_NAME": "",
+        "QUERY_STRING": "",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "SERVER_SOFTWARE": "penstock",
     }
 
 
@@ -64,8 +70,9 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
             if request is None:
                 return
             started = perf_counter_ns()
-            environ, body = request
-            environ.update(base)
+            sent, body = request
+            environ = base.copy()
+            environ.update(sent)
             environ["wsgi.input"] = stream = open_input(slot, body)
             try:
                 _answer(app, environ, Response(slot, started))
