@@ -65,39 +65,38 @@ pub(crate) fn encode(
         Dialect::Ruby => b"rack.url_scheme",
     };
     let (server_name, server_port) = server(request);
+    let (mut address, mut port, mut start) = (Digits::new(), Digits::new(), Digits::new());
+    let (address, port): (&[u8], &[u8]) = match request.peer {
+        PeerAddress::Tcp(peer) => (
+            address.address(peer.ip()),
+            port.number(u64::from(peer.port())),
+        ),
+        PeerAddress::Unix => (b"", b""),
+    };
+    encoder.usual(&[
+        head.method_str().as_bytes(),
+        request.path(),
+        head.target_path_query().as_bytes(),
+        server_name,
+        server_port.as_bytes(),
+        address,
+        port,
+        head.host().as_bytes(),
+        start.since_epoch(arrived),
+    ]);
     // What a worker has anyway (see `PROTOCOL.md`) is left out: each pair costs it time.
     let mut unless = |default: &[u8], key: &[u8], value: &[u8]| {
         if value != default {
             encoder.pair(key, value);
         }
     };
+    let query = request.query().unwrap_or("");
     unless(b"http", scheme_key, request.listener.scheme.as_bytes());
     unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
-    unless(
-        b"",
-        b"QUERY_STRING",
-        request.query().unwrap_or("").as_bytes(),
-    );
-    encoder.pair(b"REQUEST_METHOD", head.method_str().as_bytes());
-    encoder.pair(b"PATH_INFO", request.path());
-    encoder.pair(b"REQUEST_URI", head.target_path_query().as_bytes());
-    encoder.pair(b"SERVER_NAME", server_name);
-    encoder.pair(b"SERVER_PORT", server_port.as_bytes());
-    let mut digits = Digits::new();
-    match request.peer {
-        PeerAddress::Tcp(peer) => {
-            encoder.pair(b"REMOTE_ADDR", digits.address(peer.ip()));
-            encoder.pair(b"REMOTE_PORT", digits.number(u64::from(peer.port())));
-        }
-        PeerAddress::Unix => encoder.pair(b"REMOTE_ADDR", b""),
-    }
+    unless(b"", b"QUERY_STRING", query.as_bytes());
     if let Some(len) = body_len {
-        encoder.pair(b"CONTENT_LENGTH", digits.number(len));
+        encoder.pair(b"CONTENT_LENGTH", Digits::new().number(len));
     }
-    if !head.host().is_empty() {
-        encoder.pair(b"HTTP_HOST", head.host().as_bytes());
-    }
-    encoder.pair(b"HTTP_X_REQUEST_START", digits.since_epoch(arrived));
     encode_fields(encoder, request);
 }
 

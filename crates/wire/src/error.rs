@@ -32,6 +32,6 @@ pub enum WireError {
     Version(u32),
     #[error("text is not UTF-8")]
     NotUtf8,
-    #[error("the environment has more than 65535 entries")]
-    TooManyPairs,
+    #[error("the environment has a text with a zero byte")]
+    NulInText,
 }

@@ -19,7 +19,7 @@ pub mod server;
 pub mod worker;
 
 pub use control::{ControlDecoder, ControlEvent};
-pub use environ::{Constants, Dialect, EnvironEncoder};
+pub use environ::{Dialect, EnvironEncoder, USUAL};
 pub use error::WireError;
 pub use frame::{FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX, VERSION};
 pub use head::{Fields, HeadParts, parse_head};

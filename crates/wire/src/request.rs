@@ -21,7 +21,7 @@ pub enum RequestBody<'a> {
 /// Appends one REQUEST frame to `out`; `environ` adds the pairs.
 ///
 /// # Errors
-/// [`WireError::PayloadTooLong`] or [`WireError::TooManyPairs`]; `out` is left as it was.
+/// [`WireError::PayloadTooLong`] or [`WireError::NulInText`]; `out` is left as it was.
 pub fn encode_request(
     out: &mut Vec<u8>,
     dialect: Dialect,

@@ -73,13 +73,7 @@ fn latin1(value: &Value) -> Vec<u8> {
 fn fill(encoder: &mut EnvironEncoder<'_>, pairs: &Value) {
     for pair in pairs.as_array().unwrap() {
         let key = latin1(&pair[0]);
-        match &pair[1] {
-            Value::Bool(value) => encoder.pair_bool(&key, *value),
-            Value::Number(value) => {
-                encoder.pair_int(&key, i32::try_from(value.as_i64().unwrap()).unwrap());
-            }
-            value => encoder.pair(&key, &latin1(value)),
-        }
+        encoder.pair(&key, &latin1(&pair[1]));
     }
 }
 

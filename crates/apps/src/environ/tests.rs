@@ -7,6 +7,7 @@ use std::time::Instant;
 use penstock_exchange::request::Arrival;
 use penstock_exchange::{ListenerInfo, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_wire::USUAL;
 
 use super::*;
 
@@ -33,7 +34,7 @@ fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
     Request::new(Arc::new(head), RequestBody::Empty, arrival).unwrap()
 }
 
-/// Decodes the Ruby hash of binary strings, which is the simpler of the two.
+/// Decodes Ruby's form, which is the simpler of the two.
 fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String> {
     let mut bytes = Vec::new();
     let mut encoder = EnvironEncoder::new(&mut bytes, Dialect::Ruby);
@@ -44,32 +45,29 @@ fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String>
         Duration::from_millis(1_700_000_000_042),
     );
     encoder.finish().unwrap();
-    assert_eq!(bytes[..4], [4, 8, b'{', 2]);
-    let count = usize::from(bytes[4]) + 256 * usize::from(bytes[5]);
-    let mut rest = &bytes[6..];
-    let mut text = || {
-        assert_eq!(rest[0], b'"');
-        let (len, used) = match rest[1] {
-            0 => (0, 2),
-            1 => (usize::from(rest[2]), 3),
-            2 => (usize::from(rest[2]) + 256 * usize::from(rest[3]), 4),
-            short => (usize::from(short) - 5, 2),
-        };
-        let text: String = rest[used..used + len]
-            .iter()
-            .map(|&b| char::from(b))
-            .collect();
-        rest = &rest[used + len..];
-        text
-    };
-    let pairs: BTreeMap<String, String> = (0..count).map(|_| (text(), text())).collect();
-    assert_eq!(pairs.len(), count, "a name occurs twice");
+    let strings = bytes.split(|&byte| byte == 0);
+    let strings = strings.map(|text| text.iter().map(|&b| char::from(b)).collect::<String>());
+    let strings: Vec<String> = strings.collect();
+    let (usual, others) = strings.split_at(USUAL.len());
+    let mut pairs = BTreeMap::new();
+    for (key, value) in USUAL
+        .iter()
+        .zip(usual)
+        .filter(|(_, value)| !value.is_empty())
+    {
+        pairs.insert((*key).to_owned(), value.clone());
+    }
+    for pair in others.chunks(2) {
+        let before = pairs.insert(pair[0].clone(), pair[1].clone());
+        assert_eq!(before, None, "{} occurs twice", pair[0]);
+    }
     // What a worker has when it is not sent.
     let mut environ: BTreeMap<String, String> = [
         ("rack.url_scheme", "http"),
         ("SERVER_PROTOCOL", "HTTP/1.1"),
         ("SCRIPT_NAME", ""),
         ("QUERY_STRING", ""),
+        ("REMOTE_ADDR", ""),
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();

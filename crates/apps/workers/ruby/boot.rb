@@ -107,7 +107,7 @@ module PenstockWorker
   # Serves one slot; what the server cannot have meant ends the whole process.
   def serve(slot_fd, app, base)
     socket = UNIXSocket.for_fd(slot_fd)
-    RackApp.new(Slot.new(socket), app, base, rack_major).serve
+    RackApp.new(Slot.new(socket, base), app, rack_major).serve
   rescue Exception => error # rubocop:disable Lint/RescueException
     complain("#{error.full_message(highlight: false, order: :top).chomp}\n")
     exit!(1)

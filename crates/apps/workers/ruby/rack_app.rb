@@ -13,10 +13,9 @@ module PenstockWorker
 
   # One thread's application runner.
   class RackApp
-    def initialize(slot, app, base, rack_major)
+    def initialize(slot, app, rack_major)
       @slot = slot
       @app = app
-      @base = base
       @rack_major = rack_major
     end
 
@@ -26,7 +25,6 @@ module PenstockWorker
         started = Wire.micros
         env, body = request
         input = Input.open(@slot, body)
-        env = @base.merge(env)
         env["rack.input"] = input
         env["rack.response_finished"] = [] if @rack_major >= 3
         answer(env, Response.new(@slot, started, input, @rack_major))

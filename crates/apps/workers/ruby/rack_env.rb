@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 # What a Rack environment holds besides what the server sends: Rack's own keys, and the CGI names that the
-# server leaves out when they have their usual value. `boot` makes one table per process; `rack_app` merges
-# each request's environment into a copy of it.
+# server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
+# each request's variables into a copy of it.
 #
 # Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is absent in both: the connection belongs to
 # the server, and a stream body does what hijacking was used for.
@@ -14,6 +14,7 @@ module PenstockWorker
       "rack.url_scheme" => "http",
       "SCRIPT_NAME" => "",
       "QUERY_STRING" => "",
+      "REMOTE_ADDR" => "",
       "SERVER_PROTOCOL" => "HTTP/1.1",
       "SERVER_SOFTWARE" => "penstock"
     }.freeze

@@ -24,6 +24,7 @@ mod house_rules;
 mod idle_memory;
 mod overload;
 mod rack;
+mod regressions;
 mod reload;
 mod responses;
 mod slow_clients;

@@ -56,6 +56,7 @@ def base_environ(is_multithread: bool) -> Environ:
         "wsgi.url_scheme": "http",
         "SCRIPT_NAME": "",
         "QUERY_STRING": "",
+        "REMOTE_ADDR": "",
         "SERVER_PROTOCOL": "HTTP/1.1",
         "SERVER_SOFTWARE": "penstock",
     }

@@ -51,8 +51,7 @@ module Harness
   def request(environ = {}, body: "", file: false)
     environ = ENVIRON.merge(environ)
     environ["CONTENT_LENGTH"] ||= body.bytesize.to_s unless body.empty?
-    environ = environ.to_h { |key, value| [key.b, value.is_a?(String) ? value.b : value] }
-    encoded = Marshal.dump(environ)
+    encoded = (Array.new(9, "") + environ.to_a.flatten).map(&:b).join("\0")
     payload = [encoded.bytesize].pack("V") + encoded + body.b
     Wire.frame(Wire::REQUEST, file ? 1 : 0, payload)
   end
