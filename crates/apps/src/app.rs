@@ -323,7 +323,7 @@ impl AppShared {
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
         fault.timing = Timing {
-            handler: Some(Arc::clone(&self.name)),
+            handler: Some((&self.name).into()),
             ..Timing::default()
         };
         Some(fault)

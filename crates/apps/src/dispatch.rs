@@ -308,3 +308,65 @@ impl Mailbox {
             .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: QueueLimits = QueueLimits {
+        len_max: 10,
+        timeout: Duration::from_secs(10),
+    };
+    const SPEC: SlotSpec = SlotSpec {
+        generation: 1,
+        home: 0,
+        capacity: 1,
+    };
+
+    fn job(name: &str) -> Job {
+        Job {
+            frame: name.as_bytes().to_vec(),
+            body_file: None,
+            is_head: false,
+            reply: None,
+        }
+    }
+
+    /// The frames that a driver finds in its mailbox now.
+    fn taken(mailbox: &Mailbox) -> Vec<Vec<u8>> {
+        let delivery = mailbox.poll_take(&mut Context::from_waker(Waker::noop()));
+        let jobs = delivery.map(|delivery| delivery.jobs).unwrap_or_default();
+        jobs.into_iter().map(|start| start.job.frame).collect()
+    }
+
+    #[test]
+    fn a_driver_that_ends_late_does_not_take_away_the_mailbox_of_its_successor() {
+        let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
+        let (old, old_mailbox) = dispatch.add_slot(now, SPEC);
+        dispatch.retire(old, &old_mailbox);
+        let (new, new_mailbox) = dispatch.add_slot(now, SPEC);
+        assert_eq!(old.index(), new.index(), "an idle slot's index is free");
+        dispatch.remove(now, old, &old_mailbox, Vec::new());
+        let placed = dispatch.submit(now, job("a"), 0);
+        assert!(matches!(placed, Placed::Started), "{placed:?}");
+        assert_eq!(taken(&new_mailbox), [b"a"]);
+    }
+
+    #[test]
+    fn what_a_lost_slot_still_had_in_its_mailbox_goes_back_in_front() {
+        let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
+        let (old, old_mailbox) = dispatch.add_slot(now, SPEC);
+        for name in ["a", "b"] {
+            let _ = dispatch.submit(now, job(name), 0);
+        }
+        dispatch.lose(old, &old_mailbox);
+        dispatch.remove(now, old, &old_mailbox, Vec::new());
+        assert_eq!(dispatch.usage(now).waiting, 2);
+        let (new, new_mailbox) = dispatch.add_slot(now, SPEC);
+        assert_eq!(taken(&new_mailbox), [b"a"]);
+        let mut next = VecDeque::new();
+        dispatch.turn(now, new, 1, 1, &mut next);
+        assert_eq!(next.len(), 1);
+        assert_eq!(next[0].job.frame, b"b");
+    }
+}

@@ -230,7 +230,7 @@ impl Executor {
             let cause = format!("no free worker within {waited:.1?}");
             let timing = Timing {
                 queue: waited,
-                handler: Some(Arc::clone(&self.shared.name)),
+                handler: Some((&self.shared.name).into()),
                 ..Timing::default()
             };
             job.answer(Err(Fault::new(FaultKind::QueueTimeout, cause).timed(timing)));

@@ -122,7 +122,7 @@ impl Call {
         Timing {
             queue: clock::now().saturating_duration_since(since),
             queue_position: u32::try_from(position).unwrap_or(u32::MAX),
-            handler: Some(Arc::clone(&self.shared.name)),
+            handler: Some((&self.shared.name).into()),
             ..Timing::default()
         }
     }

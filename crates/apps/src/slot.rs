@@ -593,7 +593,7 @@ impl Driver {
         self.app.note_app_time(app);
         let mut timing = Timing {
             app,
-            handler: Some(Arc::clone(&self.app.name)),
+            handler: Some((&self.app.name).into()),
             worker: self.pid,
             ..Timing::default()
         };
@@ -679,7 +679,7 @@ impl Driver {
             queue: entry.start.waited,
             queue_position: u32::try_from(entry.start.position).unwrap_or(u32::MAX),
             app,
-            handler: Some(Arc::clone(&self.app.name)),
+            handler: Some((&self.app.name).into()),
             worker: self.pid,
         };
         let (kind, cause) = match end {

@@ -100,7 +100,7 @@ fn serve(edge: &Arc<Edge>, socket: OwnedFd, peer: PeerAddress, info: &Arc<Listen
             return;
         }
     };
-    edge.metrics.accepted.increment();
+    edge.metrics().accepted.increment();
     let connection = Connection::new(Arc::clone(edge), stream, peer, Arc::clone(info));
     loops::spawn_here(connection.run());
 }

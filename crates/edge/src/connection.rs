@@ -17,8 +17,8 @@ use penstock_exchange::{
     RequestBody, Response, Timing,
 };
 use penstock_http::{
-    BodyFraming, HeadScanner, Method, ParseError, Persist, Progress, RequestHead, ResponseFraming,
-    ResponseLine, Status, Version,
+    BodyFraming, HeadLimits, HeadScanner, Method, ParseError, Persist, Progress, RequestHead,
+    ResponseFraming, ResponseLine, Status, Version,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 use penstock_sys::net::PeerAddress;
@@ -51,6 +51,8 @@ pub(crate) struct Connection {
     registered: bool,
     deadline: LazyDeadline,
     scanner: HeadScanner,
+    /// For heads, as the settings had them at the last request.
+    limits: HeadLimits,
     /// Received and not yet used; empty and without memory while the connection is idle.
     pending: Received,
     /// Whether `pending` has bytes that the scanner has not seen.
@@ -137,9 +139,10 @@ impl Connection {
         listener: Arc<ListenerInfo>,
     ) -> Self {
         edge.open.fetch_add(1, Ordering::Relaxed);
-        edge.metrics.open.add(1);
+        edge.metrics().open.add(1);
         let guard = edge.drain.guard();
-        let deadline = LazyDeadline::new(clock::now() + edge.settings().limits.idle_timeout);
+        let settings = edge.settings();
+        let deadline = LazyDeadline::new(clock::now() + settings.limits.idle_timeout);
         Self {
             edge,
             stream: Arc::new(stream),
@@ -150,6 +153,7 @@ impl Connection {
             registered: false,
             deadline,
             scanner: HeadScanner::new(),
+            limits: settings.head_limits(),
             pending: Received::default(),
             unscanned: false,
             head_began: None,
@@ -204,15 +208,16 @@ impl Connection {
             return Poll::Ready(next);
         }
         loop {
-            let stream = Arc::clone(&self.stream);
-            let polled = buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(Next::Over)),
-                Poll::Ready(Ok(count)) => Poll::Ready(self.scan_received(&buffer[..count])),
-            });
-            match polled {
-                Poll::Ready(Some(next)) => return Poll::Ready(next),
-                Poll::Ready(None) => {}
+            let read = buffers::with_receive(|buffer| self.stream.poll_read(cx, buffer));
+            match read {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::Over),
+                Poll::Ready(Ok(count)) => {
+                    let found =
+                        buffers::with_receive(|buffer| self.scan_received(&buffer[..count]));
+                    if let Some(next) = found {
+                        return Poll::Ready(next);
+                    }
+                }
                 Poll::Pending => break,
             }
         }
@@ -231,8 +236,7 @@ impl Connection {
             self.pending.push(received);
             return self.scan_pending();
         }
-        let limits = self.edge.settings.load().head_limits();
-        match self.scanner.scan(received, &limits) {
+        match self.scanner.scan(received, &self.limits) {
             Ok(Progress::Complete((head, used))) => {
                 self.pending.push(&received[used..]);
                 Some(self.head_complete(head))
@@ -248,8 +252,7 @@ impl Connection {
 
     /// Looks for a whole head in `pending`.
     fn scan_pending(&mut self) -> Option<Next> {
-        let limits = self.edge.settings.load().head_limits();
-        match self.scanner.scan(self.pending.unused(), &limits) {
+        match self.scanner.scan(self.pending.unused(), &self.limits) {
             Ok(Progress::Complete((head, used))) => {
                 self.pending.consume(used);
                 Some(self.head_complete(head))
@@ -290,7 +293,8 @@ impl Connection {
             arrived: clock::now(),
             home: None,
         };
-        self.edge.metrics.active.add(1);
+        self.limits = exchange.settings.head_limits();
+        self.edge.metrics().active.add(1);
         let body = self.lend_reader(&mut exchange);
         let arrival = Arrival {
             peer: self.peer,
@@ -311,7 +315,8 @@ impl Connection {
                 return Err(Box::new(Unfinished { exchange, rest }));
             }
         };
-        self.answer(exchange, answered)
+        let now = exchange.arrived;
+        self.answer(exchange, answered, now)
     }
 
     /// Awaits what is left of an exchange.
@@ -332,10 +337,12 @@ impl Connection {
                     };
                     match asked {
                         Asked::Works(work) => rest = Left::Work(work),
-                        Asked::Answered(answered) => match self.answer(exchange, answered) {
-                            Ok(fate) => return fate,
-                            Err(unfinished) => return self.finish_sending(unfinished).await,
-                        },
+                        Asked::Answered(answered) => {
+                            match self.answer(exchange, answered, clock::now()) {
+                                Ok(fate) => return fate,
+                                Err(unfinished) => return self.finish_sending(unfinished).await,
+                            }
+                        }
                     }
                 }
                 Left::Sending(_) => {
@@ -363,7 +370,7 @@ impl Connection {
         match done {
             // Nothing of it is out yet: the client can still be told.
             Err(Cut::Body(fault)) if sent.total == 0 => {
-                let told = self.answer(exchange, Err(fault));
+                let told = self.answer(exchange, Err(fault), clock::now());
                 told.unwrap_or(Fate::Abort)
             }
             done => self.conclude(&exchange, &end, sent, done),
@@ -420,9 +427,8 @@ impl Connection {
 
     /// Reads pipelined bytes; `false` when the client closed its side.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let stream = Arc::clone(&self.stream);
         buffers::with_receive(|buffer| {
-            stream.poll_read(cx, buffer).map(|read| match read {
+            self.stream.poll_read(cx, buffer).map(|read| match read {
                 Ok(0) | Err(_) => false,
                 Ok(count) => {
                     self.pending.push(&buffer[..count]);
@@ -455,7 +461,7 @@ impl Connection {
             return false;
         };
         reader.discard_buffered();
-        self.edge.metrics.bytes_in.add(reader.received);
+        self.edge.metrics().bytes_in.add(reader.received);
         let done = reader.is_done();
         if done {
             self.take_leftover(&mut reader);
@@ -468,6 +474,7 @@ impl Connection {
         &mut self,
         exchange: Exchange,
         answered: Result<Response, Fault>,
+        now: Instant,
     ) -> Result<Fate, Box<Unfinished>> {
         // What a client sends behind CONNECT was meant for a tunnel and is no request.
         let is_tunnel = exchange.head.method() == Method::Connect;
@@ -475,7 +482,7 @@ impl Connection {
         let response = match answered {
             Ok(response) => response,
             Err(fault) if fault.kind == FaultKind::ClientGone => {
-                self.edge.metrics.client_gone.increment();
+                self.edge.metrics().client_gone.increment();
                 let status = fault.kind.status();
                 let end = Ending {
                     status,
@@ -489,7 +496,7 @@ impl Connection {
             Err(fault) => {
                 must_close |= fault.kind == FaultKind::BadRequest;
                 if fault.kind == FaultKind::ClientTooSlow {
-                    self.edge.metrics.too_slow.increment();
+                    self.edge.metrics().too_slow.increment();
                 }
                 faults::respond(fault, Some(&exchange.head), exchange.settings.development)
             }
@@ -505,7 +512,7 @@ impl Connection {
         } = response;
         let bodiless = head.method() == Method::Head || status.forbids_body();
         let body = if bodiless { Body::Empty } else { body };
-        let date = clock::http_date();
+        let date = clock::http_date(now);
         let line = ResponseLine {
             status,
             fields: &fields,
@@ -537,8 +544,8 @@ impl Connection {
         sent: Sent,
         done: Result<(), Cut>,
     ) -> Fate {
-        self.edge.metrics.bytes_out.add(sent.total);
-        self.edge.metrics.count_response(end.status.code());
+        self.edge.metrics().bytes_out.add(sent.total);
+        self.edge.metrics().count_response(end.status.code());
         self.record(exchange, end, sent.body());
         match done {
             Ok(()) if end.must_close => Fate::Linger,
@@ -556,9 +563,9 @@ impl Connection {
     fn cut(&self, cut: &Cut, head: &RequestHead) -> Fate {
         let (method, target) = (head.method_str(), head.target());
         match cut {
-            Cut::Gone => self.edge.metrics.client_gone.increment(),
+            Cut::Gone => self.edge.metrics().client_gone.increment(),
             Cut::TooSlow => {
-                self.edge.metrics.too_slow.increment();
+                self.edge.metrics().too_slow.increment();
                 log::debug!("{method} {target}: the client took the response too slowly");
             }
             Cut::Body(fault) => {
@@ -574,8 +581,8 @@ impl Connection {
         self.deadline
             .set(now + exchange.settings.limits.idle_timeout);
         let total = now.saturating_duration_since(exchange.arrived);
-        self.edge.metrics.active.add(-1);
-        self.edge.metrics.total_time.record(total);
+        self.edge.metrics().active.add(-1);
+        self.edge.metrics().total_time.record_local(total);
         if let Some(log) = &exchange.settings.access_log {
             let (head, peer, timing) = (&*exchange.head, self.peer, &end.timing);
             let status = end.status.code();
@@ -594,20 +601,20 @@ impl Connection {
     async fn refuse(&mut self, refused: Next) -> Fate {
         let response = match refused {
             Next::Refused(error) => {
-                self.edge.metrics.malformed.increment();
+                self.edge.metrics().malformed.increment();
                 let status = error.status();
                 log::debug!("{}: {status} {error}", self.listener.name);
                 faults::respond_malformed(status, &error.to_string())
             }
             Next::HeadTimeout => {
-                self.edge.metrics.too_slow.increment();
+                self.edge.metrics().too_slow.increment();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
                 faults::respond(fault, None, false)
             }
             Next::Head(_) | Next::Over => return Fate::Close,
         };
         let settings = self.edge.settings();
-        let date = clock::http_date();
+        let date = clock::http_date(clock::now());
         let line = ResponseLine {
             status: response.status,
             fields: &response.fields,
@@ -615,7 +622,7 @@ impl Connection {
             persist: Persist::Close,
             date: Some(&date),
         };
-        self.edge.metrics.count_response(response.status.code());
+        self.edge.metrics().count_response(response.status.code());
         if let Some(log) = &settings.access_log {
             log.write_refused(self.peer, response.status.code());
         }
@@ -630,7 +637,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.edge.open.fetch_sub(1, Ordering::Relaxed);
-        self.edge.metrics.open.add(-1);
+        self.edge.metrics().open.add(-1);
     }
 }
 

@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use penstock_config::Limits;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::Drain;
+use penstock_runtime::{Drain, loops};
 
 pub use accept::accept;
 pub use access_log::AccessLog;
@@ -33,8 +33,8 @@ pub use router::{Handlers, Route, Routing, Site};
 #[derive(Debug)]
 pub struct Edge {
     settings: ArcSwap<Settings>,
-    /// What it counts.
-    pub metrics: Arc<EdgeMetrics>,
+    /// What it counts, a set for each loop.
+    metrics: Box<[EdgeMetrics]>,
     /// Tells listeners and connections to finish.
     pub drain: Drain,
     open: AtomicUsize,
@@ -54,12 +54,12 @@ pub struct Settings {
 }
 
 impl Edge {
-    /// A front end; [`accept`] feeds it.
+    /// A front end on `loops` loops; [`accept`] feeds it.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, loops: usize) -> Self {
         Self {
             settings: ArcSwap::from_pointee(settings),
-            metrics: Arc::default(),
+            metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
             open: AtomicUsize::new(0),
         }
@@ -74,6 +74,18 @@ impl Edge {
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.load_full()
+    }
+
+    /// What all loops counted.
+    #[must_use]
+    pub fn totals(&self) -> EdgeMetrics {
+        EdgeMetrics::total(&self.metrics)
+    }
+
+    /// The set of the loop that this runs on.
+    fn metrics(&self) -> &EdgeMetrics {
+        let own = self.metrics.get(loops::current_index());
+        own.unwrap_or(&self.metrics[0])
     }
 
     /// Connections open now.

@@ -18,4 +18,4 @@ pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
 pub use handler::{Handler, HandlerFuture, Handling, Reply};
 pub use request::{ListenerInfo, Request};
-pub use response::{Response, Timing};
+pub use response::{Name, Response, Timing};

@@ -45,6 +45,48 @@ impl Gauge {
     }
 }
 
+/// A number that only one thread changes: a locked instruction costs as much as a small function, and
+/// a loop that has its own counters needs none.
+#[derive(Debug, Default)]
+pub struct LocalCounter(AtomicU64);
+
+impl LocalCounter {
+    /// One more.
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(count);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// The number so far, from any thread.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down and that only one thread changes.
+#[derive(Debug, Default)]
+pub struct LocalGauge(AtomicI64);
+
+impl LocalGauge {
+    /// Adds (or, negative, takes away).
+    pub fn add(&self, by: i64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(by);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// The number now, from any thread.
+    #[must_use]
+    pub fn value(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Upper bounds of the histogram's buckets, in microseconds: 1-2-5 steps from 100 us to 60 s.
 pub const BUCKETS_US: [u64; 18] = [
     100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
@@ -75,6 +117,27 @@ impl Histogram {
         let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// Counts one duration in a histogram that only this thread changes.
+    pub fn record_local(&self, duration: Duration) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
+        for (cell, by) in [(&self.counts[bucket], 1), (&self.sum_us, us)] {
+            cell.store(
+                cell.load(Ordering::Relaxed).wrapping_add(by),
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Adds another histogram's numbers.
+    fn merge(&self, other: &Self) {
+        for (mine, theirs) in self.counts.iter().zip(&other.counts) {
+            mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.sum_us
+            .fetch_add(other.sum_us.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The numbers so far.
@@ -113,27 +176,27 @@ impl HistogramValues {
     }
 }
 
-/// What edge counts.
+/// What edge counts: one set a loop, changed by that loop only.
 #[derive(Debug, Default)]
 pub struct EdgeMetrics {
     /// Connections accepted.
-    pub accepted: Counter,
+    pub accepted: LocalCounter,
     /// Connections open now.
-    pub open: Gauge,
+    pub open: LocalGauge,
     /// Requests in progress now.
-    pub active: Gauge,
+    pub active: LocalGauge,
     /// Responses by status class: 1xx to 5xx.
-    pub responses: [Counter; 5],
+    pub responses: [LocalCounter; 5],
     /// Requests refused while their head or framing was parsed.
-    pub malformed: Counter,
+    pub malformed: LocalCounter,
     /// Clients that left before their answer.
-    pub client_gone: Counter,
+    pub client_gone: LocalCounter,
     /// Connections cut because the client was too slow.
-    pub too_slow: Counter,
+    pub too_slow: LocalCounter,
     /// Body bytes received.
-    pub bytes_in: Counter,
+    pub bytes_in: LocalCounter,
     /// Bytes sent, heads included.
-    pub bytes_out: Counter,
+    pub bytes_out: LocalCounter,
     /// From complete head to last byte handed to the kernel.
     pub total_time: Histogram,
 }
@@ -145,10 +208,36 @@ impl EdgeMetrics {
         self.responses[class].increment();
     }
 
+    /// The sum of several loops' sets.
+    #[must_use]
+    pub fn total(sets: &[Self]) -> Self {
+        let total = Self::default();
+        for set in sets {
+            let counters = [
+                (&total.accepted, &set.accepted),
+                (&total.malformed, &set.malformed),
+                (&total.client_gone, &set.client_gone),
+                (&total.too_slow, &set.too_slow),
+                (&total.bytes_in, &set.bytes_in),
+                (&total.bytes_out, &set.bytes_out),
+            ];
+            for (sum, one) in counters {
+                sum.add(one.value());
+            }
+            for (sum, one) in total.responses.iter().zip(&set.responses) {
+                sum.add(one.value());
+            }
+            total.open.add(set.open.value());
+            total.active.add(set.active.value());
+            total.total_time.merge(&set.total_time);
+        }
+        total
+    }
+
     /// All responses so far.
     #[must_use]
     pub fn responses_total(&self) -> u64 {
-        self.responses.iter().map(Counter::value).sum()
+        self.responses.iter().map(LocalCounter::value).sum()
     }
 }
 
@@ -182,6 +271,30 @@ pub struct AppMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loops_sets_add_up() {
+        let sets = [EdgeMetrics::default(), EdgeMetrics::default()];
+        for (set, by) in sets.iter().zip([1, 2]) {
+            set.accepted.add(by);
+            set.open.add(-5);
+            set.count_response(404);
+            set.total_time.record_local(Duration::from_micros(by));
+        }
+        let total = EdgeMetrics::total(&sets);
+        assert_eq!((total.accepted.value(), total.open.value()), (3, -10));
+        assert_eq!(
+            (total.responses[3].value(), total.responses_total()),
+            (2, 2)
+        );
+        assert_eq!(
+            (
+                total.total_time.values().count(),
+                total.total_time.values().sum_us
+            ),
+            (2, 3)
+        );
+    }
 
     #[test]
     fn a_duration_is_counted_in_the_bucket_that_bounds_it() {

@@ -31,9 +31,35 @@ pub struct Timing {
     /// From being handed to a worker to the head of its response.
     pub app: Duration,
     /// Who answered: an application's name, `files`, `status`.
-    pub handler: Option<Arc<str>>,
+    pub handler: Option<Name>,
     /// The worker's process id, or 0.
     pub worker: u32,
+}
+
+/// The name of a handler. Rooms of the house have fixed ones, which cost nothing to pass on.
+#[derive(Debug, Clone)]
+pub enum Name {
+    /// A room's.
+    Room(&'static str),
+    /// An application's.
+    App(Arc<str>),
+}
+
+impl std::ops::Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Room(name) => name,
+            Self::App(name) => name,
+        }
+    }
+}
+
+impl From<&Arc<str>> for Name {
+    fn from(name: &Arc<str>) -> Self {
+        Self::App(Arc::clone(name))
+    }
 }
 
 impl Response {

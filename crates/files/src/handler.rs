@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use penstock_config::TryPattern;
 use penstock_exchange::{
-    Body, Fault, FaultKind, FileBody, Handler, Handling, Reply, Request, Response,
+    Body, Fault, FaultKind, FileBody, Handler, Handling, Name, Reply, Request, Response,
 };
 use penstock_http::Method;
 use penstock_runtime::blocking::{Pool, PoolError};
@@ -31,6 +31,9 @@ const MEMORY_BYTES: usize = 32 << 20;
 
 /// Paths that one root's memory knows something of.
 const MEMORY_ENTRIES: usize = 32 << 10;
+
+/// What the access log calls this handler.
+const NAME: Name = Name::Room("files");
 
 /// What a folder of static files is made from.
 #[derive(Debug)]
@@ -57,9 +60,6 @@ struct Folder {
     memory: Memory,
     pool: Pool,
     falls_through: bool,
-    /// What the access log calls this handler; one for each shard, so that loops do not count their
-    /// uses in the same place.
-    names: Box<[Arc<str>]>,
 }
 
 impl Files {
@@ -80,7 +80,6 @@ impl Files {
             }),
             pool: setup.pool,
             falls_through: setup.falls_through,
-            names: (0..shards).map(|_| Arc::from("files")).collect(),
         };
         Ok(Self {
             folder: Arc::new(folder),
@@ -175,17 +174,13 @@ impl Folder {
     }
 
     fn named(&self, mut response: Response) -> Reply {
-        response.timing.handler = Some(self.name());
+        response.timing.handler = Some(NAME);
         Reply::Response(response)
     }
 
     fn blamed(&self, mut fault: Fault) -> Fault {
-        fault.timing.handler = Some(self.name());
+        fault.timing.handler = Some(NAME);
         fault
-    }
-
-    fn name(&self) -> Arc<str> {
-        Arc::clone(&self.names[loops::current_index() % self.names.len()])
     }
 }
 

@@ -189,8 +189,8 @@ impl Server {
             access_log: None,
             development: true,
         };
-        let edge = Arc::new(Edge::new(settings));
-        let admin_edge = Arc::new(Edge::new(admin_settings));
+        let edge = Arc::new(Edge::new(settings, count));
+        let admin_edge = Arc::new(Edge::new(admin_settings, 1));
         let listeners = opened
             .into_iter()
             .map(|o| o.serve(&edge, loops.handles()))

@@ -36,7 +36,7 @@ impl Source for House {
     fn edge(&self) -> Arc<EdgeMetrics> {
         self.0
             .upgrade()
-            .map(|server| Arc::clone(&server.edge.metrics))
+            .map(|server| Arc::new(server.edge.totals()))
             .unwrap_or_default()
     }
 
@@ -133,7 +133,7 @@ fn snapshot(server: &Server) -> Snapshot {
             max: limits.connections as u64,
         },
         resident_bytes: penstock_sys::file::resident_bytes(std::process::id()).ok(),
-        traffic: Traffic::new(&server.edge.metrics),
+        traffic: Traffic::new(&server.edge.totals()),
         generation: live.reloads + 1,
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),

@@ -29,19 +29,33 @@ pub async fn until<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     tokio::time::timeout_at(deadline.into(), work).await.ok()
 }
 
-thread_local! {
-    static DATE: Cell<(u64, [u8; 29])> = const { Cell::new((u64::MAX, [0; 29])) };
+/// A formatted date, and until when it may be used.
+#[derive(Clone, Copy)]
+struct Dated {
+    until: Option<Instant>,
+    text: [u8; 29],
 }
 
-/// The current `Date` header value (RFC 9110 §5.6.7), formatted at most once a second per loop.
+thread_local! {
+    static DATE: Cell<Dated> = const { Cell::new(Dated { until: None, text: [0; 29] }) };
+}
+
+/// The `Date` header value (RFC 9110 §5.6.7) at about `now`, a recent moment: the wall clock is read
+/// and the text made at most once a second per loop.
 #[must_use]
-pub fn http_date() -> [u8; 29] {
-    let seconds = wall().as_secs();
-    let (at, text) = DATE.get();
-    if at == seconds {
-        return text;
+pub fn http_date(now: Instant) -> [u8; 29] {
+    let known = DATE.get();
+    if known.until.is_some_and(|until| now < until) {
+        return known.text;
     }
-    let text = penstock_http::imf_fixdate(seconds);
-    DATE.set((seconds, text));
+    let wall = wall();
+    let text = penstock_http::imf_fixdate(wall.as_secs());
+    // Until the wall clock's next second; a clock that is set is noticed then.
+    let left =
+        Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(wall.subsec_nanos())));
+    DATE.set(Dated {
+        until: Some(now + left),
+        text,
+    });
     text
 }

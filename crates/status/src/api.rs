@@ -8,7 +8,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, Handler, Handling, Reply, Request, Response};
+use penstock_exchange::{
+    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, Response,
+};
 use penstock_http::{Method, RequestHead, Status};
 use serde::Serialize;
 
@@ -21,8 +23,6 @@ use crate::{BoxFuture, Source, exposition, guard};
 pub struct Admin {
     source: Arc<dyn Source>,
     feed: Arc<Feed>,
-    /// For the access log.
-    name: Arc<str>,
 }
 
 impl Admin {
@@ -30,11 +30,7 @@ impl Admin {
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
         let feed = Feed::new(Arc::clone(&source), EVENT_INTERVAL);
-        Self {
-            source,
-            feed,
-            name: "status".into(),
-        }
+        Self { source, feed }
     }
 
     fn read(&self, what: Read, method: Method) -> Result<Response, Fault> {
@@ -98,12 +94,11 @@ impl Admin {
     }
 
     fn now(&self, made: Result<Response, Fault>) -> Handling {
-        Handling::Now(sign(made, &self.name))
+        Handling::Now(sign(made))
     }
 
     fn later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> Handling {
-        let name = Arc::clone(&self.name);
-        Handling::Later(Box::pin(async move { sign(work.await, &name) }))
+        Handling::Later(Box::pin(async move { sign(work.await) }))
     }
 }
 
@@ -214,9 +209,9 @@ impl Refusal {
 }
 
 /// The reply with the name of this room in its timing.
-fn sign(made: Result<Response, Fault>, name: &Arc<str>) -> Result<Reply, Fault> {
+fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
     let mut response = made?;
-    response.timing.handler = Some(Arc::clone(name));
+    response.timing.handler = Some(Name::Room("status"));
     Ok(response.into())
 }
 

@@ -148,7 +148,10 @@ fn pipelined_requests_cost_little_memory_and_hold_up_nobody() {
         let began = Instant::now();
         assert_eq!(server.get("/").status, 200);
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(2), "another client waited {took:?}");
+        assert!(
+            took < Duration::from_secs(2),
+            "another client waited {took:?}"
+        );
         most = resident_bytes(&server).max(most);
         served += 1;
     });
@@ -287,13 +290,11 @@ def app(environ, start):
     return [b"ok"]
 "#;
 
-const LEAVERS: [&str; 4] = ["one", "two", "three", "four"];
-
-/// A server with several applications that need time to end, all of them ending; and their workers.
-fn all_leaving() -> (Server, Vec<i32>) {
+/// A server with applications that need time to end, all of them ending; and their workers.
+fn all_leaving(names: &[&str]) -> (Server, Vec<i32>) {
     let mut site = Site::new();
     let (mut apps, mut routes) = (String::new(), "[[sites]]\n".to_owned());
-    for name in LEAVERS {
+    for name in names {
         site = site.file(&format!("{name}/app.py"), LEAVING);
         apps += &format!("[apps.{name}]\ndir = \"{name}\"\nentry = \"app:app\"\nprocesses = 1\n");
         routes += &format!("[[sites.routes]]\npath = \"/{name}/*\"\napp = \"{name}\"\n");
@@ -301,15 +302,15 @@ fn all_leaving() -> (Server, Vec<i32>) {
     let server = site
         .config(&format!("[server]\nthreads = 1\n{apps}{routes}"))
         .serve(&[]);
-    for name in LEAVERS {
+    for name in names {
         server.wait_ready(name);
     }
-    let workers: Vec<i32> = LEAVERS.iter().flat_map(|n| server.workers(n)).collect();
-    assert_eq!(workers.len(), LEAVERS.len());
+    let workers: Vec<i32> = names.iter().flat_map(|n| server.workers(n)).collect();
+    assert_eq!(workers.len(), names.len());
     server.signal(Signal::TERM);
     eventually(PATIENCE, "all applications are told to end", || {
         let is_told = |name: &&str| server.site().dir().join(name).join("leaving").exists();
-        LEAVERS.iter().all(is_told)
+        names.iter().all(is_told)
     });
     assert!(
         workers.iter().copied().all(is_alive),
@@ -320,8 +321,9 @@ fn all_leaving() -> (Server, Vec<i32>) {
 
 #[test]
 fn several_applications_end_at_the_same_time() {
-    let (server, workers) = all_leaving();
-    for name in LEAVERS {
+    let names = ["one", "two", "three", "four"];
+    let (server, workers) = all_leaving(&names);
+    for name in names {
         server.site().write(&format!("{name}/go"), "");
     }
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
@@ -329,8 +331,8 @@ fn several_applications_end_at_the_same_time() {
 }
 
 #[test]
-fn a_second_signal_does_not_wait_for_applications_that_are_ending() {
-    let (server, workers) = all_leaving();
+fn a_second_signal_does_not_wait_for_an_application_that_is_ending() {
+    let (server, workers) = all_leaving(&["one"]);
     let began = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
