@@ -28,14 +28,18 @@ test-rust:
 	@cargo fmt --all --check
 	@echo "== clippy"
 	@cargo clippy --workspace --all-targets -- -D warnings
+	@echo "== documentation"
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	@echo "== Rust tests"
 	@cargo test --workspace
 
 test-workers:
 	@scripts/setup test
 	@echo "== ruff"
-	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers
-	@.venv/bin/ruff format --quiet --no-cache --check examples tests
+	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches/peers benches/peers/run
+	@.venv/bin/ruff format --quiet --no-cache --check examples tests benches/peers benches/peers/run
+	@echo "== the comparison's own tests"
+	@cd benches/peers && /usr/bin/python3 -B -m unittest
 	@echo "== Python worker"
 	@/usr/bin/python3 -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"
