@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Fault, Response};
+use penstock_exchange::{ClientState, Fault, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use tokio::sync::oneshot;
 
@@ -27,8 +27,10 @@ pub(crate) struct Job {
     pub(crate) body_file: Option<Arc<NamelessFile>>,
     /// Whether the answer's body will not be sent (a HEAD request).
     pub(crate) is_head: bool,
-    /// Takes the answer, once. Closed when the client is gone.
+    /// Takes the answer, once. Closed when nobody waits for it.
     pub(crate) reply: Option<oneshot::Sender<Result<Response, Fault>>>,
+    /// Says when the client has left.
+    pub(crate) client: Arc<ClientState>,
 }
 
 impl Job {
@@ -42,7 +44,7 @@ impl Job {
 
     /// Whether nobody waits for the answer any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.client.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 }
 
@@ -329,6 +331,7 @@ mod tests {
             body_file: None,
             is_head: false,
             reply: None,
+            client: Arc::default(),
         }
     }
 

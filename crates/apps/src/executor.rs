@@ -40,6 +40,9 @@ const TAIL_LINES: usize = 40;
 /// its pipes open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// How long a worker whose sockets are closed may take to end by itself before it is asked by signal.
+const LAST_ACTS: Duration = Duration::from_secs(1);
+
 /// How often the executor looks for requests that wait too long.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -77,6 +80,10 @@ enum Input {
         end: End,
     },
     SlotGone {
+        worker: WorkerId,
+    },
+    /// A worker that should have ended by itself has had its time.
+    Terminate {
         worker: WorkerId,
     },
     /// A worker with a stuck thread has had its time.
@@ -172,7 +179,7 @@ pub(crate) async fn run(mut executor: Executor, mut commands: mpsc::Receiver<Com
     let mut is_forgotten = false;
     while !executor.is_stopped {
         let wake_at = executor.wake_at;
-        let round = clock::now() + ROUND;
+        let round = executor.next_round;
         let at = wake_at.map_or(round, |at| at.min(round));
         let timer = tokio::time::sleep_until(at.into());
         tokio::select! {
@@ -209,6 +216,12 @@ impl Executor {
             Input::Gone { worker } => self.lose_slots(worker),
             Input::Exited { worker, exit } => self.handle_exited(worker, exit),
             Input::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
+            Input::Terminate { worker } => {
+                if let Some(child) = self.children.get(&worker) {
+                    // A process that is gone already needs no signal.
+                    let _ = process::terminate(child.pid);
+                }
+            }
             Input::StuckOverdue { worker } => {
                 if self.children.contains_key(&worker) {
                     self.event(Event::ResponseTimedOut { worker });
@@ -473,6 +486,10 @@ impl Executor {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
+        if signal == Signal::Terminate && child.is_retiring && child.drivers == 0 {
+            // Its sockets are closed: it ends by itself, with what it wants to do at its end.
+            return self.later(clock::now() + LAST_ACTS, Input::Terminate { worker });
+        }
         // A process that is gone already needs no signal.
         let _ = match signal {
             Signal::Terminate => process::terminate(child.pid),

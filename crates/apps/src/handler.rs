@@ -72,6 +72,7 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         body_file,
         is_head,
         reply: Some(reply),
+        client: Arc::clone(&request.client),
     };
     shared.metrics.requests.increment();
     let mut call = Call {

@@ -297,8 +297,15 @@ impl Driver {
     /// Drops requests that were not sent yet and whose clients have left.
     fn drop_abandoned(&mut self) {
         let before = self.line.len();
-        self.line
-            .retain(|entry| entry.sent > 0 || !entry.start.job.is_abandoned());
+        self.line.retain_mut(|entry| {
+            let job = &mut entry.start.job;
+            let is_wanted = entry.sent > 0 || !job.is_abandoned();
+            if !is_wanted {
+                let cause = "left before a worker had its request";
+                job.answer(Err(Fault::new(FaultKind::ClientGone, cause)));
+            }
+            is_wanted
+        });
         let dropped = before - self.line.len();
         if dropped > 0 {
             self.app.metrics.queue_abandoned.add(dropped as u64);

@@ -769,7 +769,7 @@ mod tests {
             size_of::<F>()
         }
         assert!(
-            size_of::<Connection>() <= 288,
+            size_of::<Connection>() <= 304,
             "{}",
             size_of::<Connection>()
         );

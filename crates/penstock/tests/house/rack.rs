@@ -197,6 +197,8 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
                     "{path}: {body}"
                 );
             }
+            // Known to be wrong before a byte of it was out.
+            Ok(answer) if path == "/mid-long" => assert_eq!(answer.status, 502),
             other => panic!("{path}: {other:?}\n{}", server.log()),
         }
     }
