@@ -115,7 +115,7 @@ def gunicorn(name, *options):
     def start(place):
         fixed = ["--workers", "1", "--keep-alive", "75", "--log-level", "warning"]
         fixed += ["--no-control-socket", "--bind", place.address]
-        return [GUNICORN, *fixed, *options, "hello:application"]
+        return [GUNICORN, *fixed, *options, "app:application"]
 
     return Server(name, start, (GUNICORN, "--version"))
 
@@ -131,7 +131,7 @@ def granian(place):
         "--no-access-log",
     ]
     options += ["--http", "1", "--no-ws", "--log-level", "warning"]
-    return [GRANIAN, *options, "--host", "127.0.0.1", "--port", place.port, "hello:application"]
+    return [GRANIAN, *options, "--host", "127.0.0.1", "--port", place.port, "app:application"]
 
 
 def uwsgi(place):
@@ -139,7 +139,7 @@ def uwsgi(place):
     options += ["--master", "--die-on-term", "--disable-logging", "--need-app", "--listen", "1024"]
     # It closes each connection without saying so, which would count as an error.
     options += ["--add-header", "Connection: close"]
-    return [command("uwsgi"), *options, "--chdir", WSGI_HELLO, "--module", "hello:application"]
+    return [command("uwsgi"), *options, "--chdir", WSGI_HELLO, "--module", "app:application"]
 
 
 def ruby(name, *options):
@@ -213,7 +213,7 @@ SCENARIOS = {
         goal=Goal(0.20, "gunicorn gthread"),
         folder=WSGI_HELLO,
         servers=[
-            penstock_app("wsgi", "hello:application", WSGI_HELLO, ENV / "bin/python"),
+            penstock_app("wsgi", "app:application", WSGI_HELLO, ENV / "bin/python"),
             gunicorn("gunicorn gthread", "--worker-class", "gthread", "--threads", "4"),
             gunicorn("gunicorn sync", "--worker-class", "sync"),
             Server("granian", granian, (GRANIAN, "--version")),

@@ -77,7 +77,7 @@ class Scenarios(unittest.TestCase):
         self.assertEqual(len(PAGE), 612)
 
     def test_hello_is_what_the_examples_say(self):
-        for example in ("wsgi-hello/hello.py", "rack-hello/config.ru"):
+        for example in ("wsgi-hello/app.py", "rack-hello/config.ru"):
             text = (ROOT / "examples" / example).read_text()
             self.assertIn(repr(HELLO.decode())[1:-1], text)
 

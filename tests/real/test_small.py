@@ -14,11 +14,11 @@ class Hello(RealCase):
             head = self.server.request("HEAD", "/")
             self.assertEqual((head.body, head.headers["Content-Length"]), (b"", "14"))
 
-    def test_wsgi_from_a_folder_with_its_own_configuration(self):
+    def test_wsgi_from_a_folder(self):
         self.check(EXAMPLES / "wsgi-hello")
 
     def test_wsgi_from_a_module_and_a_callable(self):
-        self.check("hello:application", cwd=EXAMPLES / "wsgi-hello")
+        self.check("app:application", cwd=EXAMPLES / "wsgi-hello")
 
     def test_rack_from_a_folder(self):
         self.check(EXAMPLES / "rack-hello")
