@@ -417,8 +417,8 @@ impl Executor {
             };
             let mut words = std::pin::pin!(words);
             tokio::select! {
-                () = &mut words => drop(watch_process::ended(&started.exit).await),
-                _ = watch_process::ended(&started.exit) => {
+                () = &mut words => watch_process::ended(&started.exit).await,
+                () = watch_process::ended(&started.exit) => {
                     // The executor ends only after `Exited`.
                     let _ = inputs.send(Input::Gone { worker }).await;
                     clock::until(clock::now() + LAST_WORDS, &mut words).await;

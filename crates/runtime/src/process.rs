@@ -4,20 +4,28 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use penstock_sys::readiness;
 use tokio::io::unix::AsyncFd;
 
 use crate::Stream;
 
-/// Waits until the process behind `pidfd` has ended.
-///
-/// # Errors
-/// When the descriptor cannot be registered.
-pub async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
-    let fd = readiness::register_read(pidfd.try_clone()?)?;
-    let _ready = fd.readable().await?;
-    Ok(())
+/// How long to wait for a descriptor to watch a process with.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Waits until the process behind `pidfd` has ended. Without a descriptor to watch it with it tries
+/// again: an error must not be taken for an end.
+pub async fn ended(pidfd: &OwnedFd) {
+    loop {
+        let watched = pidfd.try_clone().and_then(readiness::register_read);
+        if let Ok(fd) = watched
+            && fd.readable().await.is_ok()
+        {
+            return;
+        }
+        crate::clock::sleep(RETRY).await;
+    }
 }
 
 /// Longest line kept whole; a longer one is cut into pieces of this size.
