@@ -24,7 +24,6 @@ pub struct LineWriter {
 enum Message {
     Line(Vec<u8>),
     Flush(std::sync::mpsc::SyncSender<()>),
-    Reopen(File),
 }
 
 /// Where lines go.
@@ -66,12 +65,6 @@ impl LineWriter {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Continues in a newly opened file (log rotation).
-    pub fn reopen(&self, file: File) {
-        // Full queue: the next reopen request will do it.
-        let _ = self.lines.try_send(Message::Reopen(file));
-    }
-
     /// Waits until all queued lines are out, at most about a second. Blocks: for the end of the
     /// process only.
     pub fn flush(&self) {
@@ -97,10 +90,6 @@ fn write_lines(
             match message {
                 Message::Line(line) => batch.extend_from_slice(&line),
                 Message::Flush(done) => flushed.push(done),
-                Message::Reopen(file) => {
-                    write_out(&mut target, &mut batch);
-                    target = Target::File(file);
-                }
             }
             if batch.len() < 60 * 1024 {
                 next = queue.try_recv().ok();

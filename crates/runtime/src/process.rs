@@ -9,8 +9,6 @@ use std::time::Duration;
 use penstock_sys::readiness;
 use tokio::io::unix::AsyncFd;
 
-use crate::Stream;
-
 /// How long to wait for a descriptor to watch a process with.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -75,23 +73,6 @@ impl Pipe {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 done => return done,
             }
-        }
-    }
-}
-
-/// Reads a control socket until its end or until `take` says stop.
-///
-/// # Errors
-/// The socket's error.
-pub async fn read_all(
-    stream: &Stream,
-    mut take: impl FnMut(&[u8]) -> std::ops::ControlFlow<()> + Send,
-) -> io::Result<()> {
-    let mut buffer = vec![0; 4096];
-    loop {
-        let count = std::future::poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await?;
-        if count == 0 || take(&buffer[..count]).is_break() {
-            return Ok(());
         }
     }
 }

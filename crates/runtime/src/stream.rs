@@ -6,7 +6,7 @@
 //! read that would only say "nothing there", which saves a system call per request.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use penstock_sys::{net, readiness};
@@ -166,12 +166,6 @@ impl Stream {
     pub fn abort(&self) {
         // Unix sockets have no reset: their peer sees the end of the stream.
         let _ = net::reset_on_close(self.socket.as_fd());
-    }
-
-    /// The descriptor's number, for logs.
-    #[must_use]
-    pub fn number(&self) -> i32 {
-        self.socket.get_ref().as_raw_fd()
     }
 }
 

@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -97,21 +97,6 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// A second description of the same open file, positioned at its start: handed to a worker so that
-/// its reads do not move ours.
-///
-/// # Errors
-/// What opening says. May block.
-pub fn reopen(file: &File) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::open(
-        path,
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?)
-}
-
 /// An anonymous file in memory that holds `content`, positioned at its start.
 ///
 /// # Errors
@@ -148,15 +133,6 @@ pub fn read_pipe(pipe: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::io::read(pipe, buffer)?)
 }
 
-/// Moves a descriptor's file position.
-///
-/// # Errors
-/// What `lseek` says.
-pub fn seek_to(fd: impl AsFd, offset: u64) -> io::Result<()> {
-    rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(offset))?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,14 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn a_nameless_file_is_written_read_and_reopened_at_its_start() {
+    fn a_nameless_file_is_written_and_read() {
         let mut file = nameless(&std::env::temp_dir()).unwrap();
         file.write_all(b"body").unwrap();
-        let mut again = File::from(reopen(&file).unwrap());
+        file.rewind().unwrap();
         let mut text = String::new();
-        again.read_to_string(&mut text).unwrap();
+        file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "body");
-        assert_eq!(file.stream_position().unwrap(), 4);
         let mut buffer = [0; 16];
         match read_at_if_cached(&file, &mut buffer, 1) {
             Ok(n) => assert_eq!(&buffer[..n], b"ody"),
