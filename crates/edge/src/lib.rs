@@ -19,11 +19,11 @@ mod send;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::{Drain, loops};
+use penstock_runtime::{Drain, PerLoop, loops};
 
 pub use accept::accept;
 pub use access_log::AccessLog;
@@ -32,7 +32,9 @@ pub use router::{Handlers, Route, Routing, Site};
 /// What all connections of one front end share.
 #[derive(Debug)]
 pub struct Edge {
-    settings: ArcSwap<Settings>,
+    settings: Arc<ArcSwap<Settings>>,
+    /// Each loop's own reference to them; an idle loop keeps old ones until its next request.
+    lent: PerLoop<Option<Lent>>,
     /// What it counts, a set for each loop.
     metrics: Box<[EdgeMetrics]>,
     /// Tells listeners and connections to finish.
@@ -53,12 +55,24 @@ pub struct Settings {
     pub development: bool,
 }
 
+/// A loop's reference to the settings.
+#[derive(Debug)]
+struct Lent(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>);
+
+impl Lent {
+    /// The settings now.
+    fn now(&mut self) -> &Arc<Settings> {
+        self.0.load()
+    }
+}
+
 impl Edge {
     /// A front end on `loops` loops; [`accept`] feeds it.
     #[must_use]
     pub fn new(settings: Settings, loops: usize) -> Self {
         Self {
-            settings: ArcSwap::from_pointee(settings),
+            settings: Arc::new(ArcSwap::from_pointee(settings)),
+            lent: PerLoop::new(),
             metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
             open: AtomicUsize::new(0),
@@ -74,6 +88,25 @@ impl Edge {
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.load_full()
+    }
+
+    /// The loop's own reference to the settings, which costs nothing to take: give it back.
+    fn take_settings(&self) -> Lent {
+        let known = self.lent.with(Option::take);
+        known.unwrap_or_else(|| Lent(Cache::new(Arc::clone(&self.settings))))
+    }
+
+    /// Gives back what [`Edge::take_settings`] gave.
+    fn give_back(&self, settings: Lent) {
+        self.lent.with(|place| *place = Some(settings));
+    }
+
+    /// What a request's head is held to.
+    fn head_limits(&self) -> HeadLimits {
+        let mut settings = self.take_settings();
+        let limits = settings.now().head_limits();
+        self.give_back(settings);
+        limits
     }
 
     /// What all loops counted.

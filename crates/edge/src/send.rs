@@ -101,11 +101,7 @@ pub(crate) fn send_now(
                 }));
             }
         };
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(_) => return Err(Cut::Gone),
-        };
+        let sent = taken(sent)?;
         let body_len = usize::try_from(body.length().unwrap_or(0)).unwrap_or(usize::MAX);
         if sent == out.len() + body_len {
             return Ok(Started::Done(Sent {
@@ -128,6 +124,44 @@ pub(crate) fn send_now(
             },
         }))
     })
+}
+
+/// Sends what `fill` puts into the empty buffer, a whole response: it gives the head's length and
+/// the framing, or `None` when there is nothing to send.
+pub(crate) fn send_copied(
+    stream: &Stream,
+    fill: impl FnOnce(&mut Vec<u8>) -> Option<(usize, ResponseFraming)>,
+) -> Option<Result<Started, Cut>> {
+    buffers::with_output(|out| {
+        let (head, framing) = fill(out)?;
+        let sent = match taken(stream.try_write(&[IoSlice::new(out)])) {
+            Ok(count) => Sent {
+                head: head as u64,
+                total: count as u64,
+            },
+            Err(cut) => return Some(Err(cut)),
+        };
+        let rest = &out[usize::try_from(sent.total)
+            .unwrap_or(usize::MAX)
+            .min(out.len())..];
+        Some(Ok(match rest {
+            [] => Started::Done(sent),
+            rest => Started::Rest(Rest {
+                head: rest.to_vec(),
+                body: Body::Empty,
+                framing,
+                sent,
+            }),
+        }))
+    })
+}
+
+/// How many bytes a first write took.
+fn taken(written: io::Result<usize>) -> Result<usize, Cut> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        written => written.map_err(|_| Cut::Gone),
+    }
 }
 
 /// Sends the rest; gives the number of bytes sent in all. Cancel safety: none.

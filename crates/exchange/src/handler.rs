@@ -1,12 +1,16 @@
 //! The seam between rooms: a handler turns a request into a response or passes it on.
 //!
 //! `penstock`'s wiring lists the handlers of each route in order; edge asks them one after the
-//! other. A handler that knows its answer at once gives [`Handling::Now`], which costs no
-//! allocation: a static file from memory, a refusal.
+//! other. A handler that knows its answer at once gives [`Handling::Now`], which boxes no future. One
+//! that has it ready in memory lends it ([`Handler::at_hand`]) before a request is even made: that
+//! way costs no allocation and no count of references.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Instant;
+
+use penstock_http::{FieldBlock, RequestHead, Status};
 
 use crate::{Fault, Request, Response};
 
@@ -14,6 +18,36 @@ use crate::{Fault, Request, Response};
 pub trait Handler: Send + Sync + fmt::Debug {
     /// Begins to handle `request`. The future may be dropped at any wait when the client is gone.
     fn handle(&self, request: Request) -> Handling;
+
+    /// Lends `take` the answer to a request without a body, if it is at hand in memory; otherwise
+    /// does not call it, and [`Handler::handle`] is asked. `take` copies and does not wait.
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        let _ = (asked, take);
+    }
+}
+
+/// A request without a body, before it is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its head.
+    pub head: &'a RequestHead,
+    /// Its path, as [`crate::request::RequestPath::bytes`] has it.
+    pub path: &'a [u8],
+    /// When its head was complete.
+    pub arrived: Instant,
+}
+
+/// An answer in memory, lent while it is copied.
+#[derive(Debug, Clone, Copy)]
+pub struct AtHand<'a> {
+    /// Its status.
+    pub status: Status,
+    /// Its fields, framing left out.
+    pub fields: &'a FieldBlock,
+    /// What GET gets; for HEAD only its length counts.
+    pub body: &'a [u8],
+    /// The handler's name, for the log.
+    pub handler: &'static str,
 }
 
 /// A handler's work in progress. It owns what it needs (handlers are handles on shared state), so

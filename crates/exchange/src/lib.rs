@@ -16,6 +16,6 @@ pub mod response;
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
-pub use handler::{Handler, HandlerFuture, Handling, Reply};
-pub use request::{ListenerInfo, Request};
+pub use handler::{Asked, AtHand, Handler, HandlerFuture, Handling, Reply};
+pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{Name, Response, Timing};

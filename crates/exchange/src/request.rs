@@ -3,6 +3,7 @@
 //! Made by `edge` once the head is parsed and its path normalised; moved from handler to handler
 //! (fall-through gives it back unchanged).
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,14 +39,46 @@ pub struct Request {
     pub client: Arc<ClientState>,
     /// When its head was complete.
     pub arrived: Instant,
-    path: PathText,
+    path: RequestPath,
 }
+
+/// A request's path, percent-decoded once and free of `.` and `..` segments.
+#[derive(Debug)]
+pub struct RequestPath(PathText);
 
 #[derive(Debug)]
 enum PathText {
     /// The first so many bytes of the target's origin form are the path already.
     AsSent(usize),
     Decoded(Vec<u8>),
+}
+
+impl RequestPath {
+    /// The path that `head` asks for; a copy only where it is not written as it is meant.
+    ///
+    /// # Errors
+    /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
+    pub fn of(head: &RequestHead) -> Result<Self, UriError> {
+        // `OPTIONS *` and CONNECT have no path; edge answers both itself.
+        if matches!(head.target_path_query(), "*" | "") {
+            return Ok(Self(PathText::AsSent(head.target_path_query().len())));
+        }
+        let normal = normalise(head.target_path_query())?;
+        Ok(Self(match normal.path {
+            Cow::Borrowed(path) => PathText::AsSent(path.len()),
+            Cow::Owned(path) => PathText::Decoded(path),
+        }))
+    }
+
+    /// Its bytes; `head` is the one that it was made of. Starts with `/`, but for `OPTIONS *`, where
+    /// it is `*`.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, head: &'a RequestHead) -> &'a [u8] {
+        match &self.0 {
+            PathText::AsSent(len) => &head.target_path_query().as_bytes()[..*len],
+            PathText::Decoded(path) => path,
+        }
+    }
 }
 
 /// The parts of a request that `edge` knows besides its head and body.
@@ -62,32 +95,21 @@ pub struct Arrival {
 }
 
 impl Request {
-    /// A request from its head; decodes and normalises the path once, here.
-    ///
-    /// # Errors
-    /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
+    /// A request from its head and the path in it.
+    #[must_use]
     pub fn new(
         head: Arc<RequestHead>,
+        path: RequestPath,
         body: RequestBody,
         arrival: Arrival,
-    ) -> Result<Self, UriError> {
-        // `OPTIONS *` and CONNECT have no path; edge answers both itself.
-        let path = if matches!(head.target_path_query(), "*" | "") {
-            PathText::AsSent(head.target_path_query().len())
-        } else {
-            let normal = normalise(head.target_path_query())?;
-            match normal.path {
-                std::borrow::Cow::Borrowed(path) => PathText::AsSent(path.len()),
-                std::borrow::Cow::Owned(path) => PathText::Decoded(path),
-            }
-        };
+    ) -> Self {
         let Arrival {
             peer,
             listener,
             client,
             at,
         } = arrival;
-        Ok(Self {
+        Self {
             head,
             body,
             peer,
@@ -95,17 +117,13 @@ impl Request {
             client,
             arrived: at,
             path,
-        })
+        }
     }
 
-    /// The path, percent-decoded once and free of `.` and `..` segments; starts with `/`, but for
-    /// `OPTIONS *`, where it is `*`.
+    /// The path; see [`RequestPath::bytes`].
     #[must_use]
     pub fn path(&self) -> &[u8] {
-        match &self.path {
-            PathText::AsSent(len) => &self.head.target_path_query().as_bytes()[..*len],
-            PathText::Decoded(path) => path,
-        }
+        self.path.bytes(&self.head)
     }
 
     /// The query without its `?`, as sent; `None` when there is no `?`.

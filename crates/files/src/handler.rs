@@ -12,28 +12,23 @@ use std::time::Instant;
 
 use penstock_config::TryPattern;
 use penstock_exchange::{
-    Body, Fault, FaultKind, FileBody, Handler, Handling, Name, Reply, Request, Response,
+    Asked, AtHand, Body, Fault, FaultKind, FileBody, Handler, Handling, Name, Reply, Request,
+    Response,
 };
 use penstock_http::Method;
 use penstock_runtime::blocking::{Pool, PoolError};
-use penstock_runtime::{clock, loops};
+use penstock_runtime::clock;
 
 use crate::memory::{Bounds, Known, Lookup, Memory};
 use crate::reply;
 use crate::resolve::{self, Places};
 use crate::tree::{Loaded, Looked, Opened, Tree};
 
-/// Shards of a memory: more loops than this share.
-const SHARDS_MAX: usize = 8;
-
 /// Memory for the small files of one root.
 const MEMORY_BYTES: usize = 32 << 20;
 
 /// Paths that one root's memory knows something of.
 const MEMORY_ENTRIES: usize = 32 << 10;
-
-/// What the access log calls this handler.
-const NAME: Name = Name::Room("files");
 
 /// What a folder of static files is made from.
 #[derive(Debug)]
@@ -44,6 +39,8 @@ pub struct FilesSetup {
     pub try_: Vec<TryPattern>,
     /// Opens, checks and reads.
     pub pool: Pool,
+    /// How many loops ask: they share the memory.
+    pub loops: usize,
     /// Whether another handler of the route gets what is not here.
     pub falls_through: bool,
 }
@@ -69,12 +66,10 @@ impl Files {
     /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root.
     pub fn open(setup: FilesSetup) -> io::Result<Self> {
         let tree = Tree::open(&setup.root, Places::new(&setup.try_))?;
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shards = cores.min(SHARDS_MAX);
         let folder = Folder {
             tree: Arc::new(tree),
             memory: Memory::new(Bounds {
-                shards,
+                loops: setup.loops,
                 bytes: MEMORY_BYTES,
                 entries: MEMORY_ENTRIES,
             }),
@@ -100,14 +95,13 @@ impl Folder {
     /// Answers from the disk, and keeps what was found there.
     async fn look(self: Arc<Self>, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
         let path: Arc<[u8]> = request.path().into();
-        let index = loops::current_index();
         let (checked, looked) = self.ask_tree(&path, request.arrived, known.as_ref()).await;
         let found = match (looked, known) {
             (Ok(Looked::Small(file)), _) => Known::File(file),
             (Ok(Looked::Directory), _) => Known::Directory,
             (Ok(Looked::Absent), _) => Known::Absent,
             (Ok(Looked::Opened(opened)), _) => {
-                self.memory.forget(index, &path);
+                self.memory.forget(&path);
                 return Ok(self.named(self.answer_opened(&request, opened)));
             }
             // No means to check it: what was right a moment ago is better than a refusal.
@@ -116,11 +110,11 @@ impl Folder {
                 return self.reply(request, &known);
             }
             (Err(fault), _) => {
-                self.memory.forget(index, &path);
+                self.memory.forget(&path);
                 return Err(self.blamed(fault));
             }
         };
-        self.memory.keep(index, path, found.clone(), checked);
+        self.memory.keep(path, found.clone(), checked);
         self.reply(request, &found)
     }
 
@@ -174,12 +168,12 @@ impl Folder {
     }
 
     fn named(&self, mut response: Response) -> Reply {
-        response.timing.handler = Some(NAME);
+        response.timing.handler = Some(Name::Room(reply::HANDLER));
         Reply::Response(response)
     }
 
     fn blamed(&self, mut fault: Fault) -> Fault {
-        fault.timing.handler = Some(NAME);
+        fault.timing.handler = Some(Name::Room(reply::HANDLER));
         fault
     }
 }
@@ -192,10 +186,7 @@ impl Handler for Files {
         }
         let path = request.path();
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
-        let known = match folder
-            .memory
-            .find(loops::current_index(), path, request.arrived)
-        {
+        let known = match folder.memory.find(path, request.arrived) {
             Lookup::Fresh(known) => return Handling::Now(folder.reply(request, &known)),
             Lookup::Stale(known) => Some(known),
             // Never kept in memory, so not asked before it.
@@ -205,6 +196,20 @@ impl Handler for Files {
             Lookup::Unknown => None,
         };
         Handling::Later(Box::pin(Arc::clone(folder).look(request, known)))
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        if !matches!(asked.head.method(), Method::Get | Method::Head) {
+            return;
+        }
+        let memory = &self.folder.memory;
+        memory.glance(asked.path, asked.arrived, |known| {
+            if let Known::File(file) = known
+                && let Some(answer) = reply::at_hand(asked.head, &file.description, &file.content)
+            {
+                take(answer);
+            }
+        });
     }
 }
 

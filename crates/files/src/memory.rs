@@ -5,13 +5,14 @@
 //! the disk). An entry counts for a second after its last check; then one request checks again while
 //! others are served from it for a moment longer.
 //!
-//! What must stay true: bytes and entries are bounded; each loop has a shard of its own (shared only
-//! when loops are more than shards), so that loops do not wait for one another; a lock is held for a
-//! look-up or an insertion and never across a wait. `now` is an argument.
+//! What must stay true: bytes and entries are bounded; each loop has entries of its own, so that
+//! loops do not wait for one another and a look-up is no locked instruction. `now` is an argument.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use penstock_runtime::PerLoop;
 
 use crate::tree::Loaded;
 
@@ -21,10 +22,10 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long others are served from an entry while one request checks it; another one tries then.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Bounds of one memory, all shards together.
+/// Bounds of one memory, all loops together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    pub(crate) shards: usize,
+    pub(crate) loops: usize,
     pub(crate) bytes: usize,
     pub(crate) entries: usize,
 }
@@ -51,74 +52,80 @@ pub(crate) enum Lookup {
     Unknown,
 }
 
-/// Entries by path, in one shard per loop.
+/// Entries by path, each loop's own.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Each guards one loop's entries.
-    shards: Box<[Mutex<Shard>]>,
+    shards: PerLoop<Shard>,
     bytes_max: usize,
     entries_max: usize,
 }
 
 impl Memory {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        let count = bounds.shards.max(1);
+        let count = bounds.loops.max(1);
         Self {
-            shards: (0..count).map(|_| Mutex::default()).collect(),
+            shards: PerLoop::new(),
             bytes_max: bounds.bytes / count,
             entries_max: bounds.entries / count,
         }
     }
 
-    /// What loop number `index` knows of `path`.
-    pub(crate) fn find(&self, index: usize, path: &[u8], now: Instant) -> Lookup {
-        let mut shard = self.lock(index);
-        let Some(slot) = shard.slot_of(path) else {
-            return Lookup::Unknown;
-        };
-        slot.was_used = true;
-        let known = slot.known.clone();
-        if now < slot.fresh_until {
-            return Lookup::Fresh(known);
-        }
-        slot.fresh_until = now + GRACE;
-        Lookup::Stale(known)
+    /// What this loop knows of `path`.
+    pub(crate) fn find(&self, path: &[u8], now: Instant) -> Lookup {
+        self.shards.with(|shard| {
+            let Some(slot) = shard.slot_of(path) else {
+                return Lookup::Unknown;
+            };
+            slot.was_used = true;
+            let known = slot.known.clone();
+            if now < slot.fresh_until {
+                return Lookup::Fresh(known);
+            }
+            slot.fresh_until = now + GRACE;
+            Lookup::Stale(known)
+        })
+    }
+
+    /// Lends what this loop knows of `path`, if it was checked within the last second.
+    pub(crate) fn glance(&self, path: &[u8], now: Instant, use_it: impl FnOnce(&Known)) {
+        self.shards.with(|shard| {
+            let slot = shard.slot_of(path);
+            if let Some(slot) = slot.filter(|slot| now < slot.fresh_until) {
+                slot.was_used = true;
+                use_it(&slot.known);
+            }
+        });
     }
 
     /// Keeps what was found at `path` by a check that began at `checked`, in place of what was known
     /// before; makes room if need be.
-    pub(crate) fn keep(&self, index: usize, path: Arc<[u8]>, known: Known, checked: Instant) {
+    pub(crate) fn keep(&self, path: Arc<[u8]>, known: Known, checked: Instant) {
         let cost = cost(&path, &known);
-        let mut shard = self.lock(index);
-        shard.forget(&path);
-        if cost > self.bytes_max || self.entries_max == 0 {
-            return;
-        }
-        while shard.slots.len() >= self.entries_max || shard.bytes + cost > self.bytes_max {
-            shard.evict_one();
-        }
-        shard.bytes += cost;
-        let at = shard.slots.len();
-        shard.places.insert(Arc::clone(&path), at);
-        let fresh_until = checked + FRESH;
-        shard.slots.push(Slot {
-            path,
-            known,
-            fresh_until,
-            was_used: false,
-            cost,
+        self.shards.with(|shard| {
+            shard.forget(&path);
+            if cost > self.bytes_max || self.entries_max == 0 {
+                return;
+            }
+            while shard.slots.len() >= self.entries_max || shard.bytes + cost > self.bytes_max {
+                shard.evict_one();
+            }
+            shard.bytes += cost;
+            let at = shard.slots.len();
+            shard.places.insert(Arc::clone(&path), at);
+            let fresh_until = checked + FRESH;
+            shard.slots.push(Slot {
+                path,
+                known,
+                fresh_until,
+                was_used: false,
+                cost,
+            });
         });
     }
 
     /// Drops what is known of `path`.
-    pub(crate) fn forget(&self, index: usize, path: &[u8]) {
-        self.lock(index).forget(path);
-    }
-
-    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index % self.shards.len()]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn forget(&self, path: &[u8]) {
+        self.shards.with(|shard| shard.forget(path));
     }
 }
 
@@ -193,22 +200,20 @@ fn cost(path: &[u8], known: &Known) -> usize {
 mod tests {
     use super::*;
 
-    const START: usize = 0;
-
     fn memory(bytes: usize, entries: usize) -> Memory {
         Memory::new(Bounds {
-            shards: 1,
+            loops: 1,
             bytes,
             entries,
         })
     }
 
     fn keep(memory: &Memory, path: &str, now: Instant) {
-        memory.keep(START, path.as_bytes().into(), Known::Absent, now);
+        memory.keep(path.as_bytes().into(), Known::Absent, now);
     }
 
     fn state(memory: &Memory, path: &str, now: Instant) -> &'static str {
-        match memory.find(START, path.as_bytes(), now) {
+        match memory.find(path.as_bytes(), now) {
             Lookup::Fresh(_) => "fresh",
             Lookup::Stale(_) => "stale",
             Lookup::Unknown => "unknown",
@@ -244,8 +249,8 @@ mod tests {
         for path in ["/a", "/b", "/c"] {
             keep(&memory, path, now);
         }
-        memory.forget(START, b"/a");
-        memory.forget(START, b"/never-there");
+        memory.forget(b"/a");
+        memory.forget(b"/never-there");
         assert_eq!(state(&memory, "/a", now), "unknown");
         assert_eq!(state(&memory, "/b", now), "fresh");
         assert_eq!(state(&memory, "/c", now), "fresh");
@@ -268,22 +273,20 @@ mod tests {
                     state(&memory, &format!("/{}", round % 11), now);
                 }
                 if round % 7 == 0 {
-                    memory.forget(START, format!("/{}", round % 5).as_bytes());
+                    memory.forget(format!("/{}", round % 5).as_bytes());
                 }
-                let shard = memory.lock(START);
-                assert!(
-                    shard.bytes <= bytes && shard.slots.len() <= entries,
-                    "{what}"
-                );
-                assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
-                assert_eq!(
-                    shard.bytes,
-                    shard.slots.iter().map(|s| s.cost).sum::<usize>(),
-                    "{what}"
-                );
-                for (at, slot) in shard.slots.iter().enumerate() {
-                    assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
-                }
+                memory.shards.with(|shard| {
+                    assert!(
+                        shard.bytes <= bytes && shard.slots.len() <= entries,
+                        "{what}"
+                    );
+                    assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
+                    let costs = shard.slots.iter().map(|s| s.cost).sum::<usize>();
+                    assert_eq!(shard.bytes, costs, "{what}");
+                    for (at, slot) in shard.slots.iter().enumerate() {
+                        assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
+                    }
+                });
             }
         }
     }
@@ -300,17 +303,24 @@ mod tests {
     }
 
     #[test]
-    fn loops_keep_apart_until_they_are_more_than_shards() {
+    fn loops_keep_apart_and_share_the_bounds() {
         let memory = Memory::new(Bounds {
-            shards: 2,
+            loops: 2,
             bytes: 10_000,
             entries: 10,
         });
         let now = Instant::now();
-        memory.keep(0, b"/a"[..].into(), Known::Absent, now);
-        for (index, knows) in [(0, true), (1, false), (2, true), (3, false)] {
-            let found = matches!(memory.find(index, b"/a", now), Lookup::Fresh(_));
-            assert_eq!(found, knows, "loop {index}");
-        }
+        keep(&memory, "/a", now);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                assert_eq!(state(&memory, "/a", now), "unknown");
+                for n in 0..20 {
+                    keep(&memory, &format!("/{n}"), now);
+                }
+                memory.shards.with(|shard| shard.slots.len())
+            });
+            assert_eq!(other.join().unwrap(), 5);
+        });
+        assert_eq!(state(&memory, "/a", now), "fresh");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_exchange::request::Arrival;
+use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
@@ -84,5 +84,7 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         client: Arc::default(),
         at,
     };
-    Request::new(Arc::new(head(line, fields)), RequestBody::Empty, arrival).unwrap()
+    let head = head(line, fields);
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }

@@ -182,7 +182,7 @@ impl Server {
             .iter()
             .map(|(name, app)| (name.clone(), App::start(app.clone(), &setup)))
             .collect();
-        let settings = wiring::settings(&config, &apps, &pools, options.development)?;
+        let settings = wiring::settings(&config, &apps, &pools, count, options.development)?;
         let admin_settings = Settings {
             limits: config.limits.clone(),
             routing: Routing::default(),
@@ -366,7 +366,8 @@ impl Server {
             Ok(()) => {
                 let (config, apps, pools) = (config.clone(), apps.clone(), pools.clone());
                 let development = self.options.development;
-                let build = move || wiring::settings(&config, &apps, &pools, development);
+                let loops = self.loops.handles().len();
+                let build = move || wiring::settings(&config, &apps, &pools, loops, development);
                 pool.run(build)
                     .await
                     .map_err(|error| error.to_string())

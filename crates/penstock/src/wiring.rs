@@ -28,13 +28,14 @@ pub(crate) fn settings(
     config: &Config,
     apps: &Apps,
     pools: &Pools,
+    loops: usize,
     development: bool,
 ) -> Result<Settings, String> {
     let mut routing = Routing::default();
     for site in &config.sites {
         let mut routes = Vec::new();
         for route in &site.routes {
-            let handlers = handlers(route, apps, pools)?;
+            let handlers = handlers(route, apps, pools, loops)?;
             routes.push(Route {
                 path: route.path.clone(),
                 handlers: handlers.into(),
@@ -61,6 +62,7 @@ fn handlers(
     route: &penstock_config::Route,
     apps: &Apps,
     pools: &Pools,
+    loops: usize,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
     if let Some(files) = &route.files {
@@ -70,6 +72,7 @@ fn handlers(
             root: files.root.clone(),
             try_: files.try_.clone(),
             pool: pool.clone(),
+            loops,
             falls_through: route.app.is_some(),
         };
         let opened = Files::open(setup);

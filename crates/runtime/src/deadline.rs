@@ -2,7 +2,8 @@
 //!
 //! A keep-alive connection's deadline moves with every request; arming a timer each time costs more
 //! than the read it guards. The timer here stays armed at its old time and, when it fires early,
-//! moves on to the real deadline. Only a deadline that comes *nearer* than the armed time rearms.
+//! moves on to the real deadline. Only a deadline that comes *nearer* than the armed time rearms, and
+//! only a task that the timer does not know yet registers with it: asking again is one load.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,6 +18,8 @@ pub struct LazyDeadline {
     at: Instant,
     armed_at: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Whom the timer wakes. It keeps that task's memory, so no other can have the same address.
+    wakes: usize,
 }
 
 impl LazyDeadline {
@@ -27,6 +30,7 @@ impl LazyDeadline {
             at,
             armed_at: None,
             timer: None,
+            wakes: 0,
         }
     }
 
@@ -43,9 +47,16 @@ impl LazyDeadline {
 
     /// Ready when the deadline has passed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let wakes = cx.waker().data() as usize;
         loop {
             let timer = match &mut self.timer {
                 Some(timer) => {
+                    if self.wakes == wakes
+                        && self.armed_at.is_some_and(|armed| armed <= self.at)
+                        && !timer.is_elapsed()
+                    {
+                        return Poll::Pending;
+                    }
                     if self.armed_at.is_none_or(|armed| self.at < armed) {
                         timer.as_mut().reset(self.at.into());
                         self.armed_at = Some(self.at);
@@ -58,6 +69,7 @@ impl LazyDeadline {
                 }
             };
             if timer.as_mut().poll(cx).is_pending() {
+                self.wakes = wakes;
                 return Poll::Pending;
             }
             if self.at <= Instant::now() {
@@ -96,6 +108,22 @@ mod tests {
                 deadline.set(start + Duration::from_millis(40));
                 poll_fn(|cx| deadline.poll(cx)).await;
                 assert!(start.elapsed() >= Duration::from_millis(40));
+            });
+    }
+
+    #[test]
+    fn another_task_that_waits_is_woken() {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(async {
+                let mut deadline = LazyDeadline::new(Instant::now() + Duration::from_millis(30));
+                let first = poll_fn(|cx| Poll::Ready(deadline.poll(cx))).await;
+                assert!(first.is_pending());
+                let other = tokio::spawn(async move { poll_fn(|cx| deadline.poll(cx)).await });
+                let met = tokio::time::timeout(Duration::from_secs(10), other).await;
+                met.expect("the timer wakes who asked last").unwrap();
             });
     }
 

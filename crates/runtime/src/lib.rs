@@ -24,5 +24,5 @@ pub mod stream;
 pub use deadline::LazyDeadline;
 pub use drain::Drain;
 pub use listener::Listener;
-pub use loops::{LoopHandle, Loops};
+pub use loops::{LoopHandle, Loops, PerLoop};
 pub use stream::Stream;

@@ -4,11 +4,13 @@
 //! slots. What starts on a loop stays there; [`LoopHandle::spawn`] is the way onto a loop from
 //! outside, [`spawn_here`] from inside.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
 
+use thread_local::ThreadLocal;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
@@ -86,6 +88,42 @@ impl LoopHandle {
         F: Future<Output = ()> + Send + 'static,
     {
         self.handle.spawn(task);
+    }
+}
+
+/// A value that each loop (each thread, outside of them) has for itself: nobody waits for it, and
+/// reaching it is no locked instruction. What a loop leaves behind goes with the whole.
+pub struct PerLoop<T: Send> {
+    values: ThreadLocal<RefCell<T>>,
+}
+
+impl<T: Send + Default> PerLoop<T> {
+    /// Values that begin as their type's default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            values: ThreadLocal::new(),
+        }
+    }
+
+    /// Runs `use_it` with this loop's own value.
+    ///
+    /// # Panics
+    /// When `use_it` comes back here.
+    pub fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
+        use_it(&mut self.values.get_or_default().borrow_mut())
+    }
+}
+
+impl<T: Send + Default> Default for PerLoop<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Send> fmt::Debug for PerLoop<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerLoop").finish_non_exhaustive()
     }
 }
 

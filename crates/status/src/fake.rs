@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
-use penstock_exchange::request::Arrival;
+use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
@@ -189,5 +189,6 @@ pub(crate) fn request(head: &str, via: Via) -> Request {
         client: Arc::default(),
         at: Instant::now(),
     };
-    Request::new(Arc::new(head), RequestBody::Empty, arrival).unwrap()
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }

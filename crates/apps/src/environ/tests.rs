@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_exchange::request::Arrival;
+use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_wire::USUAL;
@@ -31,7 +31,8 @@ fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
         client: Arc::default(),
         at: Instant::now(),
     };
-    Request::new(Arc::new(head), RequestBody::Empty, arrival).unwrap()
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
 /// Decodes Ruby's form, which is the simpler of the two.

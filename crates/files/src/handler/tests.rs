@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::time::Duration;
 
+use penstock_exchange::RequestPath;
 use penstock_http::Status;
 
 use super::*;
-use crate::testing::{Folder, request};
+use crate::testing::{Folder, head, request};
 
 struct Site {
     folder: Folder,
@@ -32,6 +33,7 @@ impl Site {
             root: folder.root(),
             try_: TryPattern::defaults(),
             pool,
+            loops: 1,
             falls_through,
         };
         Self {
@@ -111,6 +113,76 @@ fn a_small_file_is_answered_at_once_the_second_time() {
         Some(b"bytes 1-3/5".as_slice())
     );
     assert_eq!(response.timing.handler.as_deref(), Some("files"));
+}
+
+#[test]
+fn what_is_at_hand_is_what_the_handler_would_answer() {
+    let site = Site::new(true);
+    site.folder.write("a.txt", "hello");
+    site.folder.write("dir/index.html", "index");
+    site.folder.write("medium", vec![b'x'; 10_000]);
+    let tag = "\"ae1dfd29f4f8a00-5\"";
+    for (line, fields, is_at_hand) in [
+        ("GET /a.txt", &[][..], true),
+        ("GET /%61.txt?q", &[], true),
+        ("HEAD /a.txt", &[], true),
+        ("HEAD /a.txt", &[("Range", "bytes=1-3")], true),
+        ("GET /a.txt", &[("If-None-Match", "*")], true),
+        ("GET /a.txt", &[("If-None-Match", "\"other\"")], true),
+        (
+            "GET /a.txt",
+            &[("If-Match", tag), ("Range", "bytes=1-3")],
+            false,
+        ),
+        ("GET /a.txt", &[("If-Match", "\"other\"")], false),
+        ("POST /a.txt", &[], false),
+        ("GET /dir", &[], false),
+        ("GET /missing", &[], false),
+        ("GET /medium", &[], false),
+    ] {
+        let head = head(line, fields);
+        let path = RequestPath::of(&head).unwrap();
+        let asked = Asked {
+            head: &head,
+            path: path.bytes(&head),
+            arrived: site.now,
+        };
+        let (_, reply) = site.ask_with(line, fields);
+        let mut lent = None;
+        site.files.at_hand(&asked, &mut |answer| {
+            lent = Some((answer.status, answer.fields.clone(), answer.body.to_vec()));
+        });
+        assert_eq!(lent.is_some(), is_at_hand, "{line} {fields:?}");
+        let Some((status, fields, body)) = lent else {
+            continue;
+        };
+        let Ok(Reply::Response(response)) = reply else {
+            panic!("{line}: {reply:?}")
+        };
+        assert_eq!(
+            (status, fields),
+            (response.status, response.fields),
+            "{line}"
+        );
+        let expected = match &response.body {
+            Body::Omitted(length) => *length == Some(body.len() as u64),
+            other => text(other).as_bytes() == body,
+        };
+        assert!(expected, "{line}");
+    }
+    // An entry that is to be checked again is not lent.
+    let mut late = Site::new(true);
+    late.folder.write("a.txt", "hello");
+    late.ask("GET /a.txt");
+    late.after(1001);
+    let head = head("GET /a.txt", &[]);
+    let asked = Asked {
+        head: &head,
+        path: b"/a.txt",
+        arrived: late.now,
+    };
+    late.files
+        .at_hand(&asked, &mut |_| panic!("lent without a check"));
 }
 
 #[test]
