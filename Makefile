@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build test test-rust test-workers test-real bench-peers fuzz clean
+.PHONY: run build test test-rust test-workers test-real fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -36,10 +36,8 @@ test-rust:
 test-workers:
 	@scripts/setup test
 	@echo "== ruff"
-	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches/peers benches/peers/run
-	@.venv/bin/ruff format --quiet --no-cache --check examples tests benches/peers benches/peers/run
-	@echo "== the comparison's own tests"
-	@cd benches/peers && /usr/bin/python3 -B -m unittest
+	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches
+	@.venv/bin/ruff format --quiet --no-cache --check examples tests benches
 	@echo "== Python worker"
 	@/usr/bin/python3 -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"
@@ -49,10 +47,6 @@ test-real: build
 	@scripts/setup test
 	@echo "== real programs"
 	@scripts/test-real
-
-bench-peers:
-	@echo "== Penstock beside its peers"
-	@benches/peers/run
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

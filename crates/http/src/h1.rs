@@ -1,8 +1,10 @@
-//! HTTP/1.0 and HTTP/1.1 on the wire: request heads in, body framing both ways, response heads out.
+//! HTTP/1.0 and HTTP/1.1 on the wire: request heads in, body framing both ways, response heads out,
+//! and response heads in, for a client.
 //!
 //! `parse` turns received bytes into a `RequestHead`, `body` finds the end of a request body,
-//! `encode` writes response heads. `edge`'s HTTP/1 connection is the caller of all three and owns
-//! the buffers; everything here only looks at slices.
+//! `encode` writes response heads: `edge`'s HTTP/1 connection is the caller of these three.
+//! `response` reads response heads for the load generator. Callers own the buffers; everything here
+//! only looks at slices.
 
 mod body;
 mod encode;
@@ -10,8 +12,10 @@ mod error;
 mod facts;
 mod parse;
 mod request_line;
+mod response;
 
 pub use body::{BodyDecoder, BodyError, Decoded, LAST_CHUNK, encode_chunk_head};
 pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
 pub use error::ParseError;
 pub use parse::{HeadLimits, HeadScanner, Progress, parse_head};
+pub use response::{ResponseBody, ResponseError, ResponseHead, ResponseLimits, ResponseScanner};

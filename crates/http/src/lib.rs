@@ -26,7 +26,8 @@ pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
 pub use h1::{
     BodyDecoder, BodyError, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError, Persist,
-    Progress, ResponseFraming, ResponseLine, encode_chunk_head, encode_head, parse_head,
+    Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,
+    ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use range::{RangeOutcome, content_range, content_range_unsatisfied, select_range};

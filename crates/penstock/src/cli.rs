@@ -59,6 +59,11 @@ enum Verb {
         #[command(flatten)]
         to: AdminArguments,
     },
+    /// Measure a server, or several against one another
+    Bench {
+        #[command(subcommand)]
+        verb: penstock_bench::Command,
+    },
     /// About the configuration file
     Config {
         #[command(subcommand)]
@@ -133,6 +138,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Bench { verb } => verb.run(),
         Verb::Config { topic } => config::run(&topic),
     }
 }

@@ -10,6 +10,7 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
+pub mod alarm;
 pub mod blocking;
 pub mod buffers;
 pub mod clock;
@@ -21,6 +22,7 @@ pub mod loops;
 pub mod process;
 pub mod stream;
 
+pub use alarm::Alarm;
 pub use deadline::LazyDeadline;
 pub use drain::Drain;
 pub use listener::Listener;

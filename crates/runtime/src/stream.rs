@@ -1,16 +1,22 @@
 //! A byte stream over any stream socket (TCP or Unix), readiness first.
 //!
-//! `edge` reads clients and `apps` its workers through it. Reads go into a buffer of the caller's,
+//! `edge` reads clients, `apps` its workers and `bench` servers through it. Reads go into a buffer of the caller's,
 //! which is the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A read that
 //! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
 //! read that would only say "nothing there", which saves a system call per request.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use penstock_sys::{net, readiness};
 use tokio::io::unix::AsyncFd;
+
+use crate::clock;
 
 /// A non-blocking stream socket registered with the loop that made it.
 #[derive(Debug)]
@@ -27,6 +33,34 @@ impl Stream {
         Ok(Self {
             socket: readiness::register(socket)?,
         })
+    }
+
+    /// Connects to a TCP address. The caller bounds the wait.
+    ///
+    /// # Errors
+    /// Why the connection was not made, or that descriptors ran out.
+    pub async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
+        let stream = Self::new(net::connect_tcp(address)?)?;
+        // Readiness stays set: the first write needs no other look.
+        drop(poll_fn(|cx| stream.socket.poll_write_ready(cx)).await?);
+        net::connect_result(stream.socket.as_fd())?;
+        Ok(stream)
+    }
+
+    /// Connects to the Unix socket at `path`. The caller bounds the wait.
+    ///
+    /// # Errors
+    /// As [`Stream::connect_tcp`].
+    pub async fn connect_unix(path: &Path) -> io::Result<Self> {
+        loop {
+            match net::connect_unix(path) {
+                // The kernel tells nobody when a listener's queue has room again (connect(2)).
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    clock::sleep(FULL_QUEUE_PAUSE).await;
+                }
+                connected => return Self::new(connected?),
+            }
+        }
     }
 
     /// Reads what is there; 0 is the end of the stream.
@@ -110,8 +144,7 @@ impl Stream {
     /// The connection's error.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written =
-                std::future::poll_fn(|cx| self.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+            let written = poll_fn(|cx| self.poll_write(cx, &[IoSlice::new(bytes)])).await?;
             bytes = &bytes[written..];
         }
         Ok(())
@@ -122,7 +155,7 @@ impl Stream {
     /// # Errors
     /// The connection's error.
     pub async fn send_descriptor(&self, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.socket.poll_write_ready(cx))?;
                 match net::send_descriptor(self.socket.as_fd(), bytes, descriptor.as_fd()) {
@@ -169,10 +202,12 @@ impl Stream {
     }
 }
 
+/// Between two tries at a Unix listener whose queue is full: what a timer can tell apart.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::poll_fn;
 
     fn on_a_loop(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread()
@@ -215,11 +250,30 @@ mod tests {
             while got.len() < 10 {
                 let read =
                     poll_fn(|cx| ours.poll_read_descriptors(cx, &mut buffer, &mut descriptors));
-                let read = tokio::time::timeout(std::time::Duration::from_secs(10), read);
+                let read = tokio::time::timeout(Duration::from_secs(10), read);
                 let count = read.await.expect("all of it is there").unwrap();
                 got.extend_from_slice(&buffer[..count]);
             }
             assert_eq!((&got[..], descriptors.len()), (&b"withbehind"[..], 1));
+        });
+    }
+
+    #[test]
+    fn a_connection_is_made_or_the_reason_is_told() {
+        on_a_loop(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let ours = Stream::connect_tcp(address).await.unwrap();
+            let (mut theirs, _) = listener.accept().unwrap();
+            ours.write_all(b"hello").await.unwrap();
+            let mut buffer = [0; 5];
+            io::Read::read_exact(&mut theirs, &mut buffer).unwrap();
+            assert_eq!(&buffer, b"hello");
+            drop(listener);
+            let refused = Stream::connect_tcp(address).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            let nowhere = Stream::connect_unix(Path::new("/nonexistent/socket")).await;
+            assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::NotFound);
         });
     }
 

@@ -14,3 +14,4 @@ pub mod file;
 pub mod net;
 pub mod process;
 pub mod readiness;
+pub mod timer;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 pub use rustix::net::Shutdown;
@@ -127,6 +127,53 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
         }
         None => Ok((socket, PeerAddress::Unix)),
     }
+}
+
+/// Begins a TCP connection with `TCP_NODELAY`; it is made when the socket becomes writable and
+/// [`connect_result`] says so.
+///
+/// # Errors
+/// What `socket` or `connect` say at once, for example that no route or no port is left.
+pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = stream_socket(family)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects to the Unix socket at `path`.
+///
+/// # Errors
+/// `WouldBlock` when the listener's queue is full, otherwise what `connect` says.
+pub fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
+    let socket = stream_socket(AddressFamily::UNIX)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// How a connection ended that was begun by [`connect_tcp`]; ask once the socket is writable.
+///
+/// # Errors
+/// Why it was not made.
+pub fn connect_result(socket: BorrowedFd<'_>) -> io::Result<()> {
+    sockopt::socket_error(socket)?.map_err(io::Error::from)
+}
+
+fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
 }
 
 /// A connected pair of Unix stream sockets. The first is non-blocking (ours), the second blocking

@@ -1,0 +1,124 @@
+//! The charts of a report, as SVG.
+//!
+//! `html` shows them on its page and gives them singly for documents. Which charts a report has is
+//! said in `chart/subjects.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
+//! description that knows nothing of reports; `chart/scale.rs` chooses the axes. Pure: text comes
+//! out. A drawing is a white card with dark words, so that it can stand on any page; the library
+//! escapes every word.
+
+mod bars;
+mod lines;
+mod scale;
+mod subjects;
+
+use plotters::prelude::{DrawingAreaErrorKind, RGBColor};
+use plotters::style::{FontStyle, IntoFont, TextStyle};
+
+use crate::report::Report;
+use crate::text::table::Table;
+
+/// A drawing, and what lies where on it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// A word for files and for the page: `throughput`.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The drawing.
+    pub svg: String,
+    /// Width and height of the drawing in pixels.
+    pub size: (u32, u32),
+    /// Left, top, right and bottom of the plotting area in pixels.
+    pub area: [i32; 4],
+    /// The values, where they are drawn.
+    pub spots: Vec<Spot>,
+    /// The values, for those who do not see the drawing.
+    pub(crate) table: Table,
+}
+
+/// A value on a drawing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// Pixels from the left.
+    pub x: i32,
+    /// Pixels from the top.
+    pub y: i32,
+    /// Whose value it is.
+    pub series: String,
+    /// Where it was measured: `100 connections`.
+    pub place: String,
+    /// The value with its unit.
+    pub value: String,
+}
+
+/// All charts of a report.
+#[must_use]
+pub fn charts(report: &Report) -> Vec<Chart> {
+    subjects::charts(report)
+}
+
+/// Drawing into a text cannot fail but by a mistake of ours.
+type DrawError = DrawingAreaErrorKind<std::io::Error>;
+
+const WIDTH: u32 = 900;
+const INK: RGBColor = RGBColor(0x22, 0x2b, 0x36);
+const FAINT: RGBColor = RGBColor(0x5b, 0x66, 0x73);
+const GRID: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
+
+/// Colours that differ in hue and in lightness, so that most who confuse hues can still tell them
+/// apart. After the last they begin again, with another dash.
+const COLORS: [RGBColor; 10] = [
+    RGBColor(0x00, 0x5f, 0xb0),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x8f, 0x68),
+    RGBColor(0xb8, 0x3b, 0x8c),
+    RGBColor(0xd9, 0x9a, 0x00),
+    RGBColor(0x3f, 0xa9, 0xe0),
+    RGBColor(0x5d, 0x3f, 0xa8),
+    RGBColor(0x7a, 0x52, 0x30),
+    RGBColor(0x86, 0xb0, 0x2c),
+    RGBColor(0x55, 0x5b, 0x63),
+];
+
+fn color(index: usize) -> RGBColor {
+    COLORS[index % COLORS.len()]
+}
+
+/// Words of a size in pixels.
+fn words(size: u32, color: RGBColor) -> TextStyle<'static> {
+    // The backend writes the size divided by 1.24.
+    let font = ("sans-serif", f64::from(size) * 1.24).into_font();
+    font.color(&color)
+}
+
+fn title_words() -> TextStyle<'static> {
+    let font = ("sans-serif", 16.0 * 1.24).into_font();
+    font.style(FontStyle::Bold).color(&INK)
+}
+
+/// About how wide a word of 12 pixels is: no font is at hand to ask. Wide enough for most.
+fn words_width(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).map_or(u32::MAX, |count| count.saturating_mul(7))
+}
+
+/// A name that fits; what is cut off is in the table.
+fn shortened(name: &str, chars: usize) -> String {
+    if name.chars().count() <= chars {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(chars.saturating_sub(1)).collect();
+    kept + "\u{2026}"
+}
+
+/// The drawing with a role and a name for those who do not see it.
+fn named(svg: &str, title: &str) -> String {
+    let title = crate::html::escaped(title);
+    svg.replacen(
+        "<svg ",
+        &format!("<svg role=\"img\" aria-label=\"{title}\" "),
+        1,
+    )
+}
+
+#[cfg(test)]
+mod tests;

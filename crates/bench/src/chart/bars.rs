@@ -1,0 +1,194 @@
+//! A chart of bars: one value a deployment, with a whisker from the least to the greatest round.
+
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::{
+    Cartesian2d, Color, IntoDrawingArea, PathElement, Rectangle, SVGBackend, Text, WHITE,
+};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::scale::Scale;
+use super::{Chart, DrawError, FAINT, GRID, INK, Spot, WIDTH};
+use crate::report::Spread;
+use crate::text::table::{Kind, Table};
+use crate::text::units;
+
+/// What is drawn.
+#[derive(Debug)]
+pub(super) struct Bars {
+    pub(super) name: String,
+    pub(super) title: String,
+    /// The quantity, with its unit.
+    pub(super) label: &'static str,
+    /// The unit behind a value.
+    pub(super) unit: &'static str,
+    /// From the top.
+    pub(super) bars: Vec<Bar>,
+}
+
+/// One bar.
+#[derive(Debug)]
+pub(super) struct Bar {
+    pub(super) name: String,
+    pub(super) value: Spread,
+    /// Which colour: a deployment has the same one in all charts.
+    pub(super) color: usize,
+}
+
+/// What a bar and the space around it take; the rest is title and axis.
+const BAR_HEIGHT: u32 = 28;
+const OTHER_HEIGHT: u32 = 104;
+
+type Plane = Cartesian2d<Scale, RangedCoordf64>;
+
+/// Draws it; `None` when there is nothing to draw.
+pub(super) fn draw(bars: &Bars) -> Option<Chart> {
+    if bars.bars.is_empty() {
+        return None;
+    }
+    // The value is written behind its bar: the axis is longer by that.
+    let ends = bars
+        .bars
+        .iter()
+        .map(|bar| bar.value.median.max(bar.value.max) * 1.14);
+    let x = Scale::zero_based(ends);
+    let size = (
+        WIDTH,
+        OTHER_HEIGHT + BAR_HEIGHT * u32::try_from(bars.bars.len()).ok()?.max(2),
+    );
+    let mut svg = String::new();
+    let (area, spots) = paint(&mut svg, bars, &x, size).ok()?;
+    Some(Chart {
+        name: bars.name.clone(),
+        title: bars.title.clone(),
+        svg: super::named(&svg, &bars.title),
+        size,
+        area,
+        spots,
+        table: table(bars),
+    })
+}
+
+fn paint(
+    svg: &mut String,
+    bars: &Bars,
+    x: &Scale,
+    size: (u32, u32),
+) -> Result<([i32; 4], Vec<Spot>), DrawError> {
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    root.draw(&Text::new(
+        bars.title.clone(),
+        (14, 12),
+        super::title_words(),
+    ))?;
+    let names = bars
+        .bars
+        .iter()
+        .map(|bar| super::words_width(&short(&bar.name)));
+    let count = bars.bars.len() as f64;
+    let mut chart = ChartBuilder::on(&root)
+        .margin_top(44)
+        .margin_right(20)
+        .margin_left(10)
+        .margin_bottom(8)
+        .x_label_area_size(44)
+        .y_label_area_size(names.max().unwrap_or(0) + 16)
+        // The first bar is the topmost.
+        .build_cartesian_2d(x.clone(), count..0.0)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .disable_y_axis()
+        .y_labels(0)
+        .bold_line_style(GRID)
+        .light_line_style(WHITE.mix(0.0))
+        .axis_style(FAINT)
+        .label_style(super::words(12, FAINT))
+        .axis_desc_style(super::words(13, INK))
+        .x_desc(bars.label)
+        .x_label_formatter(&|place| x.label(*place))
+        .draw()?;
+    let (columns, rows) = chart.plotting_area().get_pixel_range();
+    let mut spots = Vec::new();
+    for (index, bar) in bars.bars.iter().enumerate() {
+        let (left, top) = paint_bar(&mut chart, bar, index as f64, x)?;
+        let right = words_at(HPos::Right);
+        root.draw(&Text::new(
+            short(&bar.name),
+            (columns.start - 8, top),
+            right,
+        ))?;
+        let end = chart
+            .backend_coord(&(x.place(bar.value.median.max(bar.value.max)), 0.0))
+            .0;
+        let value = units::figure(bar.value.median);
+        root.draw(&Text::new(value, (end + 8, top), words_at(HPos::Left)))?;
+        spots.push(Spot {
+            x: left,
+            y: top,
+            series: units::plain(&bar.name),
+            place: range(&bar.value),
+            value: format!("{} {}", units::figure(bar.value.median), bars.unit),
+        });
+    }
+    root.present()?;
+    Ok(([columns.start, rows.start, columns.end, rows.end], spots))
+}
+
+/// Draws a bar with its whisker; gives where its end is.
+fn paint_bar(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Plane>,
+    bar: &Bar,
+    row: f64,
+    x: &Scale,
+) -> Result<(i32, i32), DrawError> {
+    let end = x.place(bar.value.median);
+    let fill = super::color(bar.color).filled();
+    chart.draw_series([Rectangle::new(
+        [(x.low, row + 0.18), (end, row + 0.82)],
+        fill,
+    )])?;
+    let (least, greatest) = (x.place(bar.value.min), x.place(bar.value.max));
+    if greatest > least {
+        let ink = INK.stroke_width(1);
+        let upright = |at: f64| PathElement::new(vec![(at, row + 0.36), (at, row + 0.64)], ink);
+        let across = PathElement::new(vec![(least, row + 0.5), (greatest, row + 0.5)], ink);
+        chart.draw_series([across, upright(least), upright(greatest)])?;
+    }
+    Ok(chart.backend_coord(&(end, row + 0.5)))
+}
+
+fn words_at(side: HPos) -> plotters::style::TextStyle<'static> {
+    super::words(12, INK).pos(Pos::new(side, VPos::Center))
+}
+
+fn short(name: &str) -> String {
+    super::shortened(&units::plain(name), 36)
+}
+
+fn range(value: &Spread) -> String {
+    match value.max > value.min {
+        true => format!(
+            "{} to {}",
+            units::figure(value.min),
+            units::figure(value.max)
+        ),
+        false => String::new(),
+    }
+}
+
+fn table(bars: &Bars) -> Table {
+    let mut table = Table::new(&[
+        ("", Kind::Words),
+        (bars.label, Kind::Number),
+        ("min", Kind::Number),
+        ("max", Kind::Number),
+    ]);
+    for bar in &bars.bars {
+        let mut row = vec![units::plain(&bar.name)];
+        row.extend([bar.value.median, bar.value.min, bar.value.max].map(units::figure));
+        table.rows.push(row);
+    }
+    table
+}

@@ -1,0 +1,273 @@
+//! Axes: from the values to a range and its ticks, and from a value to its place on the axis. Pure.
+//!
+//! The drawing library sees places only, on a plain axis of its own: a logarithmic axis is one
+//! whose places are logarithms.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+
+use crate::text::units;
+
+/// An axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scale {
+    is_log: bool,
+    /// The first place.
+    pub(super) low: f64,
+    /// The last place.
+    high: f64,
+    /// The places of the ticks.
+    ticks: Vec<f64>,
+}
+
+impl Scale {
+    /// From zero to a little more than the greatest value.
+    pub(super) fn zero_based(values: impl IntoIterator<Item = f64>) -> Self {
+        let greatest = greatest(values);
+        Self::even(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8.0)
+    }
+
+    /// The same for what is counted: its ticks are whole numbers.
+    pub(super) fn counts(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut scale = Self::zero_based([greatest(values).max(4.0)]);
+        scale.ticks.retain(|place| place.fract() == 0.0);
+        scale
+    }
+
+    /// For latencies: logarithmic when the greatest is more than [`LOG_FROM`] times the least.
+    pub(super) fn by_range(values: impl IntoIterator<Item = f64> + Clone) -> Self {
+        let (least, greatest) = positive(values.clone());
+        match greatest / least > LOG_FROM {
+            true => Self::log(least, greatest * 1.1),
+            false => Self::zero_based(values),
+        }
+    }
+
+    /// For connections: logarithmic when their steps grow with them, as those of a ladder do.
+    pub(super) fn by_steps(values: &[f64]) -> Self {
+        let (least, greatest) = positive(values.iter().copied());
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted.dedup();
+        // Of even steps the middle one is half of the last; of growing steps far less.
+        let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(greatest);
+        if sorted.len() >= 3 && greatest / least >= 50.0 && middle < greatest / 4.5 {
+            return Self::log(least / 1.15, greatest * 1.15);
+        }
+        let low = if least < greatest * 0.2 {
+            0.0
+        } else {
+            least - (greatest - least) * 0.05
+        };
+        match greatest > low {
+            true => Self::even(low, greatest + (greatest - low) * 0.02, 12.0),
+            false => Self::even(0.0, greatest.max(1.0) * 1.05, 12.0),
+        }
+    }
+
+    /// Where a value stands.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let place = match self.is_log {
+            true => value.max(f64::MIN_POSITIVE).log10(),
+            false => value,
+        };
+        match place.is_finite() {
+            true => place.clamp(self.low, self.high),
+            false => self.low,
+        }
+    }
+
+    /// What is written at a place.
+    pub(super) fn label(&self, place: f64) -> String {
+        let value = match self.is_log {
+            true => 10f64.powf(place),
+            false => place,
+        };
+        // The tenth digit of a sum of steps is none of ours.
+        let rounded = format!("{value:.9e}").parse().unwrap_or(value);
+        units::tick(rounded)
+    }
+
+    fn even(low: f64, high: f64, marks: f64) -> Self {
+        let step = step((high - low) / marks);
+        let first = (low / step).ceil();
+        let places = (0..100).map(|index| (first + f64::from(index)) * step);
+        Self {
+            is_log: false,
+            low,
+            high,
+            ticks: places.take_while(|place| *place <= high).collect(),
+        }
+    }
+
+    /// With 1, 2 and 5 of each decade while there are few of them.
+    fn log(least: f64, greatest: f64) -> Self {
+        let (low, high) = (least.log10(), greatest.log10());
+        let digits: &[f64] = if high - low > 3.5 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
+        let mut ticks = Vec::new();
+        // Microseconds to hours in milliseconds, and more.
+        for decade in -9..=12 {
+            ticks.extend(digits.iter().map(|digit| digit.log10() + f64::from(decade)));
+        }
+        ticks.retain(|place| (low..=high).contains(place));
+        Self {
+            is_log: true,
+            low,
+            high,
+            ticks,
+        }
+    }
+}
+
+/// As the library sees it: a plain axis of places, with these ticks.
+impl Ranged for Scale {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, place: &f64, limit: (i32, i32)) -> i32 {
+        let part = ((place - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a part of the width of a drawing"
+        )]
+        let offset = (part * f64::from(limit.1 - limit.0)).round() as i32;
+        limit.0 + offset
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match hint.weight().allow_light_points() {
+            true => Vec::new(),
+            false => self.ticks.clone(),
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.low..self.high
+    }
+}
+
+/// Below this a plain axis shows the least value well enough.
+const LOG_FROM: f64 = 30.0;
+
+/// The least and the greatest of what is above zero.
+fn positive(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let values = values
+        .into_iter()
+        .filter(|value| value.is_finite() && *value > 0.0);
+    let found = values.fold(None, |found: Option<(f64, f64)>, value| match found {
+        Some((least, greatest)) => Some((least.min(value), greatest.max(value))),
+        None => Some((value, value)),
+    });
+    found.unwrap_or((1.0, 1.0))
+}
+
+/// The greatest; zero when there is none above it.
+fn greatest(values: impl IntoIterator<Item = f64>) -> f64 {
+    values
+        .into_iter()
+        .filter(|value| value.is_finite())
+        .fold(0.0, f64::max)
+}
+
+/// The next step of 1, 2 or 5 times a power of ten.
+fn step(rough: f64) -> f64 {
+    let rough = rough.max(f64::MIN_POSITIVE);
+    let power = 10f64.powf(rough.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    factors
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|step| *step >= rough)
+        .unwrap_or(power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(scale: &Scale) -> Vec<String> {
+        scale
+            .ticks
+            .iter()
+            .map(|&place| scale.label(place))
+            .collect()
+    }
+
+    #[test]
+    fn ticks_are_round_numbers() {
+        for (name, scale, expected) in [
+            (
+                "throughput",
+                Scale::zero_based([120.0, 9000.0]),
+                &["0", "2,000", "4,000", "6,000", "8,000"][..],
+            ),
+            (
+                "fractions",
+                Scale::zero_based([0.3]),
+                &["0", "0.05", "0.1", "0.15", "0.2", "0.25", "0.3"],
+            ),
+            (
+                "none",
+                Scale::zero_based([]),
+                &["0", "0.2", "0.4", "0.6", "0.8", "1"],
+            ),
+            (
+                "even steps",
+                Scale::by_steps(&[1.0, 101.0, 201.0, 301.0, 401.0]),
+                &["0", "50", "100", "150", "200", "250", "300", "350", "400"],
+            ),
+            (
+                "few and far between",
+                Scale::by_steps(&[1.0, 10.0, 50.0, 100.0, 200.0, 500.0]),
+                &["1", "2", "5", "10", "20", "50", "100", "200", "500"],
+            ),
+            ("counts", Scale::counts([2.0]), &["0", "1", "2", "3", "4"]),
+            (
+                "a ladder",
+                Scale::by_steps(&[1.0, 4.0, 16.0, 64.0, 256.0]),
+                &["1", "2", "5", "10", "20", "50", "100", "200"],
+            ),
+            (
+                "a narrow range",
+                Scale::by_range([2.0, 4.0]),
+                &["0", "1", "2", "3", "4"],
+            ),
+            (
+                "a wide range",
+                Scale::by_range([0.4, 90.0]),
+                &["0.5", "1", "2", "5", "10", "20", "50"],
+            ),
+            (
+                "a very wide range",
+                Scale::by_range([0.04, 900.0]),
+                &["0.1", "1", "10", "100"],
+            ),
+        ] {
+            assert_eq!(labels(&scale), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_value_falls_off_the_axis() {
+        let strange = [f64::NAN, f64::INFINITY, -5.0, 0.0, 1e300, 7.0];
+        let mut scales = vec![Scale::zero_based(strange), Scale::by_range(strange)];
+        scales.push(Scale::by_steps(&strange));
+        scales.push(Scale::by_steps(&[]));
+        scales.push(Scale::by_steps(&[7.0]));
+        for scale in scales {
+            assert!(scale.low < scale.high, "{scale:?}");
+            for value in strange {
+                let place = scale.place(value);
+                assert!(
+                    place >= scale.low && place <= scale.high,
+                    "{value} on {scale:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Which charts a report has, and what stands in them. Pure; the drawing is in `lines` and `bars`.
+
+use std::collections::BTreeMap;
+
+use super::Chart;
+use super::bars::{self, Bar, Bars};
+use super::lines::{self, Axis, Lines, Look, Series};
+use crate::report::{
+    Compare, Deployment, Figures, Outcome, Point, Report, ServerCost, Spread, Summary, Sweep,
+};
+use crate::spline::Place;
+use crate::text::units::{mebibytes, number, plain};
+use crate::text::{PERCENTILES, Percentile, tables};
+
+/// The charts in the order in which they are shown.
+pub(super) fn charts(report: &Report) -> Vec<Chart> {
+    match &report.result {
+        Outcome::Run(run) => percentile_bars(std::slice::from_ref(&run.figures)),
+        Outcome::Mix(mix) => percentile_bars(&mix.loads),
+        Outcome::Sweep(sweep) => of_sweep(sweep),
+        Outcome::Compare(compare) => of_compare(compare),
+    }
+}
+
+/// How long the requests of a load took: a bar for each percentile.
+fn percentile_bars(loads: &[Figures]) -> Vec<Chart> {
+    let chart = |(index, load): (usize, &Figures)| {
+        let bar = |(name, of): &Percentile| Bar {
+            name: format!("{name} %"),
+            value: exactly(number(of(&load.total)) / 1000.0),
+            color: index,
+        };
+        let (name, title) = match loads.len() {
+            1 => ("latency".to_owned(), "Response times".to_owned()),
+            _ => (
+                format!("latency-{}", index + 1),
+                format!("Response times: {}", plain(&load.name)),
+            ),
+        };
+        bars::draw(&Bars {
+            name,
+            title,
+            label: "as many requests took no longer, ms",
+            unit: "ms",
+            bars: PERCENTILES.iter().map(bar).collect(),
+        })
+    };
+    loads.iter().enumerate().filter_map(chart).collect()
+}
+
+fn exactly(value: f64) -> Spread {
+    Spread {
+        median: value,
+        min: value,
+        max: value,
+    }
+}
+
+fn of_sweep(sweep: &Sweep) -> Vec<Chart> {
+    let all = [
+        sweep_throughput(sweep),
+        sweep_latency(sweep),
+        sweep_errors(sweep),
+        sweep_cost(
+            sweep,
+            "cpu",
+            "CPU time per request",
+            ("CPU us/request", "us"),
+            |cost| cost.cpu_us_per_request,
+        ),
+        sweep_cost(
+            sweep,
+            "cores",
+            "Cores used by the server",
+            ("cores", "cores"),
+            |cost| cost.busy,
+        ),
+        sweep_cost(
+            sweep,
+            "memory",
+            "Memory of the server",
+            ("MiB", "MiB"),
+            |cost| mebibytes(cost.memory_bytes),
+        ),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Connections of a point, for the horizontal axis.
+fn at(point: &Point) -> f64 {
+    f64::from(point.connections_total())
+}
+
+/// How many loads the points have, and what they are called; one without a name counts as named.
+fn load_names(points: &[Point], alone: &str) -> Vec<String> {
+    let most = points.iter().max_by_key(|point| point.loads.len());
+    let loads = most.map_or(&[][..], |point| &point.loads);
+    let name = |load: &Figures| match load.name.is_empty() {
+        true => alone.to_owned(),
+        false => plain(&load.name),
+    };
+    loads.iter().map(name).collect()
+}
+
+/// A value of one load at each point.
+fn of_load(points: &[Point], index: usize, value: impl Fn(&Figures) -> f64) -> Vec<Place> {
+    let of = |point: &Point| Some((at(point), value(point.loads.get(index)?)));
+    let mut line: Vec<Place> = points.iter().filter_map(of).collect();
+    line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    line
+}
+
+fn sweep_throughput(sweep: &Sweep) -> Option<Chart> {
+    let names = load_names(&sweep.points, "measured");
+    let is_alone = names.len() == 1;
+    let mut series = Vec::new();
+    for (index, name) in names.into_iter().enumerate() {
+        let line = of_load(&sweep.points, index, |load| load.requests_per_second);
+        let smooth = Series {
+            name: if is_alone {
+                "B-spline".to_owned()
+            } else {
+                name.clone()
+            },
+            line: line.clone(),
+            points: if is_alone { Vec::new() } else { line.clone() },
+            look: if is_alone {
+                Look::SmoothAlone
+            } else {
+                Look::Smooth
+            },
+        };
+        series.push(smooth);
+        if is_alone {
+            series.push(Series {
+                name,
+                points: line.clone(),
+                line,
+                look: Look::Raw,
+            });
+        }
+    }
+    lines::draw(&Lines {
+        name: "throughput".to_owned(),
+        title: "Throughput".to_owned(),
+        label: "requests/s",
+        unit: "requests/s",
+        axis: Axis::Plain,
+        series,
+    })
+}
+
+fn sweep_latency(sweep: &Sweep) -> Option<Chart> {
+    let names = load_names(&sweep.points, "");
+    let mut series = Vec::new();
+    for (index, load) in names.iter().enumerate() {
+        for (name, of) in PERCENTILES {
+            if ["50", "90", "99", "99.9"].contains(name) {
+                let line = of_load(&sweep.points, index, |load| {
+                    number(of(&load.total)) / 1000.0
+                });
+                series.push(Series {
+                    name: format!("{load} p{name}").trim().to_owned(),
+                    points: line.clone(),
+                    line,
+                    look: Look::Straight,
+                });
+            }
+        }
+    }
+    lines::draw(&Lines {
+        name: "latency".to_owned(),
+        title: "Response times".to_owned(),
+        label: "ms",
+        unit: "ms",
+        axis: Axis::ByRange,
+        series,
+    })
+}
+
+/// A kind of error and its count.
+type ErrorKind = (&'static str, fn(&Figures) -> u64);
+
+/// A curve for each kind of error that was seen; no chart when there was none.
+fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
+    let kinds: [ErrorKind; 8] = [
+        ("connect", |load| load.errors.connect),
+        ("time-out", |load| load.errors.timeout),
+        ("reset", |load| load.errors.reset),
+        ("closed early", |load| load.errors.closed),
+        ("malformed", |load| load.errors.malformed),
+        ("length", |load| load.errors.length),
+        ("4xx", |load| load.statuses.client_error),
+        ("5xx", |load| load.statuses.server_error),
+    ];
+    let mut series = Vec::new();
+    for (name, of) in kinds {
+        let sum = |point: &Point| point.loads.iter().map(|load| number(of(load))).sum();
+        let mut line: Vec<Place> = sweep
+            .points
+            .iter()
+            .map(|point| (at(point), sum(point)))
+            .collect();
+        line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        if line.iter().any(|(_, count)| *count > 0.0) {
+            series.push(Series {
+                name: name.to_owned(),
+                points: line.clone(),
+                line,
+                look: Look::Straight,
+            });
+        }
+    }
+    // A single curve has no legend.
+    let title = match &*series {
+        [only] => format!("Errors: {}", only.name),
+        _ => "Errors".to_owned(),
+    };
+    lines::draw(&Lines {
+        name: "errors".to_owned(),
+        title,
+        label: "requests in the window",
+        unit: "requests",
+        axis: Axis::Counts,
+        series,
+    })
+}
+
+fn sweep_cost(
+    sweep: &Sweep,
+    name: &str,
+    title: &str,
+    (label, unit): (&'static str, &'static str),
+    of: fn(&ServerCost) -> f64,
+) -> Option<Chart> {
+    let place = |point: &Point| Some((at(point), of(point.server.as_ref()?)));
+    let mut line: Vec<Place> = sweep.points.iter().filter_map(place).collect();
+    line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    lines::draw(&Lines {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        label,
+        unit,
+        axis: Axis::Plain,
+        series: vec![Series {
+            name: title.to_owned(),
+            points: line.clone(),
+            line,
+            look: Look::Straight,
+        }],
+    })
+}
+
+fn of_compare(compare: &Compare) -> Vec<Chart> {
+    let bars = |name: &str, title: &str, units, of: fn(&Summary) -> Option<Spread>| {
+        let value = |deployment: &Deployment| of(deployment.summary.as_ref()?);
+        deployment_bars(compare, (name, title), units, value)
+    };
+    let mut charts = vec![
+        bars(
+            "ranking",
+            "Ranking",
+            ("requests/s, mean over the points", "requests/s"),
+            |summary| Some(summary.requests_per_second),
+        ),
+        curves(
+            compare,
+            ("throughput", "Throughput"),
+            ("requests/s", "requests/s"),
+            |point| Some(point.requests_per_second()),
+        ),
+        bars(
+            "cpu",
+            "CPU time per request",
+            ("CPU us/request, all processes", "us"),
+            |summary| summary.cpu_us_per_request,
+        ),
+        bars(
+            "p99",
+            "p99 response time, mean",
+            ("p99 in ms, mean over the points", "ms"),
+            |summary| Some(in_ms(summary.p99_us)),
+        ),
+        curves(
+            compare,
+            ("latency", "p99 response time"),
+            ("p99 in ms", "ms"),
+            |point| Some(number(point.slowest(|total| total.p99)) / 1000.0),
+        ),
+        bars(
+            "memory",
+            "Memory",
+            ("MiB, the most seen", "MiB"),
+            |summary| Some(exactly(mebibytes(summary.memory_bytes?))),
+        ),
+    ];
+    for (index, load) in tables::load_names(compare).into_iter().enumerate() {
+        charts.extend(load_bars(compare, index + 1, load));
+    }
+    charts.into_iter().flatten().collect()
+}
+
+fn in_ms(us: Spread) -> Spread {
+    Spread {
+        median: us.median / 1000.0,
+        min: us.min / 1000.0,
+        max: us.max / 1000.0,
+    }
+}
+
+/// For several loads at once: what each of them had, which the ranking adds up.
+fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Chart>; 2] {
+    let spread = |deployment: &Deployment, of: &dyn Fn(&Figures) -> f64| {
+        let loads = deployment
+            .rounds
+            .iter()
+            .flatten()
+            .flat_map(|point| &point.loads);
+        Spread::of(loads.filter(|found| found.name == load).map(of))
+    };
+    let title = |what: &str| format!("{}: {what}", plain(load));
+    [
+        deployment_bars(
+            compare,
+            (
+                &format!("load-{number_of_load}-throughput"),
+                &title("throughput"),
+            ),
+            ("requests/s", "requests/s"),
+            |deployment| spread(deployment, &|found| found.requests_per_second),
+        ),
+        deployment_bars(
+            compare,
+            (
+                &format!("load-{number_of_load}-p99"),
+                &title("p99 response time"),
+            ),
+            ("p99 in ms", "ms"),
+            |deployment| spread(deployment, &|found| number(found.total.p99) / 1000.0),
+        ),
+    ]
+}
+
+/// A bar for each ranked deployment of which the value is known.
+fn deployment_bars(
+    compare: &Compare,
+    (name, title): (&str, &str),
+    (label, unit): (&'static str, &'static str),
+    value: impl Fn(&Deployment) -> Option<Spread>,
+) -> Option<Chart> {
+    let ranked = tables::ranked(compare).enumerate();
+    let bar = |(color, deployment): (usize, &Deployment)| {
+        Some(Bar {
+            name: deployment.name.clone(),
+            value: value(deployment)?,
+            color,
+        })
+    };
+    bars::draw(&Bars {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        label,
+        unit,
+        bars: ranked.filter_map(bar).collect(),
+    })
+}
+
+/// A curve for each ranked deployment through the medians of the rounds, with the points of every
+/// round; no chart when it was measured at one number of connections only.
+fn curves(
+    compare: &Compare,
+    (name, title): (&str, &str),
+    (label, unit): (&'static str, &'static str),
+    of: fn(&Point) -> Option<f64>,
+) -> Option<Chart> {
+    let series: Vec<Series> = tables::ranked(compare)
+        .map(|deployment| {
+            let points = deployment.rounds.iter().flatten();
+            let points: Vec<Place> = points
+                .filter_map(|point| Some((at(point), of(point)?)))
+                .collect();
+            Series {
+                name: deployment.name.clone(),
+                line: medians(&points),
+                points,
+                look: Look::Smooth,
+            }
+        })
+        .collect();
+    if series.iter().all(|series| series.line.len() < 2) {
+        return None;
+    }
+    lines::draw(&Lines {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        label,
+        unit,
+        axis: if unit == "ms" {
+            Axis::ByRange
+        } else {
+            Axis::Plain
+        },
+        series,
+    })
+}
+
+/// One place for each number of connections.
+fn medians(points: &[Place]) -> Vec<Place> {
+    let mut by_connections: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (connections, value) in points {
+        // What is not below zero sorts by its bits.
+        by_connections
+            .entry(connections.to_bits())
+            .or_default()
+            .push(*value);
+    }
+    let medians = by_connections
+        .into_iter()
+        .filter_map(|(connections, values)| {
+            Some((f64::from_bits(connections), Spread::of(values)?.median))
+        });
+    medians.collect()
+}

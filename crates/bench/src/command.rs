@@ -1,0 +1,310 @@
+//! The command line of `penstock bench`: what its verbs take, and which function does each.
+//!
+//! `penstock`'s own command line embeds [`Command`] and calls [`Command::run`]. Exit codes: 0 measured
+//! and clean, 1 something failed or was answered with 4xx or 5xx, 2 it could not be measured, 130
+//! ended by Ctrl-C (with the report so far).
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::ladder::Ladder;
+use crate::load::Order;
+use crate::scenario::Cores;
+use crate::{compare, deploy, run, saved, scenario, sweep};
+
+/// Something was answered badly or not at all.
+pub(crate) const FAILED: u8 = 1;
+/// It could not be measured.
+pub(crate) const UNUSABLE: u8 = 2;
+/// Ended by a signal.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Put a load on a server and report latency, throughput and errors
+    Run(Box<RunArguments>),
+    /// The same at one concurrency after the other, with charts
+    Sweep(Box<SweepArguments>),
+    /// Measure several deployments in turn and rank them, or compare two saved reports
+    Compare(Box<CompareArguments>),
+    /// Put several loads on a server at once, each with its own figures
+    Mix(Box<MixArguments>),
+    /// Print or draw a saved report
+    Render(RenderArguments),
+    /// Print the JSON Schema of the reports
+    Schema,
+    /// Hold the processes of a deployment; `compare` starts it
+    #[command(hide = true)]
+    Keep,
+}
+
+/// What to ask for.
+#[derive(Debug, Args)]
+pub struct RequestArguments {
+    /// Where: `http://HOST:PORT/PATH` or `unix:/PATH/OF.sock`; several are mixed by --weights
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<String>,
+    /// How often each URL is asked for, compared with the others
+    #[arg(long, value_delimiter = ',', value_name = "N,N")]
+    pub weights: Vec<u32>,
+    /// Connect to this Unix socket instead of the URL's host
+    #[arg(long, value_name = "SOCKET")]
+    pub unix: Option<PathBuf>,
+    /// Ask for the paths in this file, one a line, at the URL's host
+    #[arg(long, value_name = "FILE")]
+    pub paths: Option<PathBuf>,
+    /// How the URLs or paths follow one another
+    #[arg(long, value_enum, default_value_t = Sequence::Random)]
+    pub order: Sequence,
+    /// The method
+    #[arg(short = 'X', long, default_value = "GET")]
+    pub method: String,
+    /// A header field; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// Send this file as the body
+    #[arg(long, value_name = "FILE")]
+    pub body: Option<PathBuf>,
+    /// A new connection for each request
+    #[arg(long)]
+    pub no_keepalive: bool,
+    /// How long a connection or a response may take
+    #[arg(long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
+    pub timeout: Duration,
+}
+
+/// Which request is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sequence {
+    /// Drawn by weight
+    Random,
+    /// One after the other
+    Sequence,
+}
+
+/// How the generator works, and what is known of the server.
+#[derive(Debug, Args)]
+pub struct GeneratorArguments {
+    /// Threads that send
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// Pin the threads to this core
+    #[arg(long, value_name = "N")]
+    pub core: Option<usize>,
+    /// The server's process: its CPU time and memory, children included, are measured
+    #[arg(long, value_name = "PID", conflicts_with = "admin")]
+    pub pid: Option<u32>,
+    /// A Penstock's admin address, which knows its process
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// No live line
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Where a report goes besides the terminal.
+#[derive(Debug, Default, Args)]
+pub struct OutputArguments {
+    /// Save the report as JSON; `-` prints it instead of the text
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Save it as one HTML page with charts
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Save its points as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Save its charts as SVG files in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub svg: Option<PathBuf>,
+}
+
+/// What `run` takes.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub(crate) request: RequestArguments,
+    /// Connections
+    #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) connections: u32,
+    /// End after so many requests
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// End after this time [default: 10s]
+    #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
+    /// So many requests a second, whatever the server does; latency counts from their intended start
+    #[arg(long, value_name = "N", value_parser = parse_rate)]
+    pub(crate) rate: Option<f64>,
+    /// Before the measurement, the same load
+    #[arg(long, default_value = "0s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) warm_up: Duration,
+    #[command(flatten)]
+    pub(crate) generator: GeneratorArguments,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+/// What `sweep` takes.
+#[derive(Debug, Args)]
+pub struct SweepArguments {
+    #[command(flatten)]
+    pub(crate) request: RequestArguments,
+    /// Connections of the first point
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) from: u32,
+    /// Connections of the last point at most
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) to: u32,
+    /// From one point to the next [default: 10]
+    #[arg(long, value_name = "N", conflicts_with = "factor", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) step: Option<u32>,
+    /// From one point to the next, as a factor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) factor: Option<u32>,
+    /// Requests at each point [default: 1000]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// Time at each point
+    #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
+    /// Before each point, the same load, not counted
+    #[arg(long, default_value = "500ms", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) warm_up: Duration,
+    /// After each point, nothing
+    #[arg(long, default_value = "200ms", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) cool_down: Duration,
+    /// Requests a second at each point, whatever the server does
+    #[arg(long, value_name = "N", value_parser = parse_rate)]
+    pub(crate) rate: Option<f64>,
+    /// Write FILE.html, FILE.csv and FILE.json
+    #[arg(short, long, default_value = "sweep", value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) generator: GeneratorArguments,
+}
+
+/// What `mix` takes.
+#[derive(Debug, Args)]
+pub struct MixArguments {
+    #[command(flatten)]
+    pub(crate) request: RequestArguments,
+    /// A load: c=CONNECTIONS and, where they differ, name=, path=, paths=FILE, order=, rate=; repeat it
+    #[arg(long = "load", required = true, value_name = "KEY=VALUE ...")]
+    pub(crate) loads: Vec<String>,
+    /// How long
+    #[arg(short, long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) duration: Duration,
+    /// Before the measurement, the same loads
+    #[arg(long, default_value = "0s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) warm_up: Duration,
+    #[command(flatten)]
+    pub(crate) generator: GeneratorArguments,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+/// What `compare` takes.
+#[derive(Debug, Args)]
+pub struct CompareArguments {
+    /// A scenario (FILE.toml), or two saved reports (A.json B.json)
+    #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Only deployments whose name contains it; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Vec<String>,
+    /// Instead of the scenario's rounds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Instead of the scenario's connections: 16,128 or FROM:TO:STEP or FROM:TO:xFACTOR
+    #[arg(long, value_name = "LIST")]
+    pub(crate) connections: Option<Ladder>,
+    /// Requests at each point, instead of the scenario's
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// Time at each point, instead of the scenario's
+    #[arg(short, long, value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
+    /// Before each point, instead of the scenario's
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) warm_up: Option<Duration>,
+    /// Pin the servers to the first core and the load to the second
+    #[arg(long, value_name = "N,N", value_parser = parse_cores)]
+    pub(crate) cores: Option<Cores>,
+    /// Do not run the scenario's set-up
+    #[arg(long)]
+    pub(crate) no_setup: bool,
+    /// No live line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+/// What `render` takes.
+#[derive(Debug, Args)]
+pub struct RenderArguments {
+    /// A saved report
+    #[arg(value_name = "FILE.json")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+impl Command {
+    /// Does what was asked for.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let done = match self {
+            Self::Run(arguments) => run::run(&arguments),
+            Self::Sweep(arguments) => sweep::run(&arguments),
+            Self::Compare(arguments) => compare::run(&arguments),
+            Self::Mix(arguments) => run::mix(&arguments),
+            Self::Render(arguments) => crate::output::render(&arguments),
+            Self::Schema => {
+                crate::output::print(&saved::schema());
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Keep => return deploy::keep(),
+        };
+        done.unwrap_or_else(|why| {
+            crate::output::complain(&why);
+            ExitCode::from(UNUSABLE)
+        })
+    }
+}
+
+impl From<Sequence> for Order {
+    fn from(sequence: Sequence) -> Self {
+        match sequence {
+            Sequence::Random => Self::Random,
+            Sequence::Sequence => Self::InOrder,
+        }
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    scenario::parse_duration(text).ok_or_else(|| "no duration such as 500ms, 10s, 2m".to_owned())
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match rate.is_finite() && rate > 0.0 {
+        true => Ok(rate),
+        false => Err("a rate is more than nothing".to_owned()),
+    }
+}
+
+fn parse_cores(text: &str) -> Result<Cores, String> {
+    let wrong = || "two core numbers such as 0,1".to_owned();
+    let (server, load) = text.split_once(',').ok_or_else(wrong)?;
+    let read = |text: &str| text.trim().parse().map_err(|_| wrong());
+    Ok(Cores {
+        server: read(server)?,
+        load: read(load)?,
+    })
+}

@@ -1,0 +1,331 @@
+//! `bench compare`: deployments started, measured in turn, stopped and ranked; or two saved reports.
+//!
+//! Rounds are interleaved: every deployment is measured once before any is measured again, each time
+//! freshly started, so that a drift of the machine hits all alike. What must stay true: a deployment
+//! that fails costs its own figures only; none runs while another is measured.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use crate::command::CompareArguments;
+use crate::deploy::{Conditions, Running, Workshop};
+use crate::live::Live;
+use crate::load::{Load, Plan, Shape, Until};
+use crate::report::{Compare, Deployment, Figures, Outcome, Point};
+use crate::run::{exit_code, pace, until};
+use crate::scenario::{self, LoadSpec, Loads, Scenario};
+use crate::summary::{STRANGERS_MAX, judge, summarise};
+use crate::sweep::pause;
+use crate::target::{Target, Template};
+use crate::window::{Window, measure};
+use crate::{compare_saved, output, saved, taken};
+
+/// Beside strangers the same request costs up to twice as much (cold caches, a starved generator), so
+/// such a window is measured again, so many times at most; the calmest counts.
+const ATTEMPTS: usize = 3;
+
+pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, String> {
+    match &arguments.files[..] {
+        [old, new] => two_reports(old, new),
+        [one] if one.extension().is_some_and(|extension| extension == "json") => {
+            Err("a saved report is compared with another one: A.json B.json".to_owned())
+        }
+        [scenario] => deployments(scenario, arguments),
+        _ => Err("a scenario, or two saved reports".to_owned()),
+    }
+}
+
+fn two_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
+    let read = |path: &Path| saved::read(path).map_err(|error| error.to_string());
+    let changes = compare_saved::compare_saved(&read(old)?, &read(new)?);
+    output::print(&changes.map_err(|error| error.to_string())?.text());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, String> {
+    let started = SystemTime::now();
+    let scenario = Scenario::read(file).map_err(|error| error.to_string())?;
+    let scenario = adjusted(scenario, arguments)?;
+    let live = Live::new(arguments.quiet).map_err(|error| error.to_string())?;
+    let workshop = Workshop::new(&scenario.here).map_err(|error| error.to_string())?;
+    if !arguments.no_setup {
+        let done = workshop.set_up(&scenario.setup, &live.stop());
+        done.map_err(|error| error.to_string())?;
+    }
+    let mut contest = Contest::new(&scenario, &workshop, live, !arguments.no_setup);
+    contest.measure_all();
+    let (compare, live) = contest.result();
+    let figures = || compare.deployments.iter().flat_map(all_figures);
+    let clean = compare.deployments.iter().all(|one| one.failed.is_none())
+        && figures().all(Figures::is_clean);
+    let report = taken::report(Outcome::Compare(compare), started, live.is_stopped());
+    output::give(&report, &arguments.output)?;
+    Ok(exit_code(clean, &live))
+}
+
+fn all_figures(deployment: &Deployment) -> impl Iterator<Item = &Figures> {
+    let points = deployment.rounds.iter().flatten();
+    points.flat_map(|point| &point.loads)
+}
+
+/// The scenario as the command line wants it.
+fn adjusted(mut scenario: Scenario, arguments: &CompareArguments) -> Result<Scenario, String> {
+    scenario.rounds = arguments.rounds.unwrap_or(scenario.rounds);
+    scenario.warm_up = arguments.warm_up.unwrap_or(scenario.warm_up);
+    scenario.cores = arguments.cores.or(scenario.cores);
+    scenario.until = until(arguments.requests, arguments.duration).unwrap_or(scenario.until);
+    match (&arguments.connections, &mut scenario.loads) {
+        (Some(ladder), Loads::Sweep { connections, .. }) => connections.clone_from(&ladder.0),
+        (Some(_), Loads::Mix(_)) => {
+            return Err("--connections: the scenario is a mix, whose loads have their own".into());
+        }
+        (None, _) => {}
+    }
+    let is_asked = |name: &str| {
+        let mut texts = arguments.only.iter();
+        arguments.only.is_empty() || texts.any(|text| name.contains(&**text))
+    };
+    scenario.deployments.retain(|one| is_asked(&one.name));
+    let Some(one) = scenario.deployments.first() else {
+        return Err(format!(
+            "no deployment is named so: {}",
+            arguments.only.join(", ")
+        ));
+    };
+    if !is_asked(&scenario.first) {
+        scenario.first.clone_from(&one.name);
+    }
+    // A goal needs both of its deployments.
+    let is_there = |name: &String| scenario.deployments.iter().any(|one| one.name == *name);
+    let mut goals = std::mem::take(&mut scenario.goals);
+    goals.retain(|goal| goal.names().into_iter().all(is_there));
+    scenario.goals = goals;
+    Ok(scenario)
+}
+
+/// All deployments while they are measured.
+struct Contest<'a> {
+    scenario: &'a Scenario,
+    workshop: &'a Workshop,
+    live: Live,
+    sets_up: bool,
+    found: Vec<Deployment>,
+}
+
+impl<'a> Contest<'a> {
+    fn new(scenario: &'a Scenario, workshop: &'a Workshop, live: Live, sets_up: bool) -> Self {
+        let empty = |one: &scenario::Deployment| Deployment {
+            name: one.name.clone(),
+            versions: Vec::new(),
+            failed: None,
+            rounds: Vec::new(),
+            summary: None,
+        };
+        Self {
+            scenario,
+            workshop,
+            live,
+            sets_up,
+            found: scenario.deployments.iter().map(empty).collect(),
+        }
+    }
+
+    fn measure_all(&mut self) {
+        let rounds = self.scenario.rounds;
+        for round in 1..=rounds {
+            for at in 0..self.found.len() {
+                if self.live.is_stopped() {
+                    return;
+                }
+                if self.found[at].failed.is_some() {
+                    continue;
+                }
+                let name = &self.scenario.deployments[at].name;
+                let label = format!("round {round} of {rounds}: {name}");
+                self.live.show(&label);
+                match self.measure_one(at, round == 1, &label) {
+                    Ok(points) => self.found[at].rounds.push(points),
+                    Err(_) if self.live.is_stopped() => return,
+                    Err(why) => {
+                        self.live.say(&format!("{name}: {why}"));
+                        self.found[at].failed = Some(why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a deployment, measures all points of a round, and stops it.
+    fn measure_one(
+        &mut self,
+        at: usize,
+        is_first: bool,
+        label: &str,
+    ) -> Result<Vec<Point>, String> {
+        let scenario = self.scenario;
+        let deployment = &scenario.deployments[at];
+        let say = |error: crate::deploy::DeployError| error.to_string();
+        let stop = self.live.stop();
+        if is_first && self.sets_up {
+            self.workshop
+                .set_up(&deployment.setup, &stop)
+                .map_err(say)?;
+        }
+        if is_first {
+            self.found[at].versions = self.workshop.versions(deployment);
+        }
+        let spec = scenario.loads.first().ok_or("no load")?;
+        let values = self.workshop.values();
+        let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
+        let conditions = Conditions {
+            core: scenario.cores.map(|cores| cores.server),
+            path: paths.first().map_or("/", |path| path),
+            headers: &spec.headers,
+            expect: &spec.expect,
+            ready_timeout: scenario.ready_timeout,
+            stop: &stop,
+        };
+        let mut running = self.workshop.start(deployment, &conditions).map_err(say)?;
+        let points = self.measure_points(&mut running, label);
+        running.stop();
+        points
+    }
+
+    fn measure_points(&mut self, running: &mut Running, label: &str) -> Result<Vec<Point>, String> {
+        let mut points = Vec::new();
+        let plans = plans(self.scenario, running, &self.live)?;
+        let count = plans.len();
+        for (at, plan) in plans.iter().enumerate() {
+            let point = self.calm(plan, running, label)?;
+            if let Some(ended) = running.ended() {
+                return Err(format!("{ended} under load\n{}", running.log_tail()));
+            }
+            if point.loads.iter().all(|load| load.requests == 0) && !self.live.is_stopped() {
+                return Err(format!(
+                    "it answered nothing under load\n{}",
+                    running.log_tail()
+                ));
+            }
+            points.push(point);
+            if self.live.is_stopped() {
+                break;
+            }
+            if at + 1 < count {
+                pause(self.scenario.cool_down);
+            }
+        }
+        Ok(points)
+    }
+
+    /// A point; the calmest of a few windows if other programs used the cores.
+    fn calm(&mut self, plan: &Plan, running: &Running, label: &str) -> Result<Point, String> {
+        let cores = self.scenario.cores;
+        let cores = cores.map_or_else(Vec::new, |cores| vec![cores.server, cores.load]);
+        let mut best: Option<Point> = None;
+        let others = |point: &Point| point.server.and_then(|cost| cost.others).unwrap_or(0.0);
+        for _ in 0..ATTEMPTS {
+            let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
+            let window = Window {
+                account: Some(running),
+                cores: &cores,
+                live: &mut self.live,
+                label: &format!("{label}, {connections} connections:"),
+            };
+            let point = measure(plan, window).map_err(|error| error.to_string())?;
+            if best
+                .as_ref()
+                .is_none_or(|best| others(&point) < others(best))
+            {
+                best = Some(point);
+            }
+            let is_calm = best
+                .as_ref()
+                .is_none_or(|best| others(best) <= STRANGERS_MAX);
+            // A window of many seconds is not repeated: strangers average out, and patience ends.
+            let is_long = matches!(plan.until, Until::Elapsed(time) if time.as_secs() >= 10);
+            if is_calm || is_long || self.live.is_stopped() {
+                break;
+            }
+        }
+        best.ok_or_else(|| "not measured".to_owned())
+    }
+
+    fn result(mut self) -> (Compare, Live) {
+        let ranking = summarise(&mut self.found, &self.scenario.first);
+        let goals = judge(&self.scenario.goals, &self.found);
+        let compare = Compare {
+            title: self.scenario.title.clone(),
+            first: self.scenario.first.clone(),
+            deployments: self.found,
+            ranking,
+            goals,
+        };
+        (compare, self.live)
+    }
+}
+
+/// What is executed, point by point.
+fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<Plan>, String> {
+    let plan = |loads: Vec<Load>| Plan {
+        loads,
+        until: scenario.until,
+        warm_up: scenario.warm_up,
+        threads: 1,
+        core: scenario.cores.map(|cores| cores.load),
+        stop: live.stop(),
+    };
+    match &scenario.loads {
+        Loads::Sweep { connections, load } => {
+            let base = made(load, running)?;
+            let at = |&connections: &u32| {
+                plan(vec![Load {
+                    connections,
+                    ..base.clone()
+                }])
+            };
+            Ok(connections.iter().map(at).collect())
+        }
+        Loads::Mix(loads) => {
+            let each = |(connections, spec): &(u32, LoadSpec)| {
+                Ok::<_, String>(Load {
+                    connections: *connections,
+                    ..made(spec, running)?
+                })
+            };
+            let loads = loads.iter().map(each).collect::<Result<_, _>>()?;
+            Ok(vec![plan(loads)])
+        }
+    }
+}
+
+/// A load of one connection for a deployment.
+fn made(spec: &LoadSpec, running: &Running) -> Result<Load, String> {
+    let values = running.values();
+    let body = spec.read_body(values).map_err(|error| error.to_string())?;
+    let template = Template {
+        method: spec.method.clone(),
+        headers: spec.headers.clone(),
+        body: body.map(Bytes::from),
+        keeps: spec.keepalive,
+    };
+    let target = Target {
+        address: running.address().clone(),
+        host: running.host().to_owned(),
+        path: "/".to_owned(),
+    };
+    let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
+    let shape = |path: &String| target.at(path).shape(&template, 1);
+    let shapes: Result<Vec<Shape>, _> = paths.iter().map(shape).collect();
+    Ok(Load {
+        name: spec.name.clone(),
+        shapes: shapes.map_err(|error| error.to_string())?,
+        order: spec.order,
+        connections: 1,
+        pace: pace(spec.rate),
+        keeps: spec.keepalive,
+        timeout: spec.timeout,
+    })
+}

@@ -1,0 +1,196 @@
+//! Two saved reports beside each other: what changed, and whether it is more than the noise.
+//!
+//! `bench compare A.json B.json` calls it. Two runs, mixes, sweeps or comparisons; their parts are
+//! matched by what they are (a load's name, connections, a deployment's name), and what has no
+//! partner is listed. A change counts when the ranges over the rounds do not overlap; where there
+//! are no rounds on both sides, when it is above a bound that experience sets. What was used stands
+//! in the output. Pure.
+
+mod circumstances;
+mod judge;
+mod parts;
+
+use crate::report::{Outcome, Report};
+use crate::text::table::{Kind, Table};
+use crate::text::units::{figure, percent, plain};
+
+pub use judge::Verdict;
+
+/// Why two reports cannot be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CompareSavedError {
+    /// A sweep beside a run, for instance.
+    #[error("a report of `bench {old}` cannot be compared with one of `bench {new}`")]
+    Kinds {
+        /// The first report's verb.
+        old: &'static str,
+        /// The second's.
+        new: &'static str,
+    },
+}
+
+/// What changed between two reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changes {
+    /// When and with what each was taken.
+    pub taken: [String; 2],
+    /// Why the two may not be comparable, or a figure may not be the server's own.
+    pub warnings: Vec<String>,
+    /// Every figure that both have.
+    pub changes: Vec<Change>,
+    /// Parts of the first report without a partner.
+    pub only_old: Vec<String>,
+    /// Parts of the second report without a partner.
+    pub only_new: Vec<String>,
+}
+
+/// One figure of both reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The part: a load, a number of connections, a deployment; empty when there is only one.
+    pub part: String,
+    /// The figure with its unit.
+    pub figure: &'static str,
+    /// In the first report.
+    pub old: f64,
+    /// In the second.
+    pub new: f64,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// What the noise was taken from.
+    pub noise: String,
+}
+
+impl Change {
+    /// The change in percent of the old figure; `None` when that was zero.
+    #[must_use]
+    pub fn percent(&self) -> Option<f64> {
+        (self.old != 0.0).then(|| (self.new / self.old - 1.0) * 100.0)
+    }
+}
+
+impl Changes {
+    /// As text, for a terminal; ends with a line break.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "old  {}\nnew  {}\n",
+            plain(&self.taken[0]),
+            plain(&self.taken[1])
+        );
+        for warning in &self.warnings {
+            text += &format!("WARNING: {}\n", plain(warning));
+        }
+        text += &format!("\n{}", self.table().text());
+        for (which, parts) in [("old", &self.only_old), ("new", &self.only_new)] {
+            if !parts.is_empty() {
+                text += &format!("\nOnly in {which}: {}\n", plain(&parts.join(", ")));
+            }
+        }
+        let count = |wanted: Verdict| {
+            self.changes
+                .iter()
+                .filter(|change| change.verdict == wanted)
+                .count()
+        };
+        let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
+        let same = count(Verdict::WithinNoise);
+        text += &format!(
+            "\n{better} better, {worse} worse, {same} within the noise.\n{}",
+            judge::METHOD
+        );
+        text
+    }
+
+    /// Whether any figure became worse by more than the noise.
+    #[must_use]
+    pub fn has_worse(&self) -> bool {
+        self.changes
+            .iter()
+            .any(|change| change.verdict == Verdict::Worse)
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("part", Kind::Words),
+            ("figure", Kind::Words),
+            ("old", Kind::Number),
+            ("new", Kind::Number),
+            ("change", Kind::Number),
+            ("", Kind::Words),
+            ("noise", Kind::Words),
+        ]);
+        let mut before = None;
+        for change in &self.changes {
+            let is_new = before.replace(&change.part) != Some(&change.part);
+            let verdict = match change.verdict {
+                Verdict::Better => "better",
+                Verdict::Worse => "WORSE",
+                Verdict::WithinNoise => "within noise",
+            };
+            table.rows.push(vec![
+                if is_new {
+                    plain(&change.part)
+                } else {
+                    String::new()
+                },
+                change.figure.to_owned(),
+                figure(change.old),
+                figure(change.new),
+                change.percent().map_or_else(|| "-".to_owned(), percent),
+                verdict.to_owned(),
+                change.noise.clone(),
+            ]);
+        }
+        table.without_empty_columns()
+    }
+}
+
+/// Compares two reports of the same kind; the first is the old one.
+///
+/// # Errors
+/// When they are of different kinds.
+pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSavedError> {
+    if std::mem::discriminant(&old.result) != std::mem::discriminant(&new.result) {
+        let (old, new) = (verb(&old.result), verb(&new.result));
+        return Err(CompareSavedError::Kinds { old, new });
+    }
+    let (old_parts, new_parts) = (parts::of(&old.result), parts::of(&new.result));
+    let mut changes = Vec::new();
+    for part in &old_parts {
+        let Some(partner) = new_parts.iter().find(|found| found.name == part.name) else {
+            continue;
+        };
+        for (name, old) in &part.figures {
+            let new = partner.figure(name);
+            changes.extend(new.map(|new| judge::change(&part.name, name, *old, new)));
+        }
+    }
+    let missing = |parts: &[parts::Part], others: &[parts::Part]| {
+        let is_alone = |part: &&parts::Part| others.iter().all(|other| other.name != part.name);
+        parts
+            .iter()
+            .filter(is_alone)
+            .map(|part| part.name.clone())
+            .collect()
+    };
+    Ok(Changes {
+        taken: [circumstances::taken(old), circumstances::taken(new)],
+        warnings: circumstances::warnings(old, new),
+        changes,
+        only_old: missing(&old_parts, &new_parts),
+        only_new: missing(&new_parts, &old_parts),
+    })
+}
+
+fn verb(result: &Outcome) -> &'static str {
+    match result {
+        Outcome::Run(_) => "run",
+        Outcome::Mix(_) => "mix",
+        Outcome::Sweep(_) => "sweep",
+        Outcome::Compare(_) => "compare",
+    }
+}
+
+#[cfg(test)]
+mod tests;

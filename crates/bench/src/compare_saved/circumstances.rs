@@ -1,0 +1,136 @@
+//! Whether two reports were taken under the same circumstances. Pure.
+
+use crate::report::{Figures, Outcome, Report};
+use crate::text::{notes, units};
+
+/// When, where and with what a report was taken.
+pub(super) fn taken(report: &Report) -> String {
+    let taken = &report.taken;
+    let when = units::moment(taken.started);
+    format!("{when}, {}, {}", taken.tool, taken.machine.cpu)
+}
+
+/// What makes the comparison doubtful.
+pub(super) fn warnings(old: &Report, new: &Report) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (which, report) in [("old", old), ("new", new)] {
+        if report.taken.interrupted {
+            warnings.push(format!("the {which} report was interrupted"));
+        }
+        if let Some(note) = notes::bottleneck(report) {
+            let note = note.trim_start_matches("NOTE: ");
+            warnings.push(format!("in the {which} report {note}"));
+        }
+        if let Outcome::Compare(compare) = &report.result {
+            let summaries = compare
+                .deployments
+                .iter()
+                .filter_map(|one| one.summary.as_ref());
+            let doubts: usize = summaries.map(|summary| summary.doubts.len()).sum();
+            if doubts > 0 {
+                let doubts = units::plural(doubts as u64, "doubt", "doubts");
+                warnings.push(format!("the {which} report has {doubts} of its own"));
+            }
+        }
+    }
+    machines(old, new, &mut warnings);
+    loads(old, new, &mut warnings);
+    warnings
+}
+
+fn machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
+    let (old, new) = (&old.taken.machine, &new.taken.machine);
+    let pairs = [
+        ("processors", old.cpu.clone(), new.cpu.clone()),
+        (
+            "numbers of cores",
+            old.cores.to_string(),
+            new.cores.to_string(),
+        ),
+        // The same machine says a little less after some updates of its kernel.
+        (
+            "sizes of memory",
+            units::size(old.memory >> 28 << 28),
+            units::size(new.memory >> 28 << 28),
+        ),
+        ("systems", old.system.clone(), new.system.clone()),
+    ];
+    for (what, old, new) in pairs {
+        if old != new {
+            warnings.push(format!("the {what} differ: {old}; {new}"));
+        }
+    }
+}
+
+/// What was asked of the servers: only then are their figures about the same thing.
+fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
+    let pairs = [
+        ("targets", targets(old), targets(new)),
+        (
+            "connections",
+            each(old, &|load| load.connections.to_string()),
+            each(new, &|load| load.connections.to_string()),
+        ),
+        ("arrival rates", each(old, &rate), each(new, &rate)),
+        (
+            "loads",
+            each(old, &|load| load.name.clone()),
+            each(new, &|load| load.name.clone()),
+        ),
+    ];
+    for (what, old, new) in pairs {
+        if old != new {
+            warnings.push(format!(
+                "the {what} differ: {}; {}",
+                short(&old),
+                short(&new)
+            ));
+        }
+    }
+}
+
+fn rate(load: &Figures) -> String {
+    load.rate
+        .map_or_else(|| "closed loop".to_owned(), |rate| format!("{rate}/s"))
+}
+
+fn targets(report: &Report) -> String {
+    match &report.result {
+        Outcome::Run(run) => run.targets.join(" "),
+        Outcome::Mix(mix) => mix.targets.join(" "),
+        Outcome::Sweep(sweep) => sweep.targets.join(" "),
+        Outcome::Compare(_) => String::new(),
+    }
+}
+
+/// A property of all loads of a report, each value once, in their order.
+fn each(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
+    let loads: Vec<&Figures> = match &report.result {
+        Outcome::Run(run) => vec![&run.figures],
+        Outcome::Mix(mix) => mix.loads.iter().collect(),
+        Outcome::Sweep(sweep) => sweep.points.iter().flat_map(|point| &point.loads).collect(),
+        Outcome::Compare(compare) => {
+            let rounds = compare
+                .deployments
+                .iter()
+                .flat_map(|deployment| &deployment.rounds);
+            rounds.flatten().flat_map(|point| &point.loads).collect()
+        }
+    };
+    let mut values: Vec<String> = Vec::new();
+    for load in loads {
+        let value = of(load);
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    values.join(", ")
+}
+
+fn short(text: &str) -> String {
+    match text.chars().count() {
+        0 => "none".to_owned(),
+        1..=60 => text.to_owned(),
+        _ => text.chars().take(57).chain("...".chars()).collect(),
+    }
+}

@@ -1,0 +1,185 @@
+//! Whether a change is more than the noise. Pure.
+
+use super::Change;
+use crate::report::Spread;
+
+/// What became of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be chance.
+    WithinNoise,
+    /// More requests, or less of anything else.
+    Better,
+    /// The contrary.
+    Worse,
+}
+
+/// How the verdicts were found, as it stands under the table.
+pub(super) const METHOD: &str = "\
+Noise: where both reports have rounds, a change counts when the ranges over the rounds do not overlap and
+it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
+";
+
+/// A figure of one report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Value {
+    pub(super) spread: Spread,
+    pub(super) rounds: usize,
+}
+
+/// The figures by name, whether more is better, and the bound without rounds in percent.
+pub(super) const FIGURES: [Figure; 6] = [
+    Figure::new("requests/s", true, 5.0),
+    Figure::new("CPU us/request", false, 5.0),
+    Figure::new("p50 ms", false, 10.0),
+    Figure::new("p99 ms", false, 10.0),
+    Figure::new("memory MiB", false, 10.0),
+    Figure::new("errors", false, 10.0),
+];
+
+/// How a figure is judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    more_is_better: bool,
+    /// On a quiet machine throughput and CPU repeat within 3 to 4 %, percentiles within 8 %.
+    bound_percent: f64,
+}
+
+impl Figure {
+    const fn new(name: &'static str, more_is_better: bool, bound_percent: f64) -> Self {
+        Self {
+            name,
+            more_is_better,
+            bound_percent,
+        }
+    }
+}
+
+/// The smallest change that counts though ranges lie apart: few rounds may be alike by chance.
+const LEAST_PERCENT: f64 = 1.0;
+
+/// Judges one figure.
+pub(super) fn change(part: &str, name: &'static str, old: Value, new: Value) -> Change {
+    let figure = FIGURES.iter().find(|figure| figure.name == name);
+    let (before, after) = (old.spread.median, new.spread.median);
+    let bound = figure.map_or(LEAST_PERCENT, |figure| figure.bound_percent);
+    // Below zero nothing is measured; from zero any change is more than a part of it.
+    let moved = (after - before).abs();
+    let (is_more_than_noise, noise) = match old.rounds.min(new.rounds) {
+        2.. => {
+            let is_apart = old.spread.max < new.spread.min || new.spread.max < old.spread.min;
+            let rounds = old.rounds.min(new.rounds);
+            (
+                is_apart && moved > before * LEAST_PERCENT / 100.0,
+                format!("{rounds} rounds"),
+            )
+        }
+        _ => (moved > before * bound / 100.0, format!("{bound} %")),
+    };
+    let is_good = figure.is_some_and(|figure| figure.more_is_better) == (after > before);
+    let verdict = match (is_more_than_noise, is_good) {
+        (false, _) => Verdict::WithinNoise,
+        (true, true) => Verdict::Better,
+        (true, false) => Verdict::Worse,
+    };
+    Change {
+        part: part.to_owned(),
+        figure: name,
+        old: before,
+        new: after,
+        verdict,
+        noise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn once(value: f64) -> Value {
+        let spread = Spread {
+            median: value,
+            min: value,
+            max: value,
+        };
+        Value { spread, rounds: 1 }
+    }
+
+    fn rounds(min: f64, median: f64, max: f64) -> Value {
+        Value {
+            spread: Spread { median, min, max },
+            rounds: 3,
+        }
+    }
+
+    #[test]
+    fn judges_by_ranges_or_by_bounds() {
+        use Verdict::{Better, WithinNoise, Worse};
+        for (what, name, old, new, expected) in [
+            (
+                "within the bound",
+                "requests/s",
+                once(1000.0),
+                once(1049.0),
+                WithinNoise,
+            ),
+            ("faster", "requests/s", once(1000.0), once(1051.0), Better),
+            ("slower", "requests/s", once(1000.0), once(940.0), Worse),
+            ("cheaper", "CPU us/request", once(10.0), once(9.0), Better),
+            (
+                "a percentile's bound",
+                "p99 ms",
+                once(10.0),
+                once(10.9),
+                WithinNoise,
+            ),
+            (
+                "a worse percentile",
+                "p99 ms",
+                once(10.0),
+                once(11.1),
+                Worse,
+            ),
+            (
+                "no errors as before",
+                "errors",
+                once(0.0),
+                once(0.0),
+                WithinNoise,
+            ),
+            ("the first errors", "errors", once(0.0), once(1.0), Worse),
+            ("no errors any more", "errors", once(5.0), once(0.0), Better),
+            (
+                "ranges overlap",
+                "requests/s",
+                rounds(900.0, 1000.0, 1300.0),
+                rounds(1200.0, 1400.0, 1500.0),
+                WithinNoise,
+            ),
+            (
+                "ranges lie apart",
+                "requests/s",
+                rounds(990.0, 1000.0, 1010.0),
+                rounds(1020.0, 1030.0, 1040.0),
+                Better,
+            ),
+            (
+                "apart, but next to nothing",
+                "requests/s",
+                rounds(999.0, 1000.0, 1001.0),
+                rounds(1002.0, 1003.0, 1004.0),
+                WithinNoise,
+            ),
+            (
+                "rounds on one side only",
+                "requests/s",
+                rounds(999.0, 1000.0, 1001.0),
+                once(1040.0),
+                WithinNoise,
+            ),
+        ] {
+            assert_eq!(change("", name, old, new).verdict, expected, "{what}");
+        }
+    }
+}

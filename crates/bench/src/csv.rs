@@ -1,0 +1,204 @@
+//! A report as CSV (RFC 4180): one row a point and load, for spreadsheets and plotting programs.
+//!
+//! `output` writes it for `--csv`. The first row names the columns; numbers are plain (a decimal
+//! point, no thousands), times in milliseconds, what is not known is empty. Pure.
+
+use crate::report::{Figures, Outcome, Report, ServerCost};
+
+/// The rows, with a first line of column names.
+#[must_use]
+pub fn csv(report: &Report) -> String {
+    let mut text = row(&COLUMNS.map(str::to_owned));
+    let mut add = |deployment: &str, round: usize, load: &Figures, server: Option<&ServerCost>| {
+        let mut cells = vec![deployment.to_owned(), round.to_string()];
+        cells.extend(figures(load));
+        cells.extend(cost(server));
+        text += &row(&cells);
+    };
+    match &report.result {
+        Outcome::Run(run) => add("", 1, &run.figures, run.server.as_ref()),
+        Outcome::Mix(mix) => {
+            mix.loads
+                .iter()
+                .for_each(|load| add("", 1, load, mix.server.as_ref()));
+        }
+        Outcome::Sweep(sweep) => {
+            for point in &sweep.points {
+                point
+                    .loads
+                    .iter()
+                    .for_each(|load| add("", 1, load, point.server.as_ref()));
+            }
+        }
+        Outcome::Compare(compare) => {
+            for deployment in &compare.deployments {
+                for (round, points) in deployment.rounds.iter().enumerate() {
+                    for point in points {
+                        for load in &point.loads {
+                            add(&deployment.name, round + 1, load, point.server.as_ref());
+                        }
+                    }
+                }
+            }
+        }
+    }
+    text
+}
+
+const COLUMNS: [&str; 38] = [
+    "deployment",
+    "round",
+    "load",
+    "connections",
+    "rate",
+    "seconds",
+    "requests",
+    "requests_per_second",
+    "bytes_per_second",
+    "status_2xx",
+    "status_3xx",
+    "status_4xx",
+    "status_5xx",
+    "status_other",
+    "error_connect",
+    "error_timeout",
+    "error_reset",
+    "error_closed",
+    "error_malformed",
+    "error_length",
+    "due",
+    "late",
+    "skipped",
+    "mean_ms",
+    "p50_ms",
+    "p75_ms",
+    "p90_ms",
+    "p95_ms",
+    "p99_ms",
+    "p99_9_ms",
+    "p99_99_ms",
+    "max_ms",
+    "generator_bottleneck",
+    "server_cpu_us_per_request",
+    "server_busy_cores",
+    "server_memory_bytes",
+    "server_processes",
+    "others_busy",
+];
+
+/// From `load` to `generator_bottleneck`.
+fn figures(load: &Figures) -> Vec<String> {
+    let (statuses, errors, total) = (&load.statuses, &load.errors, &load.total);
+    let mut cells = vec![
+        load.name.clone(),
+        load.connections.to_string(),
+        load.rate.map_or_else(String::new, |rate| rate.to_string()),
+        load.seconds.to_string(),
+        load.requests.to_string(),
+        format!("{:.3}", load.requests_per_second),
+        format!("{:.0}", load.bytes_per_second),
+    ];
+    let counts = [
+        statuses.success,
+        statuses.redirection,
+        statuses.client_error,
+        statuses.server_error,
+        statuses.other,
+        errors.connect,
+        errors.timeout,
+        errors.reset,
+        errors.closed,
+        errors.malformed,
+        errors.length,
+    ];
+    cells.extend(counts.map(|count| count.to_string()));
+    cells.extend(match load.schedule {
+        Some(found) => [found.due, found.late, found.skipped].map(|count| count.to_string()),
+        None => [const { String::new() }; 3],
+    });
+    cells.push(format!("{:.3}", total.mean / 1000.0));
+    let longest = [
+        total.p50,
+        total.p75,
+        total.p90,
+        total.p95,
+        total.p99,
+        total.p999,
+        total.p9999,
+        total.max,
+    ];
+    // Whole microseconds: the digits are exact.
+    cells.extend(longest.map(|us| format!("{}.{:03}", us / 1000, us % 1000)));
+    cells.push(load.generator.bottleneck.clone().unwrap_or_default());
+    cells
+}
+
+fn cost(server: Option<&ServerCost>) -> [String; 5] {
+    server.map_or([const { String::new() }; 5], |cost| {
+        [
+            format!("{:.3}", cost.cpu_us_per_request),
+            format!("{:.4}", cost.busy),
+            cost.memory_bytes.to_string(),
+            cost.processes.to_string(),
+            cost.others
+                .map_or_else(String::new, |others| format!("{others:.4}")),
+        ]
+    })
+}
+
+fn row(cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+    cells.join(",") + "\r\n"
+}
+
+/// RFC 4180 §2: quotes around a cell with a separator, a quote or a line break; quotes doubled.
+fn quoted(cell: &str) -> String {
+    match cell.contains(['"', ',', '\r', '\n']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing;
+
+    #[test]
+    fn every_row_has_every_column() {
+        for (kind, report) in testing::reports() {
+            let text = csv(&report);
+            let lines: Vec<&str> = text.split_terminator("\r\n").collect();
+            assert!(lines.len() > 1, "{kind}");
+            for line in lines.iter().filter(|line| !line.contains('"')) {
+                assert_eq!(line.split(',').count(), COLUMNS.len(), "{kind}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_comparison_has_a_row_a_deployment_round_and_point() {
+        let text = csv(&testing::compare());
+        assert_eq!(
+            text.matches("\r\n").count(),
+            1 + 3 * 2 * 3,
+            "three were measured"
+        );
+        assert!(text.contains("\r\npenstock,2,,10,"));
+        // Its name has a comma and quotes.
+        assert!(text.contains("\r\n\"nginx, \"\"<b>tuned</b>\"\"\",1,,1,"));
+    }
+
+    #[test]
+    fn quotes_what_would_break_a_row() {
+        for (cell, expected) in [
+            ("plain", "plain"),
+            ("a,b", "\"a,b\""),
+            ("say \"so\"", "\"say \"\"so\"\"\""),
+            ("two\nlines", "\"two\nlines\""),
+            ("", ""),
+        ] {
+            assert_eq!(quoted(cell), expected);
+        }
+    }
+}

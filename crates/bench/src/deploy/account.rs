@@ -1,0 +1,319 @@
+//! What processes spend: CPU time and memory of a process and all its descendants, from /proc.
+//!
+//! `compare` asks a [`super::Running`], `run` and `sweep` ask [`Processes::of_pid`] for a server that they
+//! did not start; `window` takes the difference of two answers.
+//! What must stay true: time of a child that ended counts (its parent has it), the keeper's own does
+//! not. Known limit: where a parent refuses to wait for its children, theirs is lost.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "/proc is memory, and is read before and after a window"
+)]
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use std::fs;
+use std::time::Instant;
+
+/// CPU time so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spent {
+    /// When it was read.
+    pub at: Instant,
+    /// Seconds, of all processes.
+    pub cpu_seconds: f64,
+}
+
+/// Memory now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Proportional set size of all processes; resident set size of those whose maps are not ours to
+    /// read.
+    pub bytes: u64,
+    /// How many processes.
+    pub processes: usize,
+}
+
+/// Processes that can be asked what they cost.
+pub trait Account: Debug {
+    /// CPU time so far, of processes that ended too.
+    fn spent(&self) -> Spent;
+    /// Memory of the living.
+    fn memory(&self) -> Memory;
+}
+
+/// A process that somebody else started, and its descendants.
+#[derive(Debug, Clone, Copy)]
+pub struct Processes {
+    root: u32,
+    /// A later process may get the same number.
+    started: u64,
+}
+
+impl Processes {
+    /// Watches a process; `None` when there is none of that number.
+    #[must_use]
+    pub fn of_pid(pid: u32) -> Option<Self> {
+        let started = Stat::read(pid)?.started;
+        Some(Self { root: pid, started })
+    }
+
+    /// Whether the process itself is still there.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        Stat::read(self.root).is_some_and(|stat| stat.started == self.started && !stat.is_zombie)
+    }
+}
+
+impl Account for Processes {
+    fn spent(&self) -> Spent {
+        if !self.is_alive() {
+            return Spent::now(0.0);
+        }
+        let table = Table::read();
+        let descendants = table.descendants(self.root);
+        let all = descendants.iter().copied().chain([self.root]);
+        Spent::now(seconds(all.map(|pid| table.ticks(pid)).sum()))
+    }
+
+    fn memory(&self) -> Memory {
+        if !self.is_alive() {
+            return Memory::default();
+        }
+        let descendants = Table::read().descendants(self.root);
+        Memory::of(descendants.into_iter().chain([self.root]))
+    }
+}
+
+/// Seconds that these cores have worked since the machine started, interrupts included: the kernel
+/// counts them to who is interrupted. What neither server nor generator spent of it is strangers'.
+/// `None` without cores, and when one does not exist.
+#[must_use]
+pub fn cores_worked(cores: &[usize]) -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let distinct: HashSet<usize> = cores.iter().copied().collect();
+    let mut ticks = 0;
+    for core in &distinct {
+        let name = format!("cpu{core}");
+        let line = stat
+            .lines()
+            .find(|line| line.split(' ').next() == Some(&name))?;
+        let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(number).collect();
+        let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
+            return None;
+        };
+        ticks += user + nice + system + irq + softirq;
+    }
+    (!distinct.is_empty()).then(|| seconds(ticks))
+}
+
+/// What the descendants of a keeper spent, the living and those that it reaped.
+pub(super) fn spent_below(keeper: u32) -> Spent {
+    let table = Table::read();
+    let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped);
+    let alive: u64 = table
+        .descendants(keeper)
+        .into_iter()
+        .map(|pid| table.ticks(pid))
+        .sum();
+    Spent::now(seconds(alive + reaped))
+}
+
+/// The memory of the descendants of a keeper.
+pub(super) fn memory_below(keeper: u32) -> Memory {
+    Memory::of(Table::read().descendants(keeper))
+}
+
+/// The processes below another one, zombies included.
+pub(super) fn descendants(root: u32) -> Vec<u32> {
+    Table::read().descendants(root)
+}
+
+/// The children of a process, zombies left out.
+pub(super) fn living_children(root: u32) -> Vec<u32> {
+    let is_ours = |stat: &Stat| stat.parent == root && !stat.is_zombie;
+    let table = Table::read();
+    let found = table.stats.iter().filter(|(_, stat)| is_ours(stat));
+    found.map(|(pid, _)| *pid).collect()
+}
+
+impl Spent {
+    /// So many seconds, read now.
+    pub(super) fn now(cpu_seconds: f64) -> Self {
+        let at = Instant::now();
+        Self { at, cpu_seconds }
+    }
+}
+
+impl Memory {
+    fn of(pids: impl IntoIterator<Item = u32>) -> Self {
+        let mut memory = Self::default();
+        for bytes in pids.into_iter().filter_map(memory_of) {
+            memory.bytes += bytes;
+            memory.processes += 1;
+        }
+        memory
+    }
+}
+
+/// Bytes of one process; `None` when it has ended.
+fn memory_of(pid: u32) -> Option<u64> {
+    let kilobytes = |text: &str, key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        number(line.split_whitespace().next()?)
+    };
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let found = rollup.ok().and_then(|text| kilobytes(&text, "Pss:"));
+    let status = || fs::read_to_string(format!("/proc/{pid}/status")).ok();
+    found
+        .or_else(|| kilobytes(&status()?, "VmRSS:"))
+        .map(|found| found * 1024)
+}
+
+/// The processes of the machine at one moment.
+struct Table {
+    stats: HashMap<u32, Stat>,
+}
+
+impl Table {
+    fn read() -> Self {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let stats = pids.filter_map(|pid| Some((pid, Stat::read(pid)?)));
+        Self {
+            stats: stats.collect(),
+        }
+    }
+
+    fn ticks(&self, pid: u32) -> u64 {
+        let stat = self.stats.get(&pid);
+        stat.map_or(0, |stat| stat.own + stat.reaped)
+    }
+
+    fn descendants(&self, root: u32) -> Vec<u32> {
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (pid, stat) in &self.stats {
+            children.entry(stat.parent).or_default().push(*pid);
+        }
+        let mut found = Vec::new();
+        // Taken out of the map, so that no tangle of numbers used again can go round for ever.
+        let mut next = children.remove(&root).unwrap_or_default();
+        while let Some(pid) = next.pop() {
+            found.push(pid);
+            next.extend(children.remove(&pid).unwrap_or_default());
+        }
+        found
+    }
+}
+
+/// What counts here of /proc/PID/stat; proc(5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    is_zombie: bool,
+    /// Ticks of its own.
+    own: u64,
+    /// Ticks of children that ended and that it waited for.
+    reaped: u64,
+    started: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name before the last parenthesis may hold anything, spaces and parentheses included.
+        let (_, behind) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = behind.split_whitespace().collect();
+        let field = |index: usize| fields.get(index).and_then(|field| number(field));
+        Some(Self {
+            parent: u32::try_from(field(1)?).ok()?,
+            is_zombie: matches!(fields.first(), Some(&("Z" | "X"))),
+            own: field(11)? + field(12)?,
+            reaped: field(13)? + field(14)?,
+            started: field(19)?,
+        })
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+fn seconds(ticks: u64) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "ticks of years fit 52 bits")]
+    let (ticks, per_second) = (
+        ticks as f64,
+        rustix::param::clock_ticks_per_second().max(1) as f64,
+    );
+    ticks / per_second
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_stat_whose_name_has_parentheses_and_spaces() {
+        let text = "7 (a) S (b)) Z 3 7 7 0 -1 0 0 0 0 0 11 22 33 44 20 0 1 0 555 0 0";
+        let expected = Stat {
+            parent: 3,
+            is_zombie: true,
+            own: 33,
+            reaped: 77,
+            started: 555,
+        };
+        assert_eq!(Stat::parse(text), Some(expected));
+        assert_eq!(Stat::parse("7 (a) S"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn watches_this_process() {
+        let us = Processes::of_pid(std::process::id()).unwrap();
+        assert!(us.is_alive());
+        assert!(us.memory().bytes > 100_000);
+        assert!(us.memory().processes >= 1);
+        assert!(Processes::of_pid(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn counts_descendants_living_and_reaped_but_not_the_keeper() {
+        let burn = |seconds: &str| {
+            format!("python3 -c 'import time\nwhile time.process_time() < {seconds}: pass\n")
+        };
+        // The shell reaps one child, and the other lives when the line comes.
+        let script = format!(
+            "{}'; {}print(flush=True); time.sleep(1000)' & wait",
+            burn("0.2"),
+            burn("0.3")
+        );
+        let mut shell = std::process::Command::new("/bin/sh")
+            .args(["-c", &script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let pid = shell.id();
+        let (below, whole) = (spent_below(pid), Processes::of_pid(pid).unwrap().spent());
+        let memory = memory_below(pid);
+        let children = descendants(pid);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        children.into_iter().for_each(super::super::link::kill);
+        assert!((0.4..1.5).contains(&below.cpu_seconds), "{below:?}");
+        assert!(whole.cpu_seconds >= below.cpu_seconds, "{whole:?}");
+        assert_eq!(memory.processes, 1);
+    }
+
+    #[test]
+    fn knows_what_the_cores_worked() {
+        assert!(cores_worked(&[0]).unwrap() > 0.0);
+        assert!(cores_worked(&[0, 0]).is_some());
+        assert_eq!(cores_worked(&[]), None);
+        assert_eq!(cores_worked(&[99_999]), None);
+    }
+}

@@ -1,0 +1,381 @@
+//! Control groups of a deployment: its memory and disk limits, and its exact CPU time.
+//!
+//! `running` makes a [`Group`] before it starts the keeper; the commands join it themselves, the keeper
+//! stays outside, so that its own time does not count and no lack of memory ends it. Version 1
+//! hierarchies (one for each controller) and version 2 are both used, whichever has the controller.
+//! What must stay true: without the permission a deployment without limits runs all the same, one with
+//! a limit fails and says why; the groups are gone after the deployment.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "control groups are memory, and are written between loads"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::DeployError;
+
+/// What a group is asked to limit.
+#[derive(Debug)]
+pub(super) struct Limits<'a> {
+    /// Bytes.
+    pub(super) memory: Option<u64>,
+    /// Bytes a second, and where the files lie.
+    pub(super) disk_read: Option<(u64, &'a [&'a Path])>,
+}
+
+/// The control groups of one deployment; removed on drop.
+#[derive(Debug)]
+pub(super) struct Group {
+    folders: Vec<PathBuf>,
+    /// A file that tells the CPU time, and how.
+    cpu: Option<(PathBuf, CpuFormat)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum CpuFormat {
+    /// `cpu.stat` of version 2: `usage_usec` among other lines.
+    Stat,
+    /// `cpuacct.usage` of version 1: nanoseconds.
+    Usage,
+}
+
+impl Group {
+    /// Makes the groups that the limits need, and one that counts CPU time where that may be made.
+    pub(super) fn make(name: &str, limits: &Limits<'_>) -> Result<Self, DeployError> {
+        let mounts = Mounts::read();
+        let mut group = Self {
+            folders: Vec::new(),
+            cpu: None,
+        };
+        let wrong = |what| move |error: io::Error| limit_error(what, &error);
+        if let Some(bytes) = limits.memory {
+            let done = group.limit_memory(&mounts, name, bytes);
+            done.map_err(wrong("memory"))?;
+        }
+        if let Some((rate, paths)) = limits.disk_read {
+            let done = group.limit_disk(&mounts, name, rate, paths);
+            done.map_err(wrong("disk_read"))?;
+        }
+        group.count_cpu(&mounts, name);
+        Ok(group)
+    }
+
+    /// The groups to join.
+    pub(super) fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// CPU time of all that was ever in it, when the group counts it.
+    pub(super) fn cpu_seconds(&self) -> Option<f64> {
+        let (file, format) = self.cpu.as_ref()?;
+        let text = fs::read_to_string(file).ok()?;
+        let (figure, per_second) = match format {
+            CpuFormat::Stat => (find(&text, "usage_usec ")?, 1e6),
+            CpuFormat::Usage => (text.as_str(), 1e9),
+        };
+        let figure: f64 = figure.trim().parse().ok()?;
+        Some(figure / per_second)
+    }
+
+    /// The processes in it, for the case that no keeper is left to end them.
+    pub(super) fn processes(&self) -> BTreeSet<u32> {
+        let read = |folder: &PathBuf| fs::read_to_string(folder.join("cgroup.procs")).ok();
+        let texts: Vec<String> = self.folders.iter().filter_map(read).collect();
+        let pids = texts.iter().flat_map(|text| text.lines());
+        pids.filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn limit_memory(&mut self, mounts: &Mounts, name: &str, bytes: u64) -> io::Result<()> {
+        let bytes = bytes.to_string();
+        if let Some(mount) = mounts.version_1("memory") {
+            let folder = self.folder(mount, name)?;
+            write(&folder.join("memory.limit_in_bytes"), &bytes)?;
+            // Memory and swap together; where swap is not counted the file does not exist.
+            let with_swap = folder.join("memory.memsw.limit_in_bytes");
+            return match with_swap.exists() {
+                true => write(&with_swap, &bytes),
+                false => Ok(()),
+            };
+        }
+        let folder = self.folder_with(mounts, name, "memory")?;
+        write(&folder.join("memory.max"), &bytes)?;
+        let swap = folder.join("memory.swap.max");
+        match swap.exists() {
+            true => write(&swap, "0"),
+            false => Ok(()),
+        }
+    }
+
+    fn limit_disk(
+        &mut self,
+        mounts: &Mounts,
+        name: &str,
+        rate: u64,
+        paths: &[&Path],
+    ) -> io::Result<()> {
+        let disks: BTreeSet<String> = paths.iter().filter_map(|path| disk_of(path)).collect();
+        if disks.is_empty() {
+            return Err(io::Error::other("its files lie on no disk"));
+        }
+        let (folder, file, key) = match mounts.version_1("blkio") {
+            Some(mount) => (
+                self.folder(mount, name)?,
+                "blkio.throttle.read_bps_device",
+                "",
+            ),
+            None => (self.folder_with(mounts, name, "io")?, "io.max", "rbps="),
+        };
+        for disk in disks {
+            write(&folder.join(file), &format!("{disk} {key}{rate}"))?;
+        }
+        Ok(())
+    }
+
+    /// Only convenience: without it, the time is summed up from /proc.
+    fn count_cpu(&mut self, mounts: &Mounts, name: &str) {
+        // Version 2 counts in every group; version 1 only where nothing but the count comes with it,
+        // since a group with shares of its own would be scheduled in another way.
+        let found = self.folder_with(mounts, name, "");
+        if let Ok(folder) = found {
+            self.cpu = Some((folder.join("cpu.stat"), CpuFormat::Stat));
+        } else if let Some(mount) = mounts.version_1_alone("cpuacct")
+            && let Ok(folder) = self.folder(mount, name)
+        {
+            self.cpu = Some((folder.join("cpuacct.usage"), CpuFormat::Usage));
+        }
+    }
+
+    /// A group in a hierarchy of version 1: below our own, else at its top.
+    fn folder(&mut self, mount: &Mount, name: &str) -> io::Result<PathBuf> {
+        let made = create(&mount.own, name).or_else(|_| create(&mount.top, name))?;
+        Ok(self.keep(made))
+    }
+
+    /// A group of version 2 with a controller (or none), wherever one may be made.
+    fn folder_with(
+        &mut self,
+        mounts: &Mounts,
+        name: &str,
+        controller: &str,
+    ) -> io::Result<PathBuf> {
+        let mount = mounts
+            .version_2()
+            .ok_or_else(|| io::Error::other("no control groups are mounted for it"))?;
+        // The group that an earlier limit made may have the controller already.
+        let is_version_2 = |folder: &&PathBuf| folder.starts_with(&mount.top);
+        if let Some(made) = self.folders.iter().find(is_version_2).cloned()
+            && (has(&made, controller) || enable(&made, controller).is_ok())
+        {
+            return Ok(made);
+        }
+        let parent = mount.own.parent().unwrap_or(&mount.top);
+        let mut last = io::Error::other("no place for a group");
+        // A group with processes of its own may hand out no controllers, but for the top one.
+        for place in [&mount.top, parent, &mount.own] {
+            if !place.starts_with(&mount.top) {
+                continue;
+            }
+            let tried = enable_below(place, controller).and_then(|()| create(place, name));
+            match tried {
+                Ok(made) => return Ok(self.keep(made)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn keep(&mut self, folder: PathBuf) -> PathBuf {
+        if !self.folders.contains(&folder) {
+            self.folders.push(folder.clone());
+        }
+        folder
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // The keeper removes them too.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+fn limit_error(what: &'static str, error: &io::Error) -> DeployError {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => format!(
+            "{error}; control groups may be changed by root, or below a delegated group \
+             (systemd-run --user --scope -p Delegate=yes ...)"
+        ),
+        _ => error.to_string(),
+    };
+    DeployError::Limit { what, why }
+}
+
+fn create(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    let folder = parent.join(name);
+    match fs::create_dir(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(folder),
+    }
+}
+
+fn has(folder: &Path, controller: &str) -> bool {
+    let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+    controller.is_empty() || known.split_whitespace().any(|one| one == controller)
+}
+
+/// Gives a group the controller, by its parent.
+fn enable(folder: &Path, controller: &str) -> io::Result<()> {
+    match folder.parent() {
+        Some(parent) => enable_below(parent, controller),
+        None => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn enable_below(parent: &Path, controller: &str) -> io::Result<()> {
+    if controller.is_empty() {
+        return Ok(());
+    }
+    if !has(parent, controller) {
+        let message = format!("no control group controller `{controller}` here");
+        return Err(io::Error::other(message));
+    }
+    let control = parent.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&control)?;
+    match enabled.split_whitespace().any(|one| one == controller) {
+        true => Ok(()),
+        false => write(&control, &format!("+{controller}")),
+    }
+}
+
+/// Where control groups are mounted, and where in them we are.
+struct Mounts(Vec<Mount>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    top: PathBuf,
+    /// Our own group.
+    own: PathBuf,
+    /// Controllers of version 1; none for version 2.
+    controllers: Vec<String>,
+}
+
+impl Mounts {
+    fn read() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    /// proc_pid_mountinfo(5), cgroups(7).
+    fn parse(mountinfo: &str, own: &str) -> Self {
+        let found = mountinfo.lines().filter_map(|line| {
+            let (place, kind) = line.split_once(" - ")?;
+            let [_, _, _, root, top, ..] = place.split(' ').collect::<Vec<_>>()[..] else {
+                return None;
+            };
+            let [kind, _, options] = kind.split(' ').collect::<Vec<_>>()[..] else {
+                return None;
+            };
+            let controllers: Vec<String> = match kind {
+                "cgroup" => options.split(',').map(str::to_owned).collect(),
+                "cgroup2" => Vec::new(),
+                _ => return None,
+            };
+            let group = own_group(own, &controllers).unwrap_or("/");
+            let below = group.strip_prefix(root.trim_end_matches('/'));
+            let below = below.unwrap_or_default().trim_start_matches('/');
+            Some(Mount {
+                top: top.into(),
+                own: Path::new(top).join(below),
+                controllers,
+            })
+        });
+        Self(found.collect())
+    }
+
+    fn version_1(&self, controller: &str) -> Option<&Mount> {
+        let has = |mount: &&Mount| mount.controllers.iter().any(|one| one == controller);
+        self.0.iter().find(has)
+    }
+
+    /// A hierarchy with this controller and no other.
+    fn version_1_alone(&self, controller: &str) -> Option<&Mount> {
+        let mount = self.version_1(controller)?;
+        let comes_with = |one: &String| one == "cpu" || one == "cpuset";
+        (!mount.controllers.iter().any(comes_with)).then_some(mount)
+    }
+
+    fn version_2(&self) -> Option<&Mount> {
+        self.0.iter().find(|mount| mount.controllers.is_empty())
+    }
+}
+
+/// Our group among lines of `ID:CONTROLLERS:PATH`; version 2 has no controllers there.
+fn own_group<'a>(own: &'a str, controllers: &[String]) -> Option<&'a str> {
+    own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (names, path) = (fields.next()?, fields.next()?);
+        let is_it = match controllers {
+            [] => names.is_empty(),
+            _ => names
+                .split(',')
+                .any(|name| controllers.iter().any(|one| one == name)),
+        };
+        is_it.then_some(path)
+    })
+}
+
+/// `MAJOR:MINOR` of the whole disk that a path lies on; `None` where there is no disk.
+fn disk_of(path: &Path) -> Option<String> {
+    let device = path.metadata().ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let known = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    if !known.exists() {
+        return None;
+    }
+    // Throttling knows whole disks only; a partition's folder lies in that of its disk.
+    if known.join("partition").exists() {
+        let whole = known.canonicalize().ok()?.parent()?.join("dev");
+        return Some(fs::read_to_string(whole).ok()?.trim().to_owned());
+    }
+    Some(format!("{major}:{minor}"))
+}
+
+fn find<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key))
+}
+
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    fs::write(file, text)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_hierarchies_of_both_versions() {
+        let mountinfo = "\
+            31 25 0:28 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n\
+            32 25 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+            33 25 0:30 /box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            34 25 0:31 / /tmp rw - tmpfs tmpfs rw\nbroken\n";
+        let own = "4:memory:/a/b\n3:cpu,cpuacct:/\n0::/box/c\n";
+        let mounts = Mounts::parse(mountinfo, own);
+        let own_of = |mount: Option<&Mount>| mount.map(|mount| mount.own.display().to_string());
+        let memory = own_of(mounts.version_1("memory"));
+        assert_eq!(memory.as_deref(), Some("/sys/fs/cgroup/memory/a/b"));
+        let unified = own_of(mounts.version_2());
+        assert_eq!(unified.as_deref(), Some("/sys/fs/cgroup/unified/c"));
+        assert!(mounts.version_1("blkio").is_none());
+        assert!(mounts.version_1_alone("cpuacct").is_none());
+        assert_eq!(Mounts::parse("", "").0, []);
+    }
+}

@@ -1,0 +1,360 @@
+//! The keeper: a small process between the bench and a deployment, which ends all that it started.
+//!
+//! `bench keep` runs it. It reads an [`Order`], starts the commands, and holds them until it is asked to
+//! stop, is signalled, or its standard input ends, which it does in whatever way the bench ends, killed
+//! included. It is the reaper of everything below it (a daemon that left its parents becomes its child),
+//! so nothing can hide by forking. One thread, asleep but for children that end.
+//! What must stay true: it never ends before its last descendant has, as long as it is not killed itself.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a process of its own, without loops"
+)]
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, setsid, wait,
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use super::order::{Order, Output, STOP, Word};
+use super::{Ended, account};
+
+/// How long commands may take to end by themselves.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long killed processes may take to be gone; only a disk that hangs takes long.
+const KILL: Duration = Duration::from_secs(10);
+/// Between looks for processes that became our children without a signal to us.
+const LOOK: Duration = Duration::from_millis(50);
+/// An order holds commands, not files.
+const ORDER_BYTES_MAX: usize = 16 << 20;
+
+/// Joins groups, then becomes the command. The shell's own process joins, so its children are in too.
+const JOIN: &str = r#"command=$1; shift
+for group; do echo 0 >"$group/cgroup.procs" || exit 125; done
+exec /bin/sh -c "$command""#;
+
+pub(super) fn run() -> ExitCode {
+    let mut keeper = match Keeper::open() {
+        Ok(keeper) => keeper,
+        Err(error) => {
+            say(&Word::Failed(error.to_string()));
+            return ExitCode::FAILURE;
+        }
+    };
+    let started = keeper.start();
+    let was_asked = match started {
+        Ok(()) => keeper.hold(),
+        // The bench stops a keeper that failed, as every other.
+        Err(error) => {
+            say(&Word::Failed(error.to_string()));
+            true
+        }
+    };
+    let survivors = keeper.end();
+    keeper.tidy_up(was_asked);
+    if survivors.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    say(&Word::Survived(survivors));
+    ExitCode::FAILURE
+}
+
+struct Keeper {
+    order: Order,
+    input: Input,
+    /// Readable after a child ended.
+    child_ended: UnixStream,
+    /// Readable after somebody wanted us to end.
+    signalled: UnixStream,
+    /// Of each command while it runs.
+    commands: Vec<Option<Pid>>,
+}
+
+/// Why a wait was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    Child,
+    Stop { was_asked: bool },
+    Time,
+}
+
+impl Keeper {
+    fn open() -> io::Result<Self> {
+        // Before anything else: a signal from here on must not leave anything behind.
+        let child_ended = signal_stream(&[SIGCHLD])?;
+        let signalled = signal_stream(&[SIGTERM, SIGINT, SIGHUP])?;
+        let mut input = Input::default();
+        let order = input.line()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let order = serde_json::from_str(&order)?;
+        Ok(Self {
+            order,
+            input,
+            child_ended,
+            signalled,
+            commands: Vec::new(),
+        })
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        set_child_subreaper(Some(getpid()))?;
+        if self.order.is_detached {
+            setsid()?;
+        }
+        if let Some(core) = self.order.core {
+            pin(core)?;
+        }
+        for command in &self.order.commands {
+            let spawned = self.command(command)?.spawn()?;
+            // Waited for with all others, never by the handle.
+            let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
+            self.commands.push(pid);
+        }
+        say(&Word::Started);
+        Ok(())
+    }
+
+    fn command(&self, text: &str) -> io::Result<Command> {
+        let order = &self.order;
+        let mut command = Command::new("/bin/sh");
+        match &order.groups[..] {
+            [] => command.args(["-c", text]),
+            groups => command.args(["-c", JOIN, "sh", text]).args(groups),
+        };
+        let (out, error) = match &order.output {
+            Output::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
+            Output::Log(path) => (appended(path)?, appended(path)?),
+            Output::Apart(out, error) => (appended(out)?, appended(error)?),
+        };
+        command.stdin(Stdio::null()).stdout(out).stderr(error);
+        command.current_dir(&order.dir);
+        command.envs(order.env.iter().map(|(name, value)| (name, value)));
+        if order.is_detached {
+            command.process_group(0);
+        }
+        Ok(command)
+    }
+
+    /// Waits until it is time to end; whether the bench asked for it, and so lives.
+    fn hold(&mut self) -> bool {
+        loop {
+            match self.sleep(None) {
+                Wake::Stop { was_asked } => return was_asked,
+                Wake::Child | Wake::Time => self.reap_and_say(),
+            }
+        }
+    }
+
+    fn reap_and_say(&mut self) {
+        let (ended, is_any_left) = reap();
+        for (pid, how) in ended {
+            let command = self.commands.iter().position(|one| *one == Some(pid));
+            if let Some(command) = command {
+                self.commands[command] = None;
+                say(&Word::Exited {
+                    command,
+                    how,
+                    is_any_left,
+                });
+            }
+        }
+    }
+
+    /// Ends everything; gives what could not be ended.
+    fn end(&mut self) -> Vec<u32> {
+        let own = std::process::id();
+        let deadline = Instant::now() + GRACE;
+        let mut asked = HashSet::new();
+        while reap().1 && Instant::now() < deadline {
+            // Commands, and what became our child when its own parent ended: daemons, and children
+            // of a shell that did not pass the signal on.
+            for child in account::living_children(own) {
+                if asked.insert(child) {
+                    signal(child, Signal::TERM);
+                }
+            }
+            self.sleep(Some(LOOK));
+        }
+        let deadline = Instant::now() + KILL;
+        while reap().1 && Instant::now() < deadline {
+            for pid in account::descendants(own) {
+                signal(pid, Signal::KILL);
+            }
+            self.sleep(Some(LOOK));
+        }
+        account::descendants(own)
+    }
+
+    fn tidy_up(&self, was_asked: bool) {
+        // A group is busy for a moment after its last process was reaped.
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < deadline && !self.order.groups.iter().all(|group| is_removed(group))
+        {
+            self.sleep_only(LOOK);
+        }
+        let orphaned = self.order.orphaned.iter().filter(|_| !was_asked);
+        for folder in self.order.folders.iter().chain(orphaned) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+
+    /// Sleeps until something happens, or for a time.
+    fn sleep(&mut self, time: Option<Duration>) -> Wake {
+        let is_open = !self.input.is_ended;
+        let stdin = io::stdin();
+        let mut ready = vec![
+            PollFd::new(&self.child_ended, PollFlags::IN),
+            PollFd::new(&self.signalled, PollFlags::IN),
+        ];
+        if is_open {
+            ready.push(PollFd::new(&stdin, PollFlags::IN));
+        }
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut ready, time.as_ref()) {
+            Ok(0) => return Wake::Time,
+            // A signal came between; its stream tells next time.
+            Err(_) => return Wake::Child,
+            Ok(_) => {}
+        }
+        let is_ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(ready);
+        if is_ready[0] {
+            drain(&self.child_ended);
+        }
+        if is_ready[1] {
+            drain(&self.signalled);
+            return Wake::Stop { was_asked: true };
+        }
+        if is_ready.get(2) == Some(&true) {
+            return match self.input.line() {
+                Ok(Some(line)) if line != STOP => Wake::Child,
+                Ok(Some(_)) => Wake::Stop { was_asked: true },
+                Ok(None) | Err(_) => Wake::Stop { was_asked: false },
+            };
+        }
+        Wake::Child
+    }
+
+    fn sleep_only(&self, time: Duration) {
+        let time = Timespec::try_from(time).ok();
+        let _ = poll(&mut [], time.as_ref());
+    }
+}
+
+/// Lines of the standard input, read without a lock or a buffer that poll does not see.
+#[derive(Default)]
+struct Input {
+    pending: Vec<u8>,
+    is_ended: bool,
+}
+
+impl Input {
+    /// The next line; blocks until it is there. `None` at the end.
+    fn line(&mut self) -> io::Result<Option<String>> {
+        let mut chunk = [0; 64 << 10];
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.pending) {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                let text = String::from_utf8_lossy(&line[..end]).into_owned();
+                return Ok(Some(text));
+            }
+            if self.is_ended || self.pending.len() > ORDER_BYTES_MAX {
+                return Ok(None);
+            }
+            match rustix::io::read(io::stdin(), &mut chunk) {
+                Ok(0) => self.is_ended = true,
+                Ok(count) => self.pending.extend_from_slice(&chunk[..count]),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.is_ended = true;
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+}
+
+/// Takes the ends of children; tells whether any child is left.
+fn reap() -> (Vec<(Pid, Ended)>, bool) {
+    let mut ended = Vec::new();
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => ended.push((pid, how(status))),
+            Ok(None) => return (ended, true),
+            Err(Errno::INTR) => {}
+            Err(_) => return (ended, false),
+        }
+    }
+}
+
+fn how(status: WaitStatus) -> Ended {
+    match status.terminating_signal() {
+        Some(signal) => Ended::Signal(signal),
+        None => Ended::Status(status.exit_status().unwrap_or_default()),
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It may have ended by now.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+fn pin(core: usize) -> io::Result<()> {
+    let wrong = || io::Error::other(format!("no core {core}"));
+    if core >= CpuSet::MAX_CPU {
+        return Err(wrong());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(|_| wrong())
+}
+
+fn appended(path: &Path) -> io::Result<Stdio> {
+    let file = File::options().append(true).create(true).open(path)?;
+    Ok(file.into())
+}
+
+fn is_removed(group: &Path) -> bool {
+    match std::fs::remove_dir(group) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// A stream that becomes readable when one of the signals comes.
+fn signal_stream(signals: &[i32]) -> io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    reader.set_nonblocking(true)?;
+    for signal in signals {
+        pipe::register(*signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+fn drain(mut stream: &UnixStream) {
+    let mut bytes = [0; 256];
+    while matches!(io::Read::read(&mut stream, &mut bytes), Ok(count) if count > 0) {}
+}
+
+/// Tells the bench; it may be gone.
+fn say(word: &Word) {
+    if let Ok(mut line) = serde_json::to_vec(word) {
+        line.push(b'\n');
+        let mut out = io::stdout();
+        let _ = out.write_all(&line).and_then(|()| out.flush());
+    }
+}

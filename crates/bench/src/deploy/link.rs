@@ -1,0 +1,134 @@
+//! The bench's end of a keeper: starts it, hears what it has to say, and asks it to stop.
+//!
+//! `running` holds one for each deployment, `workshop` one for each set-up command. What must stay true:
+//! the keeper's standard input stays open as long as this lives and no longer.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::order::{Order, STOP, Word};
+use super::{DeployError, account};
+
+/// More than a keeper needs for its own deadlines.
+const STOP_TIME: Duration = Duration::from_secs(20);
+
+/// A keeper that runs.
+#[derive(Debug)]
+pub(super) struct Link {
+    child: Child,
+    /// The keeper's life line.
+    input: Option<ChildStdin>,
+    words: Receiver<Word>,
+}
+
+/// What a keeper said.
+#[derive(Debug)]
+pub(super) enum Heard {
+    Word(Word),
+    Nothing,
+    /// It ended.
+    Gone,
+}
+
+impl Link {
+    /// Starts `program bench keep` and gives it an order.
+    pub(super) fn start(program: &Path, order: &Order) -> Result<Self, DeployError> {
+        let wrong = |what: &str, error: &dyn std::fmt::Display| {
+            DeployError::Keeper(format!("{}: {what}: {error}", program.display()))
+        };
+        let mut child = Command::new(program)
+            .args(["bench", "keep"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| wrong("not started", &error))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, words) = sync_channel(64);
+        std::thread::spawn(move || {
+            let lines = BufReader::new(output?).lines().map_while(Result::ok);
+            let words = lines.filter_map(|line| serde_json::from_str(&line).ok());
+            // Ends when the keeper does, or when nobody listens any more.
+            words.map_while(|word| sender.send(word).ok()).last()
+        });
+        let mut link = Self {
+            child,
+            input,
+            words,
+        };
+        let mut line = serde_json::to_vec(order).map_err(|error| wrong("order", &error))?;
+        line.push(b'\n');
+        link.tell(&line).map_err(|error| wrong("order", &error))?;
+        Ok(link)
+    }
+
+    /// The keeper's process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the keeper says next, if it says it within a time.
+    pub(super) fn hear(&self, within: Duration) -> Heard {
+        match self.words.recv_timeout(within) {
+            Ok(word) => Heard::Word(word),
+            Err(RecvTimeoutError::Timeout) => Heard::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Heard::Gone,
+        }
+    }
+
+    /// Ends everything below the keeper and the keeper; whether it could do its work.
+    pub(super) fn stop(&mut self) -> bool {
+        // Left open, so that the keeper can tell this from the end of the bench.
+        let _ = self.tell(format!("{STOP}\n").as_bytes());
+        let deadline = Instant::now() + STOP_TIME;
+        let is_gone = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.hear(left) {
+                Heard::Word(_) => {}
+                Heard::Gone => break true,
+                Heard::Nothing => break false,
+            }
+        };
+        self.input = None;
+        if !is_gone {
+            self.kill();
+        }
+        self.child.wait().is_ok_and(|how| how.signal().is_none())
+    }
+
+    /// Ends a keeper that does not react, what is below it first.
+    fn kill(&mut self) {
+        for pid in account::descendants(self.pid()) {
+            kill(pid);
+        }
+        // It may be ending in this moment.
+        let _ = self.child.kill();
+    }
+
+    fn tell(&mut self, line: &[u8]) -> std::io::Result<()> {
+        match &mut self.input {
+            Some(input) => input.write_all(line).and_then(|()| input.flush()),
+            None => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.input.is_some() {
+            self.stop();
+        }
+    }
+}
+
+/// Kills a process, if it is still there.
+pub(super) fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}

@@ -1,0 +1,231 @@
+//! The workshop: what all deployments of one comparison share.
+//!
+//! `compare` makes one and runs the set-up and every deployment in it. It has the folder for copies and
+//! logs, the copy of the binary that `{{penstock}}` and the keepers are, the folder that stays between
+//! runs, and it hands out free ports.
+//! What must stay true: a build during a comparison changes nothing of it; no port is given twice in a
+//! row, so that nothing of one start meets the next.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "files are read and written between loads"
+)]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use super::folder::Folder;
+use super::link::{Heard, Link};
+use super::order::{Order, Output, Word};
+use super::{Conditions, DeployError, Ended, Running, at};
+use crate::scenario::{Deployment, Values, find_root};
+
+/// Below the range that systems take the ports of outgoing connections from, of which a load has many.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// A program tells its version at once, or loads a whole interpreter for it.
+const VERSION_TIME: Duration = Duration::from_secs(20);
+/// Between looks at the stop flag.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What all deployments of one comparison share; gone with all its files on drop.
+#[derive(Debug)]
+pub struct Workshop {
+    values: Values,
+    folder: Folder,
+    port: AtomicU16,
+    logs: AtomicU16,
+}
+
+impl Workshop {
+    /// A workshop for a scenario in the folder `here`.
+    ///
+    /// # Errors
+    /// When its folders or the copy of this program cannot be made.
+    pub fn new(here: &Path) -> Result<Self, DeployError> {
+        let here = std::path::absolute(here).map_err(at(here))?;
+        let root = find_root(&here);
+        let cache = match std::env::var_os("PENSTOCK_BENCH_CACHE") {
+            Some(cache) if !cache.is_empty() => PathBuf::from(cache),
+            _ => root.join("target/bench"),
+        };
+        let cache = std::path::absolute(&cache).map_err(at(&cache))?;
+        std::fs::create_dir_all(&cache).map_err(at(&cache))?;
+        let folder = Folder::new().map_err(at(&std::env::temp_dir()))?;
+        let program = std::env::current_exe().map_err(at(Path::new("/proc/self/exe")))?;
+        let penstock = folder.path().join("penstock");
+        std::fs::copy(&program, &penstock).map_err(at(&penstock))?;
+        // Two comparisons at the same time begin at different places.
+        let first = std::process::id().wrapping_mul(61) % u32::from(PORTS.end - PORTS.start);
+        Ok(Self {
+            values: Values {
+                here,
+                root,
+                cache,
+                penstock,
+                start: None,
+            },
+            folder,
+            port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
+            logs: AtomicU16::new(0),
+        })
+    }
+
+    /// What the placeholders stand for outside of a start.
+    #[must_use]
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
+    /// Runs set-up commands one after the other in the folder of the scenario; they write to the
+    /// terminal, and nothing that they leave running stays.
+    ///
+    /// # Errors
+    /// When one ends badly or `stop` is set.
+    pub fn set_up(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
+        for command in commands {
+            let command = self.values.fill(command);
+            // In our session, so that a command may ask for a password.
+            let order = Order {
+                is_detached: false,
+                ..self.order(&command, Output::Terminal)
+            };
+            let mut link = Link::start(&self.values.penstock, &order)?;
+            let how = until_exit(&link, None, stop)?;
+            link.stop();
+            if how != Ended::Status(0) {
+                return Err(DeployError::Setup { command, how });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the deployment's programs say of their versions: the first line of each command, in order;
+    /// those that say nothing are left out.
+    #[must_use]
+    pub fn versions(&self, deployment: &Deployment) -> Vec<String> {
+        let commands = deployment.versions.iter();
+        commands
+            .filter_map(|command| self.version(&self.values.fill(command)))
+            .collect()
+    }
+
+    /// Starts a deployment and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not, or not as expected; nothing of it is left then.
+    pub fn start(
+        &self,
+        deployment: &Deployment,
+        conditions: &Conditions<'_>,
+    ) -> Result<Running, DeployError> {
+        Running::start(self, deployment, conditions)
+    }
+
+    /// The program that is the keeper.
+    pub(super) fn keeper(&self) -> &Path {
+        &self.values.penstock
+    }
+
+    /// Our own folder, for a keeper that has to tidy up for us.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A name for a new file of ours.
+    pub(super) fn new_file(&self, kind: &str) -> PathBuf {
+        let number = self.logs.fetch_add(1, Ordering::Relaxed);
+        self.folder.path().join(format!("{kind}-{number}"))
+    }
+
+    /// What every command finds in its environment.
+    pub(super) fn env(&self) -> Vec<(String, String)> {
+        let cache = self.values.cache.to_string_lossy().into_owned();
+        vec![
+            ("PENSTOCK_BENCH_CACHE".to_owned(), cache),
+            // A run must not change the source tree, and all runs must find the same there.
+            ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
+        ]
+    }
+
+    /// Ports that are free now, each another one.
+    pub(super) fn free_ports(&self) -> io::Result<[u16; 9]> {
+        let mut ports = [0; 9];
+        // Held until all are found, so that none is found twice.
+        let mut held = Vec::new();
+        let mut candidates = PORTS.len();
+        while held.len() < ports.len() {
+            candidates = candidates
+                .checked_sub(1)
+                .ok_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))?;
+            let next = self.port.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+            let port = PORTS.start + next;
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                ports[held.len()] = port;
+                held.push(listener);
+            }
+        }
+        Ok(ports)
+    }
+
+    fn order(&self, command: &str, output: Output) -> Order {
+        Order {
+            commands: vec![command.to_owned()],
+            env: self.env(),
+            dir: self.values.here.clone(),
+            output,
+            core: None,
+            is_detached: true,
+            groups: Vec::new(),
+            folders: Vec::new(),
+            orphaned: vec![self.folder.path().to_owned()],
+        }
+    }
+
+    fn version(&self, command: &str) -> Option<String> {
+        let (out, error) = (self.new_file("version"), self.new_file("version"));
+        let order = self.order(command, Output::Apart(out.clone(), error.clone()));
+        let mut link = Link::start(&self.values.penstock, &order).ok()?;
+        let deadline = Instant::now() + VERSION_TIME;
+        // One that is not there says so on its standard error, which is worth showing too.
+        let _ = until_exit(&link, Some(deadline), &AtomicBool::new(false));
+        link.stop();
+        first_line(&out).or_else(|| first_line(&error))
+    }
+}
+
+/// How the only command of a keeper ended.
+fn until_exit(
+    link: &Link,
+    deadline: Option<Instant>,
+    stop: &AtomicBool,
+) -> Result<Ended, DeployError> {
+    loop {
+        match link.hear(LOOK) {
+            Heard::Word(Word::Exited { how, .. }) => return Ok(how),
+            Heard::Word(Word::Failed(why)) => return Err(DeployError::Keeper(why)),
+            Heard::Gone => return Err(DeployError::Keeper("it ended".to_owned())),
+            Heard::Word(_) | Heard::Nothing => {}
+        }
+        let is_late = deadline.is_some_and(|deadline| Instant::now() > deadline);
+        if is_late || stop.load(Ordering::Relaxed) {
+            return Err(DeployError::Interrupted);
+        }
+    }
+}
+
+/// The first line with anything in it.
+fn first_line(file: &Path) -> Option<String> {
+    let mut begin = Vec::new();
+    File::open(file)
+        .ok()?
+        .take(4096)
+        .read_to_end(&mut begin)
+        .ok()?;
+    let text = String::from_utf8_lossy(&begin);
+    let mut lines = text.lines().map(str::trim);
+    lines.find(|line| !line.is_empty()).map(str::to_owned)
+}

@@ -1,0 +1,35 @@
+//! Load generator and comparisons: `penstock bench run | sweep | compare | mix`.
+//!
+//! `command` reads the command line and calls one of four: `run` and `mix` put a load on a server,
+//! `sweep` does so at many concurrencies, `compare` does it to several deployments that it starts and
+//! stops itself (`deploy`). All of them go through `load`, which sends and measures, and end in a
+//! `report`, which is printed (`text`), saved as JSON, and drawn (`chart`, `html`).
+//!
+//! What must stay true: nothing of the server's rooms is used here, so that a mistake of theirs cannot
+//! hide itself; a result that the generator may have limited says so in every output; nothing that was
+//! started outlives the run.
+
+pub mod chart;
+pub mod command;
+mod compare;
+pub mod compare_saved;
+pub mod csv;
+pub mod deploy;
+pub mod html;
+mod ladder;
+mod live;
+pub mod load;
+mod output;
+pub mod report;
+mod run;
+pub mod saved;
+pub mod scenario;
+pub mod spline;
+mod summary;
+mod sweep;
+mod taken;
+pub mod target;
+pub mod text;
+mod window;
+
+pub use command::Command;

@@ -1,0 +1,80 @@
+//! What is seen while a load runs: the live line on a terminal, and Ctrl-C.
+//!
+//! `run`, `sweep` and `compare` make one [`Live`] each and give its stop flag to every plan; the line
+//! is written to standard error, so that standard output keeps the report alone.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// A run as the user sees it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    stop: Arc<AtomicBool>,
+    shows: bool,
+    /// Whether a line is on the terminal that the next output must replace.
+    is_dirty: bool,
+}
+
+impl Live {
+    /// Takes over Ctrl-C, SIGTERM and SIGHUP: the first ends the load early, the second the process.
+    ///
+    /// # Errors
+    /// When signals cannot be handled.
+    pub(crate) fn new(quiet: bool) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // In this order: the flag of the first signal is what lets the second one end it.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+        Ok(Self {
+            stop,
+            shows: !quiet && std::io::stderr().is_terminal(),
+            is_dirty: false,
+        })
+    }
+
+    /// The flag that ends a plan.
+    #[must_use]
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Whether the user wants to end.
+    #[must_use]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Shows a line in place of the one before, on a terminal.
+    pub(crate) fn show(&mut self, line: &str) {
+        if self.shows {
+            // Nobody may be looking.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+            let _ = std::io::stderr().flush();
+            self.is_dirty = true;
+        }
+    }
+
+    /// Says something that stays.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.clear();
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+
+    /// Takes the live line away.
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,258 @@
+//! An open loop's schedule on one loop: which arrivals are due, which connection takes one, and what
+//! becomes of those that none could take. Pure: `now` is an argument.
+//!
+//! Inputs: `hand_out` when the moment of the next arrival has come, `rest` when a connection is free,
+//! `take` by that connection. What must stay true: an arrival that was due is either handed to one
+//! connection with its own moment, or skipped and counted, never kept to be sent in a bunch; nothing
+//! grows with the number of arrivals. Those skipped since a connection was last free follow each other,
+//! so that their number is all that must be remembered.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::recorder::Recorder;
+
+/// An arrival for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// Its moment.
+    pub(super) due: Instant,
+    /// Whether it belongs to the window.
+    pub(super) is_counted: bool,
+}
+
+/// The arrivals of one load on one loop.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    base: Instant,
+    interval_ns: f64,
+    /// The number of the next arrival.
+    next: u64,
+    /// How many just before it found no connection and still wait for one in the figures.
+    waiting: u64,
+    /// Connections without a request, the one that rests longest first.
+    idle: VecDeque<usize>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    arrival: Option<Arrival>,
+    waker: Option<Waker>,
+}
+
+/// Whether an arrival may still be sent in this window.
+pub(super) enum Grant {
+    /// It belongs to no window.
+    Uncounted,
+    /// It counts.
+    Counted,
+    /// No more requests: the schedule ends.
+    Ended,
+}
+
+impl Arrivals {
+    /// `rate` arrivals a second for that many connections, the first at `base`.
+    pub(super) fn new(base: Instant, rate: f64, connections: usize) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(connections, Slot::default);
+        Self {
+            base,
+            interval_ns: 1e9 / rate,
+            next: 0,
+            waiting: 0,
+            idle: VecDeque::with_capacity(connections),
+            slots,
+        }
+    }
+
+    /// Moves the first arrival; nothing was handed out yet.
+    pub(super) fn start(&mut self, base: Instant) {
+        self.base = base;
+        self.next = 0;
+    }
+
+    /// Handles all arrivals that are due; gives how long until the next, `None` at the end.
+    pub(super) fn hand_out(
+        &mut self,
+        now: Instant,
+        is_counted: bool,
+        recorder: &mut Recorder,
+        mut grant: impl FnMut() -> Grant,
+    ) -> Option<Duration> {
+        loop {
+            let due = self.moment(self.next);
+            if due > now {
+                return Some((due - now).max(TICK_MIN));
+            }
+            let is_free = !self.idle.is_empty();
+            if !is_free || now - due > LATE_MAX {
+                self.next += 1;
+                self.skip(is_counted, recorder);
+                if is_free {
+                    recorder.schedule.late += u64::from(is_counted);
+                    self.settle(now, recorder);
+                }
+                continue;
+            }
+            let is_counted = match grant() {
+                Grant::Uncounted => false,
+                Grant::Counted => true,
+                Grant::Ended => return None,
+            };
+            self.next += 1;
+            if is_counted {
+                recorder.schedule.due += 1;
+            }
+            if let Some(slot) = self.idle.pop_front().and_then(|it| self.slots.get_mut(it)) {
+                slot.arrival = Some(Arrival { due, is_counted });
+                if let Some(waker) = slot.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+    }
+
+    /// The connection `slot` is free from now on.
+    pub(super) fn rest(&mut self, slot: usize, now: Instant, recorder: &mut Recorder) {
+        self.settle(now, recorder);
+        self.idle.push_back(slot);
+    }
+
+    /// The arrival for the connection `slot`; `None` when there is none yet and `waker` was kept.
+    pub(super) fn take(&mut self, slot: usize, waker: &Waker) -> Option<Arrival> {
+        let slot = self.slots.get_mut(slot)?;
+        let arrival = slot.arrival.take();
+        if arrival.is_none() && !slot.waker.as_ref().is_some_and(|it| it.will_wake(waker)) {
+            slot.waker = Some(waker.clone());
+        }
+        arrival
+    }
+
+    /// The arrivals that found no connection have waited until now: for a free one, or for the end.
+    pub(super) fn settle(&mut self, now: Instant, recorder: &mut Recorder) {
+        // A long stall leaves very many: they are recorded in groups, at the group's middle.
+        let group = self.waiting.div_ceil(SETTLE_MAX).max(1);
+        let mut number = self.next - self.waiting;
+        while number < self.next {
+            let count = group.min(self.next - number);
+            let due = self.moment(number + count / 2);
+            recorder.skip(now.saturating_duration_since(due), count);
+            number += count;
+        }
+        self.waiting = 0;
+    }
+
+    /// What was due before now belongs to no window.
+    pub(super) fn forget(&mut self) {
+        self.waiting = 0;
+    }
+
+    fn skip(&mut self, is_counted: bool, recorder: &mut Recorder) {
+        if is_counted {
+            recorder.schedule.due += 1;
+            recorder.schedule.skipped += 1;
+            self.waiting += 1;
+        }
+    }
+
+    fn moment(&self, number: u64) -> Instant {
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "nanoseconds of a hundred days fit 53 bits; a cast of floats saturates"
+        )]
+        let offset = Duration::from_nanos((number as f64 * self.interval_ns) as u64);
+        self.base + offset
+    }
+}
+
+/// Arrivals closer than this are handled together: a wake-up for each would cost more than it sends.
+const TICK_MIN: Duration = Duration::from_micros(50);
+
+/// An arrival that the generator itself handles later than this (it was stopped, or starved) is not
+/// sent any more: a bunch of old ones would be another load than the one asked for.
+const LATE_MAX: Duration = Duration::from_millis(100);
+
+/// Records made at once after a stall, at most: a few milliseconds' work.
+const SETTLE_MAX: u64 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn schedule(connections: usize) -> (Instant, Arrivals, Recorder) {
+        let base = Instant::now();
+        let mut recorder = Recorder::new(true).unwrap();
+        let mut arrivals = Arrivals::new(base, 1_000.0, connections);
+        (0..connections).for_each(|slot| arrivals.rest(slot, base, &mut recorder));
+        (base, arrivals, recorder)
+    }
+
+    fn hand_out(arrivals: &mut Arrivals, now: Instant, recorder: &mut Recorder) -> Duration {
+        let wait = arrivals.hand_out(now, true, recorder, || Grant::Counted);
+        wait.expect("the schedule goes on")
+    }
+
+    #[test]
+    fn each_arrival_has_its_own_moment_however_late_it_is_handled() {
+        let (base, mut arrivals, mut recorder) = schedule(3);
+        let wait = hand_out(&mut arrivals, base + 2 * MS + MS / 4, &mut recorder);
+        assert_eq!(wait, MS * 3 / 4);
+        for slot in 0..3_u32 {
+            let arrival = arrivals.take(slot as usize, Waker::noop()).unwrap();
+            assert_eq!(arrival.due, base + slot * MS);
+        }
+        assert_eq!((recorder.schedule.due, recorder.schedule.skipped), (3, 0));
+    }
+
+    #[test]
+    fn skipped_arrivals_wait_until_a_connection_is_free_and_are_never_sent() {
+        let (base, mut arrivals, mut recorder) = schedule(1);
+        hand_out(&mut arrivals, base + 10 * MS, &mut recorder);
+        assert_eq!((recorder.schedule.due, recorder.schedule.skipped), (11, 10));
+        assert_eq!(recorder.figures(1.0).total.count, 0);
+        assert!(arrivals.take(0, Waker::noop()).is_some());
+        arrivals.rest(0, base + 20 * MS, &mut recorder);
+        assert!(arrivals.take(0, Waker::noop()).is_none());
+        let total = recorder.figures(1.0).total;
+        // Due at 1 to 10 ms, free at 20 ms; three digits are kept.
+        assert_eq!(
+            (total.count, total.min / 100, total.max / 100),
+            (10, 100, 190)
+        );
+    }
+
+    #[test]
+    fn arrivals_after_a_stop_of_the_generator_are_late_and_not_sent_in_a_bunch() {
+        let (base, mut arrivals, mut recorder) = schedule(1_000);
+        hand_out(&mut arrivals, base + 1_000 * MS, &mut recorder);
+        let schedule = recorder.schedule;
+        assert_eq!(
+            (schedule.due, schedule.skipped, schedule.late),
+            (1_001, 900, 900)
+        );
+        assert_eq!(recorder.figures(1.0).total.count, 900);
+    }
+
+    #[test]
+    fn a_long_stall_is_settled_in_groups_and_every_arrival_counts() {
+        let (base, mut arrivals, mut recorder) = schedule(1);
+        hand_out(&mut arrivals, base + 600_000 * MS, &mut recorder);
+        arrivals.settle(base + 600_000 * MS, &mut recorder);
+        let total = recorder.figures(1.0).total;
+        assert_eq!(total.count, recorder.schedule.skipped);
+        assert!((total.mean / 300e6 - 1.0).abs() < 0.01, "{total:?}");
+    }
+
+    #[test]
+    fn ends_when_no_more_requests_may_begin() {
+        let (base, mut arrivals, mut recorder) = schedule(2);
+        let ended = arrivals.hand_out(base, true, &mut recorder, || Grant::Ended);
+        assert_eq!((ended, recorder.schedule.due), (None, 0));
+    }
+}

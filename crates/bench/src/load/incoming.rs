@@ -1,0 +1,388 @@
+//! One response as it arrives: where it ends, and how many of its bytes are content.
+//!
+//! A connection keeps one [`Incoming`], begins it anew for each request and feeds it what it received,
+//! in any pieces. No clock and no socket here. What must stay true: a response counts as complete only
+//! by its own framing, and a byte too many is told.
+
+use penstock_http::{
+    BodyDecoder, BodyFraming, Progress, ResponseBody, ResponseError, ResponseHead, ResponseLimits,
+    ResponseScanner,
+};
+
+/// Why a request has no complete response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("no connection")]
+    Connect,
+    #[error("not in time")]
+    Timeout,
+    #[error("connection reset")]
+    Reset,
+    #[error("closed before the response was complete")]
+    Closed,
+    #[error("not an http/1 response")]
+    Malformed,
+    #[error("more bytes than the response announced")]
+    Length,
+}
+
+/// What is known after some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fed {
+    /// More must come.
+    More,
+    /// All of it is there.
+    Complete,
+}
+
+/// What the response depends on besides its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Asked {
+    /// Whether the request was a `HEAD`, whose response has no body.
+    pub(super) is_head: bool,
+    /// Whether the connection brought a response before this one.
+    pub(super) follows: bool,
+}
+
+/// One response as it arrives.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    asked: Asked,
+    scanner: ResponseScanner,
+    stage: Stage,
+    /// A head that came in pieces, so far.
+    partial: Vec<u8>,
+    /// The last head and what it said: a server's heads differ once a second, if at all, and comparing
+    /// costs a twentieth of reading.
+    known: Option<Known>,
+    pub(super) status: u16,
+    /// Whether the server lets another request follow.
+    pub(super) keep_alive: bool,
+    pub(super) bytes: u64,
+    pub(super) body_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    bytes: Vec<u8>,
+    is_head: bool,
+    head: ResponseHead,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Head,
+    /// Bytes still to come.
+    Length(u64),
+    Chunked(BodyDecoder),
+    UntilClose,
+}
+
+impl Incoming {
+    pub(super) fn new() -> Self {
+        Self {
+            asked: Asked::default(),
+            scanner: ResponseScanner::new(),
+            stage: Stage::Head,
+            partial: Vec::new(),
+            known: None,
+            status: 0,
+            keep_alive: false,
+            bytes: 0,
+            body_bytes: 0,
+        }
+    }
+
+    /// Forgets the response before.
+    pub(super) fn begin(&mut self, asked: Asked) {
+        self.asked = asked;
+        self.scanner = ResponseScanner::new();
+        self.stage = Stage::Head;
+        self.partial.clear();
+        self.bytes = 0;
+        self.body_bytes = 0;
+    }
+
+    /// Takes what was received.
+    pub(super) fn feed(&mut self, received: &[u8]) -> Result<Fed, Failure> {
+        self.bytes += received.len() as u64;
+        if !matches!(self.stage, Stage::Head) {
+            return self.feed_body(received);
+        }
+        if self.partial.is_empty() {
+            if let Some(head) = self.recognise(received) {
+                self.take_final(&head);
+                return self.feed_body(&received[head.len..]);
+            }
+            let (taken, is_final) = self.take_heads(received)?;
+            if is_final {
+                return self.feed_body(&received[taken..]);
+            }
+            self.partial.extend_from_slice(&received[taken..]);
+            return Ok(Fed::More);
+        }
+        let mut partial = std::mem::take(&mut self.partial);
+        partial.extend_from_slice(received);
+        let (taken, is_final) = self.take_heads(&partial)?;
+        if is_final {
+            return self.feed_body(&partial[taken..]);
+        }
+        partial.drain(..taken);
+        self.partial = partial;
+        Ok(Fed::More)
+    }
+
+    /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
+    /// whether the final one was among them.
+    fn take_heads(&mut self, bytes: &[u8]) -> Result<(usize, bool), Failure> {
+        let mut taken = 0;
+        loop {
+            let rest = &bytes[taken..];
+            let head = match self.scanner.scan(rest, self.asked.is_head, &LIMITS) {
+                Ok(Progress::Partial) => return Ok((taken, false)),
+                Ok(Progress::Complete(head)) => head,
+                // After a response that was in order, what looks like nothing is its overhang.
+                Err(ResponseError::NotHttp) if self.asked.follows => return Err(Failure::Length),
+                Err(_) => return Err(Failure::Malformed),
+            };
+            taken += head.len;
+            // A switch of protocols, which nobody asked for, ends HTTP here (RFC 9110 §15.2.2).
+            if matches!(head.status, 100 | 102..=199) {
+                continue;
+            }
+            self.remember(&rest[..head.len], head);
+            self.take_final(&head);
+            return Ok((taken, true));
+        }
+    }
+
+    fn take_final(&mut self, head: &ResponseHead) {
+        self.status = head.status;
+        self.keep_alive = head.keep_alive && head.status != 101;
+        self.stage = match head.body {
+            ResponseBody::None => Stage::Length(0),
+            ResponseBody::Length(length) => Stage::Length(length),
+            ResponseBody::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
+            ResponseBody::UntilClose => {
+                self.keep_alive = false;
+                Stage::UntilClose
+            }
+        };
+    }
+
+    /// The head that `received` begins with, if it is the last one again.
+    fn recognise(&self, received: &[u8]) -> Option<ResponseHead> {
+        let known = self.known.as_ref()?;
+        let is_same = known.is_head == self.asked.is_head && received.starts_with(&known.bytes);
+        is_same.then_some(known.head)
+    }
+
+    fn remember(&mut self, bytes: &[u8], head: ResponseHead) {
+        if bytes.len() > KNOWN_BYTES_MAX {
+            return;
+        }
+        let known = self.known.get_or_insert_with(|| Known {
+            bytes: Vec::new(),
+            is_head: false,
+            head,
+        });
+        known.bytes.clear();
+        known.bytes.extend_from_slice(bytes);
+        known.is_head = self.asked.is_head;
+        known.head = head;
+    }
+
+    fn feed_body(&mut self, bytes: &[u8]) -> Result<Fed, Failure> {
+        match &mut self.stage {
+            Stage::Head => Ok(Fed::More),
+            Stage::UntilClose => {
+                self.body_bytes += bytes.len() as u64;
+                Ok(Fed::More)
+            }
+            Stage::Length(left) => {
+                let count = bytes.len() as u64;
+                self.body_bytes += count.min(*left);
+                let Some(still) = left.checked_sub(count) else {
+                    return Err(Failure::Length);
+                };
+                *left = still;
+                Ok(if still == 0 { Fed::Complete } else { Fed::More })
+            }
+            Stage::Chunked(decoder) => {
+                let mut taken = 0;
+                while taken < bytes.len() {
+                    if decoder.is_done() {
+                        return Err(Failure::Length);
+                    }
+                    let decoded = decoder
+                        .decode(&bytes[taken..])
+                        .map_err(|_| Failure::Malformed)?;
+                    taken += decoded.consumed;
+                    self.body_bytes += decoded.data.len() as u64;
+                }
+                Ok(if decoder.is_done() {
+                    Fed::Complete
+                } else {
+                    Fed::More
+                })
+            }
+        }
+    }
+
+    /// The connection's end: whether it was the response's.
+    pub(super) fn end(&self) -> Result<Fed, Failure> {
+        match self.stage {
+            Stage::UntilClose => Ok(Fed::Complete),
+            _ => Err(Failure::Closed),
+        }
+    }
+}
+
+/// What a server may answer with at most: 64 kB and 256 fields are more than any does.
+const LIMITS: ResponseLimits = ResponseLimits {
+    head_bytes: 64 << 10,
+    fields: 256,
+};
+
+/// Longer heads are not remembered: a thousand connections have a thousand of them.
+const KNOWN_BYTES_MAX: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The outcome of the bytes followed by the end of the connection, in one piece and in all ways
+    /// of two pieces.
+    fn outcome(text: &str, asked: Asked) -> (Result<Fed, Failure>, u64) {
+        let bytes = text.as_bytes();
+        let whole = pieces(&[bytes], asked);
+        for at in 1..bytes.len() {
+            let two = pieces(&[&bytes[..at], &bytes[at..]], asked);
+            assert_eq!(two, whole, "{text:?} cut at {at}");
+        }
+        whole
+    }
+
+    fn pieces(pieces: &[&[u8]], asked: Asked) -> (Result<Fed, Failure>, u64) {
+        let mut incoming = Incoming::new();
+        incoming.begin(asked);
+        let mut fed = Ok(Fed::More);
+        for piece in pieces {
+            fed = match fed {
+                // What comes behind the end is the next read's surprise, here as there.
+                Ok(_) => incoming.feed(piece),
+                failed => failed,
+            };
+        }
+        if fed == Ok(Fed::More) {
+            fed = incoming.end();
+        }
+        (fed, incoming.body_bytes)
+    }
+
+    #[test]
+    fn knows_the_end_of_every_framing() {
+        for (name, text, expected) in [
+            (
+                "length",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+                (Ok(Fed::Complete), 5),
+            ),
+            (
+                "chunked",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n",
+                (Ok(Fed::Complete), 8),
+            ),
+            (
+                "until close",
+                "HTTP/1.0 200 OK\r\n\r\nhello",
+                (Ok(Fed::Complete), 5),
+            ),
+            ("204", "HTTP/1.1 204 No\r\n\r\n", (Ok(Fed::Complete), 0)),
+            (
+                "interim",
+                "HTTP/1.1 100 C\r\n\r\nHTTP/1.1 103 E\r\nLink: x\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+                (Ok(Fed::Complete), 0),
+            ),
+            (
+                "short",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell",
+                (Err(Failure::Closed), 4),
+            ),
+            (
+                "cut head",
+                "HTTP/1.1 200 OK\r\nContent-",
+                (Err(Failure::Closed), 0),
+            ),
+            (
+                "cut chunk",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+                (Err(Failure::Closed), 5),
+            ),
+            (
+                "long",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!",
+                (Err(Failure::Length), 5),
+            ),
+            (
+                "bad chunk",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                (Err(Failure::Malformed), 0),
+            ),
+            ("garbage", "nonsense", (Err(Failure::Malformed), 0)),
+        ] {
+            assert_eq!(outcome(text, Asked::default()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_has_no_body() {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let asked = Asked {
+            is_head: true,
+            follows: false,
+        };
+        assert_eq!(outcome(head, asked), (Ok(Fed::Complete), 0));
+    }
+
+    #[test]
+    fn a_head_seen_before_means_the_same_again() {
+        let with_body: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
+        let without: &[u8] =
+            b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let mut incoming = Incoming::new();
+        for (is_head, head, body) in [
+            (false, with_body, &b"ok"[..]),
+            (false, with_body, b"ok"),
+            (true, with_body, b""),
+            (true, with_body, b""),
+            (false, with_body, b"ok"),
+            (false, without, b""),
+            (false, without, b""),
+            (false, with_body, b"ok"),
+        ] {
+            incoming.begin(Asked {
+                is_head,
+                follows: false,
+            });
+            assert_eq!(incoming.feed(&[head, body].concat()), Ok(Fed::Complete));
+            let is_found = head == with_body;
+            let expected = (
+                if is_found { 200 } else { 404 },
+                is_found,
+                body.len() as u64,
+            );
+            let found = (incoming.status, incoming.keep_alive, incoming.body_bytes);
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn garbage_behind_a_response_is_its_overhang() {
+        let asked = Asked {
+            is_head: false,
+            follows: true,
+        };
+        assert_eq!(outcome("ello", asked).0, Err(Failure::Length));
+    }
+}

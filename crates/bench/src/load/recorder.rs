@@ -1,0 +1,272 @@
+//! What one load measured on one loop, and all loops' together as [`Figures`].
+//!
+//! Histograms have a fixed size (1 us to 1 h, three digits), made once before the load begins: nothing
+//! here grows with the number of requests, and recording takes no memory.
+
+use std::time::Duration;
+
+use hdrhistogram::{CreationError, Histogram};
+
+use super::incoming::Failure;
+use crate::report::{Errors, Figures, Schedule, Statuses, Timings};
+
+/// Counters and distributions of one load on one loop.
+#[derive(Debug, Clone)]
+pub(super) struct Recorder {
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+    pub(super) body_bytes: u64,
+    statuses: Statuses,
+    errors: Errors,
+    pub(super) schedule: Schedule,
+    connect: Histogram<u64>,
+    first_byte: Histogram<u64>,
+    total: Histogram<u64>,
+    /// Of an open loop only.
+    open: Option<OpenLoop>,
+}
+
+#[derive(Debug, Clone)]
+struct OpenLoop {
+    service: Histogram<u64>,
+    lag: Histogram<u64>,
+}
+
+impl Recorder {
+    pub(super) fn new(is_open: bool) -> Result<Self, CreationError> {
+        let open = if is_open {
+            Some(OpenLoop {
+                service: histogram()?,
+                lag: histogram()?,
+            })
+        } else {
+            None
+        };
+        Ok(Self {
+            requests: 0,
+            bytes: 0,
+            body_bytes: 0,
+            statuses: Statuses::default(),
+            errors: Errors::default(),
+            schedule: Schedule::default(),
+            connect: histogram()?,
+            first_byte: histogram()?,
+            total: histogram()?,
+            open,
+        })
+    }
+
+    /// Forgets everything.
+    pub(super) fn reset(&mut self) {
+        self.requests = 0;
+        self.bytes = 0;
+        self.body_bytes = 0;
+        self.statuses = Statuses::default();
+        self.errors = Errors::default();
+        self.schedule = Schedule::default();
+        self.connect.reset();
+        self.first_byte.reset();
+        self.total.reset();
+        if let Some(open) = &mut self.open {
+            open.service.reset();
+            open.lag.reset();
+        }
+    }
+
+    /// A response is complete.
+    pub(super) fn complete(&mut self, status: u16, first_byte: Duration, total: Duration) {
+        self.requests += 1;
+        let class = match status {
+            200..=299 => &mut self.statuses.success,
+            300..=399 => &mut self.statuses.redirection,
+            400..=499 => &mut self.statuses.client_error,
+            500..=599 => &mut self.statuses.server_error,
+            _ => &mut self.statuses.other,
+        };
+        *class += 1;
+        self.first_byte.saturating_record(microseconds(first_byte));
+        self.total.saturating_record(microseconds(total));
+    }
+
+    /// The time from a request's real start.
+    pub(super) fn serve(&mut self, took: Duration) {
+        if let Some(open) = &mut self.open {
+            open.service.saturating_record(microseconds(took));
+        }
+    }
+
+    /// A request failed.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        let cause = match failure {
+            Failure::Connect => &mut self.errors.connect,
+            Failure::Timeout => &mut self.errors.timeout,
+            Failure::Reset => &mut self.errors.reset,
+            Failure::Closed => &mut self.errors.closed,
+            Failure::Malformed => &mut self.errors.malformed,
+            Failure::Length => &mut self.errors.length,
+        };
+        *cause += 1;
+    }
+
+    /// A connection is open.
+    pub(super) fn connect(&mut self, took: Duration) {
+        self.connect.saturating_record(microseconds(took));
+    }
+
+    /// An arrival was handed to a connection this long after its moment.
+    pub(super) fn lag(&mut self, late: Duration) {
+        if late > LATE {
+            self.schedule.late += 1;
+        }
+        if let Some(open) = &mut self.open {
+            open.lag.saturating_record(microseconds(late));
+        }
+    }
+
+    /// `count` arrivals were not sent; they would have waited about this long at the least.
+    pub(super) fn skip(&mut self, waited: Duration, count: u64) {
+        let waited = microseconds(waited);
+        self.first_byte.saturating_record_n(waited, count);
+        self.total.saturating_record_n(waited, count);
+    }
+
+    /// Adds another loop's.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.body_bytes += other.body_bytes;
+        self.statuses.success += other.statuses.success;
+        self.statuses.redirection += other.statuses.redirection;
+        self.statuses.client_error += other.statuses.client_error;
+        self.statuses.server_error += other.statuses.server_error;
+        self.statuses.other += other.statuses.other;
+        self.errors.connect += other.errors.connect;
+        self.errors.timeout += other.errors.timeout;
+        self.errors.reset += other.errors.reset;
+        self.errors.closed += other.errors.closed;
+        self.errors.malformed += other.errors.malformed;
+        self.errors.length += other.errors.length;
+        self.schedule.due += other.schedule.due;
+        self.schedule.late += other.schedule.late;
+        self.schedule.skipped += other.schedule.skipped;
+        add(&mut self.connect, &other.connect);
+        add(&mut self.first_byte, &other.first_byte);
+        add(&mut self.total, &other.total);
+        if let (Some(ours), Some(theirs)) = (&mut self.open, &other.open) {
+            add(&mut ours.service, &theirs.service);
+            add(&mut ours.lag, &theirs.lag);
+        }
+    }
+
+    /// How late 99 % of the arrivals were handled though a connection was free.
+    pub(super) fn lag_p99(&self) -> Option<u64> {
+        let open = self.open.as_ref()?;
+        Some(open.lag.value_at_quantile(0.99))
+    }
+
+    /// The figures of a window of that many seconds; who, how and by what is the caller's.
+    pub(super) fn figures(&self, seconds: f64) -> Figures {
+        #[allow(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
+        let per_second = |count: u64| {
+            if seconds > 0.0 {
+                count as f64 / seconds
+            } else {
+                0.0
+            }
+        };
+        Figures {
+            seconds,
+            requests: self.requests,
+            requests_per_second: per_second(self.requests),
+            bytes: self.bytes,
+            body_bytes: self.body_bytes,
+            bytes_per_second: per_second(self.bytes),
+            statuses: self.statuses,
+            errors: self.errors,
+            schedule: self.open.as_ref().map(|_| self.schedule),
+            connect: timings(&self.connect),
+            first_byte: timings(&self.first_byte),
+            total: timings(&self.total),
+            service: self.open.as_ref().map(|open| timings(&open.service)),
+            ..Figures::default()
+        }
+    }
+}
+
+fn histogram() -> Result<Histogram<u64>, CreationError> {
+    Histogram::new_with_bounds(1, MICROSECONDS_MAX, 3)
+}
+
+fn add(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
+    // Equal bounds: there is a place for every value.
+    let added = sum.add(other);
+    debug_assert!(added.is_ok());
+}
+
+/// Rounded; without the division of 128 bits that `as_micros` is.
+fn microseconds(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000 + u64::from((duration.subsec_nanos() + 500) / 1_000)
+}
+
+fn timings(histogram: &Histogram<u64>) -> Timings {
+    if histogram.is_empty() {
+        return Timings::default();
+    }
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    Timings {
+        count: histogram.len(),
+        min: histogram.min(),
+        mean: histogram.mean(),
+        sd: histogram.stdev(),
+        p50: at(0.5),
+        p75: at(0.75),
+        p90: at(0.9),
+        p95: at(0.95),
+        p99: at(0.99),
+        p999: at(0.999),
+        p9999: at(0.9999),
+        max: histogram.max(),
+    }
+}
+
+const MICROSECONDS_MAX: u64 = 3_600_000_000;
+
+/// An arrival handled later than this is counted as late.
+const LATE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_percentiles_are_those_of_all_loops() {
+        let mut all = Recorder::new(true).unwrap();
+        for part in 0..2_u64 {
+            let mut recorder = Recorder::new(true).unwrap();
+            for number in 0..500 {
+                let took = Duration::from_micros(2 * number + part + 1);
+                recorder.complete(200, took, took);
+            }
+            recorder.complete(503, Duration::from_secs(1), Duration::from_secs(1));
+            recorder.fail(Failure::Reset);
+            all.add(&recorder);
+        }
+        let figures = all.figures(2.0);
+        assert_eq!((figures.requests, figures.total.count), (1002, 1002));
+        assert_eq!(figures.requests_per_second, 501.0);
+        assert_eq!((figures.total.min, figures.total.p50), (1, 501));
+        assert_eq!(figures.statuses.server_error, 2);
+        assert_eq!(figures.errors.reset, 2);
+        all.reset();
+        assert_eq!(all.figures(2.0).total, Timings::default());
+    }
+
+    #[test]
+    fn an_hour_is_the_longest() {
+        let mut recorder = Recorder::new(false).unwrap();
+        let day = Duration::from_secs(86_400);
+        recorder.complete(200, day, day);
+        let max = recorder.figures(1.0).total.max;
+        assert!(max.abs_diff(MICROSECONDS_MAX) < MICROSECONDS_MAX / 500);
+    }
+}

@@ -1,0 +1,314 @@
+//! What the tasks of one execution share: the loads, the tickets of a counted window, and each loop's
+//! own state.
+//!
+//! `engine` makes it and changes it at the window's two ends; `connection` and `pacer` take turns from
+//! it and give their results to it. What must stay true: a request that began outside of the window
+//! leaves no trace in the figures, and no more requests begin in a counted window than were asked for.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use penstock_runtime::PerLoop;
+
+use super::arrivals::{Arrival, Arrivals, Grant};
+use super::incoming::Failure;
+use super::pick::Picker;
+use super::recorder::Recorder;
+use super::{Address, Load};
+
+/// What all tasks of one execution share.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) loads: Vec<SharedLoad>,
+    /// How many requests the window is to have; `None` when time ends it.
+    limit: Option<u64>,
+    /// How many have begun, and ended, of a limited window.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Woken when the last one ended.
+    engine: Thread,
+    /// Open loops' connections that have tried to open before the schedule starts.
+    pub(super) ready: AtomicUsize,
+    /// For the progress line, one for each loop.
+    pub(super) progress: Vec<LoopProgress>,
+    pub(super) state: PerLoop<LoopState>,
+}
+
+/// A load, and what its connections on all loops share.
+#[derive(Debug)]
+pub(super) struct SharedLoad {
+    pub(super) load: Load,
+    /// The distinct addresses of its shapes, and which one each shape has.
+    pub(super) addresses: Vec<Address>,
+    pub(super) address_of: Vec<usize>,
+    pub(super) in_order: AtomicUsize,
+}
+
+/// Written by one loop, read by the engine; alone in its cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct LoopProgress {
+    pub(super) requests: AtomicU64,
+    pub(super) errors: AtomicU64,
+}
+
+/// One loop's own state.
+#[derive(Debug, Default)]
+pub(super) struct LoopState {
+    pub(super) phase: Phase,
+    /// One for each load of the plan.
+    pub(super) loads: Vec<LoopLoad>,
+    /// When the last counted request ended.
+    pub(super) last_ended: Option<Instant>,
+}
+
+/// Where an execution is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Before the window.
+    #[default]
+    WarmUp,
+    /// In the window.
+    Measured,
+    /// After it: nothing begins any more.
+    Ended,
+}
+
+/// One load on one loop.
+#[derive(Debug)]
+pub(super) struct LoopLoad {
+    pub(super) recorder: Recorder,
+    pub(super) picker: Picker,
+    /// Of an open loop only.
+    pub(super) arrivals: Option<Arrivals>,
+}
+
+/// A request that begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn {
+    pub(super) shape: usize,
+    /// Its intended start, in an open loop.
+    pub(super) due: Option<Instant>,
+    pub(super) is_counted: bool,
+}
+
+/// How a request went.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) turn: Turn,
+    pub(super) outcome: Result<u16, Failure>,
+    /// From where `first_byte` and `total` count, and `service`.
+    pub(super) start: Instant,
+    pub(super) sent: Instant,
+    pub(super) first_byte: Instant,
+    pub(super) now: Instant,
+    pub(super) bytes: u64,
+    pub(super) body_bytes: u64,
+}
+
+impl Ended {
+    /// A request that found no connection.
+    pub(super) fn unsent(turn: Turn, failure: Failure, now: Instant) -> Self {
+        Self {
+            turn,
+            outcome: Err(failure),
+            start: now,
+            sent: now,
+            first_byte: now,
+            now,
+            bytes: 0,
+            body_bytes: 0,
+        }
+    }
+}
+
+impl SharedLoad {
+    pub(super) fn new(load: &Load) -> Self {
+        let mut addresses: Vec<Address> = Vec::new();
+        let address_of = load
+            .shapes
+            .iter()
+            .map(|shape| {
+                let known = addresses.iter().position(|it| *it == shape.address);
+                known.unwrap_or_else(|| {
+                    addresses.push(shape.address.clone());
+                    addresses.len() - 1
+                })
+            })
+            .collect();
+        Self {
+            load: load.clone(),
+            addresses,
+            address_of,
+            in_order: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn new(loads: &[Load], limit: Option<u64>, loops: usize) -> Self {
+        let mut progress = Vec::new();
+        progress.resize_with(loops, LoopProgress::default);
+        Self {
+            loads: loads.iter().map(SharedLoad::new).collect(),
+            limit,
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            engine: std::thread::current(),
+            ready: AtomicUsize::new(0),
+            progress,
+            state: PerLoop::new(),
+        }
+    }
+
+    /// Whether all requests of a limited window have ended.
+    pub(super) fn is_complete(&self) -> bool {
+        self.limit
+            .is_some_and(|limit| self.ended.load(Ordering::Acquire) >= limit)
+    }
+
+    /// The next turn of a closed loop's connection; `None` when nothing begins any more.
+    pub(super) fn begin(&self, load: usize) -> Option<Turn> {
+        self.state.with(|state| {
+            let is_counted = match self.grant(state.phase) {
+                Grant::Ended => return None,
+                Grant::Counted => true,
+                Grant::Uncounted => false,
+            };
+            let picker = &mut state.loads.get_mut(load)?.picker;
+            Some(Turn {
+                shape: picker.next(&self.loads[load].in_order),
+                due: None,
+                is_counted,
+            })
+        })
+    }
+
+    /// Sets when the first of an open loop's arrivals is due on this loop.
+    pub(super) fn start_schedule(&self, load: usize, base: Instant) {
+        self.state.with(|state| {
+            let it = state.loads.get_mut(load);
+            if let Some(arrivals) = it.and_then(|it| it.arrivals.as_mut()) {
+                arrivals.start(base);
+            }
+        });
+    }
+
+    /// Handles an open loop's arrivals; gives how long until the next, `None` at the end.
+    pub(super) fn hand_out(&self, load: usize, now: Instant) -> Option<Duration> {
+        self.state.with(|state| {
+            let phase = state.phase;
+            let it = state.loads.get_mut(load)?;
+            it.arrivals
+                .as_mut()?
+                .hand_out(now, phase == Phase::Measured, &mut it.recorder, || {
+                    self.grant(phase)
+                })
+        })
+    }
+
+    /// An open loop's connection is free.
+    pub(super) fn rest(&self, load: usize, slot: usize, now: Instant) {
+        self.state.with(|state| {
+            if let Some(it) = state.loads.get_mut(load)
+                && let Some(arrivals) = &mut it.arrivals
+            {
+                arrivals.rest(slot, now, &mut it.recorder);
+            }
+        });
+    }
+
+    /// The arrival for an open loop's connection, which is woken when there is one.
+    pub(super) fn take(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
+        self.state.with(|state| {
+            let arrivals = state.loads.get_mut(load)?.arrivals.as_mut()?;
+            arrivals.take(slot, waker)
+        })
+    }
+
+    /// The turn of an arrival that its connection begins now.
+    pub(super) fn begin_arrival(
+        &self,
+        load: usize,
+        arrival: Arrival,
+        now: Instant,
+    ) -> Option<Turn> {
+        self.state.with(|state| {
+            let it = state.loads.get_mut(load)?;
+            if arrival.is_counted && state.phase == Phase::Measured {
+                it.recorder.lag(now.saturating_duration_since(arrival.due));
+            }
+            Some(Turn {
+                shape: it.picker.next(&self.loads[load].in_order),
+                due: Some(arrival.due),
+                is_counted: arrival.is_counted,
+            })
+        })
+    }
+
+    /// Whether a request may begin, and whether it counts.
+    fn grant(&self, phase: Phase) -> Grant {
+        match (phase, self.limit) {
+            (Phase::WarmUp, _) => Grant::Uncounted,
+            (Phase::Measured, None) => Grant::Counted,
+            (Phase::Measured, Some(limit)) => {
+                if self.begun.fetch_add(1, Ordering::Relaxed) < limit {
+                    Grant::Counted
+                } else {
+                    Grant::Ended
+                }
+            }
+            (Phase::Ended, _) => Grant::Ended,
+        }
+    }
+
+    /// Takes a result.
+    pub(super) fn finish(&self, load: usize, ended: &Ended) {
+        if !ended.turn.is_counted {
+            return;
+        }
+        self.state.with(|state| {
+            if state.phase != Phase::Measured {
+                return;
+            }
+            state.last_ended = Some(ended.now);
+            let Some(it) = state.loads.get_mut(load) else {
+                return;
+            };
+            it.recorder.bytes += ended.bytes;
+            it.recorder.body_bytes += ended.body_bytes;
+            let progress = &self.progress[penstock_runtime::loops::current_index()];
+            match ended.outcome {
+                Ok(status) => {
+                    let first_byte = ended.first_byte.saturating_duration_since(ended.start);
+                    let total = ended.now.saturating_duration_since(ended.start);
+                    it.recorder.complete(status, first_byte, total);
+                    if ended.turn.due.is_some() {
+                        it.recorder
+                            .serve(ended.now.saturating_duration_since(ended.sent));
+                    }
+                    raise(&progress.requests);
+                    if status >= 400 {
+                        raise(&progress.errors);
+                    }
+                }
+                Err(failure) => {
+                    it.recorder.fail(failure);
+                    raise(&progress.errors);
+                }
+            }
+            if let Some(limit) = self.limit
+                && self.ended.fetch_add(1, Ordering::AcqRel) + 1 == limit
+            {
+                self.engine.unpark();
+            }
+        });
+    }
+}
+
+/// Only the loop itself writes: no locked instruction is needed.
+fn raise(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}

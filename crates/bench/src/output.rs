@@ -1,0 +1,75 @@
+//! Where a report goes: the terminal, and files of each kind.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "files are written when nothing is measured any more"
+)]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::command::{OutputArguments, RenderArguments};
+use crate::report::Report;
+use crate::{csv, html, saved, text};
+
+/// Prints a report and saves it where it was asked for.
+///
+/// # Errors
+/// When a file cannot be written; names it.
+pub(crate) fn give(report: &Report, to: &OutputArguments) -> Result<(), String> {
+    let prints_json = to.json.as_deref() == Some(Path::new("-"));
+    if prints_json {
+        print(&serde_json::to_string_pretty(report).map_err(|error| error.to_string())?);
+    } else {
+        print(&text::report(report));
+        if let Some(path) = &to.json {
+            saved::write(path, report).map_err(|error| error.to_string())?;
+        }
+    }
+    let named = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    if let Some(path) = &to.html {
+        std::fs::write(path, html::html(report)).map_err(|error| named(path, error))?;
+    }
+    if let Some(path) = &to.csv {
+        std::fs::write(path, csv::csv(report)).map_err(|error| named(path, error))?;
+    }
+    if let Some(folder) = &to.svg {
+        std::fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
+        for (name, svg) in html::svgs(report) {
+            let path = folder.join(name);
+            std::fs::write(&path, svg).map_err(|error| named(&path, error))?;
+        }
+    }
+    for (path, what) in [
+        (&to.json, "json"),
+        (&to.html, "html"),
+        (&to.csv, "csv"),
+        (&to.svg, "svg"),
+    ] {
+        if let Some(path) = path.as_deref().filter(|path| *path != Path::new("-")) {
+            // Nobody may be reading.
+            let _ = writeln!(std::io::stderr(), "{what}: {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// `bench render`: a saved report, shown again.
+pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
+    let report = saved::read(&arguments.file).map_err(|error| error.to_string())?;
+    give(&report, &arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints to standard output.
+pub(crate) fn print(text: &str) {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    // Whoever reads may have seen enough.
+    let _ = write!(std::io::stdout(), "{text}{end}");
+}
+
+/// Says to standard error why nothing was measured.
+pub(crate) fn complain(why: &str) {
+    let _ = writeln!(std::io::stderr(), "penstock: {why}");
+}

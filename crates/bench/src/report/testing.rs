@@ -1,0 +1,225 @@
+//! One report of each kind, for the tests of everything that shows reports. The comparison and the
+//! sweep are also the fixtures of tests/real/test_bench_report.py, which a test here writes.
+
+use super::*;
+
+/// A report of each kind, by its name in JSON.
+pub(crate) fn reports() -> Vec<(&'static str, Report)> {
+    vec![
+        ("run", run()),
+        ("mix", mix()),
+        ("sweep", sweep()),
+        ("compare", compare()),
+    ]
+}
+
+/// An open loop with errors of all kinds, a costly server and a busy generator.
+pub(crate) fn run() -> Report {
+    let mut figures = figures(50, 4000.0, 12_500);
+    figures.rate = Some(5000.0);
+    figures.service = Some(timings(1200));
+    figures.schedule = Some(Schedule {
+        due: 20_000,
+        late: 12,
+        skipped: 34,
+    });
+    figures.statuses.redirection = 3;
+    figures.statuses.server_error = 4;
+    figures.errors = Errors {
+        connect: 1,
+        timeout: 2,
+        reset: 3,
+        closed: 4,
+        malformed: 5,
+        length: 6,
+    };
+    figures.generator.lag_p99 = Some(900);
+    figures.generator.bottleneck = Some("its thread was busy 99 % of the time".to_owned());
+    report(Outcome::Run(Box::new(Run {
+        targets: vec!["http://127.0.0.1:8080/".to_owned()],
+        figures,
+        server: Some(cost(48.0, 90)),
+    })))
+}
+
+/// Two loads.
+pub(crate) fn mix() -> Report {
+    let named = |name: &str, per_second: f64| Figures {
+        name: name.to_owned(),
+        ..figures(200, per_second, 40_000)
+    };
+    report(Outcome::Mix(Mix {
+        targets: vec!["http://127.0.0.1:8080".to_owned()],
+        loads: vec![named("random files", 120.0), named("one file", 8000.0)],
+        server: None,
+    }))
+}
+
+/// 1 to 191 connections, interrupted.
+pub(crate) fn sweep() -> Report {
+    let points = (0..20).map(|step| point(1 + step * 10, 0)).collect();
+    let mut report = report(Outcome::Sweep(Sweep {
+        targets: vec!["http://127.0.0.1:8080/".to_owned()],
+        points,
+    }));
+    report.taken.interrupted = true;
+    report
+}
+
+/// Three deployments over two rounds and three points, and one that failed.
+pub(crate) fn compare() -> Report {
+    let names = ["penstock", "nginx, \"<b>tuned</b>\"", "puma"];
+    let rounds = |shift: u32| {
+        let round = |round: u32| [1, 10, 100].map(|c| point(c, shift * 2 + round)).to_vec();
+        (0..2).map(round).collect::<Vec<_>>()
+    };
+    let mut deployments: Vec<Deployment> = (0..3)
+        .map(|index: u32| Deployment {
+            name: names[index as usize].to_owned(),
+            versions: vec![format!("{} 1.{index}", names[index as usize])],
+            failed: None,
+            rounds: rounds(index),
+            summary: Some(summary(1.0 - 0.2 * f64::from(index))),
+        })
+        .collect();
+    if let Some(summary) = &mut deployments[2].summary {
+        summary
+            .doubts
+            .push("100 connections: other programs used the measured cores".to_owned());
+    }
+    deployments.push(Deployment {
+        name: "thin".to_owned(),
+        versions: Vec::new(),
+        failed: Some("not ready within 5 s\nboom: </script> no such gem\n\x1b[31mbye\n".to_owned()),
+        rounds: Vec::new(),
+        summary: None,
+    });
+    let goal = |text: &str, found: Option<Spread>, met: bool| Goal {
+        text: text.to_owned(),
+        found,
+        met,
+    };
+    report(Outcome::Compare(Compare {
+        title: "Hello & <friends>".to_owned(),
+        first: "penstock".to_owned(),
+        deployments,
+        ranking: names.map(str::to_owned).to_vec(),
+        goals: vec![
+            goal("penstock: p99 <= 9 ms", Some(spread(8.0)), true),
+            goal(
+                "penstock: CPU per request <= 1 us",
+                Some(spread(20.0)),
+                false,
+            ),
+            goal("penstock: requests/s >= 2 x thin", None, false),
+        ],
+    }))
+}
+
+pub(crate) fn report(result: Outcome) -> Report {
+    Report {
+        format: FORMAT,
+        taken: Taken {
+            started: 1_798_761_600,
+            tool: "penstock 0.1.0".to_owned(),
+            command: vec!["bench".to_owned(), "run <x>".to_owned()],
+            machine: Machine {
+                cpu: "Some CPU".to_owned(),
+                cores: 2,
+                memory: 8 << 30,
+                system: "Linux 6.18".to_owned(),
+            },
+            interrupted: false,
+        },
+        result,
+    }
+}
+
+/// A curve that rises and levels off, with some noise.
+pub(crate) fn point(connections: u32, seed: u32) -> Point {
+    let c = f64::from(connections);
+    let noise = f64::from((connections * 7 + seed * 13) % 11) / 40.0;
+    let per_second = 9000.0 * c / (c + 8.0) * (1.0 - 0.06 * f64::from(seed)) * (0.9 + noise);
+    let mut figures = figures(connections, per_second, u64::from(1000 + connections * 210));
+    figures.errors.timeout = u64::from(connections / 80);
+    Point {
+        connections,
+        loads: vec![figures],
+        server: Some(cost(45.0 + noise * 10.0, 60 + u64::from(connections / 4))),
+    }
+}
+
+pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> Figures {
+    Figures {
+        connections,
+        seconds: 4.0,
+        requests: 16_000,
+        requests_per_second: per_second,
+        bytes: 16_000 * 800,
+        body_bytes: 16_000 * 612,
+        bytes_per_second: per_second * 800.0,
+        statuses: Statuses {
+            success: 15_993,
+            ..Statuses::default()
+        },
+        connect: timings(90),
+        first_byte: timings(p99 - p99 / 10),
+        total: timings(p99),
+        generator: Generator {
+            threads: 1,
+            busy: 0.31,
+            cpu_seconds: 0.6,
+            ..Generator::default()
+        },
+        ..Figures::default()
+    }
+}
+
+fn timings(p99: u64) -> Timings {
+    Timings {
+        count: 16_000,
+        min: p99 / 20,
+        mean: super::super::text::units::number(p99) / 3.0,
+        sd: 100.5,
+        p50: p99 / 4,
+        p75: p99 / 3,
+        p90: p99 / 2,
+        p95: p99 * 3 / 4,
+        p99,
+        p999: p99 * 4,
+        p9999: p99 * 5,
+        max: p99 * 6,
+    }
+}
+
+fn cost(cpu_us_per_request: f64, mebibytes: u64) -> ServerCost {
+    ServerCost {
+        cpu_seconds: 0.7,
+        cpu_us_per_request,
+        busy: 0.88,
+        memory_bytes: mebibytes << 20,
+        processes: 3,
+        others: Some(0.012),
+    }
+}
+
+pub(crate) fn spread(median: f64) -> Spread {
+    Spread {
+        median,
+        min: median * 0.95,
+        max: median * 1.04,
+    }
+}
+
+fn summary(scale: f64) -> Summary {
+    Summary {
+        requests_per_second: spread(7000.0 * scale),
+        cpu_us_per_request: Some(spread(50.0 / scale)),
+        memory_bytes: Some(90 << 20),
+        p99_us: spread(8000.0 / scale),
+        errors: 2,
+        ratio: Some(spread(scale)),
+        cpu_ratio: Some(spread(1.0 / scale)),
+        doubts: Vec::new(),
+    }
+}

@@ -1,0 +1,342 @@
+//! `bench run` and `bench mix`: one load, or several at once, on a server that runs already.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use crate::command::{
+    FAILED, GeneratorArguments, INTERRUPTED, MixArguments, OutputArguments, RequestArguments,
+    RunArguments, Sequence,
+};
+use crate::deploy;
+use crate::deploy::account::{Account, Processes};
+use crate::live::Live;
+use crate::load::{Load, Order, Pace, Plan, Shape, Until};
+use crate::report::{Figures, Mix, Outcome, Run};
+use crate::target::{Target, TargetError, Template, read_file, read_header, read_paths};
+use crate::window::{Window, measure};
+use crate::{output, taken};
+
+/// How long an admin interface may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a run takes when nothing else ends it.
+const DURATION: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+    let load = Load {
+        connections: arguments.connections,
+        pace: pace(arguments.rate),
+        ..load(&arguments.request)?
+    };
+    let until = until(arguments.requests, arguments.duration).unwrap_or(Until::Elapsed(DURATION));
+    let plan = |live: &Live| {
+        plan(
+            vec![load],
+            until,
+            arguments.warm_up,
+            &arguments.generator,
+            live,
+        )
+    };
+    let targets = arguments.request.urls.clone();
+    finish(
+        plan,
+        &arguments.generator,
+        &arguments.output,
+        |mut loads, server| {
+            let figures = loads.pop().unwrap_or_default();
+            Outcome::Run(Box::new(Run {
+                targets,
+                figures,
+                server,
+            }))
+        },
+    )
+}
+
+pub(crate) fn mix(arguments: &MixArguments) -> Result<ExitCode, String> {
+    let read = |text: &String| one_of_mix(text, &arguments.request);
+    let loads = arguments
+        .loads
+        .iter()
+        .map(read)
+        .collect::<Result<Vec<_>, _>>()?;
+    let until = Until::Elapsed(arguments.duration);
+    let plan = |live: &Live| plan(loads, until, arguments.warm_up, &arguments.generator, live);
+    let targets = arguments.request.urls.clone();
+    finish(
+        plan,
+        &arguments.generator,
+        &arguments.output,
+        |loads, server| {
+            Outcome::Mix(Mix {
+                targets,
+                loads,
+                server,
+            })
+        },
+    )
+}
+
+/// Executes, reports, and says by the exit code how it went.
+fn finish(
+    plan: impl FnOnce(&Live) -> Plan,
+    generator: &GeneratorArguments,
+    to: &OutputArguments,
+    outcome: impl FnOnce(Vec<Figures>, Option<crate::report::ServerCost>) -> Outcome,
+) -> Result<ExitCode, String> {
+    let started = SystemTime::now();
+    let account = server(generator)?;
+    let mut live = Live::new(generator.quiet).map_err(|error| error.to_string())?;
+    let plan = plan(&live);
+    let window = Window {
+        account: account.as_ref().map(|known| known as &dyn Account),
+        cores: &[],
+        live: &mut live,
+        label: "",
+    };
+    let point = measure(&plan, window).map_err(|error| error.to_string())?;
+    let clean = point.loads.iter().all(Figures::is_clean);
+    let report = taken::report(
+        outcome(point.loads, point.server),
+        started,
+        live.is_stopped(),
+    );
+    output::give(&report, to)?;
+    Ok(exit_code(clean, &live))
+}
+
+/// The exit code of a run.
+pub(crate) fn exit_code(clean: bool, live: &Live) -> ExitCode {
+    match clean {
+        _ if live.is_stopped() => ExitCode::from(INTERRUPTED),
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILED),
+    }
+}
+
+/// The server's processes, if they are known.
+pub(crate) fn server(generator: &GeneratorArguments) -> Result<Option<Processes>, String> {
+    let pid = match (generator.pid, &generator.admin) {
+        (Some(pid), _) => pid,
+        (None, Some(admin)) => pid_of_admin(admin)?,
+        (None, None) => return Ok(None),
+    };
+    let found = Processes::of_pid(pid);
+    found
+        .map(Some)
+        .ok_or_else(|| format!("there is no process {pid}"))
+}
+
+/// Asks a Penstock's admin interface for its process.
+fn pid_of_admin(admin: &str) -> Result<u32, String> {
+    let url = match admin.contains(':') {
+        true => admin.to_owned(),
+        false => format!("127.0.0.1:{admin}"),
+    };
+    let target = Target::read(&url, None).map_err(|error| error.to_string())?;
+    let target = target.at("/status.json");
+    let answer = deploy::fetch(&target, ANSWER);
+    let answer = answer.map_err(|error| format!("{admin}: {error}"))?;
+    let status: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+    let pid = status["pid"]
+        .as_u64()
+        .and_then(|pid| u32::try_from(pid).ok());
+    pid.ok_or_else(|| format!("{admin}: not the admin interface of a Penstock"))
+}
+
+/// A plan for these loads.
+pub(crate) fn plan(
+    loads: Vec<Load>,
+    until: Until,
+    warm_up: Duration,
+    generator: &GeneratorArguments,
+    live: &Live,
+) -> Plan {
+    Plan {
+        loads,
+        until,
+        warm_up,
+        threads: usize::from(generator.threads),
+        core: generator.core,
+        stop: live.stop(),
+    }
+}
+
+pub(crate) fn pace(rate: Option<f64>) -> Pace {
+    rate.map_or(Pace::Closed, Pace::Open)
+}
+
+pub(crate) fn until(requests: Option<u64>, duration: Option<Duration>) -> Option<Until> {
+    let requests = requests.map(Until::Requests);
+    requests.or_else(|| duration.map(Until::Elapsed))
+}
+
+/// A load of one connection for the requests that the arguments describe.
+pub(crate) fn load(arguments: &RequestArguments) -> Result<Load, String> {
+    let shapes = shapes(arguments).map_err(|error| error.to_string())?;
+    Ok(Load {
+        name: String::new(),
+        shapes,
+        order: arguments.order.into(),
+        connections: 1,
+        pace: Pace::Closed,
+        keeps: !arguments.no_keepalive,
+        timeout: arguments.timeout,
+    })
+}
+
+fn shapes(arguments: &RequestArguments) -> Result<Vec<Shape>, TargetError> {
+    let template = template(arguments)?;
+    let targets = targets(arguments)?;
+    if let Some(file) = &arguments.paths {
+        let [target] = &targets[..] else {
+            return Err(TargetError::Request("--paths goes with one URL".to_owned()));
+        };
+        let paths = read_paths(file)?;
+        let shapes = paths.iter().map(|path| target.at(path).shape(&template, 1));
+        return shapes.collect();
+    }
+    let weights = &arguments.weights;
+    if !weights.is_empty() && weights.len() != targets.len() || weights.contains(&0) {
+        let what = "--weights has one number, not 0, for each URL";
+        return Err(TargetError::Request(what.to_owned()));
+    }
+    let weight = |at: usize| weights.get(at).copied().unwrap_or(1);
+    let shapes = targets.iter().enumerate();
+    shapes
+        .map(|(at, target)| target.shape(&template, weight(at)))
+        .collect()
+}
+
+fn targets(arguments: &RequestArguments) -> Result<Vec<Target>, TargetError> {
+    let urls = arguments.urls.iter();
+    urls.map(|url| Target::read(url, arguments.unix.as_deref()))
+        .collect()
+}
+
+fn template(arguments: &RequestArguments) -> Result<Template, TargetError> {
+    let headers = arguments.headers.iter().map(|text| read_header(text));
+    let body = arguments.body.as_deref().map(read_file).transpose()?;
+    Ok(Template {
+        method: arguments.method.clone(),
+        headers: headers.collect::<Result<_, _>>()?,
+        body: body.map(Bytes::from),
+        keeps: !arguments.no_keepalive,
+    })
+}
+
+/// Reads `name=hot c=50 path=/hot`; what is not said is as the command's own arguments say.
+fn one_of_mix(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
+    let wrong = |what: &str| format!("--load `{text}`: {what}");
+    let own = |error: TargetError| wrong(&error.to_string());
+    let mut load = load(arguments)?;
+    load.name = text.to_owned();
+    let template = template(arguments).map_err(own)?;
+    let target = targets(arguments).map_err(own)?.remove(0);
+    let mut counted = false;
+    for part in text.split_whitespace() {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| wrong("expected key=value"))?;
+        let number = || {
+            value
+                .parse::<f64>()
+                .ok()
+                .filter(|n| n.is_finite() && *n > 0.0)
+        };
+        match key {
+            "name" => value.clone_into(&mut load.name),
+            "c" | "connections" => {
+                let count = value.parse().ok().filter(|&count| count > 0);
+                load.connections = count.ok_or_else(|| wrong("c is a number of connections"))?;
+                counted = true;
+            }
+            "path" => load.shapes = vec![target.at(value).shape(&template, 1).map_err(own)?],
+            "paths" => {
+                let paths = read_paths(value.as_ref()).map_err(own)?;
+                let shapes = paths.iter().map(|path| target.at(path).shape(&template, 1));
+                load.shapes = shapes.collect::<Result<_, _>>().map_err(own)?;
+            }
+            "order" => {
+                load.order = order(value).ok_or_else(|| wrong("order is random or sequence"))?;
+            }
+            "rate" => load.pace = Pace::Open(number().ok_or_else(|| wrong("rate is a number"))?),
+            _ => {
+                return Err(wrong(&format!(
+                    "`{key}` is none of name, c, path, paths, order, rate"
+                )));
+            }
+        }
+    }
+    match counted {
+        true => Ok(load),
+        false => Err(wrong("c=CONNECTIONS is missing")),
+    }
+}
+
+fn order(text: &str) -> Option<Order> {
+    match text {
+        "random" => Some(Sequence::Random.into()),
+        "sequence" => Some(Sequence::Sequence.into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments() -> RequestArguments {
+        RequestArguments {
+            urls: vec!["http://127.0.0.1:81/".to_owned()],
+            weights: Vec::new(),
+            unix: None,
+            paths: None,
+            order: Sequence::Random,
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: None,
+            no_keepalive: false,
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn reads_the_loads_of_a_mix() {
+        let load = one_of_mix(
+            "name=hot c=50 path=/hot order=sequence rate=10.5",
+            &arguments(),
+        );
+        let load = load.unwrap();
+        assert_eq!((&*load.name, load.connections), ("hot", 50));
+        assert_eq!((load.order, load.pace), (Order::InOrder, Pace::Open(10.5)));
+        assert!(load.shapes[0].bytes.starts_with(b"GET /hot HTTP/1.1\r\n"));
+        for wrong in [
+            "c=0",
+            "c=x",
+            "path=/",
+            "c=1 path=hot",
+            "c=1 speed=2",
+            "c=1 rate=0",
+            "c",
+        ] {
+            assert!(one_of_mix(wrong, &arguments()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn weights_belong_to_urls() {
+        let mut two = arguments();
+        two.urls.push("http://127.0.0.1:82/b".to_owned());
+        assert_eq!(load(&two).unwrap().shapes[1].weight, 1);
+        two.weights = vec![3, 1];
+        assert_eq!(load(&two).unwrap().shapes[0].weight, 3);
+        for wrong in [vec![1], vec![1, 0], vec![1, 2, 3]] {
+            two.weights = wrong;
+            assert!(load(&two).is_err(), "{:?}", two.weights);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Saved reports: JSON files, and the schema that they follow.
+//!
+//! `output` writes what was measured and reads it again for `bench render`; `compare` reads two. A
+//! file is written whole or not at all: beside its place first, then renamed. What is read may have
+//! been edited by anyone: it is refused with the file's name, or it is a report.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "reports are read and written before and after a load, never on a loop"
+)]
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::report::{FORMAT, Report};
+
+/// Why a report could not be saved or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The file system's word.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What happened.
+        cause: io::Error,
+    },
+    /// It is no report at all, or a damaged one.
+    #[error("{}: not a report of penstock bench: {cause}", path.display())]
+    NotAReport {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        cause: serde_json::Error,
+    },
+    /// It is a report of another version.
+    #[error("{}: a report of format {found}; this program reads format {FORMAT}", path.display())]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// The number in the file.
+        found: u64,
+    },
+}
+
+/// Writes a report as JSON, whole or not at all.
+///
+/// # Errors
+/// When the file could not be written; it is then as it was.
+pub fn write(path: &Path, report: &Report) -> Result<(), SavedError> {
+    let written = serde_json::to_vec_pretty(report).map_err(io::Error::from);
+    written
+        .and_then(|json| replace(path, &json))
+        .map_err(|cause| SavedError::File {
+            path: path.to_owned(),
+            cause,
+        })
+}
+
+fn replace(path: &Path, json: &[u8]) -> io::Result<()> {
+    // A pipe or a terminal cannot be replaced by a file.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let mut file = File::options().write(true).open(path)?;
+        file.write_all(json)?;
+        return file.write_all(b"\n");
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(json)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// Reads a saved report.
+///
+/// # Errors
+/// When there is no such file, or it holds no report of [`FORMAT`].
+pub fn read(path: &Path) -> Result<Report, SavedError> {
+    let json = fs::read(path).map_err(|cause| SavedError::File {
+        path: path.to_owned(),
+        cause,
+    })?;
+    let refuse = |cause| SavedError::NotAReport {
+        path: path.to_owned(),
+        cause,
+    };
+    // The number first: of another format nothing else is known.
+    let Format { format: found } = serde_json::from_slice(&json).map_err(refuse)?;
+    if found != u64::from(FORMAT) {
+        let path = path.to_owned();
+        return Err(SavedError::Format { path, found });
+    }
+    serde_json::from_slice(&json).map_err(refuse)
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u64,
+}
+
+/// The JSON schema of reports, as text that ends with a line break.
+#[must_use]
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Report);
+    // A schema is made of texts and lists: it can always be written.
+    let json = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    json + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing;
+    use crate::text;
+
+    fn folder() -> PathBuf {
+        let folder = std::env::temp_dir().join(format!(
+            "penstock-saved-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let folder = folder();
+        let path = folder.join("report.json");
+        for (kind, report) in testing::reports() {
+            write(&path, &report).unwrap();
+            // Shown, not written again: the last binary digit of a number may differ.
+            assert!(
+                text::report(&read(&path).unwrap()) == text::report(&report),
+                "{kind}"
+            );
+            let json = fs::read_to_string(&path).unwrap();
+            assert!(
+                json.contains(&format!("\n  \"kind\": \"{kind}\"")),
+                "{kind}"
+            );
+        }
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            1,
+            "nothing else is left"
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn refuses_what_is_no_report_and_names_the_file() {
+        let folder = folder();
+        let path = folder.join("bad.json");
+        for (content, expected) in [
+            ("", "bad.json: not a report of penstock bench: EOF"),
+            ("[1,", "bad.json: not a report of penstock bench: "),
+            ("{}", "missing field `format`"),
+            (
+                "{\"format\": 2}",
+                "bad.json: a report of format 2; this program reads format 1",
+            ),
+            ("{\"format\": 1}", "missing field"),
+            (
+                "{\"format\": 1, \"taken\": 7}",
+                "not a report of penstock bench: ",
+            ),
+        ] {
+            fs::write(&path, content).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(expected), "{content}: {error}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let path = Path::new("/nowhere/at/all/report.json");
+        let (_, report) = testing::reports().remove(0);
+        for error in [write(path, &report).unwrap_err(), read(path).unwrap_err()] {
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("/nowhere/at/all/report.json: "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn reports_saved_in_the_past_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        for (kind, report) in testing::reports() {
+            let old = read(&folder.join(format!("report-{kind}.json"))).unwrap();
+            assert!(text::report(&old) == text::report(&report), "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_committed_schema_is_the_present_one() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench-report.schema.json");
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == schema(),
+            "stale: penstock bench schema > docs/bench-report.schema.json"
+        );
+    }
+}

@@ -1,0 +1,524 @@
+//! From the file as it is written to the checked scenario.
+//!
+//! `Scenario::parse` calls [`parse`]; each function here takes a part of `raw` and gives the checked
+//! value or the place of what is wrong. What must stay true: what leaves here needs no second look.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::{Component, Path};
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::error::Wrong;
+use super::placeholder::{Scope, unknown};
+use super::units::{parse_duration, parse_rate, parse_size};
+use super::{
+    Bound, Content, Cores, Deployment, Expect, Goal, LoadSpec, Loads, Paths, Scenario, raw,
+};
+use crate::load::{Order, Until};
+
+/// More would be a mistake: a sweep of hours, or more connections than ports.
+const POINTS_MAX: usize = 2000;
+const CONNECTIONS_MAX: u32 = 60_000;
+
+type Checked<T> = Result<T, Wrong>;
+type Text = Spanned<String>;
+
+pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
+    let raw: raw::Scenario = toml::from_str(text)
+        .map_err(|error| Wrong::at(error.span().unwrap_or(0..0), error.message()))?;
+    let (loads, window) = loads(&raw)?;
+    let deployments = deployments(&raw.deployments)?;
+    let first = match &raw.first {
+        Some(name) => named(name, &deployments)?,
+        // There is one: `deployments` refuses none.
+        None => deployments
+            .first()
+            .map(|one| one.name.clone())
+            .unwrap_or_default(),
+    };
+    let goals = raw.goals.iter().map(|goal| self::goal(goal, &deployments));
+    Ok(Scenario {
+        title: filled(&raw.title, "a title")?,
+        here: here.to_owned(),
+        first,
+        setup: texts(&raw.setup, Scope::Shared)?,
+        rounds: match &raw.rounds {
+            Some(rounds) => positive(rounds)?,
+            None => 3,
+        },
+        cores: raw.cores.as_ref().map(|cores| Cores {
+            server: cores.server,
+            load: cores.load,
+        }),
+        ready_timeout: duration(raw.ready_timeout.as_ref(), Duration::from_secs(20))?,
+        until: window.until,
+        warm_up: window.warm_up.unwrap_or(Duration::from_secs(1)),
+        cool_down: window.cool_down.unwrap_or(Duration::ZERO),
+        loads,
+        goals: goals.collect::<Checked<_>>()?,
+        deployments,
+    })
+}
+
+/// What holds for all loads of a scenario together.
+struct Window {
+    until: Until,
+    warm_up: Option<Duration>,
+    cool_down: Option<Duration>,
+}
+
+fn loads(raw: &raw::Scenario) -> Checked<(Loads, Window)> {
+    match (&raw.load, &raw.loads) {
+        (Some(one), None) => {
+            let load = one.get_ref();
+            if let Some(name) = &load.name {
+                return wrong(name.span(), "the only load has no name");
+            }
+            let checked = Loads::Sweep {
+                connections: connections(&load.connections)?,
+                load: Box::new(self::load(one)?),
+            };
+            Ok((checked, window([one], &one.span())?))
+        }
+        (None, Some(several)) => {
+            let checked = mix(several.get_ref())?;
+            let window = window(several.get_ref(), &several.span())?;
+            Ok((checked, window))
+        }
+        (Some(_), Some(several)) => wrong(several.span(), "either [load] or [[loads]], not both"),
+        (None, None) => wrong(0..0, "no load: [load] or [[loads]] is missing"),
+    }
+}
+
+fn mix(loads: &[Spanned<raw::Load>]) -> Checked<Loads> {
+    let mut names = HashSet::new();
+    let mut checked = Vec::new();
+    for one in loads {
+        let load = one.get_ref();
+        let Some(name) = &load.name else {
+            return wrong(one.span(), "a load of several needs a `name`");
+        };
+        if !names.insert(filled(name, "a name")?) {
+            let message = format!("a second load `{}`", name.get_ref());
+            return wrong(name.span(), message);
+        }
+        let raw::Connections::One(_) = load.connections.get_ref() else {
+            let message = "one number: a load of several has the same connections all the time";
+            return wrong(load.connections.span(), message);
+        };
+        let connections = connections(&load.connections)?;
+        checked.push((connections[0], self::load(one)?));
+    }
+    Ok(Loads::Mix(checked))
+}
+
+/// The window of loads that are executed together: what several of them say must be the same.
+fn window<'a>(
+    loads: impl IntoIterator<Item = &'a Spanned<raw::Load>>,
+    whole: &Range<usize>,
+) -> Checked<Window> {
+    let (mut until, mut warm_up, mut cool_down) = (None, None, None);
+    for load in loads {
+        let load = load.get_ref();
+        if let (Some(_), Some(time)) = (&load.requests, &load.duration) {
+            return wrong(time.span(), "either `requests` or `duration`, not both");
+        }
+        if let Some(requests) = &load.requests {
+            if *requests.get_ref() == 0 {
+                return wrong(requests.span(), "at least 1");
+            }
+            agree(&mut until, Until::Requests(*requests.get_ref()), requests)?;
+        }
+        if let Some(text) = &load.duration {
+            let time = duration(Some(text), Duration::ZERO)?;
+            if time.is_zero() {
+                return wrong(text.span(), "longer than 0");
+            }
+            agree(&mut until, Until::Elapsed(time), text)?;
+        }
+        for (text, slot) in [
+            (&load.warm_up, &mut warm_up),
+            (&load.cool_down, &mut cool_down),
+        ] {
+            if let Some(text) = text {
+                agree(slot, duration(Some(text), Duration::ZERO)?, text)?;
+            }
+        }
+    }
+    match until {
+        Some(until) => Ok(Window {
+            until,
+            warm_up,
+            cool_down,
+        }),
+        None => wrong(whole.clone(), "`requests` or `duration` is missing"),
+    }
+}
+
+fn agree<T: PartialEq, R>(slot: &mut Option<T>, value: T, place: &Spanned<R>) -> Checked<()> {
+    match slot {
+        Some(known) if *known != value => wrong(
+            place.span(),
+            "another load says something else, and all begin and end together",
+        ),
+        _ => {
+            *slot = Some(value);
+            Ok(())
+        }
+    }
+}
+
+fn load(raw: &Spanned<raw::Load>) -> Checked<LoadSpec> {
+    let load = raw.get_ref();
+    let order = match load
+        .order
+        .as_ref()
+        .map(|text| (text, text.get_ref().as_str()))
+    {
+        None | Some((_, "in order")) => Order::InOrder,
+        Some((_, "random")) => Order::Random,
+        Some((text, _)) => return wrong(text.span(), "expected \"random\" or \"in order\""),
+    };
+    let method = match &load.method {
+        None => "GET".to_owned(),
+        Some(method) if is_token(method.get_ref()) => method.get_ref().clone(),
+        Some(method) => return wrong(method.span(), "not a method (RFC 9110 §9.1)"),
+    };
+    let timeout = duration(load.timeout.as_ref(), Duration::from_secs(10))?;
+    if let (true, Some(text)) = (timeout.is_zero(), &load.timeout) {
+        return wrong(text.span(), "longer than 0");
+    }
+    let name = load.name.as_ref().map(|name| name.get_ref().clone());
+    Ok(LoadSpec {
+        name: name.unwrap_or_default(),
+        paths: paths(raw)?,
+        order,
+        keepalive: load.keepalive.unwrap_or(true),
+        method,
+        headers: headers(&load.headers)?,
+        body_file: optional_text(load.body_file.as_ref(), Scope::Shared)?,
+        timeout,
+        rate: load.rate.as_ref().map(above_zero).transpose()?,
+        expect: load
+            .expect
+            .as_ref()
+            .map_or_else(|| Ok(DEFAULT_EXPECT), expect)?,
+    })
+}
+
+const DEFAULT_EXPECT: Expect = Expect {
+    status: 200,
+    body: Content::Any,
+};
+
+fn paths(raw: &Spanned<raw::Load>) -> Checked<Paths> {
+    let load = raw.get_ref();
+    match (&load.path, &load.paths, &load.paths_file) {
+        (None, None, None) => Ok(Paths::Named(vec!["/".to_owned()])),
+        (Some(path), None, None) => Ok(Paths::Named(vec![self::path(path)?])),
+        (None, Some(several), None) if several.get_ref().is_empty() => {
+            wrong(several.span(), "at least one path")
+        }
+        (None, Some(several), None) => {
+            let paths = several.get_ref().iter().map(path);
+            Ok(Paths::Named(paths.collect::<Checked<_>>()?))
+        }
+        (None, None, Some(file)) => Ok(Paths::File(text(file, Scope::Shared)?)),
+        _ => wrong(
+            raw.span(),
+            "one of `path`, `paths` and `paths_file`, not several",
+        ),
+    }
+}
+
+/// A request target in origin form (RFC 9112 §3.2.1).
+fn path(path: &Text) -> Checked<String> {
+    let text = path.get_ref();
+    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_path {
+        true => Ok(text.clone()),
+        false => wrong(
+            path.span(),
+            "a path begins with a slash and has no blanks in it",
+        ),
+    }
+}
+
+fn headers(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
+    let header = |(name, value): (&Text, &Text)| {
+        if !is_token(name.get_ref()) {
+            return wrong(name.span(), "not a field name (RFC 9110 §5.1)");
+        }
+        if value
+            .get_ref()
+            .chars()
+            .any(|one| one.is_control() && one != '\t')
+        {
+            return wrong(value.span(), "no line breaks in a field value");
+        }
+        Ok((name.get_ref().clone(), value.get_ref().clone()))
+    };
+    raw.iter().map(header).collect()
+}
+
+/// RFC 9110 §5.6.2.
+fn is_token(text: &str) -> bool {
+    let is_token_byte =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_token_byte)
+}
+
+fn expect(raw: &Spanned<raw::Expect>) -> Checked<Expect> {
+    let expect = raw.get_ref();
+    let status = match &expect.status {
+        None => 200,
+        Some(status) if (200..600).contains(status.get_ref()) => *status.get_ref(),
+        Some(status) => return wrong(status.span(), "a status from 200 to 599"),
+    };
+    let body = match (&expect.body, &expect.contains) {
+        (None, None) => Content::Any,
+        (Some(body), None) => Content::Exact(body.clone()),
+        (None, Some(text)) => Content::Contains(text.clone()),
+        (Some(_), Some(_)) => return wrong(raw.span(), "either `body` or `contains`, not both"),
+    };
+    Ok(Expect { status, body })
+}
+
+fn connections(raw: &Spanned<raw::Connections>) -> Checked<Vec<u32>> {
+    let list = match raw.get_ref() {
+        raw::Connections::One(one) => vec![*one],
+        raw::Connections::List(list) => list.clone(),
+        raw::Connections::Range(range) => {
+            ladder(range).map_err(|message| Wrong::at(raw.span(), message))?
+        }
+    };
+    if list.is_empty() {
+        return wrong(raw.span(), "at least one number of connections");
+    }
+    if list.len() > POINTS_MAX {
+        let message = format!("{} points; at most {POINTS_MAX}", list.len());
+        return wrong(raw.span(), message);
+    }
+    match list
+        .iter()
+        .find(|one| !(1..=CONNECTIONS_MAX).contains(*one))
+    {
+        None => Ok(list),
+        Some(one) => wrong(
+            raw.span(),
+            format!("{one} connections; from 1 to {CONNECTIONS_MAX}"),
+        ),
+    }
+}
+
+/// 1, 11, 21, ... by a step; 1, 2, 4, ... by a factor.
+fn ladder(range: &raw::Range) -> Result<Vec<u32>, String> {
+    let raw::Range { from, to, .. } = *range;
+    if from == 0 || to < from || to > CONNECTIONS_MAX {
+        let message = format!("`from` at least 1, `to` not below it and at most {CONNECTIONS_MAX}");
+        return Err(message);
+    }
+    match (range.step, range.factor) {
+        (Some(step), None) if step > 0 => {
+            let step = usize::try_from(step).unwrap_or(usize::MAX);
+            Ok((from..=to).step_by(step).collect())
+        }
+        (None, Some(factor)) if factor > 1.0 && factor.is_finite() => {
+            let mut list: Vec<u32> = Vec::new();
+            let mut next = f64::from(from);
+            while next <= f64::from(to) {
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between `from` and `to`"
+                )]
+                let rung = next.round() as u32;
+                // A small factor rounds to the same number more than once.
+                if list.last() != Some(&rung) {
+                    list.push(rung);
+                }
+                // At least the next number, or a factor next to 1 would never arrive.
+                next = (next * factor).max(next + 0.5);
+            }
+            Ok(list)
+        }
+        (Some(_), Some(_)) | (None, None) => Err("either `step` or `factor`".to_owned()),
+        (Some(_), None) => Err("`step` at least 1".to_owned()),
+        (None, Some(_)) => Err("`factor` above 1".to_owned()),
+    }
+}
+
+fn deployments(raw: &[Spanned<raw::Deployment>]) -> Checked<Vec<Deployment>> {
+    let mut names = HashSet::new();
+    let mut checked = Vec::new();
+    for one in raw {
+        let deployment = deployment(one)?;
+        if !names.insert(deployment.name.clone()) {
+            let message = format!("a second deployment `{}`", deployment.name);
+            return wrong(one.get_ref().name.span(), message);
+        }
+        checked.push(deployment);
+    }
+    match checked.is_empty() {
+        true => wrong(0..0, "no deployment: [[deployments]] is missing"),
+        false => Ok(checked),
+    }
+}
+
+fn deployment(raw: &Spanned<raw::Deployment>) -> Checked<Deployment> {
+    let deployment = raw.get_ref();
+    if deployment.start.is_empty() {
+        return wrong(raw.span(), "no command: `start` is missing");
+    }
+    let url = match &deployment.url {
+        None => "http://127.0.0.1:{{port}}".to_owned(),
+        Some(url) if is_url(url.get_ref()) => text(url, Scope::Start)?,
+        Some(url) => return wrong(url.span(), "expected http://HOST:PORT or unix:PATH"),
+    };
+    let size = |text: &Text| {
+        let size = parse_size(text.get_ref()).filter(|size| *size > 0);
+        size.ok_or_else(|| Wrong::at(text.span(), "expected a size such as \"600MB\""))
+    };
+    let rate = |text: &Text| {
+        let rate = parse_rate(text.get_ref()).filter(|rate| *rate > 0);
+        rate.ok_or_else(|| Wrong::at(text.span(), "expected a rate such as \"100MB/s\""))
+    };
+    Ok(Deployment {
+        name: filled(&deployment.name, "a name")?,
+        setup: texts(&deployment.setup, Scope::Shared)?,
+        files: files(&deployment.files)?,
+        start: texts(&deployment.start, Scope::Start)?,
+        env: env(&deployment.env)?,
+        url,
+        versions: texts(&deployment.versions, Scope::Shared)?,
+        memory: deployment.memory.as_ref().map(size).transpose()?,
+        disk_read: deployment.disk_read.as_ref().map(rate).transpose()?,
+    })
+}
+
+fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("http://");
+    let rest = rest.or_else(|| text.strip_prefix("unix:"));
+    rest.is_some_and(|rest| !rest.is_empty())
+}
+
+fn files(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
+    let file = |(name, content): (&Text, &Text)| {
+        let path = Path::new(name.get_ref());
+        let is_below = |part| matches!(part, Component::Normal(_));
+        if path.as_os_str().is_empty() || !path.components().all(is_below) {
+            return wrong(name.span(), "a path below {{dir}}");
+        }
+        Ok((text(name, Scope::Start)?, text(content, Scope::Start)?))
+    };
+    raw.iter().map(file).collect()
+}
+
+fn env(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
+    let variable = |(name, value): (&Text, &Text)| {
+        if name.get_ref().is_empty() || name.get_ref().contains(['=', '\0']) {
+            return wrong(name.span(), "not the name of an environment variable");
+        }
+        Ok((name.get_ref().clone(), text(value, Scope::Start)?))
+    };
+    raw.iter().map(variable).collect()
+}
+
+fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Goal> {
+    let goal = raw.get_ref();
+    let deployment = named(&goal.deployment, deployments)?;
+    let to = || match &goal.to {
+        Some(to) => named(to, deployments),
+        None => wrong(raw.span(), "a ratio needs `to`, the other deployment"),
+    };
+    let bound = match (
+        &goal.cpu_ratio,
+        &goal.requests_ratio,
+        &goal.p99_ms,
+        &goal.cpu_us,
+    ) {
+        (Some(ratio), None, None, None) => Bound::CpuRatio {
+            at_most: above_zero(ratio)?,
+            to: to()?,
+        },
+        (None, Some(ratio), None, None) => Bound::RequestsRatio {
+            at_least: above_zero(ratio)?,
+            to: to()?,
+        },
+        (None, None, Some(bound), None) => Bound::P99Ms(above_zero(bound)?),
+        (None, None, None, Some(bound)) => Bound::CpuUs(above_zero(bound)?),
+        _ => {
+            let message = "one of `cpu_ratio`, `requests_ratio`, `p99_ms` and `cpu_us`";
+            return wrong(raw.span(), message);
+        }
+    };
+    if let (Bound::P99Ms(_) | Bound::CpuUs(_), Some(to)) = (&bound, &goal.to) {
+        return wrong(to.span(), "`to` belongs to a ratio");
+    }
+    Ok(Goal { deployment, bound })
+}
+
+fn named(name: &Text, deployments: &[Deployment]) -> Checked<String> {
+    if deployments.iter().any(|one| one.name == *name.get_ref()) {
+        return Ok(name.get_ref().clone());
+    }
+    wrong(
+        name.span(),
+        format!("no deployment is named `{}`", name.get_ref()),
+    )
+}
+
+fn texts(raw: &[Text], scope: Scope) -> Checked<Vec<String>> {
+    raw.iter().map(|one| text(one, scope)).collect()
+}
+
+fn optional_text(raw: Option<&Text>, scope: Scope) -> Checked<Option<String>> {
+    raw.map(|one| text(one, scope)).transpose()
+}
+
+/// A text whose placeholders are all known.
+fn text(raw: &Text, scope: Scope) -> Checked<String> {
+    if raw.get_ref().contains('\0') {
+        return wrong(raw.span(), "no NUL in a text");
+    }
+    match unknown(raw.get_ref(), scope) {
+        None => Ok(raw.get_ref().clone()),
+        Some(name) => wrong(raw.span(), format!("no placeholder {{{{{name}}}}} here")),
+    }
+}
+
+fn filled(raw: &Text, what: &str) -> Checked<String> {
+    match raw.get_ref().trim() {
+        "" => wrong(raw.span(), format!("{what} that is not empty")),
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn duration(raw: Option<&Text>, default: Duration) -> Checked<Duration> {
+    let Some(text) = raw else {
+        return Ok(default);
+    };
+    let message = "expected a duration such as \"4s\" or \"200ms\"";
+    parse_duration(text.get_ref()).ok_or_else(|| Wrong::at(text.span(), message))
+}
+
+fn positive(raw: &Spanned<u32>) -> Checked<u32> {
+    match raw.get_ref() {
+        0 => wrong(raw.span(), "at least 1"),
+        number => Ok(*number),
+    }
+}
+
+fn above_zero(raw: &Spanned<f64>) -> Checked<f64> {
+    let number = *raw.get_ref();
+    match number > 0.0 && number.is_finite() {
+        true => Ok(number),
+        false => wrong(raw.span(), "a number above 0"),
+    }
+}
+
+fn wrong<T>(span: Range<usize>, message: impl Into<String>) -> Checked<T> {
+    Err(Wrong::at(span, message))
+}

@@ -1,0 +1,213 @@
+//! Placeholders: what `{{port}}`, `{{dir}}` and their kind stand for, and which names there are.
+//!
+//! `check` asks [`unknown`] about every text of a scenario, `deploy` fills texts in with [`Values`].
+//! Only a lower-case word between the braces counts, so that templates inside of `files` may use the
+//! same braces with spaces.
+
+use std::path::{Path, PathBuf};
+
+/// Those that stand for the same during a whole comparison.
+const SHARED: [&str; 4] = ["here", "root", "penstock", "cache"];
+/// Those that are new for each start.
+const EACH_START: [&str; 10] = [
+    "dir", "port", "port2", "port3", "port4", "port5", "port6", "port7", "port8", "port9",
+];
+
+/// Where a text stands, which decides what it may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Used before or beside any start.
+    Shared,
+    /// Used by a start: ports and a folder exist.
+    Start,
+}
+
+/// The first placeholder of a text that is not known there.
+pub(super) fn unknown(text: &str, scope: Scope) -> Option<&str> {
+    pieces(text).find_map(|piece| match piece {
+        Piece::Name(name) if !is_known(name, scope) => Some(name),
+        _ => None,
+    })
+}
+
+fn is_known(name: &str, scope: Scope) -> bool {
+    SHARED.contains(&name) || (scope == Scope::Start && EACH_START.contains(&name))
+}
+
+/// What the placeholders stand for.
+#[derive(Debug, Clone)]
+pub struct Values {
+    /// `{{here}}`: the folder of the scenario file.
+    pub here: PathBuf,
+    /// `{{root}}`: the root of the repository, else `here`.
+    pub root: PathBuf,
+    /// `{{cache}}`: a folder that stays between runs.
+    pub cache: PathBuf,
+    /// `{{penstock}}`: the binary, a copy that no build changes.
+    pub penstock: PathBuf,
+    /// Of one start.
+    pub start: Option<StartValues>,
+}
+
+/// What is new for each start.
+#[derive(Debug, Clone)]
+pub struct StartValues {
+    /// `{{dir}}`: a new folder.
+    pub dir: PathBuf,
+    /// `{{port}}`, `{{port2}}` to `{{port9}}`.
+    pub ports: [u16; 9],
+}
+
+impl Values {
+    /// A text with every placeholder filled in; what has no value here stays as it is.
+    #[must_use]
+    pub fn fill(&self, text: &str) -> String {
+        let mut filled = String::with_capacity(text.len());
+        for piece in pieces(text) {
+            match piece {
+                Piece::Text(text) => filled.push_str(text),
+                Piece::Name(name) => match self.value(name) {
+                    Some(value) => filled.push_str(&value),
+                    None => filled.extend(["{{", name, "}}"]),
+                },
+            }
+        }
+        filled
+    }
+
+    /// A named file: placeholders filled in, relative to the scenario's folder.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.here.join(self.fill(name))
+    }
+
+    fn value(&self, name: &str) -> Option<String> {
+        let path = match name {
+            "here" => &self.here,
+            "root" => &self.root,
+            "cache" => &self.cache,
+            "penstock" => &self.penstock,
+            "dir" => &self.start.as_ref()?.dir,
+            _ => {
+                let index = match name.strip_prefix("port")? {
+                    "" => 0,
+                    digit => digit.parse::<usize>().ok()?.checked_sub(1)?,
+                };
+                return self.start.as_ref()?.ports.get(index).map(u16::to_string);
+            }
+        };
+        Some(path.to_string_lossy().into_owned())
+    }
+}
+
+/// The root for a scenario in `here`: the nearest folder above with a workspace, else `here`.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "looked for once, before any loop runs"
+)]
+pub(crate) fn find_root(here: &Path) -> PathBuf {
+    here.ancestors()
+        .find(|folder| {
+            std::fs::read_to_string(folder.join("Cargo.toml"))
+                .is_ok_and(|text| text.lines().any(|line| line.trim() == "[workspace]"))
+        })
+        .unwrap_or(here)
+        .to_owned()
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Name(&'a str),
+}
+
+fn pieces(mut rest: &str) -> impl Iterator<Item = Piece<'_>> {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        if let Some((name, behind)) = leading_name(rest) {
+            rest = behind;
+            return Some(Piece::Name(name));
+        }
+        // At least one character is text, also when braces begin here that enclose no name.
+        let first = rest.chars().next().map_or(1, char::len_utf8);
+        let end = (first..=rest.len())
+            .find(|index| rest.as_bytes()[*index..].starts_with(b"{{"))
+            .unwrap_or(rest.len());
+        let (text, behind) = rest.split_at(end);
+        rest = behind;
+        Some(Piece::Text(text))
+    })
+}
+
+/// The placeholder that a text begins with, and what is behind it.
+fn leading_name(text: &str) -> Option<(&str, &str)> {
+    let (name, behind) = text.strip_prefix("{{")?.split_once("}}")?;
+    let is_word = name.starts_with(|one: char| one.is_ascii_lowercase())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    is_word.then_some((name, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Values {
+        Values {
+            here: "/here".into(),
+            root: "/root".into(),
+            cache: "/cache".into(),
+            penstock: "/bin/penstock".into(),
+            start: Some(StartValues {
+                dir: "/dir".into(),
+                ports: [1, 2, 3, 4, 5, 6, 7, 8, 9],
+            }),
+        }
+    }
+
+    #[test]
+    fn fills_in_what_is_known() {
+        for (text, expected) in [
+            ("{{here}}/a {{root}} {{cache}}", "/here/a /root /cache"),
+            ("{{port}}:{{port2}}:{{port9}}{{dir}}", "1:2:9/dir"),
+            ("{{penstock}} serve", "/bin/penstock serve"),
+            // Not ours: spaces, capitals, nothing, no end.
+            (
+                "{{ here }} {{HERE}} {{}} {{here",
+                "{{ here }} {{HERE}} {{}} {{here",
+            ),
+            ("{{{dir}}}", "{/dir}"),
+            ("{{port0}}{{port10}}", "{{port0}}{{port10}}"),
+            ("ä{{dir}}ö{", "ä/dirö{"),
+            ("", ""),
+        ] {
+            assert_eq!(values().fill(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_what_is_unknown() {
+        for (text, scope, expected) in [
+            ("{{here}} {{dir}} {{port2}}", Scope::Start, None),
+            ("{{here}} {{dir}}", Scope::Shared, Some("dir")),
+            ("{{prot}}", Scope::Start, Some("prot")),
+            ("{{port1}}", Scope::Start, Some("port1")),
+            ("{{ jinja }}", Scope::Shared, None),
+        ] {
+            assert_eq!(unknown(text, scope), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_a_start_its_placeholders_stay() {
+        let values = Values {
+            start: None,
+            ..values()
+        };
+        assert_eq!(values.fill("{{dir}} {{here}}"), "{{dir}} /here");
+        assert_eq!(values.file("a/b"), Path::new("/here/a/b"));
+        assert_eq!(values.file("{{cache}}/b"), Path::new("/cache/b"));
+    }
+}

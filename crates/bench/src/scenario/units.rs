@@ -1,0 +1,110 @@
+//! Durations, sizes and rates as people write them: `200ms`, `600MB`, `100MB/s`.
+//!
+//! The scenario's and the command line's values. A number without a unit is refused, except a size in
+//! bytes; decimal and binary units are both known and differ (`MB` is 1000 kB, `MiB` 1024 KiB).
+
+use std::time::Duration;
+
+/// A duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` when it is none.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split(text)?;
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number * seconds).ok()
+}
+
+/// A size in bytes such as `600MB`, `512KiB`, `2GiB`, `4096`; `None` when it is none.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = split(text)?;
+    let factor = match unit {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        "KiB" => 1024.0,
+        "MiB" => 1_048_576.0,
+        "GiB" => 1_073_741_824.0,
+        "TiB" => 1_099_511_627_776.0,
+        _ => return None,
+    };
+    // Bytes beyond 2^53 would not be exact, and no machine has them.
+    let bytes = (number * factor).round();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "within 0..2^53"
+    )]
+    (0.0..9_007_199_254_740_992.0)
+        .contains(&bytes)
+        .then_some(bytes as u64)
+}
+
+/// A rate in bytes a second such as `100MB/s`; `None` when it is none.
+#[must_use]
+pub fn parse_rate(text: &str) -> Option<u64> {
+    parse_size(text.strip_suffix("/s")?)
+}
+
+/// The number and the unit behind it; signs, exponents and names of numbers are not accepted.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let end = text
+        .find(|one: char| !one.is_ascii_digit() && one != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_durations() {
+        for (text, expected) in [
+            ("4s", Some(Duration::from_secs(4))),
+            ("200ms", Some(Duration::from_millis(200))),
+            ("1.5s", Some(Duration::from_millis(1500))),
+            ("0s", Some(Duration::ZERO)),
+            ("2m", Some(Duration::from_secs(120))),
+            ("5", None),
+            ("s", None),
+            ("", None),
+            ("-1s", None),
+            ("1e3s", None),
+            ("1.2.3s", None),
+            ("4 parsecs", None),
+            ("99999999999999999999999d", None),
+        ] {
+            assert_eq!(parse_duration(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_sizes_and_rates() {
+        for (text, expected) in [
+            ("600MB", Some(600_000_000)),
+            ("1.5GB", Some(1_500_000_000)),
+            ("512KiB", Some(524_288)),
+            ("4096", Some(4096)),
+            ("4 kB", Some(4000)),
+            ("MB", None),
+            ("1mb", None),
+            ("1e300", None),
+            ("999999999TB", None),
+        ] {
+            assert_eq!(parse_size(text), expected, "{text}");
+        }
+        assert_eq!(parse_rate("100MB/s"), Some(100_000_000));
+        assert_eq!(parse_rate("100MB"), None);
+    }
+}

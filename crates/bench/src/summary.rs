@@ -1,0 +1,317 @@
+//! From the rounds of all deployments to a ranking, and from goals to verdicts. Pure.
+//!
+//! `compare` calls it when the last round is done. A figure is made for each round first and then
+//! spread over the rounds, and a ratio is made within a round, so that a drift of the machine, which
+//! hits all deployments of a round alike, cancels out.
+
+use crate::report::{Deployment, Goal, Point, ServerCost, Spread, Summary};
+use crate::scenario::{self, Bound};
+
+/// Means are made from here on: with fewer connections all servers are much alike.
+const CONNECTIONS_MIN: u32 = 10;
+
+/// The part of the pinned cores that strangers may use before a figure is in doubt.
+pub(crate) const STRANGERS_MAX: f64 = 0.05;
+
+/// Fills in the summaries; gives the names in the order of the ranking.
+pub(crate) fn summarise(deployments: &mut [Deployment], first: &str) -> Vec<String> {
+    let reference = deployments.iter().find(|found| found.name == first);
+    let reference: Vec<Round> = reference.map_or_else(Vec::new, |found| rounds(&found.rounds));
+    for deployment in deployments.iter_mut() {
+        deployment.summary = summary(deployment, &reference);
+    }
+    let throughput = |found: &Deployment| {
+        let summary = found.summary.as_ref();
+        summary.map(|summary| summary.requests_per_second.median)
+    };
+    let mut ranked: Vec<(f64, &str)> = deployments
+        .iter()
+        .filter_map(|found| Some((throughput(found)?, &*found.name)))
+        .collect();
+    ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    ranked
+        .into_iter()
+        .map(|(_, name)| name.to_owned())
+        .collect()
+}
+
+/// Judges the goals.
+pub(crate) fn judge(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
+    goals
+        .iter()
+        .map(|goal| verdict(goal, deployments))
+        .collect()
+}
+
+/// What a round came to.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    per_second: f64,
+    cpu_us: Option<f64>,
+    p99_us: f64,
+}
+
+fn rounds(rounds: &[Vec<Point>]) -> Vec<Round> {
+    rounds.iter().filter_map(|points| round(points)).collect()
+}
+
+fn round(points: &[Point]) -> Option<Round> {
+    let is_counted = |point: &&Point| connections(point) >= CONNECTIONS_MIN;
+    let mut counted: Vec<&Point> = points.iter().filter(is_counted).collect();
+    if counted.is_empty() {
+        counted = points.iter().collect();
+    }
+    if counted.is_empty() {
+        return None;
+    }
+    let mean = |of: &dyn Fn(&Point) -> f64| {
+        counted.iter().map(|point| of(point)).sum::<f64>() / number(counted.len() as u64)
+    };
+    Some(Round {
+        per_second: mean(&|point| {
+            point
+                .loads
+                .iter()
+                .map(|load| load.requests_per_second)
+                .sum()
+        }),
+        cpu_us: cpu_us(points),
+        p99_us: mean(&|point| {
+            let worst = point.loads.iter().map(|load| load.total.p99).max();
+            number(worst.unwrap_or(0))
+        }),
+    })
+}
+
+fn connections(point: &Point) -> u32 {
+    point.loads.iter().map(|load| load.connections).sum()
+}
+
+/// CPU of all points over the requests of all points.
+fn cpu_us(points: &[Point]) -> Option<f64> {
+    let costs: Vec<ServerCost> = points.iter().filter_map(|point| point.server).collect();
+    let loads = points.iter().flat_map(|point| &point.loads);
+    let requests: u64 = loads.map(|load| load.requests).sum();
+    let seconds: f64 = costs.iter().map(|cost| cost.cpu_seconds).sum();
+    (costs.len() == points.len() && requests > 0).then(|| seconds * 1e6 / number(requests))
+}
+
+fn summary(deployment: &Deployment, reference: &[Round]) -> Option<Summary> {
+    let rounds = rounds(&deployment.rounds);
+    let points = || deployment.rounds.iter().flatten();
+    let memory = points().filter_map(|point| point.server.map(|cost| cost.memory_bytes));
+    let pairs = || rounds.iter().zip(reference);
+    let ratio = pairs().map(|(own, first)| own.per_second / first.per_second);
+    let cpu_ratio = pairs().filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
+    let loads = points().flat_map(|point| &point.loads);
+    Some(Summary {
+        requests_per_second: Spread::of(rounds.iter().map(|round| round.per_second))?,
+        cpu_us_per_request: Spread::of(rounds.iter().filter_map(|round| round.cpu_us)),
+        memory_bytes: memory.max(),
+        p99_us: Spread::of(rounds.iter().map(|round| round.p99_us))?,
+        errors: loads
+            .map(|load| load.errors.total() + load.statuses.failed())
+            .sum(),
+        ratio: Spread::of(ratio),
+        cpu_ratio: Spread::of(cpu_ratio),
+        doubts: doubts(deployment),
+    })
+}
+
+/// Why the figures may not be the server's own, each reason once.
+fn doubts(deployment: &Deployment) -> Vec<String> {
+    let points = deployment.rounds.iter().flatten();
+    let mut doubts: Vec<String> = Vec::new();
+    for point in points {
+        let bottlenecks = point
+            .loads
+            .iter()
+            .map(|load| load.generator.bottleneck.as_ref());
+        if bottlenecks.flatten().next().is_some() {
+            doubts.push(format!(
+                "{} connections: the load generator itself was the bottleneck",
+                connections(point)
+            ));
+        }
+        let others = point.server.and_then(|cost| cost.others);
+        if others.is_some_and(|others| others > STRANGERS_MAX) {
+            let text = "other programs used the measured cores";
+            doubts.push(format!("{} connections: {text}", connections(point)));
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    doubts.retain(|doubt| seen.insert(doubt.clone()));
+    doubts
+}
+
+fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
+    let rounds_of = |name: &str| {
+        let found = deployments.iter().find(|found| found.name == name);
+        found.map_or_else(Vec::new, |found| rounds(&found.rounds))
+    };
+    let own = rounds_of(&goal.deployment);
+    let ratio = |to: &str, of: &dyn Fn(&Round) -> Option<f64>| {
+        let others = rounds_of(to);
+        let pairs = own.iter().zip(&others);
+        Spread::of(pairs.filter_map(|(own, other)| Some(of(own)? / of(other)?)))
+    };
+    let name = &goal.deployment;
+    let (text, found, bound, is_floor) = match &goal.bound {
+        Bound::CpuRatio { at_most, to } => (
+            format!("{name}: CPU per request <= {at_most} x {to}"),
+            ratio(to, &|round| round.cpu_us),
+            *at_most,
+            false,
+        ),
+        Bound::RequestsRatio { at_least, to } => (
+            format!("{name}: requests/s >= {at_least} x {to}"),
+            ratio(to, &|round| Some(round.per_second)),
+            *at_least,
+            true,
+        ),
+        Bound::P99Ms(at_most) => (
+            format!("{name}: p99 <= {at_most} ms"),
+            Spread::of(own.iter().map(|round| round.p99_us / 1000.0)),
+            *at_most,
+            false,
+        ),
+        Bound::CpuUs(at_most) => (
+            format!("{name}: CPU per request <= {at_most} us"),
+            Spread::of(own.iter().filter_map(|round| round.cpu_us)),
+            *at_most,
+            false,
+        ),
+    };
+    let meets = |found: Spread| match is_floor {
+        true => found.median >= bound,
+        false => found.median <= bound,
+    };
+    Goal {
+        text,
+        found,
+        met: found.is_some_and(meets),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts and microseconds are far below 2^52"
+)]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Figures, Timings};
+
+    fn point(connections: u32, per_second: f64, cpu_us: f64) -> Point {
+        Point {
+            connections,
+            loads: vec![Figures {
+                connections,
+                requests: 1000,
+                requests_per_second: per_second,
+                total: Timings {
+                    p99: 5000,
+                    ..Timings::default()
+                },
+                ..Figures::default()
+            }],
+            server: Some(ServerCost {
+                cpu_seconds: cpu_us * 1000.0 / 1e6,
+                memory_bytes: 7,
+                ..ServerCost::default()
+            }),
+        }
+    }
+
+    fn deployment(name: &str, rounds: &[&[(u32, f64, f64)]]) -> Deployment {
+        let of =
+            |points: &&[(u32, f64, f64)]| points.iter().map(|&(c, r, u)| point(c, r, u)).collect();
+        Deployment {
+            name: name.to_owned(),
+            versions: Vec::new(),
+            failed: None,
+            rounds: rounds.iter().map(of).collect(),
+            summary: None,
+        }
+    }
+
+    fn is_near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-9
+    }
+
+    #[test]
+    fn ranks_by_the_mean_over_ten_connections_and_more() {
+        let mut all = [
+            deployment(
+                "a",
+                &[&[(1, 9000.0, 10.0), (10, 100.0, 10.0), (20, 300.0, 10.0)]],
+            ),
+            deployment(
+                "b",
+                &[&[(1, 1.0, 30.0), (10, 400.0, 30.0), (20, 200.0, 30.0)]],
+            ),
+            deployment("nothing", &[]),
+        ];
+        assert_eq!(summarise(&mut all, "a"), ["b", "a"]);
+        let b = all[1].summary.as_ref().unwrap();
+        assert!(is_near(b.requests_per_second.median, 300.0));
+        assert!(is_near(b.ratio.unwrap().median, 1.5));
+        assert!(is_near(b.cpu_ratio.unwrap().median, 3.0));
+        assert_eq!(b.memory_bytes, Some(7));
+        assert!(all[2].summary.is_none());
+    }
+
+    #[test]
+    fn ratios_are_made_within_a_round() {
+        // The machine was half as fast in the second round: the ratio does not notice.
+        let mut all = [
+            deployment("a", &[&[(16, 1000.0, 1.0)], &[(16, 500.0, 2.0)]]),
+            deployment("b", &[&[(16, 2000.0, 0.5)], &[(16, 1000.0, 1.0)]]),
+        ];
+        summarise(&mut all, "a");
+        let ratio = all[1].summary.as_ref().unwrap().ratio.unwrap();
+        assert!(is_near(ratio.min, 2.0) && is_near(ratio.max, 2.0));
+    }
+
+    #[test]
+    fn judges_goals() {
+        let all = [
+            deployment("a", &[&[(16, 1000.0, 2.0)]]),
+            deployment("b", &[&[(16, 2000.0, 1.0)]]),
+        ];
+        let ratio = |at_most: f64| Bound::CpuRatio {
+            at_most,
+            to: "a".into(),
+        };
+        let more = |at_least: f64| Bound::RequestsRatio {
+            at_least,
+            to: "a".into(),
+        };
+        for (bound, met) in [
+            (ratio(0.5), true),
+            (ratio(0.49), false),
+            (more(2.0), true),
+            (more(2.1), false),
+            (Bound::P99Ms(5.0), true),
+            (Bound::P99Ms(4.9), false),
+            (Bound::CpuUs(1.0), true),
+            (Bound::CpuUs(0.9), false),
+        ] {
+            let deployment = "b".to_owned();
+            let goal = scenario::Goal { deployment, bound };
+            let judged = judge(std::slice::from_ref(&goal), &all);
+            assert_eq!(judged[0].met, met, "{}", judged[0].text);
+        }
+        let deployment = "missing".to_owned();
+        let goal = scenario::Goal {
+            deployment,
+            bound: Bound::CpuUs(1.0),
+        };
+        let judged = judge(&[goal], &all);
+        assert!(!judged[0].met && judged[0].found.is_none());
+    }
+}

@@ -1,0 +1,106 @@
+//! `bench sweep`: the same load at one concurrency after the other.
+//!
+//! Each point is a window of its own: connections are opened anew, a warm-up is not counted, and a
+//! pause follows, so that neither the ramp nor the point before is part of a figure.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use crate::command::{OutputArguments, SweepArguments};
+use crate::deploy::account::Account;
+use crate::ladder::Ladder;
+use crate::live::Live;
+use crate::load::{Load, Until};
+use crate::report::{Figures, Outcome, Sweep};
+use crate::run::{exit_code, load, pace, plan, server, until};
+use crate::window::{Window, measure};
+use crate::{output, taken};
+
+/// Requests at each point when nothing else is said.
+const REQUESTS: u64 = 1000;
+
+/// Between two points, unless the step is given, as ApacheBench sweeps have long been made.
+const STEP: u32 = 10;
+
+pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
+    let started = SystemTime::now();
+    let ladder = ladder(arguments)?;
+    let base = load(&arguments.request)?;
+    let until = until(arguments.requests, arguments.duration).unwrap_or(Until::Requests(REQUESTS));
+    let account = server(&arguments.generator)?;
+    let mut live = Live::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
+    let mut points = Vec::new();
+    let count = ladder.0.len();
+    for (at, &connections) in ladder.0.iter().enumerate() {
+        let load = Load {
+            connections,
+            pace: pace(arguments.rate),
+            ..base.clone()
+        };
+        let plan = plan(
+            vec![load],
+            until,
+            arguments.warm_up,
+            &arguments.generator,
+            &live,
+        );
+        let label = format!("[{}/{count}] {connections} connections", at + 1);
+        let window = Window {
+            account: account.as_ref().map(|known| known as &dyn Account),
+            cores: &[],
+            live: &mut live,
+            label: &label,
+        };
+        points.push(measure(&plan, window).map_err(|error| error.to_string())?);
+        if live.is_stopped() {
+            break;
+        }
+        if at + 1 < count {
+            pause(arguments.cool_down);
+        }
+    }
+    let clean = points
+        .iter()
+        .flat_map(|point| &point.loads)
+        .all(Figures::is_clean);
+    let targets = arguments.request.urls.clone();
+    let outcome = Outcome::Sweep(Sweep { targets, points });
+    let report = taken::report(outcome, started, live.is_stopped());
+    live.clear();
+    output::give(&report, &outputs(arguments))?;
+    Ok(exit_code(clean, &live))
+}
+
+/// Nothing, for a while.
+#[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
+pub(crate) fn pause(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+}
+
+fn ladder(arguments: &SweepArguments) -> Result<Ladder, String> {
+    let (from, to) = (arguments.from, arguments.to);
+    if from > to {
+        return Err(format!("--from {from} is beyond --to {to}"));
+    }
+    Ok(match arguments.factor {
+        Some(factor) => Ladder::factors(from, to, factor),
+        None => Ladder::steps(from, to, arguments.step.unwrap_or(STEP)),
+    })
+}
+
+fn outputs(arguments: &SweepArguments) -> OutputArguments {
+    let named = |extension: &str| -> Option<PathBuf> {
+        let mut name = arguments.output.clone().into_os_string();
+        name.push(extension);
+        Some(name.into())
+    };
+    OutputArguments {
+        json: named(".json"),
+        html: named(".html"),
+        csv: named(".csv"),
+        svg: None,
+    }
+}

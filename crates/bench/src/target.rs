@@ -1,0 +1,339 @@
+//! What is asked for, and where: URLs, headers and bodies made into requests ready to send.
+//!
+//! `command` and `compare` use it before a load begins; names are resolved here, once.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "files are read before anything is sent"
+)]
+
+use std::fmt::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::load::{Address, Shape};
+
+/// Why a request cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// Not a URL that can be measured.
+    #[error("`{url}`: {what}")]
+    Url {
+        /// As given.
+        url: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A method, header or path that would break the request.
+    #[error("{0}")]
+    Request(String),
+    /// A file that cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// A place that a URL names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Where to connect.
+    pub address: Address,
+    /// For the `Host` field.
+    pub host: String,
+    /// Path and query, as sent.
+    pub path: String,
+}
+
+/// The parts of requests that all of a load's requests share.
+#[derive(Debug, Clone)]
+pub struct Template {
+    /// The method.
+    pub method: String,
+    /// More header fields, by name and value.
+    pub headers: Vec<(String, String)>,
+    /// The body; `None` sends none.
+    pub body: Option<Bytes>,
+    /// Whether the connection serves further requests.
+    pub keeps: bool,
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self {
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: None,
+            keeps: true,
+        }
+    }
+}
+
+impl Target {
+    /// Reads `http://host:port/path` or `unix:/path/of.sock`; `socket` replaces where to connect.
+    ///
+    /// # Errors
+    /// When it is neither, or its name has no address.
+    pub fn read(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
+        let wrong = |what: String| TargetError::Url {
+            url: url.to_owned(),
+            what,
+        };
+        if let Some(path) = url.strip_prefix("unix:") {
+            return Ok(Self {
+                address: Address::Unix(path.into()),
+                host: "localhost".to_owned(),
+                path: "/".to_owned(),
+            });
+        }
+        if url.starts_with("https:") {
+            return Err(wrong("https cannot be measured yet".to_owned()));
+        }
+        let rest = url.strip_prefix("http://").unwrap_or(url);
+        if rest.contains("://") {
+            return Err(wrong("only http:// and unix: can be measured".to_owned()));
+        }
+        let rest = rest.split('#').next().unwrap_or(rest);
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        let path = match path {
+            query if query.starts_with('?') => format!("/{query}"),
+            "" => "/".to_owned(),
+            path => path.to_owned(),
+        };
+        check_path(&path)?;
+        if authority.is_empty() || authority.contains('@') || !authority.is_ascii() {
+            return Err(wrong("no host to connect to".to_owned()));
+        }
+        let address = match socket {
+            Some(socket) => Address::Unix(socket.into()),
+            None => Address::Tcp(resolve(authority).map_err(wrong)?),
+        };
+        Ok(Self {
+            address,
+            host: authority.to_owned(),
+            path,
+        })
+    }
+
+    /// The same place with another path.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// A request for it.
+    ///
+    /// # Errors
+    /// When a part of it would break the request.
+    pub fn shape(&self, template: &Template, weight: u32) -> Result<Shape, TargetError> {
+        check_path(&self.path)?;
+        let refuse = |what: String| Err(TargetError::Request(what));
+        if !is_token(&template.method) {
+            return refuse(format!("`{}` is no method", template.method));
+        }
+        let mut head = format!("{} {} HTTP/1.1\r\n", template.method, self.path);
+        if !names(template, "host") {
+            // Writing to a String cannot fail.
+            let _ = write!(head, "Host: {}\r\n", self.host);
+        }
+        for (name, value) in &template.headers {
+            if !is_token(name) || value.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f) {
+                return refuse(format!("`{name}: {value}` is no header field"));
+            }
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        if !template.keeps && !names(template, "connection") {
+            head.push_str("Connection: close\r\n");
+        }
+        let body = template.body.as_deref().unwrap_or_default();
+        if template.body.is_some() && !names(template, "content-length") {
+            let _ = write!(head, "Content-Length: {}\r\n", body.len());
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body);
+        Ok(Shape {
+            address: self.address.clone(),
+            bytes: bytes.into(),
+            weight,
+            is_head: template.method == "HEAD",
+        })
+    }
+}
+
+/// The paths in a file, one a line; empty lines and those that begin with `#` are left out.
+///
+/// # Errors
+/// When it cannot be read, has none, or one is no path.
+pub fn read_paths(file: &Path) -> Result<Vec<String>, TargetError> {
+    let text = String::from_utf8_lossy(&read_file(file)?).into_owned();
+    let lines = text.lines().map(str::trim);
+    let paths: Vec<String> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect();
+    if paths.is_empty() {
+        return Err(TargetError::Request(format!(
+            "{}: no path in it",
+            file.display()
+        )));
+    }
+    paths.iter().try_for_each(|path| check_path(path))?;
+    Ok(paths)
+}
+
+/// A file's content.
+///
+/// # Errors
+/// When it cannot be read; names it.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
+    std::fs::read(path).map_err(|error| TargetError::File {
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// `Name: value` as a header field.
+///
+/// # Errors
+/// When there is no colon.
+pub fn read_header(text: &str) -> Result<(String, String), TargetError> {
+    let Some((name, value)) = text.split_once(':') else {
+        return Err(TargetError::Request(format!(
+            "`{text}`: a header is `Name: value`"
+        )));
+    };
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn names(template: &Template, field: &str) -> bool {
+    let mut names = template.headers.iter().map(|(name, _)| name);
+    names.any(|name| name.eq_ignore_ascii_case(field))
+}
+
+fn resolve(authority: &str) -> Result<SocketAddr, String> {
+    let has_port = authority
+        .rfind(':')
+        .is_some_and(|colon| !authority[colon..].contains(']'));
+    let with_port = match has_port {
+        true => authority.to_owned(),
+        false => format!("{authority}:80"),
+    };
+    let mut found = with_port
+        .to_socket_addrs()
+        .map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "no address".to_owned())
+}
+
+fn check_path(path: &str) -> Result<(), TargetError> {
+    let is_safe = path.bytes().all(|b| b > b' ' && b != 0x7f);
+    match path.starts_with('/') && is_safe {
+        true => Ok(()),
+        false => Err(TargetError::Request(format!(
+            "`{path}`: a path begins with / and has no blanks"
+        ))),
+    }
+}
+
+/// RFC 9110 §5.6.2.
+fn is_token(text: &str) -> bool {
+    let is_tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !text.is_empty() && text.bytes().all(is_tchar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_places() {
+        let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
+        for (url, address, host, path) in [
+            (
+                "http://127.0.0.1:8080",
+                tcp("127.0.0.1:8080"),
+                "127.0.0.1:8080",
+                "/",
+            ),
+            (
+                "127.0.0.1:80/a?b=c#d",
+                tcp("127.0.0.1:80"),
+                "127.0.0.1:80",
+                "/a?b=c",
+            ),
+            ("http://[::1]/x", tcp("[::1]:80"), "[::1]", "/x"),
+            (
+                "http://127.0.0.1?q",
+                tcp("127.0.0.1:80"),
+                "127.0.0.1",
+                "/?q",
+            ),
+            (
+                "unix:/run/a.sock",
+                Address::Unix("/run/a.sock".into()),
+                "localhost",
+                "/",
+            ),
+        ] {
+            let found = Target::read(url, None).unwrap();
+            assert_eq!(
+                (found.address, &*found.host, &*found.path),
+                (address, host, path),
+                "{url}"
+            );
+        }
+        let over = Target::read("http://example.test/x", Some(Path::new("/run/b.sock"))).unwrap();
+        assert_eq!(over.address, Address::Unix("/run/b.sock".into()));
+        assert_eq!(over.host, "example.test");
+        for wrong in [
+            "https://a/",
+            "ftp://a/",
+            "http:///x",
+            "http://u@127.0.0.1/",
+            "http://127.0.0.1:x/",
+            "http://127.0.0.1/a b",
+        ] {
+            assert!(Target::read(wrong, None).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn writes_requests() {
+        let target = Target::read("http://127.0.0.1:81/p", None).unwrap();
+        let text = |template: &Template| {
+            let shape = target.shape(template, 1).unwrap();
+            String::from_utf8(shape.bytes.to_vec()).unwrap()
+        };
+        assert_eq!(
+            text(&Template::default()),
+            "GET /p HTTP/1.1\r\nHost: 127.0.0.1:81\r\n\r\n"
+        );
+        let template = Template {
+            method: "POST".into(),
+            headers: vec![("host".into(), "a".into()), ("X".into(), "1".into())],
+            body: Some(Bytes::from_static(b"ab")),
+            keeps: false,
+        };
+        assert_eq!(
+            text(&template),
+            "POST /p HTTP/1.1\r\nhost: a\r\nX: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab"
+        );
+        let split = Template {
+            headers: vec![("X".into(), "1\r\nY: 2".into())],
+            ..Template::default()
+        };
+        assert!(target.shape(&split, 1).is_err());
+        assert!(target.at("/a\r\n").shape(&Template::default(), 1).is_err());
+    }
+}

@@ -1,0 +1,380 @@
+//! Reports as text, for a terminal.
+//!
+//! A run looks as ApacheBench's users expect it, a sweep is a line a point, a comparison a ranking.
+//! Everything comes from the report alone; `output` prints what is made here. Two things are never
+//! missing: that a report was ended early, and, as the last line, that the generator was the
+//! bottleneck. Names and logs come from outside: what a terminal would obey is taken out of them.
+
+use crate::report::{
+    Compare, Figures, Mix, Outcome, Report, Run, Schedule, ServerCost, Sweep, Taken, Timings,
+};
+use units::{figure, grouped, ms, number, plain};
+
+pub use progress::progress_line;
+
+pub(crate) mod notes;
+mod progress;
+pub(crate) mod table;
+pub(crate) mod tables;
+pub(crate) mod units;
+
+/// Any report as text; ends with a line break.
+#[must_use]
+pub fn report(report: &Report) -> String {
+    let taken = &report.taken;
+    let mut text = match &report.result {
+        Outcome::Run(result) => run(taken, result),
+        Outcome::Mix(result) => mix(taken, result),
+        Outcome::Sweep(result) => sweep(taken, result),
+        Outcome::Compare(result) => compare(taken, result),
+    };
+    if let Some(note) = notes::bottleneck(report) {
+        text += &format!("\n{note}\n");
+    }
+    text
+}
+
+/// A run in ApacheBench's shape.
+#[must_use]
+pub fn run(taken: &Taken, run: &Run) -> String {
+    let mut text = heading(taken);
+    text += &targets(&run.targets);
+    text += &load(&run.figures);
+    text += &run.server.as_ref().map_or_else(String::new, server);
+    text
+}
+
+/// A mix: each load in ApacheBench's shape.
+#[must_use]
+pub fn mix(taken: &Taken, mix: &Mix) -> String {
+    let mut text = heading(taken);
+    text += &targets(&mix.targets);
+    for figures in &mix.loads {
+        text += &format!("\nLoad: {}\n{}", plain(&figures.name), load(figures));
+    }
+    text += &mix.server.as_ref().map_or_else(String::new, server);
+    text
+}
+
+/// A sweep, one line a point.
+#[must_use]
+pub fn sweep(taken: &Taken, sweep: &Sweep) -> String {
+    let mut text = heading(taken);
+    text += &targets(&sweep.targets);
+    text += &format!("\n{}", tables::sweep(sweep).text());
+    text
+}
+
+/// A comparison: the ranking, what failed, goals, doubts and versions.
+#[must_use]
+pub fn compare(taken: &Taken, compare: &Compare) -> String {
+    let mut text = format!("{}\n{}", plain(&compare.title), heading(taken));
+    let rounds = compare
+        .deployments
+        .iter()
+        .map(|deployment| deployment.rounds.len());
+    let rounds = units::plural(rounds.max().unwrap_or(0) as u64, "round", "rounds");
+    text += &format!(
+        "Ranking:                {rounds}, ratios to {}\n\n",
+        plain(&compare.first)
+    );
+    text += &tables::ranking(compare).text();
+    for (index, (name, doubt)) in tables::doubts(compare).into_iter().enumerate() {
+        text += &format!("  [{}] {}: {}\n", index + 1, plain(name), plain(&doubt));
+    }
+    let loads = tables::loads(compare);
+    if !loads.rows.is_empty() {
+        text += &format!("\nEach load (medians):\n{}", loads.text());
+    }
+    text += &failed_deployments(compare);
+    if !compare.goals.is_empty() {
+        text += "\nGoals:\n";
+    }
+    for row in tables::goals(compare).rows {
+        let line = format!("  {:<10}  {}: {} {}", row[1], row[0], row[2], row[3]);
+        text += &format!("{}\n", line.trim_end());
+    }
+    let versions: Vec<_> = compare
+        .deployments
+        .iter()
+        .filter(|one| !one.versions.is_empty())
+        .collect();
+    if !versions.is_empty() {
+        text += "\nVersions:\n";
+    }
+    for deployment in versions {
+        let all = plain(&deployment.versions.join(", ")).replace('\n', " ");
+        text += &format!("  {}: {all}\n", plain(&deployment.name));
+    }
+    text
+}
+
+fn failed_deployments(compare: &Compare) -> String {
+    let mut text = String::new();
+    for deployment in &compare.deployments {
+        if let Some(why) = &deployment.failed {
+            let why = plain(why);
+            let mut lines = why.trim_end().lines();
+            let first = lines.next().unwrap_or_default();
+            text += &format!("\nFAILED {}: {first}\n", plain(&deployment.name));
+            for line in lines {
+                text += &format!("  | {}\n", line.trim_end());
+            }
+        }
+    }
+    text
+}
+
+fn heading(taken: &Taken) -> String {
+    let machine = &taken.machine;
+    let cores = units::plural(machine.cores as u64, "core", "cores");
+    let memory = units::size(machine.memory);
+    let mut text = String::new();
+    if taken.interrupted {
+        text += &format!("{}\n", notes::INTERRUPTED);
+    }
+    text += &line(
+        "Taken",
+        &format!("{}, {}", units::moment(taken.started), plain(&taken.tool)),
+    );
+    let cpu = plain(&machine.cpu);
+    text += &line(
+        "Machine",
+        &format!("{cpu}, {cores}, {memory}, {}", plain(&machine.system)),
+    );
+    text
+}
+
+fn targets(targets: &[String]) -> String {
+    let mut text = String::new();
+    for (index, target) in targets.iter().take(TARGETS_SHOWN).enumerate() {
+        text += &line(if index == 0 { "Target" } else { "" }, &plain(target));
+    }
+    if targets.len() > TARGETS_SHOWN {
+        text += &line(
+            "",
+            &format!(
+                "and {} more",
+                grouped((targets.len() - TARGETS_SHOWN) as u64)
+            ),
+        );
+    }
+    text
+}
+
+/// A list of paths may have millions.
+const TARGETS_SHOWN: usize = 5;
+
+/// One label and its value, in ApacheBench's columns.
+fn line(label: &str, value: &str) -> String {
+    let label = match label {
+        "" => String::new(),
+        _ => format!("{label}:"),
+    };
+    format!("{label:<23} {value}\n")
+}
+
+/// All figures of a load.
+fn load(figures: &Figures) -> String {
+    let mut text = String::from("\n");
+    text += &line("Concurrency Level", &figures.connections.to_string());
+    if let Some(rate) = figures.rate {
+        text += &line("Arrival rate", &format!("{rate:.2} [#/sec] (open loop)"));
+    }
+    text += &line(
+        "Time taken for tests",
+        &format!("{:.3} seconds", figures.seconds),
+    );
+    text += &line("Complete requests", &figures.requests.to_string());
+    text += &counts(figures);
+    text += &line("Total transferred", &format!("{} bytes", figures.bytes));
+    text += &line("Body transferred", &format!("{} bytes", figures.body_bytes));
+    let per_second = figures.requests_per_second;
+    text += &line(
+        "Requests per second",
+        &format!("{per_second:.2} [#/sec] (mean)"),
+    );
+    text += &line(
+        "Time per request",
+        &format!("{} [ms] (mean)", ms(figures.total.mean)),
+    );
+    if figures.requests > 0 {
+        let each = ms(figures.seconds * 1e6 / number(figures.requests));
+        let value = format!("{each} [ms] (mean, across all concurrent requests)");
+        text += &line("Time per request", &value);
+    }
+    let kilobytes = figures.bytes_per_second / 1024.0;
+    text += &line(
+        "Transfer rate",
+        &format!("{kilobytes:.2} [Kbytes/sec] received"),
+    );
+    text += &figures
+        .schedule
+        .map_or_else(String::new, |found| schedule(&found));
+    text += &generator(figures);
+    text += &times(figures);
+    text += &percentiles(&figures.total, figures.service.as_ref());
+    text
+}
+
+/// Failed requests by cause, and responses other than 2xx by class.
+fn counts(figures: &Figures) -> String {
+    let errors = &figures.errors;
+    let mut text = line("Failed requests", &errors.total().to_string());
+    if errors.total() > 0 {
+        let named = [
+            ("connect", errors.connect),
+            ("time-out", errors.timeout),
+            ("reset", errors.reset),
+            ("closed early", errors.closed),
+            ("malformed", errors.malformed),
+            ("length", errors.length),
+        ];
+        text += &breakdown(&named);
+    }
+    let statuses = &figures.statuses;
+    let others = statuses.total() - statuses.success;
+    if others > 0 {
+        text += &line("Non-2xx responses", &others.to_string());
+        let named = [
+            ("3xx", statuses.redirection),
+            ("4xx", statuses.client_error),
+            ("5xx", statuses.server_error),
+            ("other", statuses.other),
+        ];
+        text += &breakdown(&named);
+    }
+    text
+}
+
+fn breakdown(named: &[(&str, u64)]) -> String {
+    let seen = named.iter().filter(|(_, count)| *count > 0);
+    let words: Vec<String> = seen
+        .map(|(name, count)| format!("{name}: {count}"))
+        .collect();
+    format!("   ({})\n", words.join(", "))
+}
+
+fn schedule(schedule: &Schedule) -> String {
+    let (due, late, skipped) = (schedule.due, schedule.late, schedule.skipped);
+    line(
+        "Schedule",
+        &format!("{due} due, {late} late, {skipped} skipped (no connection was free)"),
+    )
+}
+
+fn generator(figures: &Figures) -> String {
+    let generator = &figures.generator;
+    let threads = units::plural(generator.threads as u64, "thread", "threads");
+    let mut value = format!(
+        "{threads}, busiest {:.0} % of a core",
+        generator.busy * 100.0
+    );
+    if figures.requests > 0 {
+        let each = generator.cpu_seconds * 1e6 / number(figures.requests);
+        value += &format!(", {} CPU us/request", figure(each));
+    }
+    if let Some(lag) = generator.lag_p99 {
+        value += &format!(", lag p99 {} ms", ms(number(lag)));
+    }
+    line("Load generator", &value)
+}
+
+fn server(cost: &ServerCost) -> String {
+    let each = figure(cost.cpu_us_per_request);
+    let mut text = String::from("\n");
+    text += &line(
+        "Server CPU",
+        &format!("{each} us/request, {:.2} cores", cost.busy),
+    );
+    let processes = units::plural(cost.processes as u64, "process", "processes");
+    let memory = units::size(cost.memory_bytes);
+    text += &line("Server memory", &format!("{memory} in {processes}"));
+    if let Some(others) = cost.others {
+        let value = format!("{:.1} % of the server's cores", others * 100.0);
+        text += &line("Other programs", &value);
+    }
+    text
+}
+
+/// The table of connection times; a median alone among ApacheBench's columns would hide the tail,
+/// which the percentiles below it show.
+fn times(figures: &Figures) -> String {
+    let head = ["min", "mean", "[+/-sd]", "median", "max"].map(str::to_owned);
+    let row = |timings: &Timings| {
+        [
+            ms(number(timings.min)),
+            ms(timings.mean),
+            ms(timings.sd),
+            ms(number(timings.p50)),
+            ms(number(timings.max)),
+        ]
+    };
+    let mut rows = vec![(String::new(), head)];
+    let named = [
+        ("Connect:", Some(&figures.connect)),
+        ("First byte:", Some(&figures.first_byte)),
+        ("Service:", figures.service.as_ref()),
+        ("Total:", Some(&figures.total)),
+    ];
+    for (label, timings) in named {
+        if let Some(timings) = timings.filter(|timings| timings.count > 0) {
+            rows.push((label.to_owned(), row(timings)));
+        }
+    }
+    let mut text = String::from("\nConnection Times (ms)\n");
+    for (label, cells) in &rows {
+        text += &format!("{label:<12}");
+        for (index, cell) in cells.iter().enumerate() {
+            let width = rows
+                .iter()
+                .map(|(_, cells)| cells[index].len())
+                .max()
+                .unwrap_or(0)
+                .max(8);
+            text += &format!(" {cell:>width$}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The percentiles; in an open loop beside what the server alone took.
+fn percentiles(total: &Timings, service: Option<&Timings>) -> String {
+    let mut text = String::from("\nPercentage of the requests served within a certain time (ms)\n");
+    if service.is_some() {
+        let titles = ("from due time", "from start");
+        text += &format!("        {:>13}  {:>13}\n", titles.0, titles.1);
+    }
+    for (name, of) in PERCENTILES {
+        let value = ms(number(of(total)));
+        text += &match service {
+            Some(service) => format!("{name:>7}%{value:>13}  {:>13}", ms(number(of(service)))),
+            None => format!("{name:>7}%{value:>13}"),
+        };
+        text += if *name == "100" {
+            " (longest request)\n"
+        } else {
+            "\n"
+        };
+    }
+    text
+}
+
+/// A percentile's name, and where it stands.
+pub(crate) type Percentile = (&'static str, fn(&Timings) -> u64);
+
+/// The percentiles of [`Timings`], as ApacheBench ends its list: with the longest.
+pub(crate) const PERCENTILES: &[Percentile] = &[
+    ("50", |timings| timings.p50),
+    ("75", |timings| timings.p75),
+    ("90", |timings| timings.p90),
+    ("95", |timings| timings.p95),
+    ("99", |timings| timings.p99),
+    ("99.9", |timings| timings.p999),
+    ("99.99", |timings| timings.p9999),
+    ("100", |timings| timings.max),
+];
+
+#[cfg(test)]
+mod tests;

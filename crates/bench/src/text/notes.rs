@@ -1,0 +1,76 @@
+//! What a reader must know before believing a report: it was ended early, or the generator limited
+//! it.
+//!
+//! Every output (`text`, `html`) shows these where they cannot be missed. Pure.
+
+use crate::report::{Figures, Outcome, Point, Report};
+use crate::text::units;
+
+/// Said of a report that was ended early.
+pub(crate) const INTERRUPTED: &str =
+    "INTERRUPTED: it was ended early; the figures are of what was measured until then.";
+
+/// The generator's own limits in a report, as one sentence; `None` when it never was the limit.
+pub(crate) fn bottleneck(report: &Report) -> Option<String> {
+    let found = limited(report);
+    let (place, reason) = found.first()?;
+    let place = match place.is_empty() {
+        true => String::new(),
+        false => format!(" ({place})"),
+    };
+    let more = match found.len() {
+        1 => String::new(),
+        all => format!("; so it was in {} measurements", units::grouped(all as u64)),
+    };
+    let text = format!("NOTE: the load generator itself was the bottleneck: {reason}{place}{more}");
+    Some(units::plain(&text))
+}
+
+/// Where the generator was the limit, and why.
+fn limited(report: &Report) -> Vec<(String, &str)> {
+    match &report.result {
+        Outcome::Run(run) => reason("", &run.figures).into_iter().collect(),
+        Outcome::Mix(mix) => {
+            let loads = mix.loads.iter();
+            loads
+                .filter_map(|load| reason(&format!("load `{}`", load.name), load))
+                .collect()
+        }
+        Outcome::Sweep(sweep) => {
+            let points = sweep.points.iter();
+            points
+                .flat_map(|point| of_point(at(point), point))
+                .collect()
+        }
+        Outcome::Compare(compare) => {
+            let deployments = compare.deployments.iter();
+            let points = deployments.flat_map(|deployment| {
+                let points = deployment.rounds.iter().flatten();
+                points.map(move |point| (format!("{}, {}", deployment.name, at(point)), point))
+            });
+            points
+                .flat_map(|(place, point)| of_point(place, point))
+                .collect()
+        }
+    }
+}
+
+fn of_point(place: String, point: &Point) -> impl Iterator<Item = (String, &str)> {
+    point
+        .loads
+        .iter()
+        .filter_map(move |load| reason(&place, load))
+}
+
+fn reason<'a>(place: &str, figures: &'a Figures) -> Option<(String, &'a str)> {
+    let reason = figures.generator.bottleneck.as_deref()?;
+    Some((place.to_owned(), reason))
+}
+
+fn at(point: &Point) -> String {
+    units::plural(
+        point.connections_total().into(),
+        "connection",
+        "connections",
+    )
+}

@@ -1,0 +1,137 @@
+//! The live line: how far a load is, how fast, and how long it will take. Pure; `window` shows it.
+
+use std::time::Duration;
+
+use crate::load::{Progress, Until};
+use crate::text::units;
+
+/// One line about a load in progress: how far it is, requests a second since `before`, errors, time
+/// left. At most 70 columns, without a line break.
+#[must_use]
+pub fn progress_line(now: &Progress, before: &Progress, until: Until, warm_up: Duration) -> String {
+    if !now.is_measured {
+        let left = warm_up.saturating_sub(now.elapsed);
+        return format!("warm-up, {} left", seconds(left));
+    }
+    let (done, left) = match until {
+        Until::Requests(all) => (share(now.requests, all), left_by_count(now, all)),
+        Until::Elapsed(all) => (
+            now.elapsed.as_secs_f64() / all.as_secs_f64().max(f64::MIN_POSITIVE),
+            Some(all.saturating_sub(now.elapsed)),
+        ),
+    };
+    let mut line = format!(
+        "{:3.0} %  {} requests/s  {}",
+        (done * 100.0).clamp(0.0, 100.0),
+        units::figure(recent(now, before)),
+        units::plural(now.errors, "error", "errors"),
+    );
+    if let Some(left) = left {
+        line += &format!("  {} left", seconds(left));
+    }
+    line
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    units::number(part) / units::number(all.max(1))
+}
+
+/// Requests a second since the look before; over all when that was in another phase or just now.
+fn recent(now: &Progress, before: &Progress) -> f64 {
+    let is_later = before.is_measured && before.elapsed < now.elapsed;
+    let (since, requests) = match is_later && before.requests <= now.requests {
+        true => (now.elapsed - before.elapsed, now.requests - before.requests),
+        false => (now.elapsed, now.requests),
+    };
+    match since.is_zero() {
+        true => 0.0,
+        false => units::number(requests) / since.as_secs_f64(),
+    }
+}
+
+/// As long as the rest takes at the mean speed so far; unknown before the first response.
+fn left_by_count(now: &Progress, all: u64) -> Option<Duration> {
+    let left = units::number(all.saturating_sub(now.requests));
+    let seconds = now.elapsed.as_secs_f64() * left / units::number(now.requests);
+    (now.requests > 0).then(|| Duration::try_from_secs_f64(seconds).ok())?
+}
+
+fn seconds(left: Duration) -> String {
+    let seconds = left.as_secs_f64().ceil();
+    match left.as_secs() {
+        0..100 => format!("{seconds:.0} s"),
+        whole @ 100..6000 => format!("{} min {:02} s", whole / 60, whole % 60),
+        whole => format!("{} h {:02} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64, requests: u64, errors: u64) -> Progress {
+        Progress {
+            is_measured: true,
+            elapsed: Duration::from_millis(ms),
+            requests,
+            errors,
+        }
+    }
+
+    #[test]
+    fn says_how_far_and_how_long() {
+        let thousand = Until::Requests(1000);
+        let ten_seconds = Until::Elapsed(Duration::from_secs(10));
+        let hours = Until::Elapsed(Duration::from_secs(3 * 3600 + 60));
+        for (name, before, now, until, expected) in [
+            (
+                "by count",
+                at(500, 200, 0),
+                at(1000, 500, 1),
+                thousand,
+                " 50 %  600.0 requests/s  1 error  1 s left",
+            ),
+            (
+                "by time",
+                at(1000, 9000, 2),
+                at(2000, 21_345, 2),
+                ten_seconds,
+                " 20 %  12,345 requests/s  2 errors  8 s left",
+            ),
+            (
+                "nothing yet",
+                at(0, 0, 0),
+                at(0, 0, 0),
+                thousand,
+                "  0 %  0.00 requests/s  0 errors",
+            ),
+            (
+                "a look before that is later",
+                at(900, 600, 0),
+                at(500, 500, 0),
+                thousand,
+                " 50 %  1,000 requests/s  0 errors  1 s left",
+            ),
+            (
+                "long",
+                at(0, 0, 0),
+                at(1000, 10, 0),
+                hours,
+                "  0 %  10.0 requests/s  0 errors  3 h 00 min left",
+            ),
+        ] {
+            let line = progress_line(&now, &before, until, Duration::ZERO);
+            assert_eq!(line, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_warm_up_is_no_measurement() {
+        let now = Progress {
+            is_measured: false,
+            ..at(500, 0, 0)
+        };
+        let line = progress_line(&now, &now, Until::Requests(1), Duration::from_secs(2));
+        assert_eq!(line, "warm-up, 2 s left");
+    }
+}

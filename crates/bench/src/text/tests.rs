@@ -1,0 +1,184 @@
+//! What reports look like as text: the lines that people look for.
+
+use super::*;
+use crate::report::testing;
+
+fn check(text: &str, expected: &[&str]) {
+    for line in expected {
+        assert!(text.contains(line), "missing: {line}\n{text}");
+    }
+    assert!(text.ends_with('\n') && text.is_ascii());
+    assert!(
+        !text.lines().any(|line| line.ends_with(' ')),
+        "blanks at the end\n{text}"
+    );
+}
+
+#[test]
+fn a_run_looks_as_users_of_apachebench_expect() {
+    let text = report(&testing::run());
+    check(
+        &text,
+        &[
+            "Taken:                  2027-01-01 00:00:00 UTC, penstock 0.1.0\n",
+            "Machine:                Some CPU, 2 cores, 8.0 GiB, Linux 6.18\n",
+            "Target:                 http://127.0.0.1:8080/\n",
+            "Concurrency Level:      50\n",
+            "Arrival rate:           5000.00 [#/sec] (open loop)\n",
+            "Time taken for tests:   4.000 seconds\n",
+            "Complete requests:      16000\n",
+            "Failed requests:        21\n   (connect: 1, time-out: 2, reset: 3, closed early: 4, ",
+            "malformed: 5, length: 6)\n",
+            "Non-2xx responses:      7\n   (3xx: 3, 5xx: 4)\n",
+            "Total transferred:      12800000 bytes\n",
+            "Body transferred:       9792000 bytes\n",
+            "Requests per second:    4000.00 [#/sec] (mean)\n",
+            "Time per request:       4.167 [ms] (mean)\n",
+            "Time per request:       0.250 [ms] (mean, across all concurrent requests)\n",
+            "Transfer rate:          3125.00 [Kbytes/sec] received\n",
+            "Schedule:               20000 due, 12 late, 34 skipped (no connection was free)\n",
+            "Connection Times (ms)\n",
+            "First byte:",
+            "Total:          0.625    4.167    0.101    3.125   75.000\n",
+            "     50%        3.125          0.300\n",
+            "  99.99%       62.500          6.000\n",
+            "    100%       75.000          7.200 (longest request)\n",
+            "Server CPU:             48.0 us/request, 0.88 cores\n",
+            "Server memory:          90.0 MiB in 3 processes\n",
+            "Other programs:         1.2 % of the server's cores\n",
+        ],
+    );
+    let last = text.lines().last().unwrap();
+    let expected =
+        "NOTE: the load generator itself was the bottleneck: its thread was busy 99 % of the time";
+    assert_eq!(last, expected);
+}
+
+#[test]
+fn a_calm_run_has_no_lines_about_trouble() {
+    let mut report = testing::run();
+    if let Outcome::Run(run) = &mut report.result {
+        run.figures = testing::figures(10, 1000.0, 5000);
+        run.server = None;
+    }
+    let text = super::report(&report);
+    let absent = [
+        "NOTE",
+        "INTERRUPTED",
+        "Non-2xx",
+        "(connect:",
+        "Schedule",
+        "Server CPU",
+        "Arrival",
+    ];
+    for word in absent {
+        assert!(!text.contains(word), "{word}\n{text}");
+    }
+    check(
+        &text,
+        &[
+            "Failed requests:        0\n",
+            "    100%       30.000 (longest request)\n",
+        ],
+    );
+}
+
+#[test]
+fn a_mix_shows_each_load() {
+    let text = report(&testing::mix());
+    check(&text, &["\nLoad: random files\n", "\nLoad: one file\n"]);
+    assert_eq!(text.matches("Concurrency Level:      200\n").count(), 2);
+}
+
+#[test]
+fn a_sweep_is_a_line_a_point() {
+    let text = report(&testing::sweep());
+    assert!(text.starts_with("INTERRUPTED: "));
+    check(
+        &text,
+        &[
+            "  connections  requests/s  mean ms  p50 ms  p90 ms  p99 ms  p99.9 ms",
+            "4xx 5xx  CPU us/request",
+        ],
+    );
+    let points = text
+        .lines()
+        .skip_while(|line| !line.contains("p99.9 ms"))
+        .skip(1);
+    assert_eq!(points.count(), 20);
+}
+
+#[test]
+fn a_limited_point_of_a_sweep_is_marked() {
+    let mut report = testing::sweep();
+    if let Outcome::Sweep(sweep) = &mut report.result {
+        for index in [3, 4] {
+            sweep.points[index].loads[0].generator.bottleneck = Some("too slow".to_owned());
+        }
+    }
+    let text = super::report(&report);
+    assert_eq!(text.matches("  generator-bound\n").count(), 2);
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.ends_with("too slow (31 connections); so it was in 2 measurements"),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_comparison_is_a_ranking_with_all_that_must_be_known() {
+    let text = report(&testing::compare());
+    check(
+        &text,
+        &[
+            "Hello & <friends>\n",
+            "Ranking:                2 rounds, ratios to penstock\n",
+            "  #  deployment             requests/s      (min - max)  ratio  CPU us/request  CPU ratio  p99 ms   MiB  errors\n",
+            "  1  penstock                    7,000  (6,650 - 7,280)   1.00            50.0       1.00   8.000  90.0       2\n",
+            "       2  [1]\n  [1] puma: 100 connections: other programs used the measured cores\n",
+            "\nFAILED thin: not ready within 5 s\n  | boom: </script> no such gem\n  | ?[31mbye\n",
+            "\nGoals:\n  PASS        penstock: p99 <= 9 ms: 8.00 (7.60 - 8.32)\n",
+            "  FALL SHORT  penstock: requests/s >= 2 x thin: not measured\n",
+            "\nVersions:\n  penstock: penstock 1.0\n",
+        ],
+    );
+}
+
+#[test]
+fn several_loads_of_a_comparison_are_shown_singly() {
+    let mut report = testing::compare();
+    if let Outcome::Compare(compare) = &mut report.result {
+        for point in compare.deployments[0].rounds.iter_mut().flatten() {
+            point.loads[0].name = "random".to_owned();
+            let mut second = point.loads[0].clone();
+            second.name = "hot".to_owned();
+            point.loads.push(second);
+        }
+        compare.deployments.truncate(1);
+    }
+    check(
+        &super::report(&report),
+        &[
+            "\nEach load (medians):\n  deployment  load    requests/s",
+            "\n  penstock    hot  ",
+        ],
+    );
+}
+
+#[test]
+fn no_figures_are_no_mistake() {
+    let mut report = testing::run();
+    if let Outcome::Run(run) = &mut report.result {
+        run.figures = Figures::default();
+        run.targets = vec!["/".to_owned(); 9];
+        run.figures.bytes = u64::MAX;
+        run.figures.errors.connect = u64::MAX;
+        run.figures.errors.length = u64::MAX;
+        run.figures.statuses.other = u64::MAX;
+        run.figures.statuses.success = u64::MAX;
+    }
+    check(
+        &super::report(&report),
+        &["Complete requests:      0\n", "and 4 more\n"],
+    );
+}

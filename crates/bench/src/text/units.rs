@@ -1,0 +1,191 @@
+//! Numbers, sizes and moments as people read them, and strangers' text made harmless.
+//!
+//! Used by everything that shows a report, so that a figure looks the same on the terminal, in a
+//! chart and in a table. Pure.
+
+/// A count as a number; counts and microseconds are far below 2^52.
+pub(crate) fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// Microseconds as milliseconds with three decimals.
+pub(crate) fn ms(us: f64) -> String {
+    format!("{:.3}", us / 1000.0)
+}
+
+/// A count with its thousands apart.
+pub(crate) fn grouped(count: u64) -> String {
+    group(&count.to_string())
+}
+
+/// A measured figure with as many digits as are worth reading.
+pub(crate) fn figure(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let digits = match size {
+        _ if size >= 1000.0 => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 1.0 || size == 0.0 => 2,
+        _ => 3,
+    };
+    group(&format!("{value:.digits$}"))
+}
+
+/// The mark of an axis: like [`figure`], without zeros that say nothing.
+pub(crate) fn tick(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let text = group(&format!("{value:.6}"));
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A size in mebibytes.
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    number(bytes) / f64::from(1 << 20)
+}
+
+/// A size with its unit.
+pub(crate) fn size(bytes: u64) -> String {
+    let mib = mebibytes(bytes);
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..0x10_0000 => format!("{:.1} KiB", number(bytes) / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{mib:.1} MiB"),
+        _ => format!("{:.1} GiB", mib / 1024.0),
+    }
+}
+
+/// A change in percent, with its sign.
+pub(crate) fn percent(change: f64) -> String {
+    format!("{change:+.1} %")
+}
+
+/// A moment, from seconds since the epoch.
+pub(crate) fn moment(seconds: u64) -> String {
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// One word for one and another for all else: `plural(2, "error", "errors")` is `2 errors`.
+pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { one } else { many })
+}
+
+/// Text of strangers without what a terminal would obey; line breaks stay.
+pub(crate) fn plain(text: &str) -> String {
+    let harmless = |char: char| match char {
+        '\n' => '\n',
+        '\t' => ' ',
+        _ if char.is_control() => '?',
+        _ => char,
+    };
+    text.chars()
+        .filter(|&char| char != '\r')
+        .map(harmless)
+        .collect()
+}
+
+/// A comma before each third digit of the whole part.
+fn group(digits: &str) -> String {
+    let (sign, digits) = match digits.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", digits),
+    };
+    let (whole, part) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut text = sign.to_owned();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text + part
+}
+
+/// Year, month and day of the days since 1970-01-01.
+fn date(days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| {
+        (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
+    };
+    // 400 years are always 146,097 days: with these taken out the loop is short whatever a file
+    // says.
+    let (mut year, mut left) = (1970 + days / 146_097 * 400, days % 146_097);
+    loop {
+        let length = 365 + u64::from(is_leap(year));
+        if left < length {
+            break;
+        }
+        left -= length;
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_digits_worth_reading() {
+        for (value, expected) in [
+            (0.0, "0.00"),
+            (0.01234, "0.012"),
+            (1.234, "1.23"),
+            (12.34, "12.3"),
+            (-999.9, "-999.9"),
+            (12_345.6, "12,346"),
+            (1_234_567.0, "1,234,567"),
+            (f64::NAN, "-"),
+        ] {
+            assert_eq!(figure(value), expected);
+        }
+        assert_eq!(tick(2500.0), "2,500");
+        assert_eq!(tick(0.05), "0.05");
+    }
+
+    #[test]
+    fn moments_follow_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+            (1_798_761_600, "2027-01-01 00:00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(moment(seconds), expected);
+        }
+        assert!(moment(u64::MAX).ends_with("UTC"));
+    }
+
+    #[test]
+    fn strangers_cannot_command_the_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\r\nc\x07"), "a?[2Jb\nc?");
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (bytes, expected) in [
+            (12, "12 bytes"),
+            (2048, "2.0 KiB"),
+            (3 << 20, "3.0 MiB"),
+            (3 << 30, "3.0 GiB"),
+        ] {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+}

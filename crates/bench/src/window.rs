@@ -1,0 +1,131 @@
+//! One window of load on one server: the figures, and what it cost the server.
+//!
+//! `run`, `sweep` and `compare` all measure through [`measure`]; the cost is read at the very moments at
+//! which `load` begins and ends the window.
+
+use std::io;
+use std::time::Duration;
+
+use crate::deploy::account::{Account, Spent, cores_worked};
+use crate::live::Live;
+use crate::load::{self, Observer, Plan, Progress};
+use crate::report::{Point, ServerCost};
+use crate::text;
+
+/// A server that is measured, and how that is shown.
+pub(crate) struct Window<'a> {
+    /// Reads what the server spends, when its processes are known.
+    pub(crate) account: Option<&'a dyn Account>,
+    /// The cores of server and load, when both are pinned.
+    pub(crate) cores: &'a [usize],
+    /// Shows progress under this label.
+    pub(crate) live: &'a mut Live,
+    pub(crate) label: &'a str,
+}
+
+/// A moment: what the server had spent until then, and what the watched cores had worked.
+#[derive(Clone, Copy)]
+struct Look {
+    spent: Spent,
+    cores: Option<f64>,
+}
+
+/// Follows a plan.
+struct Follower<'a> {
+    window: Window<'a>,
+    plan: &'a Plan,
+    began: Option<Look>,
+    ended: Option<Look>,
+    before: Option<Progress>,
+}
+
+/// Puts the plan's load on the server for one window.
+///
+/// # Errors
+/// When nothing could be sent at all.
+pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
+    let mut follower = Follower {
+        window,
+        plan,
+        began: None,
+        ended: None,
+        before: None,
+    };
+    let loads = load::execute(plan, &mut follower)?;
+    follower.window.live.clear();
+    let looks = follower.began.zip(follower.ended);
+    let server = looks.zip(follower.window.account).map(|(looks, account)| {
+        let (began, ended) = looks;
+        let requests = loads.iter().map(|load| load.requests).sum();
+        // The threads are the same for all loads.
+        let generator = loads.first().map_or(0.0, |load| load.generator.cpu_seconds);
+        cost(account, began, ended, requests, generator)
+    });
+    Ok(Point {
+        connections: plan.loads.first().map_or(0, |load| load.connections),
+        loads,
+        server,
+    })
+}
+
+impl Follower<'_> {
+    fn look(&self) -> Option<Look> {
+        let account = self.window.account?;
+        Some(Look {
+            cores: cores_worked(self.window.cores),
+            spent: account.spent(),
+        })
+    }
+}
+
+impl Observer for Follower<'_> {
+    fn window_begins(&mut self) {
+        self.began = self.look();
+        self.before = None;
+    }
+
+    fn window_ends(&mut self) {
+        self.ended = self.look();
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        let before = self.before.unwrap_or(Progress {
+            elapsed: Duration::ZERO,
+            requests: 0,
+            errors: 0,
+            ..progress
+        });
+        let plan = self.plan;
+        let line = text::progress_line(&progress, &before, plan.until, plan.warm_up);
+        let label = self.window.label;
+        self.window.live.show(&format!("{label} {line}"));
+        self.before = Some(progress);
+    }
+}
+
+/// What the time between two looks cost; `generator` is what the generator spent in it, in seconds.
+fn cost(
+    account: &dyn Account,
+    began: Look,
+    ended: Look,
+    requests: u64,
+    generator: f64,
+) -> ServerCost {
+    let elapsed = ended.spent.at.duration_since(began.spent.at).as_secs_f64();
+    let elapsed = elapsed.max(1e-9);
+    let cpu_seconds = (ended.spent.cpu_seconds - began.spent.cpu_seconds).max(0.0);
+    let memory = account.memory();
+    let others = |(before, after): (f64, f64)| {
+        ((after - before - cpu_seconds - generator) / elapsed).max(0.0)
+    };
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
+    let cpu_us_per_request = cpu_seconds * 1e6 / requests.max(1) as f64;
+    ServerCost {
+        cpu_seconds,
+        cpu_us_per_request,
+        busy: cpu_seconds / elapsed,
+        memory_bytes: memory.bytes,
+        processes: memory.processes,
+        others: began.cores.zip(ended.cores).map(others),
+    }
+}

@@ -1,0 +1,632 @@
+//! Deployments as real processes: started, watched, limited, and gone whatever happens.
+//!
+//! Without the usual harness, since a keeper is a copy of the program that runs, here of this one:
+//! `main` is the keeper's verb, a stand-in for a bench that gets killed, or the list of tests. Waits
+//! end with their condition or fail at their deadline.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test program without loops, whose output is its report"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use penstock_bench::deploy::{self, Account, Conditions, DeployError, Ended, Running, Workshop};
+use penstock_bench::scenario::{Content, Expect, Scenario};
+
+const TESTS: &[(&str, fn())] = &[
+    (
+        "starts_answers_and_is_gone_after_stop",
+        starts_answers_and_is_gone_after_stop,
+    ),
+    ("a_daemon_is_gone_after_stop", a_daemon_is_gone_after_stop),
+    (
+        "who_ignores_signals_is_killed",
+        who_ignores_signals_is_killed,
+    ),
+    (
+        "all_is_gone_when_the_bench_is_killed",
+        all_is_gone_when_the_bench_is_killed,
+    ),
+    (
+        "all_is_gone_when_the_keeper_is_killed",
+        all_is_gone_when_the_keeper_is_killed,
+    ),
+    (
+        "one_that_exits_at_once_has_failed_with_its_log",
+        one_that_exits_at_once_has_failed_with_its_log,
+    ),
+    (
+        "one_that_never_answers_times_out_with_its_log",
+        one_that_never_answers_times_out_with_its_log,
+    ),
+    ("a_wrong_answer_fails_at_once", a_wrong_answer_fails_at_once),
+    ("bad_gateways_are_waited_for", bad_gateways_are_waited_for),
+    (
+        "a_command_that_ends_under_load_is_noticed",
+        a_command_that_ends_under_load_is_noticed,
+    ),
+    ("an_interrupt_ends_the_wait", an_interrupt_ends_the_wait),
+    ("a_unix_socket_answers", a_unix_socket_answers),
+    (
+        "counts_the_living_and_the_dead",
+        counts_the_living_and_the_dead,
+    ),
+    ("pins_all_its_processes", pins_all_its_processes),
+    ("a_memory_limit_holds", a_memory_limit_holds),
+    ("a_disk_limit_holds", a_disk_limit_holds),
+    (
+        "set_up_runs_in_order_and_leaves_nothing",
+        set_up_runs_in_order_and_leaves_nothing,
+    ),
+    (
+        "shows_the_first_line_of_versions",
+        shows_the_first_line_of_versions,
+    ),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["bench", "keep"] => deploy::keep(),
+        ["stand-in", file] => stand_in(Path::new(file)),
+        ["--list", ..] => {
+            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+            ExitCode::SUCCESS
+        }
+        filters => run_tests(filters),
+    }
+}
+
+fn run_tests(filters: &[&str]) -> ExitCode {
+    let filters: Vec<&&str> = filters.iter().filter(|one| !one.starts_with('-')).collect();
+    let is_asked =
+        |name: &str| filters.is_empty() || filters.iter().any(|one| name.contains(**one));
+    let mut failed = 0;
+    for (name, test) in TESTS.iter().filter(|(name, _)| is_asked(name)) {
+        let passed = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += usize::from(!passed);
+    }
+    ExitCode::from(u8::from(failed > 0))
+}
+
+// ---- the tests ------------------------------------------------------------------------------------
+
+fn starts_answers_and_is_gone_after_stop() {
+    let place = Place::new(&format!(
+        r#"
+        files = {{ "sub/page.txt" = "at {{{{port}}}}", "server.py" = '''{SERVER}''' }}
+        env = {{ PAGE = "{{{{dir}}}}/sub/page.txt" }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}} $PAGE"]"#
+    ));
+    let mut running = place.start().unwrap();
+    assert!(running.is_alive());
+    assert_eq!(
+        running.values().fill("{{here}}"),
+        place.folder.display().to_string()
+    );
+    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    assert!(dir.join("server.py").exists());
+    let memory = running.memory();
+    assert!(memory.bytes > 1_000_000, "{memory:?}");
+    assert_eq!(memory.processes, 1);
+    let pids = place.pids_of(&dir);
+    assert_eq!(pids.len(), 1);
+    let begun = Instant::now();
+    running.stop();
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "a SIGTERM was enough"
+    );
+    assert!(all_gone(&pids));
+    drop(running);
+    assert!(!dir.exists());
+}
+
+fn a_daemon_is_gone_after_stop() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''', "daemon.py" = '''{DAEMON}''' }}
+        start = ["python3 daemon.py python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    let mut running = place.start().unwrap();
+    assert!(
+        running.is_alive(),
+        "the command has ended, the daemon has not"
+    );
+    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    assert_eq!(pids.len(), 1);
+    running.stop();
+    assert!(all_gone(&pids));
+}
+
+fn who_ignores_signals_is_killed() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "trap '' TERM; while :; do sleep 1000; done # {{{{dir}}}}"]"#
+    ));
+    let mut running = place.start().unwrap();
+    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    assert_eq!(pids.len(), 2);
+    running.stop();
+    assert!(all_gone(&pids));
+}
+
+fn all_is_gone_when_the_bench_is_killed() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''', "daemon.py" = '''{DAEMON}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "python3 daemon.py sh -c 'sleep 1000; true' {{{{dir}}}}"]"#
+    ));
+    let (mut bench, told) = stand_in_for_a_bench(&place.file);
+    let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
+    until("both are there", || place.pids_of(&dir).len() == 2);
+    let pids = place.pids_of(&dir);
+    bench.0.kill().unwrap();
+    bench.0.wait().unwrap();
+    until("no process is left", || all_gone(&pids));
+    until("its folders are gone", || !dir.exists() && !shop.exists());
+    until("its groups are gone", || groups_named(&dir).is_empty());
+}
+
+fn all_is_gone_when_the_keeper_is_killed() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    let mut running = place.start().unwrap();
+    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    if groups_named(&dir).is_empty() {
+        return println!("  left out: without control groups nobody knows the keeper's children");
+    }
+    let pids = place.pids_of(&dir);
+    let keeper = parent_of(*pids.first().unwrap());
+    Command::new("kill")
+        .args(["-9", &keeper.to_string()])
+        .status()
+        .unwrap();
+    until("it is noticed", || !running.is_alive());
+    running.stop();
+    until("no process is left", || all_gone(&pids));
+}
+
+fn one_that_exits_at_once_has_failed_with_its_log() {
+    let place = Place::new(r#"start = ["echo out of cheese; exit 3", "exec sleep 1000"]"#);
+    match place.start().map(drop) {
+        Err(DeployError::Exited { how, log, command }) => {
+            assert_eq!(how, Ended::Status(3));
+            assert_eq!(log, "out of cheese\n");
+            assert!(command.starts_with("echo"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let place = Place::new(r#"start = ["true"]"#);
+    let found = place.start().map(drop);
+    assert!(
+        matches!(found, Err(DeployError::Exited { .. })),
+        "{found:?}"
+    );
+}
+
+fn one_that_never_answers_times_out_with_its_log() {
+    let place = Place::new(r#"start = ["echo loading; exec sleep 1000"]"#);
+    let begun = Instant::now();
+    match place.start_within(Duration::from_millis(400)).map(drop) {
+        Err(DeployError::NotReady { log, last, .. }) => {
+            assert_eq!(log, "loading\n");
+            assert!(last.contains("refused"), "{last}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}
+
+fn a_wrong_answer_fails_at_once() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''', "page" = "something else" }}
+        start = ["echo here; exec python3 {{{{dir}}}}/server.py {{{{port}}}} {{{{dir}}}}/page"]"#
+    ));
+    let exact = Expect {
+        status: 200,
+        body: Content::Exact("Hello".to_owned()),
+    };
+    match place.start_expecting(&exact, START_TIME).map(drop) {
+        Err(DeployError::WrongAnswer { what, log }) => {
+            assert!(what.contains("something else"), "{what}");
+            assert!(log.starts_with("here\n"), "{log}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bad_gateways_are_waited_for() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        env = {{ BUSY = "3" }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    place.start().unwrap();
+}
+
+fn a_command_that_ends_under_load_is_noticed() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    let mut running = place.start().unwrap();
+    let pids = place.pids_of(Path::new(&running.values().fill("{{dir}}")));
+    Command::new("kill")
+        .args(["-9", &pids.first().unwrap().to_string()])
+        .status()
+        .unwrap();
+    until("it is noticed", || running.ended().is_some());
+    let why = running.ended().unwrap();
+    assert!(why.ends_with("was ended by signal 9"), "{why}");
+}
+
+fn an_interrupt_ends_the_wait() {
+    let place = Place::new(r#"start = ["exec sleep 1000"]"#);
+    let expect = any();
+    let stop = AtomicBool::new(true);
+    let conditions = Conditions {
+        stop: &stop,
+        ..conditions(&expect, &RUNS)
+    };
+    let found = place
+        .shop
+        .start(&place.scenario.deployments[0], &conditions)
+        .map(drop);
+    assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
+    let found = place.shop.set_up(&["sleep 1000".to_owned()], &stop);
+    assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
+}
+
+fn a_unix_socket_answers() {
+    let place = Place::new(&format!(
+        r#"url = "unix:{{{{dir}}}}/front.sock"
+        files = {{ "server.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{dir}}}}/front.sock"]"#
+    ));
+    let running = place.start().unwrap();
+    assert_eq!(running.host(), "localhost");
+}
+
+fn counts_the_living_and_the_dead() {
+    // 0.4 s by a grandchild that is dead when the server answers, 0.4 s by a child that lives.
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''', "burn.py" = '''{BURN}''' }}
+        start = [
+          "sh -c 'python3 burn.py; true'; exec python3 {{{{dir}}}}/server.py {{{{port}}}}",
+          "python3 burn.py alive",
+        ]"#
+    ));
+    let running = place.start().unwrap();
+    let burnt = Path::new(&running.values().fill("{{dir}}")).join("burnt");
+    until("the living has burnt its part", || burnt.exists());
+    let spent = running.spent().cpu_seconds;
+    // Ticks of 10 ms are cut off for each process and kind.
+    assert!((0.7..3.0).contains(&spent), "{spent}");
+    let again = running.spent().cpu_seconds;
+    assert!(again >= spent, "{again}");
+}
+
+fn pins_all_its_processes() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    let expect = any();
+    let conditions = Conditions {
+        core: Some(0),
+        ..conditions(&expect, &RUNS)
+    };
+    let running = place
+        .shop
+        .start(&place.scenario.deployments[0], &conditions)
+        .unwrap();
+    for pid in place.pids_of(Path::new(&running.values().fill("{{dir}}"))) {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+    }
+    let conditions = Conditions {
+        core: Some(1000),
+        ..conditions
+    };
+    let found = place
+        .shop
+        .start(&place.scenario.deployments[0], &conditions)
+        .map(drop);
+    assert!(found.unwrap_err().to_string().contains("no core 1000"));
+}
+
+fn a_memory_limit_holds() {
+    let place = Place::new(
+        r#"memory = "60MB"
+        start = ["exec python3 -c 'x = bytearray(400_000_000); print(len(x))'"]"#,
+    );
+    match place.start().map(drop) {
+        Err(DeployError::Exited { how, .. }) => assert_eq!(how, Ended::Signal(9)),
+        Err(error @ DeployError::Limit { .. }) => left_out(&error),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_disk_limit_holds() {
+    let place = Place::new(&format!(
+        r#"disk_read = "8MB/s"
+        files = {{ "server.py" = '''{SERVER}''', "read.py" = '''{READ}''' }}
+        start = ["python3 read.py {{{{dir}}}} && exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
+    ));
+    match place.start() {
+        Ok(running) => {
+            let took: f64 = running.log_tail().lines().next().unwrap().parse().unwrap();
+            // 12 MB; the first second may be granted at once.
+            assert!(took > 0.4, "{took}");
+        }
+        Err(error @ DeployError::Limit { .. }) => left_out(&error),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn set_up_runs_in_order_and_leaves_nothing() {
+    let place = Place::new(r#"start = ["true"]"#);
+    let commands = [
+        "echo one >order",
+        "echo two >>order; sleep 1000 & echo $! >pid",
+    ];
+    let commands = commands.map(str::to_owned);
+    place.shop.set_up(&commands, &RUNS).unwrap();
+    let read = |name| fs::read_to_string(place.folder.join(name)).unwrap();
+    assert_eq!(read("order"), "one\ntwo\n");
+    assert!(all_gone(&BTreeSet::from([read("pid")
+        .trim()
+        .parse()
+        .unwrap()])));
+    let commands = ["exit 4", "touch never"].map(str::to_owned);
+    let error = place.shop.set_up(&commands, &RUNS).unwrap_err();
+    assert_eq!(error.to_string(), "set-up `exit 4` exited with 4");
+    assert!(!place.folder.join("never").exists());
+}
+
+fn shows_the_first_line_of_versions() {
+    let place = Place::new(
+        r#"start = ["true"]
+        versions = ["echo; echo one 1.0; echo more; echo no >&2", "echo two 2.0 >&2", "true", "basename {{penstock}}"]"#,
+    );
+    let versions = place.shop.versions(&place.scenario.deployments[0]);
+    assert_eq!(versions, ["one 1.0", "two 2.0", "penstock"]);
+}
+
+// ---- what they use --------------------------------------------------------------------------------
+
+/// Answers at a port or a socket with the content of a file, or `Hello`; `BUSY` times with 503 first.
+const SERVER: &str = r#"
+import os, socket, sys
+where = sys.argv[1]
+page = open(sys.argv[2]).read() if len(sys.argv) > 2 else "Hello"
+busy = int(os.environ.get("BUSY", "0"))
+if where.startswith("/"):
+    listener = socket.socket(socket.AF_UNIX); listener.bind(where)
+else:
+    listener = socket.socket(); listener.bind(("127.0.0.1", int(where)))
+listener.listen(16)
+while True:
+    connection, _ = listener.accept()
+    connection.recv(65536)
+    status = "503 Busy" if busy > 0 else "200 OK"
+    busy -= 1
+    connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode())
+    connection.close()
+"#;
+
+/// Leaves its session and its parents, as daemons do, and becomes its arguments.
+const DAEMON: &str = "
+import os, sys
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+const BURN: &str = r#"
+import sys, time
+while time.process_time() < 0.4: pass
+if len(sys.argv) > 1:
+    open("burnt", "w").close()
+    time.sleep(1000)
+"#;
+
+/// Prints how long it takes to read 12 MB from the disk.
+const READ: &str = r#"
+import os, sys, time
+path = sys.argv[1] + "/data"
+with open(path, "wb") as file:
+    file.write(os.urandom(12_000_000)); file.flush(); os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+begun = time.monotonic()
+with open(path, "rb") as file:
+    while file.read(1 << 20): pass
+print(time.monotonic() - begun, flush=True)
+"#;
+
+const START_TIME: Duration = Duration::from_secs(20);
+static RUNS: AtomicBool = AtomicBool::new(false);
+
+/// A scenario of one deployment in a folder of its own, and its workshop.
+struct Place {
+    folder: PathBuf,
+    file: PathBuf,
+    scenario: Scenario,
+    shop: Workshop,
+}
+
+impl Place {
+    fn new(deployment: &str) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("penstock-deploy-test-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("scenario.toml");
+        let head = "title = \"test\"\n[load]\nconnections = 1\nrequests = 1\n[[deployments]]\nname = \"one\"\n";
+        fs::write(&file, format!("{head}{deployment}\n")).unwrap();
+        let scenario = Scenario::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        let shop = Workshop::new(&folder).unwrap();
+        Self {
+            folder,
+            file,
+            scenario,
+            shop,
+        }
+    }
+
+    fn start(&self) -> Result<Running, DeployError> {
+        self.start_within(START_TIME)
+    }
+
+    fn start_within(&self, time: Duration) -> Result<Running, DeployError> {
+        self.start_expecting(&any(), time)
+    }
+
+    fn start_expecting(&self, expect: &Expect, time: Duration) -> Result<Running, DeployError> {
+        let conditions = Conditions {
+            ready_timeout: time,
+            ..conditions(expect, &RUNS)
+        };
+        self.shop.start(&self.scenario.deployments[0], &conditions)
+    }
+
+    /// The processes that name a folder on their command line; keepers and shells on their way to
+    /// become something else do not.
+    fn pids_of(&self, folder: &Path) -> BTreeSet<u32> {
+        let wanted = folder.display().to_string();
+        let names = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains(&wanted))
+        };
+        pids().filter(|pid| names(pid) && !is_gone(*pid)).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn any() -> Expect {
+    Expect {
+        status: 200,
+        body: Content::Any,
+    }
+}
+
+fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> Conditions<'a> {
+    Conditions {
+        core: None,
+        path: "/",
+        headers: &[],
+        expect,
+        ready_timeout: START_TIME,
+        stop,
+    }
+}
+
+/// A bench that starts a deployment, tells its folders, and waits to be killed.
+fn stand_in(file: &Path) -> ExitCode {
+    let scenario = Scenario::read(file).unwrap();
+    let shop = Workshop::new(&scenario.here).unwrap();
+    let expect = any();
+    let running = shop
+        .start(&scenario.deployments[0], &conditions(&expect, &RUNS))
+        .unwrap();
+    println!("{}", running.values().fill("{{dir}}"));
+    println!("{}", shop.values().penstock.parent().unwrap().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Killed on drop, so that a failed test leaves nothing.
+struct Bench(Child);
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn stand_in_for_a_bench(file: &Path) -> (Bench, Vec<String>) {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.arg("stand-in").arg(file).stdout(Stdio::piped());
+    let mut child = Bench(command.spawn().unwrap());
+    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let told: Vec<String> = lines.take(2).map(Result::unwrap).collect();
+    assert_eq!(told.len(), 2);
+    (child, told)
+}
+
+fn left_out(error: &DeployError) {
+    println!("  left out: {error}");
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn stat_of(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, behind) = text.rsplit_once(')')?;
+    Some(behind.split_whitespace().map(str::to_owned).collect())
+}
+
+fn parent_of(pid: u32) -> u32 {
+    stat_of(pid).unwrap()[1].parse().unwrap()
+}
+
+/// A zombie is gone: whoever should wait for it is not under test.
+fn is_gone(pid: u32) -> bool {
+    stat_of(pid).is_none_or(|stat| stat[0] == "Z")
+}
+
+fn all_gone(pids: &BTreeSet<u32>) -> bool {
+    pids.iter().all(|pid| is_gone(*pid))
+}
+
+/// Control groups that are named like a deployment's folder.
+fn groups_named(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        for path in entries
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
+        {
+            if path.file_name() == dir.file_name() {
+                found.push(path.clone());
+            }
+            folders.push(path);
+        }
+    }
+    found
+}
+
+/// Waits for a condition, at most 15 s.
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while !is_true() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}

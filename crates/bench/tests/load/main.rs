@@ -1,0 +1,80 @@
+//! The load engine against real sockets: what it counts, when it sends, and what it makes of servers
+//! that misbehave.
+//!
+//! `server` is a scriptable server on threads of its own; each test gives it a script and looks at the
+//! figures. Nothing outside of this directory is needed, nothing waits without a bound.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests may panic, and their servers block, each on a thread of its own"
+)]
+
+mod closed;
+mod failures;
+mod open;
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use penstock_bench::load::{
+    Address, Load, Observer, Order, Pace, Plan, Progress, Shape, Unobserved, Until, execute,
+};
+use penstock_bench::report::Figures;
+
+/// A load of `GET /` over that many connections, as fast as the answers come.
+fn load(address: Address, connections: u32) -> Load {
+    Load {
+        name: String::new(),
+        shapes: vec![shape(address, "GET /")],
+        order: Order::Random,
+        connections,
+        pace: Pace::Closed,
+        keeps: true,
+        timeout: Duration::from_secs(10),
+    }
+}
+
+/// A request like `GET /path` without a body.
+fn shape(address: Address, line: &str) -> Shape {
+    Shape {
+        address,
+        bytes: format!("{line} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
+        weight: 1,
+        is_head: line.starts_with("HEAD"),
+    }
+}
+
+fn plan(load: Load, until: Until) -> Plan {
+    Plan {
+        loads: vec![load],
+        until,
+        warm_up: Duration::ZERO,
+        threads: 1,
+        core: None,
+        stop: Arc::new(AtomicBool::new(false)),
+    }
+}
+
+/// Is told of progress.
+struct Told<F>(F);
+
+impl<F: FnMut(Progress)> Observer for Told<F> {
+    fn progress(&mut self, progress: Progress) {
+        (self.0)(progress);
+    }
+}
+
+/// Executes a plan of one load.
+fn run(plan: &Plan) -> Figures {
+    let mut all = execute(plan, &mut Unobserved).unwrap();
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+/// Executes one load until that many requests ended.
+fn run_requests(load: Load, requests: u64) -> Figures {
+    run(&plan(load, Until::Requests(requests)))
+}

@@ -1,0 +1,534 @@
+//! A response head as a client reads it (RFC 9112 §4–§6): status, where the body ends, whether the
+//! connection may be kept.
+//!
+//! The load generator keeps one `ResponseScanner` per connection and calls `scan` with everything
+//! received of the response each time more arrives. Nothing is allocated and nothing is copied: the
+//! caller finds the fields, should it want them, in the bytes that the head took.
+//!
+//! What must stay true: the outcome does not depend on how the bytes were split; no line is looked
+//! at twice; whatever readers disagree about (RFC 9112 §6.3) is an error. Interim responses are heads
+//! like any other: the caller goes on with the next one.
+
+use thiserror::Error;
+
+use super::Progress;
+use crate::{
+    grammar::{is_token_byte, is_value_byte, list_elements, parse_u64, trim_blanks},
+    head::Version,
+};
+
+/// Bounds on a response head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseLimits {
+    /// The largest head, blank line included.
+    pub head_bytes: usize,
+    /// The most fields.
+    pub fields: usize,
+}
+
+impl Default for ResponseLimits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 64 << 10,
+            fields: 256,
+        }
+    }
+}
+
+/// How the end of a response body is found (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// There is no body.
+    None,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// The chunked transfer coding.
+    Chunked,
+    /// Everything until the server closes.
+    UntilClose,
+}
+
+/// What a response head says about its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// The server's version.
+    pub version: Version,
+    /// 100 to 999.
+    pub status: u16,
+    /// Where the body ends.
+    pub body: ResponseBody,
+    /// Whether another request may follow on the connection (RFC 9112 §9.3).
+    pub keep_alive: bool,
+    /// Bytes of the head, blank line included.
+    pub len: usize,
+}
+
+/// Why bytes are no response that can be read on; the connection must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ResponseError {
+    /// The first bytes are not those of an HTTP/1 response.
+    #[error("not an http/1 response")]
+    NotHttp,
+    /// A version other than 1.0 and 1.1.
+    #[error("http version not supported")]
+    VersionNotSupported,
+    /// No status of three digits.
+    #[error("malformed status line")]
+    BadStatusLine,
+    /// A line that does not end in CR LF.
+    #[error("bare cr or lf in the head")]
+    BareLineBreak,
+    /// A field line that begins with a blank.
+    #[error("folded header field")]
+    FoldedField,
+    /// A field name that is empty or not a token.
+    #[error("malformed header field name")]
+    BadFieldName,
+    /// A control byte in a field value or the reason.
+    #[error("malformed header field value")]
+    BadFieldValue,
+    /// A head above the limit.
+    #[error("response head too large")]
+    HeadTooLarge,
+    /// More fields than the limit.
+    #[error("too many header fields")]
+    TooManyFields,
+    /// `Content-Length` that is no number, or several that differ.
+    #[error("malformed content-length")]
+    BadContentLength,
+    /// Both ways of framing at once.
+    #[error("content-length together with transfer-encoding")]
+    LengthAndCoding,
+    /// `Transfer-Encoding` other than a single `chunked`, or in HTTP/1.0.
+    #[error("transfer coding not supported")]
+    BadTransferEncoding,
+}
+
+/// Finds and checks one response head in bytes that arrive in any pieces.
+///
+/// Inputs: `scan` with the bytes of one response from its first byte on, growing between calls.
+/// Outputs: `Partial`, the head, or an error; after the last two the scanner is as new.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseScanner {
+    /// Everything before this was searched for line ends.
+    looked: usize,
+    /// Where the line being read begins.
+    line_start: usize,
+    fields: usize,
+    status_line: Option<(Version, u16)>,
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+impl ResponseScanner {
+    /// A scanner at the start of a response.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Looks for a whole head in `buf`, which is everything received of this response so far.
+    /// `answers_head` says that the request was a `HEAD`, whose response has no body.
+    ///
+    /// # Errors
+    /// As soon as a whole line cannot belong to an acceptable head, or the first bytes to none at all.
+    pub fn scan(
+        &mut self,
+        buf: &[u8],
+        answers_head: bool,
+        limits: &ResponseLimits,
+    ) -> Result<Progress<ResponseHead>, ResponseError> {
+        if self.looked > buf.len() {
+            // Not a continuation of what was seen: positions would be lies.
+            *self = Self::default();
+        }
+        let outcome = self.advance(buf, answers_head, limits);
+        if !matches!(outcome, Ok(Progress::Partial)) {
+            *self = Self::default();
+        }
+        outcome
+    }
+
+    fn advance(
+        &mut self,
+        buf: &[u8],
+        answers_head: bool,
+        limits: &ResponseLimits,
+    ) -> Result<Progress<ResponseHead>, ResponseError> {
+        for found in memchr::memchr_iter(b'\n', &buf[self.looked..]) {
+            let line_end = self.looked + found;
+            if line_end >= limits.head_bytes {
+                return Err(ResponseError::HeadTooLarge);
+            }
+            let [line @ .., b'\r'] = &buf[self.line_start..line_end] else {
+                return Err(self.bare_line_break(buf));
+            };
+            self.line_start = line_end + 1;
+            let Some((version, status)) = self.status_line else {
+                self.status_line = Some(parse_status_line(line)?);
+                continue;
+            };
+            if line.is_empty() {
+                return Ok(Progress::Complete(ResponseHead {
+                    version,
+                    status,
+                    body: self.body(version, status, answers_head)?,
+                    keep_alive: !self.close && (version == Version::Http11 || self.keep_alive),
+                    len: line_end + 1,
+                }));
+            }
+            self.take_field(line, limits)?;
+        }
+        self.looked = buf.len();
+        if self.status_line.is_none() {
+            check_prefix(buf)?;
+        }
+        if buf.len() >= limits.head_bytes {
+            return Err(ResponseError::HeadTooLarge);
+        }
+        Ok(Progress::Partial)
+    }
+
+    fn bare_line_break(&self, buf: &[u8]) -> ResponseError {
+        match self.status_line {
+            None if check_prefix(buf).is_err() => ResponseError::NotHttp,
+            _ => ResponseError::BareLineBreak,
+        }
+    }
+
+    fn take_field(&mut self, line: &[u8], limits: &ResponseLimits) -> Result<(), ResponseError> {
+        self.fields += 1;
+        if self.fields > limits.fields {
+            return Err(ResponseError::TooManyFields);
+        }
+        let name_len = line
+            .iter()
+            .position(|&byte| !is_token_byte(byte))
+            .unwrap_or(line.len());
+        let (name, rest) = line.split_at(name_len);
+        let [b':', value @ ..] = rest else {
+            return Err(match line {
+                [b' ' | b'\t', ..] => ResponseError::FoldedField,
+                _ => ResponseError::BadFieldName,
+            });
+        };
+        if name.is_empty() {
+            return Err(ResponseError::BadFieldName);
+        }
+        if !is_text(value) {
+            return Err(ResponseError::BadFieldValue);
+        }
+        // The length decides nearly always, before any byte is compared.
+        match name.len() {
+            10 if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(value)?,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        for option in list_elements(value) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    // RFC 9112 §6.3 case 5: several are allowed as long as they are the same number.
+    fn note_length(&mut self, value: &[u8]) -> Result<(), ResponseError> {
+        for element in value.split(|&byte| byte == b',') {
+            let length = parse_u64(trim_blanks(element))
+                .filter(|&length| i64::try_from(length).is_ok())
+                .ok_or(ResponseError::BadContentLength)?;
+            if self.length.replace(length).is_some_and(|it| it != length) {
+                return Err(ResponseError::BadContentLength);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_coding(&mut self, value: &[u8]) -> Result<(), ResponseError> {
+        if self.chunked || !trim_blanks(value).eq_ignore_ascii_case(b"chunked") {
+            return Err(ResponseError::BadTransferEncoding);
+        }
+        self.chunked = true;
+        Ok(())
+    }
+
+    /// RFC 9112 §6.3, with every combination refused that readers disagree about.
+    fn body(
+        &self,
+        version: Version,
+        status: u16,
+        answers_head: bool,
+    ) -> Result<ResponseBody, ResponseError> {
+        if self.chunked && self.length.is_some() {
+            return Err(ResponseError::LengthAndCoding);
+        }
+        // RFC 9112 §6.1: a coding in HTTP/1.0 is faulty framing.
+        if self.chunked && version == Version::Http10 {
+            return Err(ResponseError::BadTransferEncoding);
+        }
+        if answers_head || matches!(status, 100..=199 | 204 | 304) {
+            return Ok(ResponseBody::None);
+        }
+        Ok(match self.length {
+            Some(length) => ResponseBody::Length(length),
+            None if self.chunked => ResponseBody::Chunked,
+            None => ResponseBody::UntilClose,
+        })
+    }
+}
+
+// The blank before an empty reason is left out by many servers; no reader is misled by that.
+fn parse_status_line(line: &[u8]) -> Result<(Version, u16), ResponseError> {
+    check_prefix(line)?;
+    let (version, rest) = match line.get(PREFIX.len()..) {
+        Some([b'0', rest @ ..]) => (Version::Http10, rest),
+        Some([b'1', rest @ ..]) => (Version::Http11, rest),
+        Some([_, ..]) => return Err(ResponseError::VersionNotSupported),
+        _ => return Err(ResponseError::BadStatusLine),
+    };
+    let [
+        b' ',
+        a @ b'1'..=b'9',
+        b @ b'0'..=b'9',
+        c @ b'0'..=b'9',
+        reason @ ..,
+    ] = rest
+    else {
+        return Err(ResponseError::BadStatusLine);
+    };
+    match reason {
+        [] => {}
+        [b' ', text @ ..] if is_text(text) => {}
+        [b' ', ..] => return Err(ResponseError::BadFieldValue),
+        _ => return Err(ResponseError::BadStatusLine),
+    }
+    let digit = |byte: &u8| u16::from(byte - b'0');
+    Ok((version, digit(a) * 100 + digit(b) * 10 + digit(c)))
+}
+
+/// Whether what is there may be the beginning of a response.
+fn check_prefix(buf: &[u8]) -> Result<(), ResponseError> {
+    let common = buf.len().min(PREFIX.len());
+    if buf[..common] == PREFIX[..common] {
+        Ok(())
+    } else {
+        Err(ResponseError::NotHttp)
+    }
+}
+
+// All bytes are looked at, so that the compiler can look at many at once.
+fn is_text(value: &[u8]) -> bool {
+    value
+        .iter()
+        .fold(true, |is_good, &byte| is_good & is_value_byte(byte))
+}
+
+const PREFIX: &[u8] = b"HTTP/1.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(text: &str, answers_head: bool) -> Result<Progress<ResponseHead>, ResponseError> {
+        let limits = ResponseLimits {
+            head_bytes: 200,
+            fields: 4,
+        };
+        let whole = ResponseScanner::new().scan(text.as_bytes(), answers_head, &limits);
+        // The same outcome when it comes byte by byte, though an error may be seen earlier.
+        let mut scanner = ResponseScanner::new();
+        for end in 1..=text.len() {
+            let pieces = scanner.scan(&text.as_bytes()[..end], answers_head, &limits);
+            if !matches!(pieces, Ok(Progress::Partial)) {
+                assert_eq!(pieces, whole, "{text:?} in pieces");
+                break;
+            }
+        }
+        whole
+    }
+
+    #[test]
+    fn finds_the_end_of_the_body() {
+        use ResponseBody::*;
+        for (name, head, expected) in [
+            (
+                "length",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+                Length(5),
+            ),
+            ("no length", "HTTP/1.1 200 OK\r\n\r\n", UntilClose),
+            (
+                "chunked",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n",
+                Chunked,
+            ),
+            (
+                "same length twice",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-length: 5, 5\r\n\r\n",
+                Length(5),
+            ),
+            (
+                "204",
+                "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+                None,
+            ),
+            (
+                "304",
+                "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+                None,
+            ),
+            ("interim", "HTTP/1.1 100 Continue\r\n\r\n", None),
+            (
+                "no reason",
+                "HTTP/1.0 404\r\nContent-Length:0\r\n\r\n",
+                Length(0),
+            ),
+        ] {
+            let Ok(Progress::Complete(found)) = scan(head, false) else {
+                panic!("{name}: {:?}", scan(head, false));
+            };
+            assert_eq!((found.body, found.len), (expected, head.len()), "{name}");
+        }
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let Ok(Progress::Complete(found)) = scan(head, true) else {
+            panic!("an answer to HEAD");
+        };
+        assert_eq!(found.body, None);
+    }
+
+    #[test]
+    fn tells_whether_the_connection_may_be_kept() {
+        for (head, expected) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\nConnection: Close\r\n\r\n", false),
+            (
+                "HTTP/1.1 200 OK\r\nConnection: keep-alive, close\r\n\r\n",
+                false,
+            ),
+            ("HTTP/1.0 200 OK\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", true),
+        ] {
+            let Ok(Progress::Complete(found)) = scan(head, false) else {
+                panic!("{head:?}");
+            };
+            assert_eq!(found.keep_alive, expected, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_readers_disagree_about() {
+        use ResponseError::*;
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(300));
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(300));
+        for (name, head, expected) in [
+            ("garbage", "garbage", NotHttp),
+            ("a line of garbage", "what\r\n", NotHttp),
+            ("garbage with a bare line end", "what\n", NotHttp),
+            ("http/2", "HTTP/2 200\r\n\r\n", NotHttp),
+            ("http/1.2", "HTTP/1.2 200 OK\r\n\r\n", VersionNotSupported),
+            ("two digits", "HTTP/1.1 20\r\n\r\n", BadStatusLine),
+            ("four digits", "HTTP/1.1 2000 OK\r\n\r\n", BadStatusLine),
+            ("status 000", "HTTP/1.1 000 OK\r\n\r\n", BadStatusLine),
+            ("bare lf", "HTTP/1.1 200 OK\n\n", BareLineBreak),
+            (
+                "folded",
+                "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+                FoldedField,
+            ),
+            ("no colon", "HTTP/1.1 200 OK\r\nA\r\n\r\n", BadFieldName),
+            ("no name", "HTTP/1.1 200 OK\r\n: b\r\n\r\n", BadFieldName),
+            (
+                "blank before the colon",
+                "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+                BadFieldName,
+            ),
+            (
+                "nul in a value",
+                "HTTP/1.1 200 OK\r\nA: \0\r\n\r\n",
+                BadFieldValue,
+            ),
+            (
+                "cr in a value",
+                "HTTP/1.1 200 OK\r\nA: \rb\r\n\r\n",
+                BadFieldValue,
+            ),
+            (
+                "different lengths",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+                BadContentLength,
+            ),
+            (
+                "different lengths in one",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\n",
+                BadContentLength,
+            ),
+            (
+                "signed length",
+                "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n",
+                BadContentLength,
+            ),
+            (
+                "empty length",
+                "HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
+                BadContentLength,
+            ),
+            (
+                "huge length",
+                "HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775808\r\n\r\n",
+                BadContentLength,
+            ),
+            (
+                "both",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+                LengthAndCoding,
+            ),
+            (
+                "both without a body",
+                "HTTP/1.1 304 No\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+                LengthAndCoding,
+            ),
+            (
+                "other coding",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+                BadTransferEncoding,
+            ),
+            (
+                "coding twice",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+                BadTransferEncoding,
+            ),
+            (
+                "coding in 1.0",
+                "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                BadTransferEncoding,
+            ),
+            (
+                "five fields",
+                "HTTP/1.1 200 OK\r\nA: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: 5\r\n\r\n",
+                TooManyFields,
+            ),
+            ("long", &long, HeadTooLarge),
+            ("endless", &endless, HeadTooLarge),
+        ] {
+            assert_eq!(scan(head, false), Err(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn waits_for_the_blank_line() {
+        for head in [
+            "",
+            "H",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n\r",
+        ] {
+            assert_eq!(scan(head, false), Ok(Progress::Partial), "{head:?}");
+        }
+    }
+}

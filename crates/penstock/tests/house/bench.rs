@@ -1,0 +1,322 @@
+//! `penstock bench` as people and scripts use it: what it counts, says, saves and leaves behind.
+//!
+//! The engine, the reports and the deployments have their own tests in `penstock-bench`; here the real
+//! binary measures a real server of its own. What must stay true: counts agree with the server's, exit
+//! codes tell how it went, and nothing that a comparison started outlives it, however it ends.
+
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::{APP, PATIENCE, Server, Site, eventually, texts};
+
+const PAGE: &str = "0123456789";
+
+fn server() -> Server {
+    let site = Site::new()
+        .file("index.html", PAGE)
+        .file("list.txt", "/\n# no path\n/index.html\n");
+    site.serve(&["--threads", "1"])
+}
+
+fn bench(site: &Site, arguments: &[&str]) -> (i32, String, String) {
+    let output = site.run(&[&["bench"], arguments].concat());
+    let (said, complained) = texts(&output);
+    (output.status.code().unwrap(), said, complained)
+}
+
+fn url(server: &Server, path: &str) -> String {
+    format!("http://127.0.0.1:{}{path}", server.port())
+}
+
+fn json(site: &Site, file: &str) -> Value {
+    serde_json::from_str(&site.read(file)).unwrap()
+}
+
+#[test]
+fn a_run_counts_what_the_server_counted() {
+    let server = server();
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let arguments = [
+        "run", "-c", "5", "-n", "500", "--json", "run.json", "--admin", &admin,
+    ];
+    let (code, said, complained) = bench(
+        server.site(),
+        &[&arguments[..], &[&url(&server, "/")]].concat(),
+    );
+    assert_eq!(code, 0, "{said}{complained}");
+    for line in [
+        "Complete requests:",
+        "Requests per second:",
+        "Percentage of the requests",
+    ] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    let report = json(server.site(), "run.json");
+    let figures = &report["figures"];
+    assert_eq!(
+        (report["kind"].as_str(), figures["requests"].as_u64()),
+        (Some("run"), Some(500))
+    );
+    assert_eq!(
+        figures["body_bytes"].as_u64(),
+        Some(500 * PAGE.len() as u64)
+    );
+    assert_eq!(figures["total"]["count"].as_u64(), Some(500));
+    assert!(report["server"]["memory_bytes"].as_u64().unwrap() > 1 << 20);
+    assert_eq!(
+        server.metric("penstock_responses_total{class=\"2xx\"}"),
+        Some(500.0)
+    );
+}
+
+#[test]
+fn what_goes_wrong_is_named_and_in_the_exit_code() {
+    let server = server();
+    let (code, said, _) = bench(
+        server.site(),
+        &["run", "-n", "20", &url(&server, "/missing")],
+    );
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("Non-2xx responses:"), "{said}");
+    let refused = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/", listener.local_addr().unwrap())
+    };
+    let (code, said, _) = bench(
+        server.site(),
+        &["run", "-c", "1", "-n", "3", "--json", "-", &refused],
+    );
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (code, report["figures"]["errors"]["connect"].as_u64()),
+        (1, Some(3))
+    );
+    for wrong in [
+        &["run", "https://127.0.0.1/"][..],
+        &["run", "-n", "1", "-d", "1s", "http://127.0.0.1/"],
+        &["compare", "missing.toml"],
+        &["mix", "http://127.0.0.1/", "--load", "path=/"],
+        &["render", "list.txt"],
+    ] {
+        let (code, _, complained) = bench(server.site(), wrong);
+        assert_eq!(code, 2, "{wrong:?}: {complained}");
+        assert!(!complained.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_mix_has_figures_for_each_load() {
+    let server = server();
+    let url = url(&server, "/");
+    let loads = [
+        "--load",
+        "name=all c=4 paths=list.txt",
+        "--load",
+        "name=one c=2 path=/index.html rate=200",
+    ];
+    let arguments = [
+        &["mix", "-d", "500ms", "--json", "mix.json", &url],
+        &loads[..],
+    ]
+    .concat();
+    let (code, said, complained) = bench(server.site(), &arguments);
+    assert_eq!(code, 0, "{said}{complained}");
+    let report = json(server.site(), "mix.json");
+    let names: Vec<&str> = report["loads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|load| load["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["all", "one"]);
+    let due = report["loads"][1]["schedule"]["due"].as_u64().unwrap();
+    assert!(
+        (95..=105).contains(&due),
+        "{due} were due in half a second at 200 a second"
+    );
+}
+
+#[test]
+fn a_sweep_writes_its_three_files_which_can_be_compared() {
+    let server = server();
+    let url = url(&server, "/");
+    let sweep = |name: &str| {
+        let ladder = [
+            "sweep",
+            "--from",
+            "1",
+            "--to",
+            "21",
+            "--step",
+            "10",
+            "-n",
+            "100",
+            "--warm-up",
+            "10ms",
+            "--cool-down",
+            "0s",
+        ];
+        let (code, said, complained) =
+            bench(server.site(), &[&ladder[..], &["-o", name, &url]].concat());
+        assert_eq!(code, 0, "{said}{complained}");
+    };
+    sweep("a");
+    sweep("b");
+    let report = json(server.site(), "a.json");
+    let points: Vec<u64> = report["points"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| point["connections"].as_u64().unwrap())
+        .collect();
+    assert_eq!(points, [1, 11, 21]);
+    assert_eq!(server.site().read("a.csv").lines().count(), 4);
+    let page = server.site().read("a.html");
+    assert!(
+        page.contains("<svg") && !page.contains("src=\"http"),
+        "one page of its own"
+    );
+    let (code, said, complained) = bench(server.site(), &["compare", "a.json", "b.json"]);
+    assert_eq!(code, 0, "{complained}");
+    assert!(said.contains('%'), "{said}");
+    let (code, again, _) = bench(server.site(), &["render", "a.json", "--html", "c.html"]);
+    assert_eq!(code, 0);
+    assert!(again.contains("21"), "{again}");
+    assert_eq!(server.site().read("c.html"), page);
+}
+
+/// A good deployment, one that ends at once and one that answers wrongly.
+const SCENARIO: &str = r#"
+title = "House"
+rounds = 2
+ready_timeout = "15s"
+
+[load]
+path = "/index.html"
+connections = [4]
+requests = 200
+warm_up = "10ms"
+expect = { body = "0123456789" }
+
+[[deployments]]
+name = "penstock"
+files = { "root/index.html" = "0123456789" }
+start = ["exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
+
+[[deployments]]
+name = "broken"
+start = ["echo it cannot start; exit 3"]
+
+[[deployments]]
+name = "wrong"
+files = { "root/index.html" = "something else" }
+start = ["exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
+
+[[goals]]
+deployment = "penstock"
+p99_ms = 10000
+"#;
+
+#[test]
+fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
+    let site = Site::new().file("house.toml", SCENARIO);
+    let (code, said, complained) = bench(&site, &["compare", "house.toml", "--json", "out.json"]);
+    assert_eq!(code, 1, "{said}{complained}");
+    assert!(said.contains("it cannot start"), "{said}");
+    assert!(said.contains("PASS"), "{said}");
+    let report = json(&site, "out.json");
+    assert_eq!(report["ranking"], serde_json::json!(["penstock"]));
+    let deployments = report["deployments"].as_array().unwrap();
+    assert_eq!(deployments[0]["rounds"].as_array().unwrap().len(), 2);
+    let cpu = &deployments[0]["summary"]["cpu_us_per_request"]["median"];
+    assert!(cpu.as_f64().is_some_and(|us| us < 10_000.0), "{cpu}");
+    for (at, what) in [(1, "it cannot start"), (2, "something else")] {
+        let failed = deployments[at]["failed"].as_str().unwrap();
+        assert!(failed.contains(what), "{failed}");
+    }
+    assert_eq!(report["goals"][0]["met"], true);
+}
+
+/// A comparison of one slow application, running until it is ended.
+struct Running {
+    site: Site,
+    child: Child,
+}
+
+impl Running {
+    fn start() -> Self {
+        let scenario = r#"
+title = "Long"
+[load]
+connections = [2]
+duration = "600s"
+warm_up = "0s"
+[[deployments]]
+name = "app"
+start = ["echo $$ > {{here}}/direct; exec {{penstock}} serve {{here}}/app --processes 1 --listen 127.0.0.1:{{port}} --admin off",
+         "(setsid sh -c 'echo $$ > {{here}}/astray; exec sleep 1000' &) ; exec sleep 1000"]
+"#;
+        let site = Site::new()
+            .file("long.toml", scenario)
+            .file("app/app.py", APP);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
+        command.args(["bench", "compare", "long.toml", "--json", "out.json"]);
+        command
+            .current_dir(site.dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        let running = Self { site, child };
+        eventually(PATIENCE, "the load runs", || {
+            running.site.read("app/seen.txt").lines().count() > 20
+        });
+        running
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn nothing_is_left(&self) {
+        for file in ["direct", "astray"] {
+            let pid: i32 = self.site.read(file).trim().parse().unwrap();
+            let what = format!("the process of {file} is gone");
+            eventually(PATIENCE, &what, || {
+                !std::path::Path::new(&format!("/proc/{pid}")).exists()
+            });
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ctrl_c_gives_the_report_so_far_and_leaves_nothing() {
+    let mut running = Running::start();
+    kill_process(running.pid(), Signal::INT).unwrap();
+    let status = eventually(PATIENCE, "the comparison ends", || {
+        running.child.try_wait().unwrap()
+    });
+    assert_eq!(status.code(), Some(130));
+    running.nothing_is_left();
+    let report = json(&running.site, "out.json");
+    assert_eq!(report["taken"]["interrupted"], true);
+    let requests = &report["deployments"][0]["rounds"][0][0]["loads"][0]["requests"];
+    assert!(requests.as_u64().is_some_and(|count| count > 0), "{report}");
+}
+
+#[test]
+fn a_comparison_that_is_killed_leaves_nothing() {
+    let mut running = Running::start();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    running.nothing_is_left();
+}

@@ -1,0 +1,44 @@
+//! Timers as descriptors (`timerfd`): finer than the loop's own timers, which tell milliseconds apart.
+//!
+//! Used by `runtime`'s alarm, which adds readiness.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+/// A timer that is not set.
+///
+/// # Errors
+/// When descriptors ran out.
+pub fn create() -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    Ok(rustix::time::timerfd_create(
+        TimerfdClockId::Monotonic,
+        flags,
+    )?)
+}
+
+/// Lets the timer become readable once, `after` from now; forgets what was set before.
+///
+/// # Errors
+/// What the kernel says of a descriptor that is no timer.
+pub fn set(timer: BorrowedFd<'_>, after: Duration) -> io::Result<()> {
+    // Zero would mean never.
+    let after = after.max(Duration::from_nanos(1));
+    let never = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let value = Timespec {
+        tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(after.subsec_nanos()),
+    };
+    let setting = Itimerspec {
+        it_interval: never,
+        it_value: value,
+    };
+    rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &setting)?;
+    Ok(())
+}
