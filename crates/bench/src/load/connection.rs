@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
 use super::incoming::{Asked, Failure, Fed, Incoming};
-use super::run::{Ended, Phase, Run, SharedLoad, Turn};
+use super::run::{Ended, Next, Phase, Run, SharedLoad, Turn};
 use super::{Address, Pace};
 
 /// One connection of a load.
@@ -96,7 +96,7 @@ impl Connection {
     /// The next turn and when it begins.
     async fn next_turn(&mut self, now: Instant) -> Option<(Turn, Instant)> {
         if !self.is_open() {
-            return Some((self.run.begin(self.load)?, now));
+            return self.next_closed(now).await;
         }
         self.run.rest(self.load, self.slot, now);
         let arrival = poll_fn(|cx| {
@@ -106,6 +106,22 @@ impl Connection {
         let arrival = arrival.await;
         let now = clock::now();
         Some((self.run.begin_arrival(self.load, arrival, now)?, now))
+    }
+
+    /// The next turn in a closed loop: now, or when the window begins.
+    async fn next_closed(&self, now: Instant) -> Option<(Turn, Instant)> {
+        let mut now = now;
+        loop {
+            match self.run.begin(self.load) {
+                Next::Begin(turn) => return Some((turn, now)),
+                Next::End => return None,
+                Next::Rest => {
+                    self.run.resting.fetch_add(1, Ordering::AcqRel);
+                    poll_fn(|cx| self.run.poll_window(cx)).await;
+                    now = clock::now();
+                }
+            }
+        }
     }
 
     /// Serves one turn that begins at `sent`; gives when it ended.

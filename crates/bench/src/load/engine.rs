@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use penstock_runtime::{Alarm, Loops, clock, loops};
@@ -81,6 +82,7 @@ impl Engine<'_> {
             Some(begun) => begun,
             None => {
                 self.wait(Until::Elapsed(self.plan.warm_up), false);
+                self.settle()?;
                 if self.is_stopped() {
                     return Ok(self.nothing());
                 }
@@ -157,10 +159,30 @@ impl Engine<'_> {
         started.into_iter().collect()
     }
 
+    /// Before a limited window: lets closed loops end what is under way. Otherwise the server would
+    /// spend the begin of the window on requests that do not count.
+    fn settle(&self) -> io::Result<()> {
+        let loads = || self.plan.loads.iter().filter(|load| !is_open(load));
+        let all: usize = loads().map(|load| load.connections as usize).sum();
+        if matches!(self.plan.until, Until::Elapsed(_)) || all == 0 {
+            return Ok(());
+        }
+        self.each_loop(|_, run| run.state.with(|state| state.phase = Phase::Settling))?;
+        // A request takes no longer than to connect and to be answered, each within the time-out.
+        let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
+        let until = Instant::now() + 2 * longest + LOOK;
+        while self.run.resting.load(Ordering::Acquire) < all
+            && Instant::now() < until
+            && !self.is_stopped()
+        {
+            std::thread::park_timeout(READY_LOOK);
+        }
+        Ok(())
+    }
+
     fn begin_window(&mut self) -> io::Result<Vec<Begun>> {
-        let begun = self.each_loop(|_, run| run.state.with(begin))?;
         self.observer.window_begins();
-        Ok(begun)
+        self.each_loop(|_, run| run.state.with(begin))
     }
 
     /// Waits for an end, or the stop flag, and tells the progress meanwhile.
@@ -295,6 +317,7 @@ async fn pace(run: Arc<Run>, load: usize, alarm: Alarm) {
 
 fn begin(state: &mut LoopState) -> Begun {
     state.phase = Phase::Measured;
+    state.resting.drain(..).for_each(Waker::wake);
     for it in &mut state.loads {
         it.recorder.reset();
         if let Some(arrivals) = &mut it.arrivals {

@@ -2,11 +2,12 @@
 //! own state.
 //!
 //! `engine` makes it and changes it at the window's two ends; `connection` and `pacer` take turns from
-//! it and give their results to it. What must stay true: a request that began outside of the window
-//! leaves no trace in the figures, and no more requests begin in a counted window than were asked for.
+//! it and give their results to it. What must stay true: a limited window begins when nothing is under way (the server would still be
+//! busy with what does not count) and no more requests begin in it than were asked for; in a window of
+//! time a closed loop's requests count when they end in it, an open loop's when they were due in it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub(super) struct Run {
     engine: Thread,
     /// Open loops' connections that have tried to open before the schedule starts.
     pub(super) ready: AtomicUsize,
+    /// Closed loops' connections that rest before the window.
+    pub(super) resting: AtomicUsize,
     /// For the progress line, one for each loop.
     pub(super) progress: Vec<LoopProgress>,
     pub(super) state: PerLoop<LoopState>,
@@ -60,6 +63,8 @@ pub(super) struct LoopState {
     pub(super) phase: Phase,
     /// One for each load of the plan.
     pub(super) loads: Vec<LoopLoad>,
+    /// Closed loops' connections that rest until the window begins.
+    pub(super) resting: Vec<Waker>,
     /// When the last counted request ended.
     pub(super) last_ended: Option<Instant>,
 }
@@ -70,6 +75,8 @@ pub(super) enum Phase {
     /// Before the window.
     #[default]
     WarmUp,
+    /// Before a limited window: what is under way ends, and closed loops rest.
+    Settling,
     /// In the window.
     Measured,
     /// After it: nothing begins any more.
@@ -83,6 +90,16 @@ pub(super) struct LoopLoad {
     pub(super) picker: Picker,
     /// Of an open loop only.
     pub(super) arrivals: Option<Arrivals>,
+}
+
+/// What a closed loop's connection is to do next.
+#[derive(Debug)]
+pub(super) enum Next {
+    Begin(Turn),
+    /// Rest until the window begins.
+    Rest,
+    /// Nothing begins any more.
+    End,
 }
 
 /// A request that begins.
@@ -158,6 +175,7 @@ impl Run {
             ended: AtomicU64::new(0),
             engine: std::thread::current(),
             ready: AtomicUsize::new(0),
+            resting: AtomicUsize::new(0),
             progress,
             state: PerLoop::new(),
         }
@@ -169,20 +187,37 @@ impl Run {
             .is_some_and(|limit| self.ended.load(Ordering::Acquire) >= limit)
     }
 
-    /// The next turn of a closed loop's connection; `None` when nothing begins any more.
-    pub(super) fn begin(&self, load: usize) -> Option<Turn> {
+    /// What a closed loop's connection is to do next.
+    pub(super) fn begin(&self, load: usize) -> Next {
         self.state.with(|state| {
+            if state.phase == Phase::Settling {
+                return Next::Rest;
+            }
             let is_counted = match self.grant(state.phase) {
-                Grant::Ended => return None,
+                Grant::Ended => return Next::End,
                 Grant::Counted => true,
-                Grant::Uncounted => false,
+                // Whatever ends within a window of time is part of what it brought.
+                Grant::Uncounted => self.limit.is_none(),
             };
-            let picker = &mut state.loads.get_mut(load)?.picker;
-            Some(Turn {
-                shape: picker.next(&self.loads[load].in_order),
+            let Some(it) = state.loads.get_mut(load) else {
+                return Next::End;
+            };
+            Next::Begin(Turn {
+                shape: it.picker.next(&self.loads[load].in_order),
                 due: None,
                 is_counted,
             })
+        })
+    }
+
+    /// Ready when the window has begun.
+    pub(super) fn poll_window(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.state.with(|state| match state.phase {
+            Phase::Settling => {
+                state.resting.push(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
         })
     }
 
@@ -251,7 +286,7 @@ impl Run {
     /// Whether a request may begin, and whether it counts.
     fn grant(&self, phase: Phase) -> Grant {
         match (phase, self.limit) {
-            (Phase::WarmUp, _) => Grant::Uncounted,
+            (Phase::WarmUp | Phase::Settling, _) => Grant::Uncounted,
             (Phase::Measured, None) => Grant::Counted,
             (Phase::Measured, Some(limit)) => {
                 if self.begun.fetch_add(1, Ordering::Relaxed) < limit {

@@ -1,7 +1,7 @@
 //! Closed loops: exact counts and bytes, every framing, several shapes and addresses, the window.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::load::{Observer, Order, Progress, Until, execute};
@@ -241,6 +241,65 @@ fn the_warm_up_is_not_counted_and_its_connections_stay() {
     assert!(server.requests() > 50);
     assert_eq!((server.connections(), figures.connect.count), (2, 0));
     assert_eq!(watch.calls, ["warm-up", "begins", "ends"]);
+}
+
+struct AtBegin<F>(F);
+
+impl<F: FnMut()> Observer for AtBegin<F> {
+    fn window_begins(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Answers after 50 ms, and counts who waits for that.
+fn slow() -> (Server, Arc<AtomicU64>) {
+    let waiting = Arc::new(AtomicU64::new(0));
+    let shared = Arc::clone(&waiting);
+    let server = Server::start(move |connection| {
+        while connection.request().is_some() {
+            shared.fetch_add(1, Ordering::Relaxed);
+            crate::server::take(Duration::from_millis(50));
+            shared.fetch_sub(1, Ordering::Relaxed);
+            connection.send(HELLO);
+        }
+    });
+    (server, waiting)
+}
+
+#[test]
+fn a_limited_window_begins_when_nothing_is_under_way() {
+    let (server, waiting) = slow();
+    let mut plan = plan(load(server.address.clone(), 8), Until::Requests(8));
+    plan.warm_up = Duration::from_millis(120);
+    let mut seen = None;
+    let mut at_begin = AtBegin(|| seen = Some(waiting.load(Ordering::Relaxed)));
+    let figures = execute(&plan, &mut at_begin).unwrap().remove(0);
+    assert_eq!((seen, figures.requests), (Some(0), 8));
+    assert!(server.requests() >= 24, "{}", server.requests());
+}
+
+#[test]
+fn what_ends_within_a_window_of_time_counts_whenever_it_began() {
+    let window = Arc::new(AtomicU64::new(0));
+    let begun = Arc::clone(&window);
+    // The first answer comes in the window, a second one never.
+    let server = Server::start(move |connection| {
+        if connection.request().is_some() {
+            while begun.load(Ordering::Acquire) == 0 {
+                crate::server::take(Duration::from_millis(5));
+            }
+            crate::server::take(Duration::from_millis(20));
+            connection.send(HELLO);
+        }
+        while connection.request().is_some() {}
+    });
+    let until = Until::Elapsed(Duration::from_millis(300));
+    let mut plan = plan(load(server.address.clone(), 1), until);
+    plan.warm_up = Duration::from_millis(50);
+    let mut at_begin = AtBegin(|| window.store(1, Ordering::Release));
+    let figures = execute(&plan, &mut at_begin).unwrap().remove(0);
+    assert_eq!((figures.requests, figures.total.count), (1, 1));
+    assert!(figures.total.max >= 50_000, "{}", figures.total.max);
 }
 
 #[test]

@@ -21,14 +21,6 @@ fn run_for(load: Load, milliseconds: u64) -> Figures {
     ))
 }
 
-/// The server takes its time, which is what its clients are to see.
-fn stall(time: Duration) {
-    let until = Instant::now() + time;
-    while let Some(left) = until.checked_duration_since(Instant::now()) {
-        std::thread::park_timeout(left);
-    }
-}
-
 /// Answers at once, but for the first 200 ms of each 2 s.
 fn stalling() -> Server {
     let start = Arc::new(Instant::now());
@@ -36,7 +28,7 @@ fn stalling() -> Server {
         while connection.request().is_some() {
             let within = start.elapsed().as_millis() % 2_000;
             if let Some(left) = 200_u64.checked_sub(u64::try_from(within).unwrap()) {
-                stall(Duration::from_millis(left));
+                crate::server::take(Duration::from_millis(left));
             }
             connection.send(HELLO);
         }

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_bench::load::Address;
 
@@ -191,6 +191,14 @@ impl Connection {
         if let Socket::Tcp(socket) = &self.socket {
             let _ = socket.peek(&mut [0]);
         }
+    }
+}
+
+/// The server takes its time, which is what its clients are to see.
+pub(crate) fn take(time: Duration) {
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        std::thread::park_timeout(left);
     }
 }
 
