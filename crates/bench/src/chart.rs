@@ -120,5 +120,41 @@ fn named(svg: &str, title: &str) -> String {
     )
 }
 
+/// The drawing by itself, with lines of words at its lower edge: what stands above the charts on the
+/// page.
+pub(crate) fn standalone(chart: &Chart, marks: &[String]) -> String {
+    let parts = chart.svg.split_once('>').zip(chart.svg.rfind("</svg>"));
+    let Some(((opening, _), end)) = parts.filter(|_| !marks.is_empty()) else {
+        return chart.svg.clone();
+    };
+    let (width, height) = chart.size;
+    let count = u32::try_from(marks.len()).unwrap_or(0);
+    let room = 8 + MARK_HEIGHT * count;
+    let title = crate::html::escaped(&chart.title);
+    let mut svg = format!(
+        "<svg role=\"img\" aria-label=\"{title}\" width=\"{width}\" height=\"{0}\" \
+         viewBox=\"0 0 {width} {0}\" xmlns=\"http://www.w3.org/2000/svg\">",
+        height + room
+    );
+    svg += chart.svg.get(opening.len() + 1..end).unwrap_or_default();
+    svg += &format!(
+        "<rect x=\"0\" y=\"{height}\" width=\"{width}\" height=\"{room}\" fill=\"#FFFFFF\"/>\n"
+    );
+    let mut y = height;
+    for mark in marks {
+        y += MARK_HEIGHT;
+        let line = crate::html::escaped(&shortened(&mark.replace('\n', " "), MARK_CHARS));
+        svg += &format!(
+            "<text x=\"14\" y=\"{y}\" font-family=\"sans-serif\" font-size=\"12\" \
+             fill=\"#A32A00\">{line}</text>\n"
+        );
+    }
+    svg + "</svg>\n"
+}
+
+/// A line of words of 12 pixels, and how many of them fit in the width.
+const MARK_HEIGHT: u32 = 18;
+const MARK_CHARS: usize = 130;
+
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The command line of `penstock bench`: what its verbs take, and which function does each.
 //!
 //! `penstock`'s own command line embeds [`Command`] and calls [`Command::run`]. Exit codes: 0 measured
-//! and clean, 1 something failed or was answered with 4xx or 5xx, 2 it could not be measured, 130
-//! ended by Ctrl-C (with the report so far).
+//! and clean; 1 something failed, was answered with 4xx or 5xx, a goal was missed, a saved figure became
+//! worse; 2 it could not be measured; 130 ended by Ctrl-C (with the report so far).
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::ladder::Ladder;
 use crate::load::Order;
 use crate::scenario::Cores;
-use crate::{compare, deploy, run, saved, scenario, sweep};
+use crate::{compare, deploy, load, run, saved, scenario, sweep};
 
 /// Something was answered badly or not at all.
 pub(crate) const FAILED: u8 = 1;
@@ -259,6 +259,13 @@ impl Command {
     /// Does what was asked for.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        if matches!(
+            self,
+            Self::Run(_) | Self::Sweep(_) | Self::Compare(_) | Self::Mix(_)
+        ) {
+            // At once, so that all deployments of a comparison inherit the same.
+            load::allow_all_descriptors();
+        }
         let done = match self {
             Self::Run(arguments) => run::run(&arguments),
             Self::Sweep(arguments) => sweep::run(&arguments),
@@ -288,14 +295,15 @@ impl From<Sequence> for Order {
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    scenario::parse_duration(text).ok_or_else(|| "no duration such as 500ms, 10s, 2m".to_owned())
+    scenario::parse_duration(text)
+        .ok_or_else(|| "no duration such as 500ms, 10s, 2m, or more than a year".to_owned())
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match rate.is_finite() && rate > 0.0 {
+    match rate > 0.0 && rate <= 10_000_000.0 {
         true => Ok(rate),
-        false => Err("a rate is more than nothing".to_owned()),
+        false => Err("a rate is more than 0 and at most 10000000 a second".to_owned()),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::command::CompareArguments;
+use crate::command::{CompareArguments, FAILED};
 use crate::deploy::{Conditions, Running, Workshop};
 use crate::live::Live;
 use crate::load::{Load, Plan, Shape, Until};
@@ -41,8 +41,12 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, String> {
 fn two_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
     let read = |path: &Path| saved::read(path).map_err(|error| error.to_string());
     let changes = compare_saved::compare_saved(&read(old)?, &read(new)?);
-    output::print(&changes.map_err(|error| error.to_string())?.text());
-    Ok(ExitCode::SUCCESS)
+    let changes = changes.map_err(|error| error.to_string())?;
+    output::print(&changes.text());
+    Ok(match changes.has_worse() {
+        true => ExitCode::from(FAILED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 fn deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, String> {
@@ -51,15 +55,21 @@ fn deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, St
     let scenario = adjusted(scenario, arguments)?;
     let live = Live::new(arguments.quiet).map_err(|error| error.to_string())?;
     let workshop = Workshop::new(&scenario.here).map_err(|error| error.to_string())?;
+    let workshop = workshop.stopped_by(live.stop());
     if !arguments.no_setup {
         let done = workshop.set_up(&scenario.setup, &live.stop());
+        if live.is_stopped() {
+            return Ok(exit_code(false, &live));
+        }
         done.map_err(|error| error.to_string())?;
     }
     let mut contest = Contest::new(&scenario, &workshop, live, !arguments.no_setup);
     contest.measure_all();
     let (compare, live) = contest.result();
     let figures = || compare.deployments.iter().flat_map(all_figures);
-    let clean = compare.deployments.iter().all(|one| one.failed.is_none())
+    let met = compare.goals.iter().all(|goal| goal.met);
+    let clean = met
+        && compare.deployments.iter().all(|one| one.failed.is_none())
         && figures().all(Figures::is_clean);
     let report = taken::report(Outcome::Compare(compare), started, live.is_stopped());
     output::give(&report, &arguments.output)?;
@@ -147,6 +157,7 @@ impl<'a> Contest<'a> {
                 let label = format!("round {round} of {rounds}: {name}");
                 self.live.show(&label);
                 match self.measure_one(at, round == 1, &label) {
+                    Ok(points) if points.is_empty() => return,
                     Ok(points) => self.found[at].rounds.push(points),
                     Err(_) if self.live.is_stopped() => return,
                     Err(why) => {
@@ -203,7 +214,11 @@ impl<'a> Contest<'a> {
             if let Some(ended) = running.ended() {
                 return Err(format!("{ended} under load\n{}", running.log_tail()));
             }
-            if point.loads.iter().all(|load| load.requests == 0) && !self.live.is_stopped() {
+            let is_empty = point.loads.iter().all(|load| load.requests == 0);
+            if is_empty && self.live.is_stopped() {
+                break;
+            }
+            if is_empty {
                 return Err(format!(
                     "it answered nothing under load\n{}",
                     running.log_tail()
@@ -214,7 +229,7 @@ impl<'a> Contest<'a> {
                 break;
             }
             if at + 1 < count {
-                pause(self.scenario.cool_down);
+                pause(self.scenario.cool_down, &self.live);
             }
         }
         Ok(points)

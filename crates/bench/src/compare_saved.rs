@@ -3,7 +3,7 @@
 //! `bench compare A.json B.json` calls it. Two runs, mixes, sweeps or comparisons; their parts are
 //! matched by what they are (a load's name, connections, a deployment's name), and what has no
 //! partner is listed. A change counts when the ranges over the rounds do not overlap; where there
-//! are no rounds on both sides, when it is above a bound that experience sets. What was used stands
+//! are no rounds on both sides, when it is above a fixed bound. What was used stands
 //! in the output. Pure.
 
 mod circumstances;

@@ -3,41 +3,51 @@
 //! `output` writes it for `--csv`. The first row names the columns; numbers are plain (a decimal
 //! point, no thousands), times in milliseconds, what is not known is empty. Pure.
 
-use crate::report::{Figures, Outcome, Report, ServerCost};
+use crate::report::{Deployment, Figures, Outcome, Report, ServerCost};
 
-/// The rows, with a first line of column names.
+/// The rows, with a first line of column names. A deployment that failed before it was measured has a
+/// row that says so.
 #[must_use]
 pub fn csv(report: &Report) -> String {
     let mut text = row(&COLUMNS.map(str::to_owned));
-    let mut add = |deployment: &str, round: usize, load: &Figures, server: Option<&ServerCost>| {
-        let mut cells = vec![deployment.to_owned(), round.to_string()];
-        cells.extend(figures(load));
-        cells.extend(cost(server));
-        text += &row(&cells);
+    let alone = [const { String::new() }; 2];
+    let interrupted = report.taken.interrupted.to_string();
+    let mut add = |place: (&str, usize),
+                   loads: &[Figures],
+                   server: Option<&ServerCost>,
+                   [failed, doubts]: &[String; 2]| {
+        for load in loads {
+            let mut cells = vec![place.0.to_owned(), place.1.to_string()];
+            cells.extend(figures(load));
+            cells.extend(cost(server));
+            cells.extend([interrupted.clone(), failed.clone(), doubts.clone()]);
+            text += &row(&cells);
+        }
     };
     match &report.result {
-        Outcome::Run(run) => add("", 1, &run.figures, run.server.as_ref()),
-        Outcome::Mix(mix) => {
-            mix.loads
-                .iter()
-                .for_each(|load| add("", 1, load, mix.server.as_ref()));
+        Outcome::Run(run) => {
+            let load = std::slice::from_ref(&run.figures);
+            add(("", 1), load, run.server.as_ref(), &alone);
         }
+        Outcome::Mix(mix) => add(("", 1), &mix.loads, mix.server.as_ref(), &alone),
         Outcome::Sweep(sweep) => {
             for point in &sweep.points {
-                point
-                    .loads
-                    .iter()
-                    .for_each(|load| add("", 1, load, point.server.as_ref()));
+                add(("", 1), &point.loads, point.server.as_ref(), &alone);
             }
         }
         Outcome::Compare(compare) => {
             for deployment in &compare.deployments {
+                let said = said_of(deployment);
                 for (round, points) in deployment.rounds.iter().enumerate() {
                     for point in points {
-                        for load in &point.loads {
-                            add(&deployment.name, round + 1, load, point.server.as_ref());
-                        }
+                        let place = (&*deployment.name, round + 1);
+                        add(place, &point.loads, point.server.as_ref(), &said);
                     }
+                }
+            }
+            for deployment in &compare.deployments {
+                if deployment.failed.is_some() && deployment.rounds.is_empty() {
+                    text += &unmeasured(deployment, &interrupted);
                 }
             }
         }
@@ -45,7 +55,25 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-const COLUMNS: [&str; 38] = [
+/// Why a deployment failed, without its log, and why its figures are in doubt.
+fn said_of(deployment: &Deployment) -> [String; 2] {
+    let failed = deployment.failed.as_deref().unwrap_or_default();
+    let doubts = deployment.summary.as_ref();
+    [
+        failed.lines().next().unwrap_or_default().to_owned(),
+        doubts.map_or_else(String::new, |summary| summary.doubts.join("; ")),
+    ]
+}
+
+fn unmeasured(deployment: &Deployment, interrupted: &str) -> String {
+    let [failed, doubts] = said_of(deployment);
+    let mut cells = vec![String::new(); COLUMNS.len() - 3];
+    cells[0].clone_from(&deployment.name);
+    cells.extend([interrupted.to_owned(), failed, doubts]);
+    row(&cells)
+}
+
+const COLUMNS: [&str; 44] = [
     "deployment",
     "round",
     "load",
@@ -66,6 +94,9 @@ const COLUMNS: [&str; 38] = [
     "error_closed",
     "error_malformed",
     "error_length",
+    "unfinished",
+    "oldest_unfinished_ms",
+    "retried",
     "due",
     "late",
     "skipped",
@@ -84,6 +115,9 @@ const COLUMNS: [&str; 38] = [
     "server_memory_bytes",
     "server_processes",
     "others_busy",
+    "interrupted",
+    "failed",
+    "doubts",
 ];
 
 /// From `load` to `generator_bottleneck`.
@@ -112,6 +146,11 @@ fn figures(load: &Figures) -> Vec<String> {
         errors.length,
     ];
     cells.extend(counts.map(|count| count.to_string()));
+    cells.extend([
+        load.unfinished.to_string(),
+        exact_ms(load.oldest_unfinished),
+        load.retried.to_string(),
+    ]);
     cells.extend(match load.schedule {
         Some(found) => [found.due, found.late, found.skipped].map(|count| count.to_string()),
         None => [const { String::new() }; 3],
@@ -127,10 +166,14 @@ fn figures(load: &Figures) -> Vec<String> {
         total.p9999,
         total.max,
     ];
-    // Whole microseconds: the digits are exact.
-    cells.extend(longest.map(|us| format!("{}.{:03}", us / 1000, us % 1000)));
+    cells.extend(longest.map(exact_ms));
     cells.push(load.generator.bottleneck.clone().unwrap_or_default());
     cells
+}
+
+/// Whole microseconds as milliseconds, with all their digits.
+fn exact_ms(us: u64) -> String {
+    format!("{}.{:03}", us / 1000, us % 1000)
 }
 
 fn cost(server: Option<&ServerCost>) -> [String; 5] {
@@ -181,12 +224,25 @@ mod tests {
         let text = csv(&testing::compare());
         assert_eq!(
             text.matches("\r\n").count(),
-            1 + 3 * 2 * 3,
-            "three were measured"
+            1 + 3 * 2 * 3 + 1,
+            "three were measured, one failed"
         );
         assert!(text.contains("\r\npenstock,2,,10,"));
+        let doubt = "100 connections: other programs used the measured cores";
+        assert_eq!(text.matches(&format!(",false,,{doubt}\r\n")).count(), 2 * 3);
+        assert!(text.contains("\r\nthin,,,"));
+        assert!(text.ends_with(",false,not ready within 5 s,\r\n"));
         // Its name has a comma and quotes.
         assert!(text.contains("\r\n\"nginx, \"\"<b>tuned</b>\"\"\",1,,1,"));
+    }
+
+    #[test]
+    fn rows_say_what_is_doubtful_about_them() {
+        let text = csv(&testing::run());
+        assert!(text.contains(",7,81.500,9,20000,12,34,"), "{text}");
+        assert!(text.contains(",its thread was busy 99 % of the time,"));
+        assert!(text.ends_with(",false,,\r\n"));
+        assert!(csv(&testing::sweep()).ends_with(",true,,\r\n"));
     }
 
     #[test]

@@ -41,14 +41,28 @@ pub fn html(report: &Report) -> String {
     page(&title, &body)
 }
 
-/// The charts of a report: a file name without folder (`throughput.svg`), and the drawing.
+/// The charts of a report: a file name without folder (`throughput.svg`), and the drawing, which says
+/// itself why it may not be believed.
 #[must_use]
 pub fn svgs(report: &Report) -> Vec<(String, String)> {
-    let charts = chart::charts(report).into_iter();
+    let mut marks = notes::marks(report);
+    if marks.len() > MARKS_SHOWN {
+        let more = units::grouped((marks.len() - MARKS_SHOWN) as u64);
+        marks.truncate(MARKS_SHOWN);
+        marks.push(format!("and {more} more"));
+    }
+    let charts = chart::charts(report);
     charts
-        .map(|chart| (format!("{}.svg", chart.name), chart.svg))
+        .iter()
+        .map(|chart| {
+            let name = format!("{}.svg", chart.name);
+            (name, chart::standalone(chart, &marks))
+        })
         .collect()
 }
+
+/// A comparison may have a doubt for each deployment.
+const MARKS_SHOWN: usize = 6;
 
 /// Text that is safe between tags and within a quoted attribute.
 pub(crate) fn escaped(text: &str) -> String {
@@ -337,6 +351,57 @@ mod tests {
                 page.contains(part) || page.contains(&part.replace("&#39;", "'")),
                 "{part}"
             );
+        }
+    }
+
+    #[test]
+    fn single_drawings_say_why_they_are_doubtful() {
+        for (what, report, expected) in [
+            (
+                "limited",
+                testing::run(),
+                "its thread was busy 99 % of the time</text>",
+            ),
+            (
+                "ended early",
+                testing::sweep(),
+                ">INTERRUPTED: it was ended early;",
+            ),
+            (
+                "a doubt",
+                testing::compare(),
+                ">DOUBT: puma: 100 connections: other programs",
+            ),
+        ] {
+            for ((name, svg), chart) in svgs(&report).into_iter().zip(chart::charts(&report)) {
+                assert!(svg.contains(expected), "{what} {name}");
+                let (width, height) = (chart.size.0, chart.size.1 + 26);
+                let frame = format!("height=\"{height}\" viewBox=\"0 0 {width} {height}\"");
+                assert!(svg.contains(&frame), "{what} {name}");
+                assert_eq!(svg.matches("<svg ").count(), 1, "{what} {name}");
+                assert!(svg.ends_with("</text>\n</svg>\n"), "{what} {name}");
+            }
+        }
+        let drawn = svgs(&testing::mix()).remove(0).1;
+        assert_eq!(drawn, chart::charts(&testing::mix())[0].svg);
+    }
+
+    #[test]
+    fn words_on_single_drawings_stay_words() {
+        let mut report = testing::compare();
+        if let Outcome::Compare(compare) = &mut report.result
+            && let Some(summary) = &mut compare.deployments[1].summary
+        {
+            summary
+                .doubts
+                .push("</text><script>\n\u{1b}[31m".to_owned());
+        }
+        for (name, svg) in svgs(&report) {
+            assert!(
+                svg.contains("&lt;/text&gt;&lt;script&gt; ?[31m</text>"),
+                "{name}"
+            );
+            assert!(!svg.contains("<script"), "{name}");
         }
     }
 

@@ -1,13 +1,16 @@
 //! What is seen while a load runs: the live line on a terminal, and Ctrl-C.
 //!
 //! `run`, `sweep` and `compare` make one [`Live`] each and give its stop flag to every plan; the line
-//! is written to standard error, so that standard output keeps the report alone.
+//! is written to standard error, so that standard output keeps the report alone. It never wraps: only
+//! one line can be taken away again. Names and logs of strangers command no terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::text::units::plain;
 
 /// A run as the user sees it.
 #[derive(Debug)]
@@ -49,9 +52,10 @@ impl Live {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Shows a line in place of the one before, on a terminal.
+    /// Shows a line in place of the one before, on a terminal; what does not fit is cut off.
     pub(crate) fn show(&mut self, line: &str) {
         if self.shows {
+            let line = fitting(line, columns());
             // Nobody may be looking.
             let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
             let _ = std::io::stderr().flush();
@@ -62,7 +66,7 @@ impl Live {
     /// Says something that stays.
     pub(crate) fn say(&mut self, line: &str) {
         self.clear();
-        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = writeln!(std::io::stderr(), "{}", plain(line));
     }
 
     /// Takes the live line away.
@@ -76,5 +80,50 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// The width of the terminal, which may have changed since the last line.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    // Some terminals say nothing of their width.
+    if columns == 0 { 80 } else { columns }
+}
+
+/// The beginning of a line that leaves the last column free, where some terminals wrap.
+fn fitting(line: &str, columns: usize) -> String {
+    let mut left = columns.saturating_sub(1);
+    let mut fits = |char: char| {
+        // Some other characters take two columns, and none takes more.
+        let width = if char.is_ascii() { 1 } else { 2 };
+        let is_in = width <= left;
+        left = if is_in { left - width } else { 0 };
+        is_in
+    };
+    let line = plain(line).replace('\n', " ");
+    line.chars().take_while(|&char| fits(char)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_never_wraps() {
+        for (name, line, columns, expected) in [
+            ("fits", "abc", 4, "abc"),
+            ("is as wide as the terminal", "abcd", 4, "abc"),
+            ("is wide", "a\u{6f22}\u{5b57}b", 5, "a\u{6f22}"),
+            (
+                "has line breaks and commands",
+                "a\r\nb\x1b[2J",
+                80,
+                "a b?[2J",
+            ),
+            ("has no room", "abc", 0, ""),
+        ] {
+            assert_eq!(fitting(line, columns), expected, "{name}");
+        }
     }
 }

@@ -84,7 +84,8 @@ pub struct Load {
 /// What ends a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// That many requests, answered or failed, of all loads together.
+    /// That many requests, answered or failed, of all loads together; fewer when nothing was answered
+    /// for two time-outs and a second.
     Requests(u64),
     /// Time.
     Elapsed(Duration),
@@ -126,6 +127,8 @@ pub trait Observer {
     fn window_begins(&mut self) {}
     /// The window ends now.
     fn window_ends(&mut self) {}
+    /// The window has ended; connections are still open. Time spent here belongs to nobody.
+    fn after_window(&mut self) {}
     /// A few times a second.
     fn progress(&mut self, progress: Progress) {
         let _ = progress;
@@ -137,6 +140,12 @@ pub trait Observer {
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
+
+/// Raises the soft limit of open descriptors as far as it may be raised, for this process and those that
+/// it starts. What a plan needs beyond that is an error of [`execute`].
+pub fn allow_all_descriptors() {
+    engine::allow_all_descriptors();
+}
 
 /// Executes a plan; blocks until its end. Gives the figures of each load, in order.
 ///

@@ -69,7 +69,7 @@ pub(crate) fn print(text: &str) {
     let _ = write!(std::io::stdout(), "{text}{end}");
 }
 
-/// Says to standard error why nothing was measured.
+/// Says to standard error why nothing was measured; the end of a stranger's log may be in it.
 pub(crate) fn complain(why: &str) {
-    let _ = writeln!(std::io::stderr(), "penstock: {why}");
+    let _ = writeln!(std::io::stderr(), "penstock: {}", text::units::plain(why));
 }

@@ -7,6 +7,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::text::units::number;
+
 /// The version of the format, in every report.
 pub const FORMAT: u32 = 1;
 
@@ -43,7 +45,7 @@ pub struct Taken {
     pub started: u64,
     /// `penstock 0.1.0`.
     pub tool: String,
-    /// The command line, program left out.
+    /// The command line, program left out; of header fields that may hold a secret only the name.
     pub command: Vec<String>,
     /// The machine of the generator.
     pub machine: Machine,
@@ -115,7 +117,7 @@ pub struct Compare {
     pub first: String,
     /// In the order of the scenario.
     pub deployments: Vec<Deployment>,
-    /// Names, best mean throughput first; failed ones left out.
+    /// Names, best mean throughput first; those that failed in any round left out.
     pub ranking: Vec<String>,
     /// The scenario's goals and what became of them.
     pub goals: Vec<Goal>,
@@ -132,7 +134,8 @@ pub struct Deployment {
     pub failed: Option<String>,
     /// The points of each round.
     pub rounds: Vec<Vec<Point>>,
-    /// All rounds together; `None` when nothing was measured.
+    /// All complete rounds together, or what there is when none is complete; `None` when nothing was
+    /// measured.
     pub summary: Option<Summary>,
 }
 
@@ -153,7 +156,8 @@ pub struct Summary {
     pub ratio: Option<Spread>,
     /// CPU for each request, as a ratio to the first deployment's in the same round.
     pub cpu_ratio: Option<Spread>,
-    /// Why the figures are in doubt (the generator was the bottleneck, strangers used the cores).
+    /// Why the figures are in doubt (the generator was the bottleneck, strangers used the cores,
+    /// requests were left out or sent again).
     pub doubts: Vec<String>,
 }
 
@@ -204,6 +208,18 @@ pub struct Figures {
     pub statuses: Statuses,
     /// Requests without a complete response, by cause.
     pub errors: Errors,
+    /// Requests still under way when the window ended, neither in `requests` nor in `errors`. A closed
+    /// loop leaves up to one a connection; an open loop's are in `first_byte` and `total`, with the
+    /// time until then.
+    #[serde(default)]
+    pub unfinished: u64,
+    /// Microseconds that the oldest of the unfinished had been under way.
+    #[serde(default)]
+    pub oldest_unfinished: u64,
+    /// Requests sent again, since the server had closed a kept connection before any byte of the
+    /// response, which RFC 9112 section 9.3.1 allows at any time.
+    #[serde(default)]
+    pub retried: u64,
     /// Open loop: what became of the schedule.
     pub schedule: Option<Schedule>,
     /// From the start of a connection to its being open.
@@ -257,10 +273,12 @@ pub struct Errors {
 pub struct Schedule {
     /// Arrivals that were due in the window.
     pub due: u64,
-    /// Sent more than a millisecond after their moment.
+    /// Handled by the generator more than a millisecond after their moment; those that were not sent
+    /// for that reason are also in `skipped`.
     pub late: u64,
-    /// Not sent, since all connections were busy: each counts in `total` with the time until one was
-    /// free, the least that it would have had to wait.
+    /// Not sent, since all connections were busy, or since the generator itself came more than 100 ms
+    /// late: each counts in `total` with the time until it could have been sent, the least that it
+    /// would have had to wait.
     pub skipped: u64,
 }
 
@@ -356,14 +374,36 @@ impl Statuses {
 }
 
 impl Figures {
-    /// Whether all that was asked was answered, and well.
+    /// Whether all that was asked was sent and answered, in time and well.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.errors.total() == 0 && self.statuses.failed() == 0 && self.requests > 0
+        self.failed() == 0
+            && self.requests > 0
+            && self.skipped() == 0
+            && !self.is_stuck()
+            && !self.is_often_retried()
     }
-}
 
-impl Figures {
+    /// Arrivals that were not sent; none in a closed loop.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.schedule.map_or(0, |schedule| schedule.skipped)
+    }
+
+    /// Whether a request had been under way for more than half of the window, and more than a second,
+    /// when that ended: a server that stops to answer makes no errors until the time-out.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        let age = number(self.oldest_unfinished);
+        age > 1e6 && age > self.seconds * 0.5e6
+    }
+
+    /// Whether more than 1 % of the requests had to be sent again.
+    #[must_use]
+    pub fn is_often_retried(&self) -> bool {
+        number(self.retried) * 100.0 > number(self.requests)
+    }
+
     /// Requests that failed, and responses that say that something is wrong.
     #[must_use]
     pub fn failed(&self) -> u64 {
@@ -426,3 +466,40 @@ pub(crate) fn saturating_sum(counts: impl IntoIterator<Item = u64>) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_answered_is_not_clean() {
+        let calm = testing::figures(10, 1000.0, 5000);
+        type Change = fn(&mut Figures);
+        let rows: [(&str, bool, Change); 9] = [
+            ("all answered", true, |_| {}),
+            ("under way as usual", true, |load| {
+                (load.unfinished, load.oldest_unfinished) = (10, 2_000_000);
+            }),
+            ("stuck for most of the window", false, |load| {
+                (load.unfinished, load.oldest_unfinished) = (1, 2_000_001);
+            }),
+            ("a short window's last requests", true, |load| {
+                load.seconds = 0.5;
+                (load.unfinished, load.oldest_unfinished) = (1, 500_000);
+            }),
+            ("few sent again", true, |load| load.retried = 160),
+            ("many sent again", false, |load| load.retried = 161),
+            ("arrivals not sent", false, |load| {
+                let (due, late, skipped) = (9, 0, 1);
+                load.schedule = Some(Schedule { due, late, skipped });
+            }),
+            ("an error", false, |load| load.errors.reset = 1),
+            ("nothing answered", false, |load| load.requests = 0),
+        ];
+        for (name, expected, change) in rows {
+            let mut load = calm.clone();
+            change(&mut load);
+            assert_eq!(load.is_clean(), expected, "{name}");
+        }
+    }
+}

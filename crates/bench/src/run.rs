@@ -241,12 +241,7 @@ fn one_of_mix(text: &str, arguments: &RequestArguments) -> Result<Load, String> 
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| wrong("expected key=value"))?;
-        let number = || {
-            value
-                .parse::<f64>()
-                .ok()
-                .filter(|n| n.is_finite() && *n > 0.0)
-        };
+        let number = || value.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= 1e7);
         match key {
             "name" => value.clone_into(&mut load.name),
             "c" | "connections" => {

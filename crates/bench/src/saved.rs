@@ -209,6 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_came_later_may_be_missing() {
+        let folder = folder();
+        let path = folder.join("old.json");
+        write(&path, &testing::run()).unwrap();
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for later in ["unfinished", "oldest_unfinished", "retried"] {
+            let figures = json["figures"].as_object_mut().unwrap();
+            assert!(figures.remove(later).is_some(), "{later}");
+        }
+        fs::write(&path, json.to_string()).unwrap();
+        let old = read(&path).unwrap();
+        assert!(!text::report(&old).contains("Sent again"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn the_committed_schema_is_the_present_one() {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench-report.schema.json");

@@ -4,8 +4,10 @@
 //! spread over the rounds, and a ratio is made within a round, so that a drift of the machine, which
 //! hits all deployments of a round alike, cancels out.
 
-use crate::report::{Deployment, Goal, Point, ServerCost, Spread, Summary};
+use crate::report::{Deployment, Goal, Point, ServerCost, Spread, Summary, saturating_sum};
 use crate::scenario::{self, Bound};
+use crate::text::notes;
+use crate::text::units::{self, number};
 
 /// Means are made from here on: with fewer connections all servers are much alike.
 const CONNECTIONS_MIN: u32 = 10;
@@ -15,13 +17,18 @@ pub(crate) const STRANGERS_MAX: f64 = 0.05;
 
 /// Fills in the summaries; gives the names in the order of the ranking.
 pub(crate) fn summarise(deployments: &mut [Deployment], first: &str) -> Vec<String> {
+    let full = points_of_full_round(deployments);
     let reference = deployments.iter().find(|found| found.name == first);
-    let reference: Vec<Round> = reference.map_or_else(Vec::new, |found| rounds(&found.rounds));
-    for deployment in deployments.iter_mut() {
-        deployment.summary = summary(deployment, &reference);
+    let reference = reference.map_or_else(Vec::new, |found| counted(found, full));
+    let summaries: Vec<Option<Summary>> = deployments
+        .iter()
+        .map(|deployment| summary(deployment, &counted(deployment, full), &reference))
+        .collect();
+    for (deployment, summary) in deployments.iter_mut().zip(summaries) {
+        deployment.summary = summary;
     }
     let throughput = |found: &Deployment| {
-        let summary = found.summary.as_ref();
+        let summary = found.summary.as_ref().filter(|_| found.failed.is_none());
         summary.map(|summary| summary.requests_per_second.median)
     };
     let mut ranked: Vec<(f64, &str)> = deployments
@@ -43,6 +50,25 @@ pub(crate) fn judge(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec
         .collect()
 }
 
+/// A round that counts: its number from zero, and its points.
+pub(crate) type Numbered<'a> = (usize, &'a [Point]);
+
+/// How many points a round has that was not cut short.
+pub(crate) fn points_of_full_round(deployments: &[Deployment]) -> usize {
+    let rounds = deployments.iter().flat_map(|found| &found.rounds);
+    rounds.map(Vec::len).max().unwrap_or(0)
+}
+
+/// The full rounds of a deployment. Means over other points say nothing beside these, so that rounds
+/// that were cut short count only where there are no others.
+pub(crate) fn counted(deployment: &Deployment, full: usize) -> Vec<Numbered<'_>> {
+    let rounds = deployment.rounds.iter().map(Vec::as_slice).enumerate();
+    let (whole, cut): (Vec<_>, Vec<_>) = rounds
+        .filter(|(_, points)| !points.is_empty())
+        .partition(|(_, points)| points.len() == full);
+    if whole.is_empty() { cut } else { whole }
+}
+
 /// What a round came to.
 #[derive(Debug, Clone, Copy)]
 struct Round {
@@ -51,12 +77,25 @@ struct Round {
     p99_us: f64,
 }
 
-fn rounds(rounds: &[Vec<Point>]) -> Vec<Round> {
-    rounds.iter().filter_map(|points| round(points)).collect()
+fn rounds(counted: &[Numbered<'_>]) -> Vec<Round> {
+    counted
+        .iter()
+        .filter_map(|(_, points)| round(points))
+        .collect()
+}
+
+/// The same rounds of two deployments, each over the points that both have.
+fn pairs(own: &[Numbered<'_>], others: &[Numbered<'_>]) -> Vec<(Round, Round)> {
+    let pair = |(number, own): &Numbered<'_>| {
+        let (_, other) = others.iter().find(|(found, _)| found == number)?;
+        let both = own.len().min(other.len());
+        Some((round(own.get(..both)?)?, round(other.get(..both)?)?))
+    };
+    own.iter().filter_map(pair).collect()
 }
 
 fn round(points: &[Point]) -> Option<Round> {
-    let is_counted = |point: &&Point| connections(point) >= CONNECTIONS_MIN;
+    let is_counted = |point: &&Point| point.connections_total() >= CONNECTIONS_MIN;
     let mut counted: Vec<&Point> = points.iter().filter(is_counted).collect();
     if counted.is_empty() {
         counted = points.iter().collect();
@@ -68,50 +107,42 @@ fn round(points: &[Point]) -> Option<Round> {
         counted.iter().map(|point| of(point)).sum::<f64>() / number(counted.len() as u64)
     };
     Some(Round {
-        per_second: mean(&|point| {
-            point
-                .loads
-                .iter()
-                .map(|load| load.requests_per_second)
-                .sum()
-        }),
+        per_second: mean(&Point::requests_per_second),
         cpu_us: cpu_us(points),
-        p99_us: mean(&|point| {
-            let worst = point.loads.iter().map(|load| load.total.p99).max();
-            number(worst.unwrap_or(0))
-        }),
+        p99_us: mean(&|point| number(point.slowest(|total| total.p99))),
     })
-}
-
-fn connections(point: &Point) -> u32 {
-    point.loads.iter().map(|load| load.connections).sum()
 }
 
 /// CPU of all points over the requests of all points.
 fn cpu_us(points: &[Point]) -> Option<f64> {
     let costs: Vec<ServerCost> = points.iter().filter_map(|point| point.server).collect();
     let loads = points.iter().flat_map(|point| &point.loads);
-    let requests: u64 = loads.map(|load| load.requests).sum();
+    let requests = saturating_sum(loads.map(|load| load.requests));
     let seconds: f64 = costs.iter().map(|cost| cost.cpu_seconds).sum();
     (costs.len() == points.len() && requests > 0).then(|| seconds * 1e6 / number(requests))
 }
 
-fn summary(deployment: &Deployment, reference: &[Round]) -> Option<Summary> {
-    let rounds = rounds(&deployment.rounds);
+fn summary(
+    deployment: &Deployment,
+    counted: &[Numbered<'_>],
+    reference: &[Numbered<'_>],
+) -> Option<Summary> {
+    let rounds = rounds(counted);
+    let pairs = pairs(counted, reference);
     let points = || deployment.rounds.iter().flatten();
     let memory = points().filter_map(|point| point.server.map(|cost| cost.memory_bytes));
-    let pairs = || rounds.iter().zip(reference);
-    let ratio = pairs().map(|(own, first)| own.per_second / first.per_second);
-    let cpu_ratio = pairs().filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
-    let loads = points().flat_map(|point| &point.loads);
+    let ratio = pairs
+        .iter()
+        .map(|(own, first)| own.per_second / first.per_second);
+    let cpu_ratio = pairs
+        .iter()
+        .filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
     Some(Summary {
         requests_per_second: Spread::of(rounds.iter().map(|round| round.per_second))?,
         cpu_us_per_request: Spread::of(rounds.iter().filter_map(|round| round.cpu_us)),
         memory_bytes: memory.max(),
         p99_us: Spread::of(rounds.iter().map(|round| round.p99_us))?,
-        errors: loads
-            .map(|load| load.errors.total() + load.statuses.failed())
-            .sum(),
+        errors: saturating_sum(points().map(Point::failed)),
         ratio: Spread::of(ratio),
         cpu_ratio: Spread::of(cpu_ratio),
         doubts: doubts(deployment),
@@ -123,21 +154,26 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
     let points = deployment.rounds.iter().flatten();
     let mut doubts: Vec<String> = Vec::new();
     for point in points {
+        let place = units::plural(
+            point.connections_total().into(),
+            "connection",
+            "connections",
+        );
         let bottlenecks = point
             .loads
             .iter()
             .map(|load| load.generator.bottleneck.as_ref());
         if bottlenecks.flatten().next().is_some() {
-            doubts.push(format!(
-                "{} connections: the load generator itself was the bottleneck",
-                connections(point)
-            ));
+            let text = "the load generator itself was the bottleneck";
+            doubts.push(format!("{place}: {text}"));
         }
         let others = point.server.and_then(|cost| cost.others);
         if others.is_some_and(|others| others > STRANGERS_MAX) {
             let text = "other programs used the measured cores";
-            doubts.push(format!("{} connections: {text}", connections(point)));
+            doubts.push(format!("{place}: {text}"));
         }
+        let unclean = point.loads.iter().flat_map(notes::unclean);
+        doubts.extend(unclean.map(|reason| format!("{place}: {reason}")));
     }
     let mut seen = std::collections::HashSet::new();
     doubts.retain(|doubt| seen.insert(doubt.clone()));
@@ -145,15 +181,22 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
 }
 
 fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
+    let full = points_of_full_round(deployments);
+    // What broke down in one round has no figures to be proud of, and none to be measured by.
     let rounds_of = |name: &str| {
-        let found = deployments.iter().find(|found| found.name == name);
-        found.map_or_else(Vec::new, |found| rounds(&found.rounds))
+        let mut sound = deployments.iter().filter(|found| found.failed.is_none());
+        let found = sound.find(|found| found.name == name);
+        found.map_or_else(Vec::new, |found| counted(found, full))
     };
-    let own = rounds_of(&goal.deployment);
+    let own_rounds = rounds_of(&goal.deployment);
+    let own = rounds(&own_rounds);
     let ratio = |to: &str, of: &dyn Fn(&Round) -> Option<f64>| {
-        let others = rounds_of(to);
-        let pairs = own.iter().zip(&others);
-        Spread::of(pairs.filter_map(|(own, other)| Some(of(own)? / of(other)?)))
+        let pairs = pairs(&own_rounds, &rounds_of(to));
+        Spread::of(
+            pairs
+                .iter()
+                .filter_map(|(own, other)| Some(of(own)? / of(other)?)),
+        )
     };
     let name = &goal.deployment;
     let (text, found, bound, is_floor) = match &goal.bound {
@@ -191,14 +234,6 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         found,
         met: found.is_some_and(meets),
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts and microseconds are far below 2^52"
-)]
-fn number(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]
@@ -275,6 +310,82 @@ mod tests {
         summarise(&mut all, "a");
         let ratio = all[1].summary.as_ref().unwrap().ratio.unwrap();
         assert!(is_near(ratio.min, 2.0) && is_near(ratio.max, 2.0));
+    }
+
+    #[test]
+    fn what_failed_is_not_ranked_and_meets_no_goal() {
+        let mut all = [
+            deployment("a", &[&[(16, 1000.0, 2.0)]]),
+            deployment("b", &[&[(16, 2000.0, 1.0)]]),
+        ];
+        all[1].failed = Some("exited with 1 under load".to_owned());
+        assert_eq!(summarise(&mut all, "a"), ["a"]);
+        let less = |to: &str| Bound::CpuRatio {
+            at_most: 9.0,
+            to: to.to_owned(),
+        };
+        for (name, bound) in [
+            ("b", Bound::P99Ms(99.0)),
+            ("b", Bound::CpuUs(99.0)),
+            ("b", less("a")),
+            ("a", less("b")),
+        ] {
+            let deployment = name.to_owned();
+            let judged = judge(&[scenario::Goal { deployment, bound }], &all);
+            let text = &judged[0].text;
+            assert!(!judged[0].met && judged[0].found.is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rounds_that_were_cut_short_do_not_count() {
+        let full: &[(u32, f64, f64)] = &[(10, 100.0, 1.0), (20, 300.0, 1.0)];
+        let fast: &[(u32, f64, f64)] = &[(10, 200.0, 1.0), (20, 600.0, 1.0)];
+        let mut all = [
+            deployment("a", &[full, full, full]),
+            deployment("cut in the last", &[fast, fast, &fast[..1]]),
+            deployment("cut in the first", &[&[], fast, fast]),
+            deployment("never full", &[&fast[..1]]),
+        ];
+        let goals = all[1..].iter().map(|found| scenario::Goal {
+            deployment: found.name.clone(),
+            bound: Bound::RequestsRatio {
+                at_least: 2.0,
+                to: "a".into(),
+            },
+        });
+        for goal in judge(&goals.collect::<Vec<_>>(), &all) {
+            let found = goal.found.unwrap();
+            assert!(
+                is_near(found.min, 2.0) && is_near(found.max, 2.0),
+                "{goal:?}"
+            );
+        }
+        summarise(&mut all, "a");
+        for (found, expected) in all.iter().zip([200.0, 400.0, 400.0, 200.0]) {
+            let mean = found.summary.as_ref().unwrap().requests_per_second;
+            assert!(is_near(mean.min, expected), "{}: {mean:?}", found.name);
+            assert!(is_near(mean.max, expected), "{}: {mean:?}", found.name);
+        }
+        for found in &all[1..] {
+            let ratio = found.summary.as_ref().unwrap().ratio.unwrap();
+            assert!(is_near(ratio.min, 2.0), "{}: {ratio:?}", found.name);
+            assert!(is_near(ratio.max, 2.0), "{}: {ratio:?}", found.name);
+        }
+    }
+
+    #[test]
+    fn requests_without_an_answer_are_doubts() {
+        let mut all = [deployment("a", &[&[(1, 100.0, 1.0), (20, 300.0, 1.0)]])];
+        let load = &mut all[0].rounds[0][1].loads[0];
+        load.seconds = 2.0;
+        load.oldest_unfinished = 1_600_000;
+        summarise(&mut all, "a");
+        let doubts = &all[0].summary.as_ref().unwrap().doubts;
+        assert_eq!(
+            doubts[..],
+            ["20 connections: a request unanswered for 1,600 ms"]
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::command::{OutputArguments, SweepArguments};
 use crate::deploy::account::Account;
@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     let account = server(&arguments.generator)?;
     let mut live = Live::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
     let mut points = Vec::new();
+    let mut failed = false;
     let count = ladder.0.len();
     for (at, &connections) in ladder.0.iter().enumerate() {
         let load = Load {
@@ -52,18 +53,32 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             live: &mut live,
             label: &label,
         };
-        points.push(measure(&plan, window).map_err(|error| error.to_string())?);
+        let point = match measure(&plan, window) {
+            Ok(point) => point,
+            // What was measured so far is worth keeping.
+            Err(error) if !points.is_empty() => {
+                live.say(&format!("{label}: {error}"));
+                failed = true;
+                break;
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        // A window that was ended before it began is no point.
+        if !live.is_stopped() || point.loads.iter().any(|load| load.requests > 0) {
+            points.push(point);
+        }
         if live.is_stopped() {
             break;
         }
         if at + 1 < count {
-            pause(arguments.cool_down);
+            pause(arguments.cool_down, &live);
         }
     }
-    let clean = points
-        .iter()
-        .flat_map(|point| &point.loads)
-        .all(Figures::is_clean);
+    let clean = !failed
+        && points
+            .iter()
+            .flat_map(|point| &point.loads)
+            .all(Figures::is_clean);
     let targets = arguments.request.urls.clone();
     let outcome = Outcome::Sweep(Sweep { targets, points });
     let report = taken::report(outcome, started, live.is_stopped());
@@ -72,11 +87,15 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     Ok(exit_code(clean, &live))
 }
 
-/// Nothing, for a while.
+/// Nothing, for a while or until the user wants to end.
 #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-pub(crate) fn pause(time: Duration) {
-    if !time.is_zero() {
-        std::thread::sleep(time);
+pub(crate) fn pause(time: Duration, live: &Live) {
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        if live.is_stopped() || left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
     }
 }
 

@@ -1,4 +1,7 @@
-//! Where and when: the machine that measures, as reports name it.
+//! Where and when: the machine that measures and the command, as reports name them.
+//!
+//! `run`, `sweep` and `compare` call [`report`] at their end. A saved report is handed on: values of
+//! header fields on the command line, which may be passwords, are not in it.
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,13 +21,79 @@ pub(crate) fn report(result: Outcome, started: SystemTime, interrupted: bool) ->
         taken: Taken {
             started: since_epoch.as_secs(),
             tool: concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: std::env::args().skip(1).collect(),
+            command: masked(
+                std::env::args_os()
+                    .skip(1)
+                    .map(|word| word.to_string_lossy().into_owned()),
+            ),
             machine: machine(),
             interrupted,
         },
         result,
     }
 }
+
+/// The words of a command line without the values of header fields that may be secret.
+fn masked(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut masked = Vec::new();
+    let (mut is_value, mut are_options) = (false, true);
+    for word in words {
+        let (option, value) = match header_option(&word) {
+            _ if std::mem::take(&mut is_value) => ("", word.as_str()),
+            Some(found) if are_options => found,
+            _ => {
+                are_options &= word != "--";
+                masked.push(word);
+                continue;
+            }
+        };
+        is_value = option == word;
+        masked.push(match is_value {
+            true => word,
+            false => format!("{option}{}", masked_field(value)),
+        });
+    }
+    masked
+}
+
+/// Splits a word that gives a header field; its value is empty when it is the next word.
+fn header_option(word: &str) -> Option<(&str, &str)> {
+    let value = match word.strip_prefix("--header") {
+        Some("") => "",
+        Some(rest) => rest.strip_prefix('=')?,
+        None => {
+            // -q alone takes no value: what follows it may be an -H.
+            let rest = word.strip_prefix('-')?.trim_start_matches('q');
+            let rest = rest.strip_prefix('H')?;
+            rest.strip_prefix('=').unwrap_or(rest)
+        }
+    };
+    word.split_at_checked(word.len() - value.len())
+}
+
+/// `NAME: VALUE` with its value, when that is known to be harmless, or `NAME: ...`.
+fn masked_field(field: &str) -> String {
+    let Some((name, _)) = field.split_once(':') else {
+        return "...".to_owned();
+    };
+    let lower = name.trim().to_ascii_lowercase();
+    let is_harmless = HARMLESS.contains(&&*lower)
+        || lower.starts_with("accept")
+        || lower.starts_with("x-forwarded-");
+    match is_harmless {
+        true => field.to_owned(),
+        false => format!("{name}: ..."),
+    }
+}
+
+/// Fields that say how to answer, not who asks.
+const HARMLESS: [&str; 5] = [
+    "user-agent",
+    "host",
+    "content-type",
+    "connection",
+    "cache-control",
+];
 
 fn machine() -> Machine {
     let uname = rustix::system::uname();
@@ -53,6 +122,28 @@ fn memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_of_the_command_line_are_not_saved() {
+        for (words, expected) in [
+            ("-H|Authorization: x", "-H|Authorization: ..."),
+            ("-HCookie: a:b", "-HCookie: ..."),
+            ("-H=Cookie: a", "-H=Cookie: ..."),
+            ("-qHCookie: a", "-qHCookie: ..."),
+            ("-qH|X-Key: a|-H|accept: b", "-qH|X-Key: ...|-H|accept: b"),
+            ("--header=X-Key: a", "--header=X-Key: ..."),
+            ("--header|X-Key:a|-c|5", "--header|X-Key: ...|-c|5"),
+            ("-H|-H: x|-H|secret", "-H|-H: ...|-H|..."),
+            (
+                "-H|Accept-Encoding: br|-H|X-Forwarded-For: ::1|-HHOST: a:81",
+                "-H|Accept-Encoding: br|-H|X-Forwarded-For: ::1|-HHOST: a:81",
+            ),
+            ("bench|run|-XPATCH|--|-HA: b", "bench|run|-XPATCH|--|-HA: b"),
+        ] {
+            let found = masked(words.split('|').map(str::to_owned));
+            assert_eq!(found.join("|"), expected);
+        }
+    }
 
     #[test]
     fn knows_its_machine() {

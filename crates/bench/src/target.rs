@@ -12,6 +12,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use penstock_http::is_token;
 
 use crate::load::{Address, Shape};
 
@@ -139,7 +140,7 @@ impl Target {
     pub fn shape(&self, template: &Template, weight: u32) -> Result<Shape, TargetError> {
         check_path(&self.path)?;
         let refuse = |what: String| Err(TargetError::Request(what));
-        if !is_token(&template.method) {
+        if !is_token(template.method.as_bytes()) {
             return refuse(format!("`{}` is no method", template.method));
         }
         let mut head = format!("{} {} HTTP/1.1\r\n", template.method, self.path);
@@ -148,7 +149,9 @@ impl Target {
             let _ = write!(head, "Host: {}\r\n", self.host);
         }
         for (name, value) in &template.headers {
-            if !is_token(name) || value.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f) {
+            if !is_token(name.as_bytes())
+                || value.bytes().any(|b| b < b' ' && b != b'\t' || b == 0x7f)
+            {
                 return refuse(format!("`{name}: {value}` is no header field"));
             }
             let _ = write!(head, "{name}: {value}\r\n");
@@ -237,20 +240,20 @@ fn resolve(authority: &str) -> Result<SocketAddr, String> {
 }
 
 fn check_path(path: &str) -> Result<(), TargetError> {
-    let is_safe = path.bytes().all(|b| b > b' ' && b != 0x7f);
-    match path.starts_with('/') && is_safe {
+    match is_path(path) {
         true => Ok(()),
-        false => Err(TargetError::Request(format!(
-            "`{path}`: a path begins with / and has no blanks"
-        ))),
+        false => Err(TargetError::Request(format!("`{path}`: {PATH_RULE}"))),
     }
 }
 
-/// RFC 9110 §5.6.2.
-fn is_token(text: &str) -> bool {
-    let is_tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    !text.is_empty() && text.bytes().all(is_tchar)
+/// Whether it can be a request target in origin form (RFC 9112 §3.2.1); the scenario's paths too.
+pub(crate) fn is_path(text: &str) -> bool {
+    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
+
+/// What [`is_path`] asks for.
+pub(crate) const PATH_RULE: &str =
+    "a path begins with a slash and has no blanks; what is not ASCII is written as %XX";
 
 #[cfg(test)]
 mod tests {
@@ -303,6 +306,8 @@ mod tests {
             "http://u@127.0.0.1/",
             "http://127.0.0.1:x/",
             "http://127.0.0.1/a b",
+            "http://127.0.0.1/\u{e4}",
+            "http://127.0.0.1/\u{7f}",
         ] {
             assert!(Target::read(wrong, None).is_err(), "{wrong}");
         }

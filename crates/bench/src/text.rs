@@ -244,6 +244,18 @@ fn counts(figures: &Figures) -> String {
         ];
         text += &breakdown(&named);
     }
+    if figures.unfinished > 0 {
+        let oldest = ms(number(figures.oldest_unfinished));
+        let value = format!("{}, the oldest for {oldest} ms", figures.unfinished);
+        text += &line("Unfinished at the end", &value);
+    }
+    if figures.retried > 0 {
+        let value = format!(
+            "{} (kept connections that the server closed)",
+            figures.retried
+        );
+        text += &line("Sent again", &value);
+    }
     text
 }
 
@@ -259,7 +271,9 @@ fn schedule(schedule: &Schedule) -> String {
     let (due, late, skipped) = (schedule.due, schedule.late, schedule.skipped);
     line(
         "Schedule",
-        &format!("{due} due, {late} late, {skipped} skipped (no connection was free)"),
+        &format!(
+            "{due} due, {late} late, {skipped} skipped (no connection was free, or 100 ms late)"
+        ),
     )
 }
 

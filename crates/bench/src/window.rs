@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::deploy::account::{Account, Spent, cores_worked};
+use crate::deploy::account::{Account, Memory, Spent, cores_worked};
 use crate::live::Live;
 use crate::load::{self, Observer, Plan, Progress};
 use crate::report::{Point, ServerCost};
@@ -36,6 +36,7 @@ struct Follower<'a> {
     plan: &'a Plan,
     began: Option<Look>,
     ended: Option<Look>,
+    memory: Memory,
     before: Option<Progress>,
 }
 
@@ -49,17 +50,19 @@ pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
         plan,
         began: None,
         ended: None,
+        memory: Memory::default(),
         before: None,
     };
     let loads = load::execute(plan, &mut follower)?;
     follower.window.live.clear();
     let looks = follower.began.zip(follower.ended);
-    let server = looks.zip(follower.window.account).map(|(looks, account)| {
-        let (began, ended) = looks;
+    // A server without processes has ended: what it spent cannot be known any more.
+    let looks = looks.filter(|_| follower.memory.processes > 0);
+    let server = looks.map(|(began, ended)| {
         let requests = loads.iter().map(|load| load.requests).sum();
         // The threads are the same for all loads.
         let generator = loads.first().map_or(0.0, |load| load.generator.cpu_seconds);
-        cost(account, began, ended, requests, generator)
+        cost((began, ended), follower.memory, requests, generator)
     });
     Ok(Point {
         connections: plan.loads.first().map_or(0, |load| load.connections),
@@ -88,6 +91,13 @@ impl Observer for Follower<'_> {
         self.ended = self.look();
     }
 
+    fn after_window(&mut self) {
+        // Now: what a server holds for each connection is gone as soon as they are closed.
+        if let Some(account) = self.window.account {
+            self.memory = account.memory();
+        }
+    }
+
     fn progress(&mut self, progress: Progress) {
         let before = self.before.unwrap_or(Progress {
             elapsed: Duration::ZERO,
@@ -104,17 +114,11 @@ impl Observer for Follower<'_> {
 }
 
 /// What the time between two looks cost; `generator` is what the generator spent in it, in seconds.
-fn cost(
-    account: &dyn Account,
-    began: Look,
-    ended: Look,
-    requests: u64,
-    generator: f64,
-) -> ServerCost {
+fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> ServerCost {
+    let (began, ended) = looks;
     let elapsed = ended.spent.at.duration_since(began.spent.at).as_secs_f64();
     let elapsed = elapsed.max(1e-9);
     let cpu_seconds = (ended.spent.cpu_seconds - began.spent.cpu_seconds).max(0.0);
-    let memory = account.memory();
     let others = |(before, after): (f64, f64)| {
         ((after - before - cpu_seconds - generator) / elapsed).max(0.0)
     };

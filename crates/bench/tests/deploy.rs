@@ -16,7 +16,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::deploy::{self, Account, Conditions, DeployError, Ended, Running, Workshop};
@@ -35,6 +36,10 @@ const TESTS: &[(&str, fn())] = &[
     (
         "all_is_gone_when_the_bench_is_killed",
         all_is_gone_when_the_bench_is_killed,
+    ),
+    (
+        "all_is_gone_when_the_bench_is_killed_while_it_stops",
+        all_is_gone_when_the_bench_is_killed_while_it_stops,
     ),
     (
         "all_is_gone_when_the_keeper_is_killed",
@@ -71,13 +76,18 @@ const TESTS: &[(&str, fn())] = &[
         "shows_the_first_line_of_versions",
         shows_the_first_line_of_versions,
     ),
+    (
+        "an_interrupt_ends_the_wait_for_versions",
+        an_interrupt_ends_the_wait_for_versions,
+    ),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bench", "keep"] => deploy::keep(),
-        ["stand-in", file] => stand_in(Path::new(file)),
+        ["stand-in", file] => stand_in(Path::new(file), |_| {}),
+        ["stand-in", file, "stop"] => stand_in(Path::new(file), Running::stop),
         ["--list", ..] => {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
             ExitCode::SUCCESS
@@ -165,7 +175,7 @@ fn all_is_gone_when_the_bench_is_killed() {
         r#"files = {{ "server.py" = '''{SERVER}''', "daemon.py" = '''{DAEMON}''' }}
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "python3 daemon.py sh -c 'sleep 1000; true' {{{{dir}}}}"]"#
     ));
-    let (mut bench, told) = stand_in_for_a_bench(&place.file);
+    let (mut bench, told) = stand_in_for_a_bench(&place.file, &[]);
     let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
     until("both are there", || place.pids_of(&dir).len() == 2);
     let pids = place.pids_of(&dir);
@@ -174,6 +184,24 @@ fn all_is_gone_when_the_bench_is_killed() {
     until("no process is left", || all_gone(&pids));
     until("its folders are gone", || !dir.exists() && !shop.exists());
     until("its groups are gone", || groups_named(&dir).is_empty());
+}
+
+fn all_is_gone_when_the_bench_is_killed_while_it_stops() {
+    let place = Place::new(&format!(
+        r#"files = {{ "server.py" = '''{SERVER}''' }}
+        start = [
+          "exec python3 {{{{dir}}}}/server.py {{{{port}}}}",
+          "trap 'touch asked' TERM; while :; do sleep 0.1; done # {{{{dir}}}}",
+        ]"#
+    ));
+    let (mut bench, told) = stand_in_for_a_bench(&place.file, &["stop"]);
+    let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
+    let pids = place.pids_of(&dir);
+    until("it was asked to stop", || dir.join("asked").exists());
+    bench.0.kill().unwrap();
+    bench.0.wait().unwrap();
+    until("no process is left", || all_gone(&pids));
+    until("its folders are gone", || !dir.exists() && !shop.exists());
 }
 
 fn all_is_gone_when_the_keeper_is_killed() {
@@ -404,6 +432,33 @@ fn shows_the_first_line_of_versions() {
     assert_eq!(versions, ["one 1.0", "two 2.0", "penstock"]);
 }
 
+fn an_interrupt_ends_the_wait_for_versions() {
+    let place = Place::new(
+        r#"start = ["true"]
+        versions = ["echo one; exec sleep 1000", "echo two"]"#,
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let shop = Workshop::new(&place.folder).unwrap();
+    let shop = shop.stopped_by(Arc::clone(&stop));
+    let begun = Instant::now();
+    let versions = std::thread::scope(|scope| {
+        let versions = scope.spawn(|| shop.versions(&place.scenario.deployments[0]));
+        let folder = shop.values().penstock.parent().unwrap();
+        until("the first has answered", || {
+            let files = fs::read_dir(folder).unwrap().flatten();
+            let mut files = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+            files.any(|text| text == "one\n")
+        });
+        stop.store(true, Ordering::Relaxed);
+        versions.join().unwrap()
+    });
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "not by its time-out"
+    );
+    assert_eq!(versions, ["one"]);
+}
+
 // ---- what they use --------------------------------------------------------------------------------
 
 /// Answers at a port or a socket with the content of a file, or `Hello`; `BUSY` times with 503 first.
@@ -470,7 +525,7 @@ struct Place {
 impl Place {
     fn new(deployment: &str) -> Self {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("penstock-deploy-test-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
@@ -539,16 +594,17 @@ fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> Conditions<'a> {
     }
 }
 
-/// A bench that starts a deployment, tells its folders, and waits to be killed.
-fn stand_in(file: &Path) -> ExitCode {
+/// A bench that starts a deployment, tells its folders, does something with it, and waits to be killed.
+fn stand_in(file: &Path, act: fn(&mut Running)) -> ExitCode {
     let scenario = Scenario::read(file).unwrap();
     let shop = Workshop::new(&scenario.here).unwrap();
     let expect = any();
-    let running = shop
+    let mut running = shop
         .start(&scenario.deployments[0], &conditions(&expect, &RUNS))
         .unwrap();
     println!("{}", running.values().fill("{{dir}}"));
     println!("{}", shop.values().penstock.parent().unwrap().display());
+    act(&mut running);
     loop {
         std::thread::park();
     }
@@ -564,10 +620,11 @@ impl Drop for Bench {
     }
 }
 
-fn stand_in_for_a_bench(file: &Path) -> (Bench, Vec<String>) {
+fn stand_in_for_a_bench(file: &Path, how: &[&str]) -> (Bench, Vec<String>) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
-    command.arg("stand-in").arg(file).stdout(Stdio::piped());
+    command.arg("stand-in").arg(file).args(how);
+    command.stdout(Stdio::piped());
     let mut child = Bench(command.spawn().unwrap());
     let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let told: Vec<String> = lines.take(2).map(Result::unwrap).collect();

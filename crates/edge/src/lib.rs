@@ -23,7 +23,7 @@ use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::{Drain, PerLoop, loops};
+use penstock_runtime::{Drain, LoopHandle, PerLoop, loops};
 
 pub use accept::accept;
 pub use access_log::AccessLog;
@@ -33,7 +33,7 @@ pub use router::{Handlers, Route, Routing, Site};
 #[derive(Debug)]
 pub struct Edge {
     settings: Arc<ArcSwap<Settings>>,
-    /// Each loop's own reference to them; an idle loop keeps old ones until its next request.
+    /// Each loop's own reference to them, not counted by each request.
     lent: PerLoop<Option<Lent>>,
     /// What it counts, a set for each loop.
     metrics: Box<[EdgeMetrics]>,
@@ -79,9 +79,14 @@ impl Edge {
         }
     }
 
-    /// Replaces the settings; requests in progress keep theirs.
-    pub fn replace(&self, settings: Settings) {
+    /// Replaces the settings; requests in progress keep theirs. `loops` are those that serve: each is
+    /// told to give up its reference to the old ones, which may be all that keeps an application.
+    pub fn replace(self: &Arc<Self>, settings: Settings, loops: &[LoopHandle]) {
         self.settings.store(Arc::new(settings));
+        for handle in loops {
+            let edge = Arc::clone(self);
+            handle.spawn(async move { drop(edge.lent.with(Option::take)) });
+        }
     }
 
     /// The settings now.

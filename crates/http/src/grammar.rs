@@ -9,7 +9,8 @@ pub(crate) const fn is_token_byte(byte: u8) -> bool {
 }
 
 /// Whether `bytes` is a token: not empty and token bytes only (RFC 9110 §5.6.2).
-pub(crate) fn is_token(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 

@@ -24,6 +24,7 @@ pub use accept::{accepts, accepts_coding, prefers};
 pub use conditional::{Precondition, evaluate};
 pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
+pub use grammar::is_token;
 pub use h1::{
     BodyDecoder, BodyError, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError, Persist,
     Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,

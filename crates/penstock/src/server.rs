@@ -243,7 +243,7 @@ impl Server {
             access_log: None,
             development: true,
         };
-        self.admin_edge.replace(settings);
+        self.admin_edge.replace(settings, &[]);
     }
 
     /// Prints where it listens, then each application as it becomes ready.
@@ -440,7 +440,7 @@ impl Server {
         apps: Apps,
         pools: Pools,
     ) -> String {
-        self.edge.replace(settings);
+        self.edge.replace(settings, self.loops.handles());
         let mut live = self.live();
         for app in apps.values() {
             app.adopt(config.limits.clone(), default_pool(&pools));

@@ -6,10 +6,11 @@
 //! only a task that the timer does not know yet registers with it: asking again is one load.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use tokio::task::unconstrained;
 use tokio::time::Sleep;
 
 /// A deadline with at most one armed timer. One allocation, made when the first wait begins.
@@ -68,7 +69,8 @@ impl LazyDeadline {
                     empty.insert(Box::pin(tokio::time::sleep_until(self.at.into())))
                 }
             };
-            if timer.as_mut().poll(cx).is_pending() {
+            // Without a budget: a task that used up its own would not be registered.
+            if pin!(unconstrained(timer.as_mut())).poll(cx).is_pending() {
                 self.wakes = wakes;
                 return Poll::Pending;
             }
@@ -124,6 +126,33 @@ mod tests {
                 let other = tokio::spawn(async move { poll_fn(|cx| deadline.poll(cx)).await });
                 let met = tokio::time::timeout(Duration::from_secs(10), other).await;
                 met.expect("the timer wakes who asked last").unwrap();
+            });
+    }
+
+    #[test]
+    fn a_task_that_used_up_its_turn_is_woken_all_the_same() {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(async {
+                let mut deadline = LazyDeadline::new(Instant::now() + Duration::from_millis(5));
+                let (_keep, mut never) = tokio::sync::mpsc::channel::<()>(1);
+                let waiting = tokio::spawn(async move {
+                    poll_fn(|cx| {
+                        // Until the runtime pretends that nothing is ready.
+                        let (give, mut take) = tokio::sync::mpsc::unbounded_channel();
+                        while tokio::task::coop::has_budget_remaining() {
+                            give.send(()).unwrap();
+                            let _ = take.poll_recv(cx);
+                        }
+                        let _ = never.poll_recv(cx);
+                        deadline.poll(cx)
+                    })
+                    .await;
+                });
+                let met = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+                met.expect("the deadline is met").unwrap();
             });
     }
 

@@ -1,6 +1,6 @@
 //! Whether two reports were taken under the same circumstances. Pure.
 
-use crate::report::{Figures, Outcome, Report};
+use crate::report::{Compare, Figures, Outcome, Report};
 use crate::text::{notes, units};
 
 /// When, where and with what a report was taken.
@@ -30,6 +30,15 @@ pub(super) fn warnings(old: &Report, new: &Report) -> Vec<String> {
             if doubts > 0 {
                 let doubts = units::plural(doubts as u64, "doubt", "doubts");
                 warnings.push(format!("the {which} report has {doubts} of its own"));
+            }
+            let failed = compare
+                .deployments
+                .iter()
+                .filter(|one| one.failed.is_some());
+            let failed: Vec<&str> = failed.map(|one| &*one.name).collect();
+            if !failed.is_empty() {
+                let failed = short(&failed.join(", "));
+                warnings.push(format!("in the {which} report failed: {failed}"));
             }
         }
     }
@@ -64,7 +73,23 @@ fn machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
 
 /// What was asked of the servers: only then are their figures about the same thing.
 fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
+    let of_scenario = |of: &dyn Fn(&Compare) -> String| {
+        [old, new].map(|report| match &report.result {
+            Outcome::Compare(compare) => of(compare),
+            _ => String::new(),
+        })
+    };
+    let [old_title, new_title] = of_scenario(&|compare| compare.title.clone());
+    let [old_first, new_first] = of_scenario(&|compare| compare.first.clone());
+    let [old_rounds, new_rounds] = of_scenario(&|compare| {
+        let rounds = compare.deployments.iter().map(|one| one.rounds.len());
+        rounds.max().unwrap_or(0).to_string()
+    });
     let pairs = [
+        ("titles of the scenarios", old_title, new_title),
+        ("deployments that ratios refer to", old_first, new_first),
+        ("numbers of rounds", old_rounds, new_rounds),
+        ("uses of connections", reuse(old), reuse(new)),
         ("targets", targets(old), targets(new)),
         (
             "connections",
@@ -92,6 +117,19 @@ fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
 fn rate(load: &Figures) -> String {
     load.rate
         .map_or_else(|| "closed loop".to_owned(), |rate| format!("{rate}/s"))
+}
+
+/// Whether connections were kept, as far as the command line says it; a scenario says it in its file.
+fn reuse(report: &Report) -> String {
+    let command = &report.taken.command;
+    let closes = |word: &String| {
+        let word = word.to_ascii_lowercase().replace([' ', '\t'], "");
+        word == "--no-keepalive" || word.ends_with("connection:close")
+    };
+    match command.iter().any(closes) {
+        true => "a new one for each request".to_owned(),
+        false => "kept".to_owned(),
+    }
 }
 
 fn targets(report: &Report) -> String {

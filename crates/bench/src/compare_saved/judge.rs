@@ -42,7 +42,7 @@ pub(super) const FIGURES: [Figure; 6] = [
 pub(super) struct Figure {
     pub(super) name: &'static str,
     more_is_better: bool,
-    /// On a quiet machine throughput and CPU repeat within 3 to 4 %, percentiles within 8 %.
+    /// Without rounds nothing says how far a figure repeats: a smaller change is taken for chance.
     bound_percent: f64,
 }
 

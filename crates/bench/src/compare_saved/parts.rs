@@ -1,7 +1,10 @@
 //! A report taken apart into what can be matched with another's, each part with its figures. Pure.
 
+use std::collections::HashMap;
+
 use super::judge::{FIGURES, Value};
 use crate::report::{Deployment, Figures, Outcome, Point, ServerCost, Spread};
+use crate::summary::{counted, points_of_full_round};
 use crate::text::units::{mebibytes, number, plural};
 
 /// One part of a report.
@@ -20,8 +23,22 @@ impl Part {
     }
 }
 
-/// The parts of a report.
+/// The parts of a report. Of several with one name (nothing forbids that) the second is called
+/// `NAME (2)`, so that they are matched in their order.
 pub(super) fn of(result: &Outcome) -> Vec<Part> {
+    let mut parts = all(result);
+    let mut seen: HashMap<String, u32> = HashMap::new();
+    for part in &mut parts {
+        let times = seen.entry(part.name.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            part.name += &format!(" ({times})");
+        }
+    }
+    parts
+}
+
+fn all(result: &Outcome) -> Vec<Part> {
     match result {
         Outcome::Run(run) => vec![of_load("", &run.figures, run.server.as_ref())],
         Outcome::Mix(mix) => {
@@ -31,11 +48,13 @@ pub(super) fn of(result: &Outcome) -> Vec<Part> {
             parts
         }
         Outcome::Sweep(sweep) => sweep.points.iter().flat_map(of_point).collect(),
-        Outcome::Compare(compare) => compare
-            .deployments
-            .iter()
-            .filter_map(of_deployment)
-            .collect(),
+        Outcome::Compare(compare) => {
+            let full = points_of_full_round(&compare.deployments);
+            let deployments = compare.deployments.iter();
+            deployments
+                .filter_map(|deployment| of_deployment(deployment, full))
+                .collect()
+        }
     }
 }
 
@@ -99,35 +118,30 @@ fn server_figures(server: Option<&ServerCost>) -> [(&'static str, Option<f64>); 
 }
 
 /// A deployment by its summary; what that has not is made of the rounds.
-fn of_deployment(deployment: &Deployment) -> Option<Part> {
+fn of_deployment(deployment: &Deployment, full: usize) -> Option<Part> {
     let summary = deployment.summary.as_ref()?;
-    let rounds: Vec<&Vec<Point>> = deployment
-        .rounds
-        .iter()
-        .filter(|points| !points.is_empty())
-        .collect();
-    let mean = |of: &dyn Fn(&Point) -> f64| {
-        Spread::of(
-            rounds
-                .iter()
-                .map(|points| points.iter().map(of).sum::<f64>() / number(points.len() as u64)),
-        )
-    };
-    let memory = |points: &Vec<Point>| {
+    let rounds = counted(deployment, full);
+    let mean =
+        |of: &dyn Fn(&Point) -> f64| {
+            Spread::of(rounds.iter().map(|(_, points)| {
+                points.iter().map(of).sum::<f64>() / number(points.len() as u64)
+            }))
+        };
+    let memory = |points: &[Point]| {
         let found = points
             .iter()
             .filter_map(|point| Some(point.server?.memory_bytes));
         found.max().map(mebibytes)
     };
-    let errors = |points: &Vec<Point>| points.iter().map(|point| number(point.failed())).sum();
+    let errors = |points: &[Point]| points.iter().map(|point| number(point.failed())).sum();
     Some(part(&deployment.name, |name| {
         let spread = match name {
             "requests/s" => Some(summary.requests_per_second),
             "CPU us/request" => summary.cpu_us_per_request,
             "p50 ms" => mean(&|point| number(point.slowest(|total| total.p50)) / 1000.0),
             "p99 ms" => Some(scaled(summary.p99_us, 0.001)),
-            "memory MiB" => Spread::of(rounds.iter().filter_map(|points| memory(points))),
-            _ => Spread::of(rounds.iter().map(|points| errors(points))),
+            "memory MiB" => Spread::of(rounds.iter().filter_map(|(_, points)| memory(points))),
+            _ => Spread::of(rounds.iter().map(|(_, points)| errors(points))),
         };
         let rounds = rounds.len();
         spread.map(|spread| Value { spread, rounds })

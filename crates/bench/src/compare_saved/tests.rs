@@ -116,6 +116,49 @@ fn comparisons_are_judged_by_their_rounds() {
 }
 
 #[test]
+fn says_that_scenarios_or_connections_were_others() {
+    let (old, mut new) = (testing::compare(), testing::compare());
+    if let Outcome::Compare(compare) = &mut new.result {
+        compare.title = "Another".to_owned();
+        compare.first = "puma".to_owned();
+        compare
+            .deployments
+            .iter_mut()
+            .for_each(|one| one.rounds.truncate(1));
+    }
+    let text = compare_saved(&old, &new).unwrap().text();
+    for expected in [
+        "WARNING: the titles of the scenarios differ: Hello & <friends>; Another\n",
+        "WARNING: the deployments that ratios refer to differ: penstock; puma\n",
+        "WARNING: the numbers of rounds differ: 2; 1\n",
+        "WARNING: in the old report failed: thin\n",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    for word in ["--no-keepalive", "-HConnection: close"] {
+        let (old, mut new) = (testing::run(), testing::run());
+        new.taken.command.push(word.to_owned());
+        let warnings = compare_saved(&old, &new).unwrap().warnings;
+        let expected = "the uses of connections differ: kept; a new one for each request";
+        assert!(warnings.iter().any(|found| found == expected), "{word}");
+    }
+}
+
+#[test]
+fn loads_of_one_name_are_matched_in_their_order() {
+    let (mut old, mut new) = (testing::mix(), testing::mix());
+    for report in [&mut old, &mut new] {
+        if let Outcome::Mix(mix) = &mut report.result {
+            mix.loads[1].name = mix.loads[0].name.clone();
+        }
+    }
+    let changes = compare_saved(&old, &new).unwrap();
+    assert!(!changes.has_worse());
+    let second = find(&changes, "random files (2)", "requests/s");
+    assert!(second.new > 7999.0, "{second:?}");
+}
+
+#[test]
 fn loads_of_a_mix_are_matched_by_name() {
     let (old, mut new) = (testing::mix(), testing::mix());
     if let Outcome::Mix(mix) = &mut new.result {

@@ -4,6 +4,8 @@
 //! did not start; `window` takes the difference of two answers.
 //! What must stay true: time of a child that ended counts (its parent has it), the keeper's own does
 //! not. Known limit: where a parent refuses to wait for its children, theirs is lost.
+//! Ticks of 10 ms are too coarse for a window of 30 ms, so for the living the scheduler's nanoseconds
+//! are read too, and the larger counts: the ticks know threads that ended, the nanoseconds do not.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,7 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// CPU time so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,15 +32,15 @@ pub struct Memory {
     /// Proportional set size of all processes; resident set size of those whose maps are not ours to
     /// read.
     pub bytes: u64,
-    /// How many processes.
+    /// How many processes; 0 when there is none left to ask, and nothing else is known then either.
     pub processes: usize,
 }
 
 /// Processes that can be asked what they cost.
 pub trait Account: Debug {
-    /// CPU time so far, of processes that ended too.
+    /// CPU time so far, of processes that ended too; not known when [`Account::memory`] finds no process.
     fn spent(&self) -> Spent;
-    /// Memory of the living.
+    /// Memory of the living; no process in it when who was watched is gone.
     fn memory(&self) -> Memory;
 }
 
@@ -73,7 +75,7 @@ impl Account for Processes {
         let table = Table::read();
         let descendants = table.descendants(self.root);
         let all = descendants.iter().copied().chain([self.root]);
-        Spent::now(seconds(all.map(|pid| table.ticks(pid)).sum()))
+        Spent::now(all.map(|pid| table.seconds(pid)).sum())
     }
 
     fn memory(&self) -> Memory {
@@ -111,12 +113,9 @@ pub fn cores_worked(cores: &[usize]) -> Option<f64> {
 pub(super) fn spent_below(keeper: u32) -> Spent {
     let table = Table::read();
     let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped);
-    let alive: u64 = table
-        .descendants(keeper)
-        .into_iter()
-        .map(|pid| table.ticks(pid))
-        .sum();
-    Spent::now(seconds(alive + reaped))
+    let below = table.descendants(keeper).into_iter();
+    let alive: f64 = below.map(|pid| table.seconds(pid)).sum();
+    Spent::now(alive + seconds(reaped))
 }
 
 /// The memory of the descendants of a keeper.
@@ -185,9 +184,12 @@ impl Table {
         }
     }
 
-    fn ticks(&self, pid: u32) -> u64 {
-        let stat = self.stats.get(&pid);
-        stat.map_or(0, |stat| stat.own + stat.reaped)
+    /// CPU time of a living process and of the children that it waited for.
+    fn seconds(&self, pid: u32) -> f64 {
+        let Some(stat) = self.stats.get(&pid) else {
+            return 0.0;
+        };
+        seconds(stat.own).max(scheduled(pid)) + seconds(stat.reaped)
     }
 
     fn descendants(&self, root: u32) -> Vec<u32> {
@@ -204,6 +206,18 @@ impl Table {
         }
         found
     }
+}
+
+/// Seconds that the threads that a process has now have run, exactly; 0 where the kernel does not tell.
+fn scheduled(pid: u32) -> f64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let of_thread = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
+        number(text.split_whitespace().next()?)
+    };
+    let threads = threads.into_iter().flatten().flatten();
+    let nanoseconds = threads.filter_map(of_thread).sum();
+    Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
 /// What counts here of /proc/PID/stat; proc(5).
@@ -307,6 +321,45 @@ mod tests {
         assert!((0.4..1.5).contains(&below.cpu_seconds), "{below:?}");
         assert!(whole.cpu_seconds >= below.cpu_seconds, "{whole:?}");
         assert_eq!(memory.processes, 1);
+    }
+
+    #[test]
+    fn knows_less_than_a_tick() {
+        if !std::path::Path::new("/proc/self/schedstat").exists() {
+            return;
+        }
+        let busy = std::process::Command::new("/bin/sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn();
+        let mut busy = busy.unwrap();
+        let processes = Processes::of_pid(busy.id()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // Whole ticks, if only they were read.
+        let is_exact = std::iter::from_fn(|| Some(processes.spent()))
+            .take_while(|spent| spent.at < deadline)
+            .any(|spent| {
+                let ticks = spent.cpu_seconds * seconds(1).recip();
+                (ticks - ticks.round()).abs() > 0.01
+            });
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert!(is_exact);
+    }
+
+    #[test]
+    fn knows_nothing_of_who_has_ended() {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "read line"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let processes = Processes::of_pid(child.id()).unwrap();
+        assert_eq!(processes.memory().processes, 1);
+        // Its input ends with it.
+        child.wait().unwrap();
+        assert!(!processes.is_alive());
+        assert_eq!(processes.memory(), Memory::default());
+        assert_eq!(memory_below(child.id()), Memory::default());
     }
 
     #[test]

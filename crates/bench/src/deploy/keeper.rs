@@ -197,14 +197,16 @@ impl Keeper {
         account::descendants(own)
     }
 
-    fn tidy_up(&self, was_asked: bool) {
+    fn tidy_up(&mut self, was_asked: bool) {
         // A group is busy for a moment after its last process was reaped.
         let deadline = Instant::now() + Duration::from_secs(1);
         while Instant::now() < deadline && !self.order.groups.iter().all(|group| is_removed(group))
         {
             self.sleep_only(LOOK);
         }
-        let orphaned = self.order.orphaned.iter().filter(|_| !was_asked);
+        // A bench that asked may be ended itself while it waits for us, by a second Ctrl-C.
+        let is_orphan = !was_asked || self.input.is_at_end();
+        let orphaned = self.order.orphaned.iter().filter(|_| is_orphan);
         for folder in self.order.folders.iter().chain(orphaned) {
             let _ = std::fs::remove_dir_all(folder);
         }
@@ -261,6 +263,26 @@ struct Input {
 }
 
 impl Input {
+    /// Whether nobody is left at the other end; does not wait.
+    fn is_at_end(&mut self) -> bool {
+        let mut chunk = [0; 4096];
+        while !self.is_ended {
+            let stdin = io::stdin();
+            let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
+            match poll(&mut ready, Some(&Timespec::default())) {
+                Ok(1..) => {}
+                Err(Errno::INTR) => continue,
+                Ok(0) | Err(_) => return false,
+            }
+            // What it still had to say does not matter any more.
+            self.is_ended = !matches!(
+                rustix::io::read(&stdin, &mut chunk),
+                Ok(1..) | Err(Errno::INTR)
+            );
+        }
+        true
+    }
+
     /// The next line; blocks until it is there. `None` at the end.
     fn line(&mut self) -> io::Result<Option<String>> {
         let mut chunk = [0; 64 << 10];

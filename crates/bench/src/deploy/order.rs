@@ -31,7 +31,7 @@ pub(super) struct Order {
     pub(super) groups: Vec<PathBuf>,
     /// Folders that are removed at the end.
     pub(super) folders: Vec<PathBuf>,
-    /// Folders that are removed too, when the bench ended without asking to stop.
+    /// Folders that are removed too, when the bench ended without asking to stop, or before we had.
     pub(super) orphaned: Vec<PathBuf>,
 }
 

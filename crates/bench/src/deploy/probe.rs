@@ -2,19 +2,31 @@
 //!
 //! `running` asks again and again until a deployment answers. Written here and not taken from `load`,
 //! since it needs a whole body and nothing of the speed. What must stay true: every wait has a
-//! deadline, every answer a bound, and an answer that is not expected is told from none yet.
+//! deadline, every answer a bound, no byte of it is looked at once more for each read, and an answer
+//! that is not expected is told from none yet.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::load::Address;
 use crate::scenario::{Content, Expect};
 use crate::target::Target;
 
 /// More than any page that is compared as a whole; a longer body is cut here.
-const BYTES_MAX: u64 = 64 << 20;
+const BYTES_MAX: usize = 64 << 20;
+/// A head without an end is none.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// So is the line before a chunk.
+const CHUNK_HEAD_BYTES_MAX: usize = 4 << 10;
+/// Between two attempts to connect to a Unix socket whose backlog is full.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the probe asks for.
 #[derive(Debug)]
@@ -60,9 +72,8 @@ impl Probe<'_> {
                 stream.set_write_timeout(Some(left(deadline)?))?;
                 self.converse(stream, deadline)
             }
-            // A full backlog would make this connect wait, and nothing else connects here.
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
+                let stream = connect_unix(path, deadline)?;
                 stream.set_read_timeout(Some(left(deadline)?))?;
                 stream.set_write_timeout(Some(left(deadline)?))?;
                 self.converse(stream, deadline)
@@ -72,17 +83,17 @@ impl Probe<'_> {
 
     fn converse(&self, mut stream: impl Read + Write, deadline: Instant) -> io::Result<Vec<u8>> {
         stream.write_all(self.request().as_bytes())?;
-        let mut answer = Vec::new();
+        let mut received = Received::default();
         let mut chunk = [0; 16 << 10];
-        while (answer.len() as u64) < BYTES_MAX && !is_complete(&answer) {
+        while received.bytes.len() < BYTES_MAX && !received.is_complete() {
             // Each read may take as long as is left at the start: a dripping server is noticed here.
             left(deadline)?;
             match stream.read(&mut chunk)? {
                 0 => break,
-                count => answer.extend_from_slice(&chunk[..count]),
+                count => received.bytes.extend_from_slice(&chunk[..count]),
             }
         }
-        Ok(answer)
+        Ok(received.bytes)
     }
 
     fn request(&self) -> String {
@@ -132,6 +143,97 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
+/// Connects without the wait for a place in the backlog, which has no end of its own.
+fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            // unix(7) has no connection that is under way: this is a full backlog.
+            Err(Errno::AGAIN) => {
+                let pause = left(deadline)?.min(BACKLOG_PAUSE);
+                let _ = poll(&mut [], Timespec::try_from(pause).ok().as_ref());
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// What came of a response so far, and how far it was looked at.
+#[derive(Default)]
+struct Received {
+    bytes: Vec<u8>,
+    /// Before this there is no end of the head; once that is found, no head of a chunk behind this.
+    looked: usize,
+    end: Option<End>,
+}
+
+/// Where a response ends.
+#[derive(Clone, Copy)]
+enum End {
+    At(usize),
+    LastChunk,
+    /// Where the connection does.
+    Close,
+}
+
+impl Received {
+    /// Whether nothing more belongs to the response, as far as it says so itself.
+    fn is_complete(&mut self) -> bool {
+        let end = match self.end {
+            Some(end) => end,
+            None => match self.find_end() {
+                Some(end) => *self.end.insert(end),
+                None => return self.bytes.len() > HEAD_BYTES_MAX,
+            },
+        };
+        match end {
+            End::At(end) => self.bytes.len() >= end,
+            End::LastChunk => self.is_last_chunk_there(),
+            End::Close => false,
+        }
+    }
+
+    fn find_end(&mut self) -> Option<End> {
+        // The blank line may have come in pieces.
+        let from = self.looked.saturating_sub(3);
+        let Some(found) = memchr::memmem::find(&self.bytes[from..], b"\r\n\r\n") else {
+            self.looked = self.bytes.len();
+            return None;
+        };
+        self.looked = from + found + 4;
+        let Some((head, _)) = split_head(&self.bytes) else {
+            // No text, so no head.
+            return Some(End::At(0));
+        };
+        Some(match length(head) {
+            Some(length) => End::At(self.looked.saturating_add(length)),
+            None if is_chunked(head) => End::LastChunk,
+            None => End::Close,
+        })
+    }
+
+    fn is_last_chunk_there(&mut self) -> bool {
+        while let Some(rest) = self.bytes.get(self.looked..) {
+            match ChunkHead::parse(rest) {
+                ChunkHead::Partial => return false,
+                ChunkHead::Bad | ChunkHead::Of { data: 0, .. } => return true,
+                ChunkHead::Of { line, data } => {
+                    let behind = line.saturating_add(data).saturating_add(2);
+                    self.looked = self.looked.saturating_add(behind);
+                }
+            }
+        }
+        false
+    }
+}
+
 /// A response, body decoded as far as it came.
 struct Answer {
     status: u16,
@@ -143,10 +245,9 @@ impl Answer {
         let (head, body) = split_head(bytes)?;
         let status = head.lines().next()?.strip_prefix("HTTP/1.")?;
         let status = status.split(' ').nth(1)?.parse().ok()?;
-        let length = field(head, "content-length").and_then(|text| text.parse().ok());
-        let body = match length {
+        let body = match length(head) {
             Some(length) => body.get(..length).unwrap_or(body).to_vec(),
-            None if is_chunked(head) => dechunked(body).0,
+            None if is_chunked(head) => dechunked(body),
             None => body.to_vec(),
         };
         Some(Self { status, body })
@@ -189,42 +290,63 @@ fn field<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
     })
 }
 
+fn length(head: &str) -> Option<usize> {
+    field(head, "content-length")?.parse().ok()
+}
+
 fn is_chunked(head: &str) -> bool {
     field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
 }
 
-/// Whether nothing more belongs to the response, as far as it says so itself.
-fn is_complete(bytes: &[u8]) -> bool {
-    let Some((head, body)) = split_head(bytes) else {
-        return false;
-    };
-    match field(head, "content-length").and_then(|text| text.parse::<usize>().ok()) {
-        Some(length) => body.len() >= length,
-        None => is_chunked(head) && dechunked(body).1,
+/// The line before a chunk (RFC 9112 §7.1).
+enum ChunkHead {
+    /// Its end is still to come.
+    Partial,
+    Bad,
+    /// So many bytes of line, and behind it so many of data.
+    Of {
+        line: usize,
+        data: usize,
+    },
+}
+
+impl ChunkHead {
+    fn parse(rest: &[u8]) -> Self {
+        let begin = &rest[..rest.len().min(CHUNK_HEAD_BYTES_MAX)];
+        let Some(end) = memchr::memmem::find(begin, b"\r\n") else {
+            return match begin.len() < CHUNK_HEAD_BYTES_MAX {
+                true => Self::Partial,
+                false => Self::Bad,
+            };
+        };
+        let size = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+        let size = size.split(';').next().unwrap_or_default().trim();
+        match usize::from_str_radix(size, 16) {
+            Ok(data) => Self::Of {
+                line: end + 2,
+                data,
+            },
+            Err(_) => Self::Bad,
+        }
     }
 }
 
-/// The data of chunks (RFC 9112 §7.1), and whether the last one was there.
-fn dechunked(mut rest: &[u8]) -> (Vec<u8>, bool) {
+/// The data of chunks as far as they came and are such.
+fn dechunked(mut rest: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
-    while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
-        let size = std::str::from_utf8(&rest[..end]).unwrap_or_default();
-        let size = size.split(';').next().unwrap_or_default().trim();
-        let Ok(size) = usize::from_str_radix(size, 16) else {
-            break;
-        };
-        if size == 0 {
-            return (data, true);
-        }
-        rest = &rest[end + 2..];
-        let Some((chunk, behind)) = rest.split_at_checked(size) else {
-            data.extend_from_slice(rest);
+    while let ChunkHead::Of { line, data: size } = ChunkHead::parse(rest) {
+        let chunk = &rest[line..];
+        let Some((chunk, behind)) = chunk.split_at_checked(size) else {
+            data.extend_from_slice(chunk);
             break;
         };
         data.extend_from_slice(chunk);
-        rest = behind.get(2..).unwrap_or_default();
+        rest = match size {
+            0 => break,
+            _ => behind.get(2..).unwrap_or_default(),
+        };
     }
-    (data, false)
+    data
 }
 
 /// The beginning of what came, for a message.
@@ -306,29 +428,83 @@ mod tests {
         }
     }
 
+    /// After how many bytes, coming one by one, a response is complete; the same as in one piece.
+    fn completed_by(answer: &[u8]) -> Option<usize> {
+        let mut received = Received::default();
+        let end = (1..=answer.len()).find(|end| {
+            received.bytes.push(answer[end - 1]);
+            received.is_complete()
+        });
+        let bytes = answer.to_vec();
+        let mut whole = Received {
+            bytes,
+            ..Received::default()
+        };
+        assert_eq!(whole.is_complete(), end.is_some());
+        end
+    }
+
     #[test]
     fn knows_when_a_response_is_complete() {
-        for (answer, complete) in [
+        for (answer, is_complete) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nH", false),
             ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nHe", true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),
             (
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nHe\r\n",
                 false,
             ),
             (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nHe\r\n0\r\n",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nHe\r\n1;x=y\r\nl\r\n0\r\n",
                 true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
+                false,
             ),
             ("HTTP/1.1 200 OK\r\n\r\nHe", false),
         ] {
-            assert_eq!(is_complete(answer.as_bytes()), complete, "{answer}");
+            let expected = is_complete.then_some(answer.len());
+            assert_eq!(completed_by(answer.as_bytes()), expected, "{answer}");
         }
     }
 
     #[test]
+    fn does_not_wait_for_the_end_of_what_is_no_response() {
+        let bad_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n";
+        assert!(completed_by(bad_chunk).is_some());
+        assert!(completed_by(b"HTTP/1.1 200 \xff\r\n\r\n").is_some());
+        assert!(completed_by(&vec![b'x'; HEAD_BYTES_MAX + 1]).is_some());
+        let endless = [&bad_chunk[..47], &[b'0'; CHUNK_HEAD_BYTES_MAX]].concat();
+        assert!(completed_by(&endless).is_some());
+    }
+
+    #[test]
     fn bad_chunks_end_the_body() {
-        for text in ["zz\r\n", "ffffffffffffffff\r\nab", "5\r\nab", "", "-1\r\n"] {
-            assert!(!dechunked(text.as_bytes()).1, "{text}");
+        for (text, data) in [
+            ("zz\r\n", ""),
+            ("ffffffffffffffff\r\nab", "ab"),
+            ("5\r\nab", "ab"),
+            ("2\r\nab\r\n-1\r\ncd", "ab"),
+            ("2\r\nab\r\n0\r\n\r\n", "ab"),
+            ("", ""),
+            ("-1\r\n", ""),
+        ] {
+            assert_eq!(dechunked(text.as_bytes()), data.as_bytes(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_full_backlog_is_waited_for_no_longer_than_the_deadline() {
+        let folder = crate::deploy::folder::Folder::new().unwrap();
+        let path = folder.path().join("full.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&full, 0).unwrap();
+        let now = Instant::now();
+        let _first = connect_unix(&path, now + Duration::from_secs(10)).unwrap();
+        let found = connect_unix(&path, now + Duration::from_millis(50));
+        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ pub struct Workshop {
     folder: Folder,
     port: AtomicU16,
     logs: AtomicU16,
+    stop: Arc<AtomicBool>,
 }
 
 impl Workshop {
@@ -71,7 +73,14 @@ impl Workshop {
             folder,
             port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
             logs: AtomicU16::new(0),
+            stop: Arc::default(),
         })
+    }
+
+    /// The same workshop, whose [`Workshop::versions`] gives up when the flag is set.
+    #[must_use]
+    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
     }
 
     /// What the placeholders stand for outside of a start.
@@ -87,6 +96,9 @@ impl Workshop {
     /// When one ends badly or `stop` is set.
     pub fn set_up(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
         for command in commands {
+            if stop.load(Ordering::Relaxed) {
+                return Err(DeployError::Interrupted);
+            }
             let command = self.values.fill(command);
             // In our session, so that a command may ask for a password.
             let order = Order {
@@ -104,11 +116,12 @@ impl Workshop {
     }
 
     /// What the deployment's programs say of their versions: the first line of each command, in order;
-    /// those that say nothing are left out.
+    /// those that say nothing are left out, and all that come after [`Workshop::stopped_by`]'s flag.
     #[must_use]
     pub fn versions(&self, deployment: &Deployment) -> Vec<String> {
         let commands = deployment.versions.iter();
         commands
+            .take_while(|_| !self.stop.load(Ordering::Relaxed))
             .filter_map(|command| self.version(&self.values.fill(command)))
             .collect()
     }
@@ -191,7 +204,7 @@ impl Workshop {
         let mut link = Link::start(&self.values.penstock, &order).ok()?;
         let deadline = Instant::now() + VERSION_TIME;
         // One that is not there says so on its standard error, which is worth showing too.
-        let _ = until_exit(&link, Some(deadline), &AtomicBool::new(false));
+        let _ = until_exit(&link, Some(deadline), &self.stop);
         link.stop();
         first_line(&out).or_else(|| first_line(&error))
     }

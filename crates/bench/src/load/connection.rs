@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
 use super::incoming::{Asked, Failure, Fed, Incoming};
-use super::run::{Ended, Next, Phase, Run, SharedLoad, Turn};
+use super::run::{Ended, Next, Run, SharedLoad, Turn};
 use super::{Address, Pace};
 
 /// One connection of a load.
@@ -105,14 +105,17 @@ impl Connection {
         });
         let arrival = arrival.await;
         let now = clock::now();
-        Some((self.run.begin_arrival(self.load, arrival, now)?, now))
+        Some((
+            self.run.begin_arrival(self.load, self.slot, arrival, now)?,
+            now,
+        ))
     }
 
     /// The next turn in a closed loop: now, or when the window begins.
     async fn next_closed(&self, now: Instant) -> Option<(Turn, Instant)> {
         let mut now = now;
         loop {
-            match self.run.begin(self.load) {
+            match self.run.begin(self.load, self.slot, now) {
                 Next::Begin(turn) => return Some((turn, now)),
                 Next::End => return None,
                 Next::Rest => {
@@ -168,6 +171,9 @@ impl Connection {
                 && exchange.first_byte.is_none()
             {
                 self.streams[address] = None;
+                if turn.is_counted {
+                    self.run.note(self.load, |recorder| recorder.retried += 1);
+                }
                 is_again = true;
                 continue;
             }
@@ -256,11 +262,8 @@ impl Connection {
             has_served: false,
         });
         if is_counted {
-            self.run.state.with(|state| {
-                if let (Phase::Measured, Some(it)) = (state.phase, state.loads.get_mut(self.load)) {
-                    it.recorder.connect(now - started);
-                }
-            });
+            self.run
+                .note(self.load, |recorder| recorder.connect(now - started));
         }
         Ok(now)
     }

@@ -21,7 +21,7 @@ use super::arrivals::Arrivals;
 use super::connection::Connection;
 use super::pick::Picker;
 use super::recorder::Recorder;
-use super::run::{LoopLoad, LoopState, Phase, Run};
+use super::run::{LoopLoad, LoopProgress, LoopState, Phase, Run};
 use super::{Load, Observer, Pace, Plan, Progress, Until};
 use crate::report::{Figures, Generator};
 
@@ -57,12 +57,14 @@ struct Engine<'a> {
 struct Begun {
     at: Instant,
     cpu: Duration,
+    waited: Duration,
 }
 
 /// What a loop says at the window's end.
 struct Collected {
     at: Instant,
     cpu: Duration,
+    waited: Duration,
     last_ended: Option<Instant>,
     recorders: Vec<Recorder>,
 }
@@ -92,6 +94,7 @@ impl Engine<'_> {
         self.wait(self.plan.until, true);
         self.observer.window_ends();
         let collected = self.each_loop(|_, run| run.state.with(collect))?;
+        self.observer.after_window();
         Ok(self.summarise(&begun, &collected))
     }
 
@@ -170,7 +173,7 @@ impl Engine<'_> {
         self.each_loop(|_, run| run.state.with(|state| state.phase = Phase::Settling))?;
         // A request takes no longer than to connect and to be answered, each within the time-out.
         let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
-        let until = Instant::now() + 2 * longest + LOOK;
+        let until = Instant::now() + longest.saturating_mul(2) + LOOK;
         while self.run.resting.load(Ordering::Acquire) < all
             && Instant::now() < until
             && !self.is_stopped()
@@ -189,9 +192,16 @@ impl Engine<'_> {
     fn wait(&mut self, until: Until, is_measured: bool) {
         let start = Instant::now();
         let mut told = start;
+        let mut heard = (0, start);
+        let patience = self.patience();
         loop {
             let now = Instant::now();
+            let answered = self.sum(|it| it.requests.load(Ordering::Relaxed));
+            if answered != heard.0 {
+                heard = (answered, now);
+            }
             let left = match until {
+                Until::Requests(_) if now - heard.1 > patience => Duration::ZERO,
                 Until::Elapsed(all) => all.saturating_sub(now - start),
                 Until::Requests(_) if self.run.is_complete() => Duration::ZERO,
                 Until::Requests(_) => LOOK,
@@ -201,19 +211,27 @@ impl Engine<'_> {
             }
             if now - told >= TELL {
                 told = now;
-                let sum = |of: fn(&super::run::LoopProgress) -> u64| {
-                    self.run.progress.iter().map(of).sum()
-                };
                 let progress = Progress {
                     is_measured,
                     elapsed: now - start,
-                    requests: sum(|it| it.requests.load(Ordering::Relaxed)),
-                    errors: sum(|it| it.errors.load(Ordering::Relaxed)),
+                    requests: answered,
+                    errors: self.sum(|it| it.errors.load(Ordering::Relaxed)),
                 };
                 self.observer.progress(progress);
             }
             std::thread::park_timeout(left.min(LOOK));
         }
+    }
+
+    /// A server that has answered nothing for so long will not: a limited window ends, rather than
+    /// have each of its requests wait for the time-out.
+    fn patience(&self) -> Duration {
+        let longest = self.plan.loads.iter().map(|load| load.timeout).max();
+        longest.unwrap_or_default().saturating_mul(2) + SILENCE
+    }
+
+    fn sum(&self, of: fn(&LoopProgress) -> u64) -> u64 {
+        self.run.progress.iter().map(of).sum()
     }
 
     fn is_stopped(&self) -> bool {
@@ -236,6 +254,11 @@ impl Engine<'_> {
         };
         let cpu_seconds: f64 = spent().map(|it| it.as_secs_f64()).sum();
         let busiest = spent().max().unwrap_or_default().as_secs_f64();
+        let waited = begun
+            .iter()
+            .zip(collected)
+            .map(|(b, c)| c.waited.saturating_sub(b.waited));
+        let waited = waited.max().unwrap_or_default().as_secs_f64() / seconds.max(1e-9);
         let generator = Generator {
             threads: collected.len(),
             busy: if seconds > 0.0 {
@@ -256,7 +279,7 @@ impl Engine<'_> {
                 let mut figures = described(load, all.figures(seconds));
                 figures.generator = Generator {
                     lag_p99: all.lag_p99(),
-                    bottleneck: bottleneck(&generator, &all),
+                    bottleneck: bottleneck(&generator, waited, &all),
                     ..generator.clone()
                 };
                 Some(figures)
@@ -327,6 +350,7 @@ fn begin(state: &mut LoopState) -> Begun {
     Begun {
         at: clock::now(),
         cpu: thread_cpu(),
+        waited: thread_waited(),
     }
 }
 
@@ -338,11 +362,13 @@ fn collect(state: &mut LoopState) -> Collected {
         if let Some(arrivals) = &mut it.arrivals {
             arrivals.settle(at, &mut it.recorder);
         }
+        it.leave(at);
         recorders.push(it.recorder);
     }
     Collected {
         at,
         cpu: thread_cpu(),
+        waited: thread_waited(),
         last_ended: state.last_ended,
         recorders,
     }
@@ -368,6 +394,7 @@ fn loop_loads(run: &Run, index: usize, count: usize) -> io::Result<Vec<LoopLoad>
                 recorder: Recorder::new(arrivals.is_some()).map_err(io::Error::other)?,
                 picker: Picker::new(load, index as u64),
                 arrivals,
+                under_way: vec![None; connections],
             })
         })
         .collect()
@@ -401,10 +428,16 @@ fn described(load: &Load, figures: Figures) -> Figures {
 }
 
 /// Why the generator may have limited the result.
-fn bottleneck(generator: &Generator, recorder: &Recorder) -> Option<String> {
+fn bottleneck(generator: &Generator, waited: f64, recorder: &Recorder) -> Option<String> {
     if generator.busy > BUSY_MAX {
         let percent = generator.busy * 100.0;
         return Some(format!("its thread was busy {percent:.0} % of the time"));
+    }
+    if generator.busy + waited > BUSY_MAX {
+        let (busy, waited) = (generator.busy * 100.0, waited * 100.0);
+        return Some(format!(
+            "its thread was busy {busy:.0} % of the time and waited {waited:.0} % for a core"
+        ));
     }
     let lag = recorder.lag_p99()?;
     if lag > LAG_MAX_US {
@@ -420,6 +453,14 @@ fn thread_cpu() -> Duration {
     let spent = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(spent.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(spent.tv_nsec).unwrap_or(0))
+}
+
+/// How long this thread was ready and had no core; zero where the kernel does not say.
+#[allow(clippy::disallowed_methods, reason = "/proc is memory")]
+fn thread_waited() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = text.split_whitespace().nth(1);
+    Duration::from_nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
 fn pin(core: usize) -> io::Result<()> {
@@ -444,6 +485,14 @@ fn check(plan: &Plan) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(())
+}
+
+/// Raises the soft limit of open descriptors to the hard one.
+pub(super) fn allow_all_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What is too few for a plan is told then.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 /// Raises the soft limit of open descriptors as far as the plan needs it.
@@ -477,6 +526,9 @@ const TELL: Duration = Duration::from_millis(250);
 
 /// A loop answers within a turn; one that does not is lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Beside two time-outs: how long a limited window goes on without any answer.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Descriptors that are no connections: the loops' own, files, pipes.
 const DESCRIPTORS_BESIDE: u64 = 64;

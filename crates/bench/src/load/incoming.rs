@@ -158,7 +158,7 @@ impl Incoming {
 
     fn take_final(&mut self, head: &ResponseHead) {
         self.status = head.status;
-        self.keep_alive = head.keep_alive && head.status != 101;
+        self.keep_alive = head.keep_alive;
         self.stage = match head.body {
             ResponseBody::None => Stage::Length(0),
             ResponseBody::Length(length) => Stage::Length(length),

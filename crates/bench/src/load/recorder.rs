@@ -19,6 +19,10 @@ pub(super) struct Recorder {
     statuses: Statuses,
     errors: Errors,
     pub(super) schedule: Schedule,
+    /// Sent once more, on a new connection.
+    pub(super) retried: u64,
+    unfinished: u64,
+    oldest_unfinished: u64,
     connect: Histogram<u64>,
     first_byte: Histogram<u64>,
     total: Histogram<u64>,
@@ -49,6 +53,9 @@ impl Recorder {
             statuses: Statuses::default(),
             errors: Errors::default(),
             schedule: Schedule::default(),
+            retried: 0,
+            unfinished: 0,
+            oldest_unfinished: 0,
             connect: histogram()?,
             first_byte: histogram()?,
             total: histogram()?,
@@ -64,6 +71,9 @@ impl Recorder {
         self.statuses = Statuses::default();
         self.errors = Errors::default();
         self.schedule = Schedule::default();
+        self.retried = 0;
+        self.unfinished = 0;
+        self.oldest_unfinished = 0;
         self.connect.reset();
         self.first_byte.reset();
         self.total.reset();
@@ -130,11 +140,26 @@ impl Recorder {
         self.total.saturating_record_n(waited, count);
     }
 
+    /// A request is under way at the window's end, and has been for so long; with `counts` that is a
+    /// time that belongs to the distribution.
+    pub(super) fn leave(&mut self, age: Duration, counts: bool) {
+        let age = microseconds(age);
+        self.unfinished += 1;
+        self.oldest_unfinished = self.oldest_unfinished.max(age);
+        if counts {
+            self.first_byte.saturating_record(age);
+            self.total.saturating_record(age);
+        }
+    }
+
     /// Adds another loop's.
     pub(super) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
         self.body_bytes += other.body_bytes;
+        self.retried += other.retried;
+        self.unfinished += other.unfinished;
+        self.oldest_unfinished = self.oldest_unfinished.max(other.oldest_unfinished);
         self.statuses.success += other.statuses.success;
         self.statuses.redirection += other.statuses.redirection;
         self.statuses.client_error += other.statuses.client_error;
@@ -183,6 +208,9 @@ impl Recorder {
             bytes_per_second: per_second(self.bytes),
             statuses: self.statuses,
             errors: self.errors,
+            unfinished: self.unfinished,
+            oldest_unfinished: self.oldest_unfinished,
+            retried: self.retried,
             schedule: self.open.as_ref().map(|_| self.schedule),
             connect: timings(&self.connect),
             first_byte: timings(&self.first_byte),

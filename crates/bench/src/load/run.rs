@@ -90,6 +90,8 @@ pub(super) struct LoopLoad {
     pub(super) picker: Picker,
     /// Of an open loop only.
     pub(super) arrivals: Option<Arrivals>,
+    /// When the request began that each connection has under way, as far as it counts.
+    pub(super) under_way: Vec<Option<Instant>>,
 }
 
 /// What a closed loop's connection is to do next.
@@ -105,6 +107,8 @@ pub(super) enum Next {
 /// A request that begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
+    /// The connection's number among the load's on this loop.
+    pub(super) slot: usize,
     pub(super) shape: usize,
     /// Its intended start, in an open loop.
     pub(super) due: Option<Instant>,
@@ -188,7 +192,7 @@ impl Run {
     }
 
     /// What a closed loop's connection is to do next.
-    pub(super) fn begin(&self, load: usize) -> Next {
+    pub(super) fn begin(&self, load: usize, slot: usize, now: Instant) -> Next {
         self.state.with(|state| {
             if state.phase == Phase::Settling {
                 return Next::Rest;
@@ -202,7 +206,9 @@ impl Run {
             let Some(it) = state.loads.get_mut(load) else {
                 return Next::End;
             };
+            it.mark(slot, is_counted.then_some(now));
             Next::Begin(Turn {
+                slot,
                 shape: it.picker.next(&self.loads[load].in_order),
                 due: None,
                 is_counted,
@@ -267,20 +273,32 @@ impl Run {
     pub(super) fn begin_arrival(
         &self,
         load: usize,
+        slot: usize,
         arrival: Arrival,
         now: Instant,
     ) -> Option<Turn> {
         self.state.with(|state| {
             let it = state.loads.get_mut(load)?;
+            it.mark(slot, arrival.is_counted.then_some(arrival.due));
             if arrival.is_counted && state.phase == Phase::Measured {
                 it.recorder.lag(now.saturating_duration_since(arrival.due));
             }
             Some(Turn {
+                slot,
                 shape: it.picker.next(&self.loads[load].in_order),
                 due: Some(arrival.due),
                 is_counted: arrival.is_counted,
             })
         })
+    }
+
+    /// Takes note of something in the window.
+    pub(super) fn note(&self, load: usize, take: impl FnOnce(&mut Recorder)) {
+        self.state.with(|state| {
+            if let (Phase::Measured, Some(it)) = (state.phase, state.loads.get_mut(load)) {
+                take(&mut it.recorder);
+            }
+        });
     }
 
     /// Whether a request may begin, and whether it counts.
@@ -312,6 +330,7 @@ impl Run {
             let Some(it) = state.loads.get_mut(load) else {
                 return;
             };
+            it.mark(ended.turn.slot, None);
             it.recorder.bytes += ended.bytes;
             it.recorder.body_bytes += ended.body_bytes;
             let progress = &self.progress[penstock_runtime::loops::current_index()];
@@ -340,6 +359,25 @@ impl Run {
                 self.engine.unpark();
             }
         });
+    }
+}
+
+impl LoopLoad {
+    /// Notes what a connection has under way.
+    fn mark(&mut self, slot: usize, began: Option<Instant>) {
+        if let Some(place) = self.under_way.get_mut(slot) {
+            *place = began;
+        }
+    }
+
+    /// What is under way at the end of the window was not answered in it: an open loop's arrivals have
+    /// waited at least until now, and a server that stopped to answer must not look as if it had not
+    /// been asked.
+    pub(super) fn leave(&mut self, now: Instant) {
+        for began in self.under_way.iter().flatten() {
+            let age = now.saturating_duration_since(*began);
+            self.recorder.leave(age, self.arrivals.is_some());
+        }
     }
 }
 

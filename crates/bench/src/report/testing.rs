@@ -1,5 +1,5 @@
-//! One report of each kind, for the tests of everything that shows reports. The comparison and the
-//! sweep are also the fixtures of tests/real/test_bench_report.py, which a test here writes.
+//! One report of each kind, for the tests of everything that shows reports. Saved, they are also the
+//! fixtures of tests/real/test_bench_report.py: a change here needs one there.
 
 use super::*;
 
@@ -33,6 +33,8 @@ pub(crate) fn run() -> Report {
         malformed: 5,
         length: 6,
     };
+    (figures.unfinished, figures.oldest_unfinished) = (7, 81_500);
+    figures.retried = 9;
     figures.generator.lag_p99 = Some(900);
     figures.generator.bottleneck = Some("its thread was busy 99 % of the time".to_owned());
     report(Outcome::Run(Box::new(Run {
@@ -179,7 +181,7 @@ fn timings(p99: u64) -> Timings {
     Timings {
         count: 16_000,
         min: p99 / 20,
-        mean: super::super::text::units::number(p99) / 3.0,
+        mean: number(p99) / 3.0,
         sd: 100.5,
         p50: p99 / 4,
         p75: p99 / 3,

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::{Component, Path};
 use std::time::Duration;
 
+use penstock_http::is_token;
 use toml::Spanned;
 
 use super::error::Wrong;
@@ -17,10 +18,13 @@ use super::{
     Bound, Content, Cores, Deployment, Expect, Goal, LoadSpec, Loads, Paths, Scenario, raw,
 };
 use crate::load::{Order, Until};
+use crate::target::{PATH_RULE, is_path};
 
 /// More would be a mistake: a sweep of hours, or more connections than ports.
 const POINTS_MAX: usize = 2000;
 const CONNECTIONS_MAX: u32 = 60_000;
+/// Requests a second; the distance between two is whole nanoseconds.
+const RATE_MAX: f64 = 10_000_000.0;
 
 type Checked<T> = Result<T, Wrong>;
 type Text = Spanned<String>;
@@ -183,7 +187,7 @@ fn load(raw: &Spanned<raw::Load>) -> Checked<LoadSpec> {
     };
     let method = match &load.method {
         None => "GET".to_owned(),
-        Some(method) if is_token(method.get_ref()) => method.get_ref().clone(),
+        Some(method) if is_token(method.get_ref().as_bytes()) => method.get_ref().clone(),
         Some(method) => return wrong(method.span(), "not a method (RFC 9110 §9.1)"),
     };
     let timeout = duration(load.timeout.as_ref(), Duration::from_secs(10))?;
@@ -200,7 +204,7 @@ fn load(raw: &Spanned<raw::Load>) -> Checked<LoadSpec> {
         headers: headers(&load.headers)?,
         body_file: optional_text(load.body_file.as_ref(), Scope::Shared)?,
         timeout,
-        rate: load.rate.as_ref().map(above_zero).transpose()?,
+        rate: load.rate.as_ref().map(rate).transpose()?,
         expect: load
             .expect
             .as_ref()
@@ -233,22 +237,16 @@ fn paths(raw: &Spanned<raw::Load>) -> Checked<Paths> {
     }
 }
 
-/// A request target in origin form (RFC 9112 §3.2.1).
 fn path(path: &Text) -> Checked<String> {
-    let text = path.get_ref();
-    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic());
-    match is_path {
-        true => Ok(text.clone()),
-        false => wrong(
-            path.span(),
-            "a path begins with a slash and has no blanks in it",
-        ),
+    match is_path(path.get_ref()) {
+        true => Ok(path.get_ref().clone()),
+        false => wrong(path.span(), PATH_RULE),
     }
 }
 
 fn headers(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
     let header = |(name, value): (&Text, &Text)| {
-        if !is_token(name.get_ref()) {
+        if !is_token(name.get_ref().as_bytes()) {
             return wrong(name.span(), "not a field name (RFC 9110 §5.1)");
         }
         if value
@@ -261,13 +259,6 @@ fn headers(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
         Ok((name.get_ref().clone(), value.get_ref().clone()))
     };
     raw.iter().map(header).collect()
-}
-
-/// RFC 9110 §5.6.2.
-fn is_token(text: &str) -> bool {
-    let is_token_byte =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_token_byte)
 }
 
 fn expect(raw: &Spanned<raw::Expect>) -> Checked<Expect> {
@@ -500,7 +491,7 @@ fn duration(raw: Option<&Text>, default: Duration) -> Checked<Duration> {
     let Some(text) = raw else {
         return Ok(default);
     };
-    let message = "expected a duration such as \"4s\" or \"200ms\"";
+    let message = "expected a duration such as \"4s\" or \"200ms\", at most a year";
     parse_duration(text.get_ref()).ok_or_else(|| Wrong::at(text.span(), message))
 }
 
@@ -516,6 +507,14 @@ fn above_zero(raw: &Spanned<f64>) -> Checked<f64> {
     match number > 0.0 && number.is_finite() {
         true => Ok(number),
         false => wrong(raw.span(), "a number above 0"),
+    }
+}
+
+fn rate(raw: &Spanned<f64>) -> Checked<f64> {
+    let rate = above_zero(raw)?;
+    match rate <= RATE_MAX {
+        true => Ok(rate),
+        false => wrong(raw.span(), format!("at most {RATE_MAX} a second")),
     }
 }
 

@@ -179,6 +179,7 @@ fn every_mistake_is_named_with_its_place() {
             "no deployment is named `c`",
         ),
         ("\"5s\"", "\"5\"", "7:17", "duration"),
+        ("\"5s\"", "\"366d\"", "7:17", "at most a year"),
         ("{{cache}}", "{{cash}}", "4:10", "no placeholder {{cash}}"),
         ("{{cache}}", "{{port}}", "4:10", "no placeholder {{port}}"),
         ("server = 0,", "", "6:9", "server"),
@@ -190,6 +191,7 @@ fn every_mistake_is_named_with_its_place() {
         ),
         ("\"/a\"", "\"a\"", "10:10", "slash"),
         ("\"/a\"", "\"/a b\"", "10:10", "blanks"),
+        ("\"/a\"", "\"/\u{e4}\"", "10:10", "not ASCII"),
         ("paths = [", "path = \"/\"\npaths = [", "9:1", "not several"),
         ("\"random\"", "\"any\"", "11:9", "in order"),
         ("requests = 1000\n", "", "9:1", "missing"),
@@ -217,6 +219,12 @@ fn every_mistake_is_named_with_its_place() {
             "longer than 0",
         ),
         ("rate = 1000", "rate = 0", "21:8", "above 0"),
+        (
+            "rate = 1000",
+            "rate = 10000001",
+            "21:8",
+            "at most 10000000 a second",
+        ),
         ("status = 201", "status = 99", "22:21", "200 to 599"),
         (
             "contains =",

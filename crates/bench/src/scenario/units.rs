@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-/// A duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` when it is none.
+/// Longer is a mistake, and sums of such durations stay far from what a clock can count.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// A duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` when it is none, or more than a year.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
@@ -18,7 +21,8 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "d" => 86400.0,
         _ => return None,
     };
-    Duration::try_from_secs_f64(number * seconds).ok()
+    let duration = Duration::try_from_secs_f64(number * seconds).ok();
+    duration.filter(|duration| *duration <= DURATION_MAX)
 }
 
 /// A size in bytes such as `600MB`, `512KiB`, `2GiB`, `4096`; `None` when it is none.
@@ -83,6 +87,8 @@ mod tests {
             ("1e3s", None),
             ("1.2.3s", None),
             ("4 parsecs", None),
+            ("365d", Some(DURATION_MAX)),
+            ("366d", None),
             ("99999999999999999999999d", None),
         ] {
             assert_eq!(parse_duration(text), expected, "{text}");

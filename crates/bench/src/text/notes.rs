@@ -1,14 +1,46 @@
 //! What a reader must know before believing a report: it was ended early, or the generator limited
 //! it.
 //!
-//! Every output (`text`, `html`) shows these where they cannot be missed. Pure.
+//! Every output (`text`, `html`, single drawings) shows these where they cannot be missed. Pure.
 
 use crate::report::{Figures, Outcome, Point, Report};
-use crate::text::units;
+use crate::text::{tables, units};
 
 /// Said of a report that was ended early.
 pub(crate) const INTERRUPTED: &str =
     "INTERRUPTED: it was ended early; the figures are of what was measured until then.";
+
+/// What a drawing that stands alone must say of its report, a line each; nothing of a good one.
+pub(crate) fn marks(report: &Report) -> Vec<String> {
+    let mut marks = Vec::new();
+    if report.taken.interrupted {
+        marks.push(INTERRUPTED.to_owned());
+    }
+    marks.extend(bottleneck(report));
+    if let Outcome::Compare(compare) = &report.result {
+        for (name, doubt) in tables::doubts(compare) {
+            marks.push(format!("DOUBT: {name}: {doubt}"));
+        }
+    }
+    marks
+}
+
+/// Why a load is not clean though nothing failed: what was not sent, not answered, or sent again.
+pub(crate) fn unclean(load: &Figures) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if load.skipped() > 0 {
+        let skipped = units::plural(load.skipped(), "arrival", "arrivals");
+        reasons.push(format!("{skipped} skipped"));
+    }
+    if load.is_stuck() {
+        let age = units::grouped(load.oldest_unfinished / 1000);
+        reasons.push(format!("a request unanswered for {age} ms"));
+    }
+    if load.is_often_retried() {
+        reasons.push(format!("{} sent again", units::grouped(load.retried)));
+    }
+    reasons
+}
 
 /// The generator's own limits in a report, as one sentence; `None` when it never was the limit.
 pub(crate) fn bottleneck(report: &Report) -> Option<String> {

@@ -3,6 +3,7 @@
 use crate::report::{
     Compare, Deployment, Figures, Point, ServerCost, Spread, Sweep, saturating_sum,
 };
+use crate::text::notes;
 use crate::text::table::{Kind, Table};
 use crate::text::units::{figure, grouped, mebibytes, ms, number, plain};
 
@@ -41,10 +42,9 @@ pub(crate) fn points(points: &[Point]) -> Table {
 fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
     let cost = |of: &dyn Fn(&ServerCost) -> String| server.map_or_else(String::new, of);
     let total = &load.total;
-    let limited = match load.generator.bottleneck {
-        Some(_) => "generator-bound",
-        None => "",
-    };
+    let bound = load.generator.bottleneck.as_ref();
+    let marks = bound.map(|_| "generator-bound".to_owned()).into_iter();
+    let marks: Vec<String> = marks.chain(notes::unclean(load)).collect();
     vec![
         grouped(load.connections.into()),
         plain(&load.name),
@@ -60,7 +60,7 @@ fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
         cost(&|cost| figure(cost.cpu_us_per_request)),
         cost(&|cost| format!("{:.2}", cost.busy)),
         cost(&|cost| figure(mebibytes(cost.memory_bytes))),
-        limited.to_owned(),
+        marks.join(", "),
     ]
 }
 

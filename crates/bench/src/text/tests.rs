@@ -36,7 +36,9 @@ fn a_run_looks_as_users_of_apachebench_expect() {
             "Time per request:       4.167 [ms] (mean)\n",
             "Time per request:       0.250 [ms] (mean, across all concurrent requests)\n",
             "Transfer rate:          3125.00 [Kbytes/sec] received\n",
-            "Schedule:               20000 due, 12 late, 34 skipped (no connection was free)\n",
+            "Unfinished at the end:  7, the oldest for 81.500 ms\n",
+            "Sent again:             9 (kept connections that the server closed)\n",
+            "Schedule:               20000 due, 12 late, 34 skipped (no connection was free, or 100 ms late)\n",
             "Connection Times (ms)\n",
             "First byte:",
             "Total:          0.625    4.167    0.101    3.125   75.000\n",
@@ -68,6 +70,8 @@ fn a_calm_run_has_no_lines_about_trouble() {
         "Non-2xx",
         "(connect:",
         "Schedule",
+        "Unfinished",
+        "Sent again",
         "Server CPU",
         "Arrival",
     ];
@@ -123,6 +127,20 @@ fn a_limited_point_of_a_sweep_is_marked() {
         last.ends_with("too slow (31 connections); so it was in 2 measurements"),
         "{last}"
     );
+}
+
+#[test]
+fn a_point_that_is_not_clean_without_errors_says_why() {
+    let mut report = testing::sweep();
+    if let Outcome::Sweep(sweep) = &mut report.result {
+        let load = &mut sweep.points[3].loads[0];
+        load.oldest_unfinished = 3_400_000;
+        load.retried = 1000;
+        let (due, late, skipped) = (100, 0, 20);
+        load.schedule = Some(Schedule { due, late, skipped });
+    }
+    let expected = "  20 arrivals skipped, a request unanswered for 3,400 ms, 1,000 sent again\n";
+    check(&super::report(&report), &[expected]);
 }
 
 #[test]

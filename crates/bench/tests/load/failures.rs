@@ -1,9 +1,10 @@
 //! Servers that misbehave: each mistake is counted under its own name, and the run goes on.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{Address, Progress, Until, execute};
+use penstock_bench::load::{Address, Pace, Progress, Until, execute};
 use penstock_bench::report::Errors;
 
 use crate::server::{HELLO, Server, nowhere, refusing};
@@ -192,6 +193,49 @@ fn a_connection_closed_while_idle_is_opened_again_and_is_no_error() {
         connection.request();
     });
     let figures = run_requests(load(server.address.clone(), 1), 12);
-    assert!(figures.is_clean(), "{figures:?}");
     assert_eq!((figures.requests, server.connections()), (12, 4));
+    assert_eq!((figures.errors.total(), figures.retried), (0, 3));
+}
+
+/// Answers that many requests, then takes all and says nothing.
+fn falls_silent(after: u64) -> Server {
+    let count = AtomicU64::new(0);
+    Server::start(move |connection| {
+        while connection.request().is_some() {
+            if count.fetch_add(1, Ordering::Relaxed) < after {
+                connection.send(HELLO);
+            }
+        }
+    })
+}
+
+#[test]
+fn requests_that_a_server_never_answered_show_at_the_end() {
+    for (name, pace) in [("closed", Pace::Closed), ("open", Pace::Open(50.0))] {
+        let server = falls_silent(3);
+        let mut load = load(server.address.clone(), 3);
+        load.pace = pace;
+        let until = Until::Elapsed(Duration::from_millis(1_500));
+        let figures = run(&plan(load, until));
+        assert_eq!((figures.requests, figures.errors.total()), (3, 0), "{name}");
+        assert_eq!(figures.unfinished, 3, "{name}");
+        assert!(figures.oldest_unfinished > 1_000_000, "{name}: {figures:?}");
+        assert!(!figures.is_clean(), "{name}");
+        // An open loop's have waited that long, whoever asks for its percentiles.
+        let shows = figures.total.max > 1_000_000;
+        assert_eq!(shows, pace != Pace::Closed, "{name}");
+    }
+}
+
+#[test]
+fn a_limited_window_ends_when_nothing_is_answered_any_more() {
+    let server = falls_silent(5);
+    let mut load = load(server.address.clone(), 1);
+    load.timeout = Duration::from_millis(100);
+    let begun = Instant::now();
+    // Each after the fifth would wait for its time-out: 100 s.
+    let figures = run_requests(load, 1_000);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(figures.requests == 5, "{figures:?}");
+    assert!(figures.errors.timeout > 0 && !figures.is_clean());
 }

