@@ -1,0 +1,42 @@
+//! Any bytes as a response head, whole and in pieces: no panic, the same outcome however they are
+//! split, and an accepted head keeps the promises that a client of it builds on.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_http::{Progress, ResponseBody, ResponseLimits, ResponseScanner};
+
+const LIMITS: ResponseLimits = ResponseLimits {
+    head_bytes: 2048,
+    fields: 40,
+};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[choice, split], data)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let answers_head = choice & 1 == 1;
+    let whole = ResponseScanner::new().scan(data, answers_head, &LIMITS);
+    let first = usize::from(split).min(data.len());
+    let mut scanner = ResponseScanner::new();
+    let pieces = match scanner.scan(&data[..first], answers_head, &LIMITS) {
+        Ok(Progress::Partial) => scanner.scan(data, answers_head, &LIMITS),
+        early => early,
+    };
+    match (&whole, &pieces) {
+        (Ok(Progress::Complete(whole)), Ok(Progress::Complete(pieces))) => {
+            assert_eq!(whole, pieces);
+        }
+        (Ok(Progress::Partial), Ok(Progress::Partial)) | (Err(_), Err(_)) => {}
+        _ => panic!("{whole:?} in one piece, {pieces:?} in two"),
+    }
+    let Ok(Progress::Complete(head)) = whole else {
+        return;
+    };
+    assert!(head.len <= data.len() && head.len <= LIMITS.head_bytes);
+    assert!(data[..head.len].ends_with(b"\r\n\r\n"));
+    assert!((100..=999).contains(&head.status));
+    let never_has_body = answers_head || head.status < 200 || matches!(head.status, 204 | 304);
+    assert!(!never_has_body || head.body == ResponseBody::None);
+    assert!(!head.keep_alive || head.body != ResponseBody::UntilClose);
+});
