@@ -1,8 +1,9 @@
 //! What one request costs the queue, in nanoseconds: `cargo run --release --example queue_cost`.
 //!
-//! Three shapes: claiming and freeing among many free slots, handing a freed slot to a waiter, and
-//! clients that leave from the middle of a long line. Single-threaded; the caller's mutex is not
-//! included.
+//! What applications do: claiming and freeing among many free slots, handing a freed slot to a
+//! waiter, and clients that leave from the middle of a long line. What upstreams do: a claim at a
+//! slot of their own choice, and waiters that are bound to one. Single-threaded; the caller's mutex
+//! is not included.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -25,7 +26,19 @@ fn main() -> std::io::Result<()> {
         writeln!(out, "submit + finish with {waiting} waiting: {cost:.0} ns")?;
     }
     let cost = leave_from_the_middle();
-    writeln!(out, "submit + cancel among 1000: {cost:.0} ns")
+    writeln!(out, "submit + cancel among 1000: {cost:.0} ns")?;
+    for servers in [1, 8, 64] {
+        let cost = claim_at_and_finish(servers);
+        writeln!(
+            out,
+            "claim_at + finish, {servers} slots without a limit: {cost:.0} ns"
+        )?;
+    }
+    let cost = hand_over_bound(64);
+    writeln!(
+        out,
+        "wait + finish with 64 slots and a line for each: {cost:.0} ns"
+    )
 }
 
 fn queue(slots: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
@@ -73,6 +86,33 @@ fn hand_over(waiting: usize) -> f64 {
     for _ in 0..ROUNDS {
         let _ = black_box(queue.submit(now, 7, 0));
         black_box(queue.finish(now, slots[0]));
+    }
+    per_round(now)
+}
+
+/// Some requests in progress at each, taken in turn.
+fn claim_at_and_finish(servers: usize) -> f64 {
+    let (mut queue, slots) = queue(servers, u32::MAX);
+    for slot in slots.iter().cycle().take(servers * 3 / 2) {
+        black_box(queue.claim_at(*slot));
+    }
+    let now = Instant::now();
+    for slot in slots.iter().cycle().take(ROUNDS as usize) {
+        black_box(queue.claim_at(*slot));
+        black_box(queue.finish(now, *slot));
+    }
+    per_round(now)
+}
+
+fn hand_over_bound(servers: usize) -> f64 {
+    let (mut queue, slots) = queue(servers, 1);
+    let now = Instant::now();
+    for slot in slots.iter().cycle().take(servers * 2) {
+        let _ = black_box(queue.wait(now, 7, Some(*slot)));
+    }
+    for slot in slots.iter().cycle().take(ROUNDS as usize) {
+        let _ = black_box(queue.wait(now, 7, Some(*slot)));
+        black_box(queue.finish(now, *slot));
     }
     per_round(now)
 }

@@ -1,22 +1,27 @@
-//! The waiting line: a slab of waiters threaded on one doubly linked list.
+//! The waiting line: a slab of waiters, threaded on lists in the order of their age.
 //!
-//! Used only by `queue.rs`. Joining, leaving from the front and leaving from the middle (a client
-//! that went away) are all O(1); an entry is reused after its waiter left, so memory follows the
-//! longest line there ever was, which the queue bounds.
-//! What must stay true: jobs that were returned unbegun stand in front of all others, ordered by
-//! when they first arrived; the others stand in order of arrival; a ticket names one waiter for
-//! ever, even after its entry has been reused.
+//! Used only by `queue.rs`. Free waiters, which any slot may take, stand on one list; bound ones,
+//! which wait for one slot, stand on a second and besides on the list of that slot. Joining,
+//! leaving from the front and leaving from the middle (a client that went away) are all O(1); an
+//! entry is reused after its waiter left, so memory follows the longest line there ever was, which
+//! the queue bounds.
+//! What must stay true: every list is in order of arrival, and of two that arrived at once a job
+//! that was returned unbegun stands in front; a ticket names one waiter for ever, even after its
+//! entry has been reused.
 
 use std::time::Instant;
 
 /// The line itself, oldest first.
 pub(crate) struct Line<J> {
     entries: Vec<Entry<J>>,
-    /// First reusable entry, chained through `next`.
+    /// First reusable entry, chained through `links[AGE].next`.
     vacant: usize,
-    head: usize,
-    tail: usize,
-    len: usize,
+    /// Those whom any slot may take.
+    free: List,
+    /// Those who wait for one slot, whichever it is.
+    bound: List,
+    /// The bound ones again, by the index of their slot.
+    by_slot: Vec<List>,
     returned: usize,
     serial: u64,
 }
@@ -42,20 +47,40 @@ struct Entry<J> {
     enqueued_at: Instant,
     position: usize,
     returned: bool,
+    /// The index of the slot it waits for; `NONE` when any will do.
+    slot: usize,
+    links: [Links; 2],
+}
+
+#[derive(Clone, Copy)]
+struct Links {
     prev: usize,
     next: usize,
 }
 
+#[derive(Clone, Copy)]
+struct List {
+    head: usize,
+    tail: usize,
+    len: usize,
+}
+
 const NONE: usize = usize::MAX;
+
+/// The links of `free` or of `bound`: everybody stands on one of these.
+const AGE: usize = 0;
+
+/// The links of a list in `by_slot`.
+const SLOT: usize = 1;
 
 impl<J> Line<J> {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
             vacant: NONE,
-            head: NONE,
-            tail: NONE,
-            len: 0,
+            free: List::EMPTY,
+            bound: List::EMPTY,
+            by_slot: Vec::new(),
             returned: 0,
             serial: 0,
         }
@@ -63,46 +88,74 @@ impl<J> Line<J> {
 
     /// Everybody who waits.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.free.len + self.bound.len
     }
 
     /// Those who joined by themselves: the returned ones do not count against the bound.
     pub(crate) fn len_joined(&self) -> usize {
-        self.len - self.returned
+        self.len() - self.returned
     }
 
-    /// When the first in line arrived.
+    /// Those who wait for this slot and no other.
+    pub(crate) fn len_bound(&self, slot: usize) -> usize {
+        self.by_slot.get(slot).map_or(0, |list| list.len)
+    }
+
+    /// Whether somebody waits whom any slot may take.
+    pub(crate) fn has_free(&self) -> bool {
+        self.free.len > 0
+    }
+
+    /// Whether somebody waits whom this slot may take.
+    pub(crate) fn has_for(&self, slot: usize) -> bool {
+        self.free.len > 0 || self.len_bound(slot) > 0
+    }
+
+    /// When the oldest of all arrived.
     pub(crate) fn front(&self) -> Option<Instant> {
-        self.entries.get(self.head).map(|first| first.enqueued_at)
+        let first = self.entries.get(self.oldest())?;
+        Some(first.enqueued_at)
     }
 
-    /// Joins at the end; answers the place in line, counted from 1.
-    pub(crate) fn join(&mut self, now: Instant, job: J) -> (Ticket, usize) {
-        let position = self.len + 1;
-        let ticket = self.occupy(job, now, position, false);
-        self.link(ticket.index, NONE);
-        (ticket, position)
-    }
-
-    /// Puts a job that had already left back among the returned ones, by age.
-    pub(crate) fn put_back(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
-        let mut position = 1;
-        let mut before = self.head;
-        while let Some(other) = self.entries.get(before) {
-            if !other.returned || other.enqueued_at > enqueued_at {
-                break;
+    /// Joins at the end, for one slot or for any; answers the place in line, counted from 1.
+    pub(crate) fn join(&mut self, now: Instant, job: J, slot: Option<usize>) -> (Ticket, usize) {
+        let position = self.len() + 1;
+        let slot = slot.unwrap_or(NONE);
+        let ticket = self.occupy(job, now, position, slot, false);
+        self.link(AGE, ticket.index, NONE);
+        if slot != NONE {
+            if self.by_slot.len() <= slot {
+                self.by_slot.resize(slot + 1, List::EMPTY);
             }
-            position += 1;
-            before = other.next;
+            self.link(SLOT, ticket.index, NONE);
         }
-        let ticket = self.occupy(job, enqueued_at, position, true);
-        self.link(ticket.index, before);
         (ticket, position)
     }
 
-    /// The first in line leaves.
+    /// Puts a job that had already left back among the free ones, by age.
+    pub(crate) fn put_back(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
+        let (ahead, before) = self.older_than(self.free.head, enqueued_at);
+        let (ahead_bound, _) = self.older_than(self.bound.head, enqueued_at);
+        let position = ahead + ahead_bound + 1;
+        let ticket = self.occupy(job, enqueued_at, position, NONE, true);
+        self.link(AGE, ticket.index, before);
+        (ticket, position)
+    }
+
+    /// The oldest of all leaves.
     pub(crate) fn pop(&mut self) -> Option<Waiter<J>> {
-        self.vacate(self.head)
+        self.vacate(self.oldest())
+    }
+
+    /// The oldest whom this slot may take leaves.
+    pub(crate) fn pop_for(&mut self, slot: usize) -> Option<Waiter<J>> {
+        let bound = self.by_slot.get(slot).map_or(NONE, |list| list.head);
+        self.vacate(self.older(self.free.head, bound))
+    }
+
+    /// The oldest whom any slot may take leaves.
+    pub(crate) fn pop_free(&mut self) -> Option<Waiter<J>> {
+        self.vacate(self.free.head)
     }
 
     /// The named waiter leaves, wherever it stands; `None` when it left before.
@@ -114,7 +167,57 @@ impl<J> Line<J> {
         self.vacate(ticket.index)
     }
 
-    fn occupy(&mut self, job: J, enqueued_at: Instant, position: usize, returned: bool) -> Ticket {
+    /// Whoever waited for this slot alone now waits for any, in the place of its age.
+    pub(crate) fn unbind(&mut self, slot: usize) {
+        let mut before = self.free.head;
+        while let Some(list) = self.by_slot.get(slot)
+            && list.len > 0
+        {
+            let index = list.head;
+            self.unlink(AGE, index);
+            self.unlink(SLOT, index);
+            self.entries[index].slot = NONE;
+            while before != NONE && self.older(before, index) == before {
+                before = self.entries[before].links[AGE].next;
+            }
+            self.link(AGE, index, before);
+        }
+    }
+
+    fn oldest(&self) -> usize {
+        self.older(self.free.head, self.bound.head)
+    }
+
+    /// The older of two waiters, either of whom may not be there.
+    fn older(&self, one: usize, other: usize) -> usize {
+        match (self.entries.get(one), self.entries.get(other)) {
+            (Some(a), Some(b)) if b.age() < a.age() => other,
+            (None, _) => other,
+            _ => one,
+        }
+    }
+
+    /// How many from `index` on stand before a job that is returned now, and who is the first
+    /// behind it.
+    fn older_than(&self, mut index: usize, enqueued_at: Instant) -> (usize, usize) {
+        let mut count = 0;
+        while let Some(entry) = self.entries.get(index)
+            && (entry.enqueued_at, !entry.returned) <= (enqueued_at, false)
+        {
+            count += 1;
+            index = entry.links[AGE].next;
+        }
+        (count, index)
+    }
+
+    fn occupy(
+        &mut self,
+        job: J,
+        enqueued_at: Instant,
+        position: usize,
+        slot: usize,
+        returned: bool,
+    ) -> Ticket {
         self.serial += 1;
         let serial = self.serial;
         let entry = Entry {
@@ -123,12 +226,13 @@ impl<J> Line<J> {
             enqueued_at,
             position,
             returned,
-            prev: NONE,
-            next: NONE,
+            slot,
+            links: [Links::NONE; 2],
         };
+        self.returned += usize::from(returned);
         let index = self.vacant;
         if let Some(place) = self.entries.get_mut(index) {
-            self.vacant = place.next;
+            self.vacant = place.links[AGE].next;
             *place = entry;
             return Ticket { serial, index };
         }
@@ -139,29 +243,18 @@ impl<J> Line<J> {
         }
     }
 
-    fn link(&mut self, index: usize, next: usize) {
-        let prev = match self.entries.get_mut(next) {
-            Some(after) => std::mem::replace(&mut after.prev, index),
-            None => std::mem::replace(&mut self.tail, index),
-        };
-        match self.entries.get_mut(prev) {
-            Some(before) => before.next = index,
-            None => self.head = index,
-        }
-        let entry = &mut self.entries[index];
-        entry.prev = prev;
-        entry.next = next;
-        self.len += 1;
-        self.returned += usize::from(entry.returned);
-    }
-
     fn vacate(&mut self, index: usize) -> Option<Waiter<J>> {
-        let vacant = self.vacant;
-        let entry = self.entries.get_mut(index)?;
         // A vacant entry keeps its serial, so the job is what tells that somebody stands here.
-        let job = entry.job.take()?;
-        let (prev, next) = (entry.prev, entry.next);
-        let waiter = Waiter {
+        let job = self.entries.get_mut(index)?.job.take()?;
+        self.unlink(AGE, index);
+        if self.entries[index].slot != NONE {
+            self.unlink(SLOT, index);
+        }
+        let vacant = std::mem::replace(&mut self.vacant, index);
+        let entry = &mut self.entries[index];
+        entry.links[AGE].next = vacant;
+        self.returned -= usize::from(entry.returned);
+        Some(Waiter {
             ticket: Ticket {
                 serial: entry.serial,
                 index,
@@ -169,44 +262,95 @@ impl<J> Line<J> {
             job,
             enqueued_at: entry.enqueued_at,
             position: entry.position,
-        };
-        self.len -= 1;
-        self.returned -= usize::from(entry.returned);
-        entry.next = vacant;
-        self.vacant = index;
-        match self.entries.get_mut(prev) {
-            Some(before) => before.next = next,
-            None => self.head = next,
-        }
-        match self.entries.get_mut(next) {
-            Some(after) => after.prev = prev,
-            None => self.tail = prev,
-        }
-        Some(waiter)
+        })
     }
 
-    /// The waiting jobs from the first to the last, checking every link on the way.
-    #[cfg(test)]
-    pub(crate) fn check_invariants(&self) -> Vec<&J> {
-        let (mut jobs, mut returned, mut prev, mut index) = (Vec::new(), 0, NONE, self.head);
-        while let Some(entry) = self.entries.get(index) {
-            assert_eq!(entry.prev, prev, "links agree both ways");
-            if entry.returned {
-                assert_eq!(returned, jobs.len(), "returned jobs stand in front");
-                returned += 1;
-            }
-            jobs.push(entry.job.as_ref().expect("a linked entry holds a job"));
-            (prev, index) = (index, entry.next);
+    /// Puts the waiter in front of `next` on the list that its slot says.
+    fn link(&mut self, by: usize, index: usize, next: usize) {
+        let list = self.list(by, index);
+        let prev = match self.entries.get_mut(next) {
+            Some(after) => std::mem::replace(&mut after.links[by].prev, index),
+            None => list.tail,
+        };
+        if let Some(before) = self.entries.get_mut(prev) {
+            before.links[by].next = index;
         }
-        assert_eq!(self.tail, prev);
-        assert_eq!(jobs.len(), self.len);
-        assert_eq!(returned, self.returned);
+        self.entries[index].links[by] = Links { prev, next };
+        *self.list_mut(by, index) = List {
+            head: if prev == NONE { index } else { list.head },
+            tail: if next == NONE { index } else { list.tail },
+            len: list.len + 1,
+        };
+    }
+
+    fn unlink(&mut self, by: usize, index: usize) {
+        let list = self.list(by, index);
+        let Links { prev, next } = self.entries[index].links[by];
+        if let Some(before) = self.entries.get_mut(prev) {
+            before.links[by].next = next;
+        }
+        if let Some(after) = self.entries.get_mut(next) {
+            after.links[by].prev = prev;
+        }
+        *self.list_mut(by, index) = List {
+            head: if prev == NONE { next } else { list.head },
+            tail: if next == NONE { prev } else { list.tail },
+            len: list.len - 1,
+        };
+    }
+
+    fn list(&self, by: usize, index: usize) -> List {
+        let slot = self.entries[index].slot;
+        match (by, slot) {
+            (SLOT, _) => self.by_slot[slot],
+            (_, NONE) => self.free,
+            _ => self.bound,
+        }
+    }
+
+    fn list_mut(&mut self, by: usize, index: usize) -> &mut List {
+        let slot = self.entries[index].slot;
+        match (by, slot) {
+            (SLOT, _) => &mut self.by_slot[slot],
+            (_, NONE) => &mut self.free,
+            _ => &mut self.bound,
+        }
+    }
+
+    /// Checks every link and every sum; gives the free and the bound jobs, and each slot's own.
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) -> (Vec<&J>, Vec<&J>, Vec<Vec<&J>>) {
+        let free = self.walk(AGE, &self.free, |slot| slot == NONE);
+        let bound = self.walk(AGE, &self.bound, |slot| slot != NONE);
+        let slots = self.by_slot.iter().enumerate();
+        let by_slot = slots.map(|(slot, list)| self.walk(SLOT, list, |other| other == slot));
+        let by_slot: Vec<_> = by_slot.collect();
+        assert_eq!(by_slot.iter().map(Vec::len).sum::<usize>(), bound.len());
+        let waiting = self.entries.iter().filter(|e| e.job.is_some());
+        assert_eq!(self.returned, waiting.filter(|e| e.returned).count());
         let (mut vacant, mut index) = (0, self.vacant);
         while let Some(entry) = self.entries.get(index) {
             assert!(entry.job.is_none(), "a vacant entry holds no job");
-            (vacant, index) = (vacant + 1, entry.next);
+            (vacant, index) = (vacant + 1, entry.links[AGE].next);
         }
-        assert_eq!(vacant + jobs.len(), self.entries.len(), "no entry leaks");
+        let entries = vacant + free.len() + bound.len();
+        assert_eq!(entries, self.entries.len(), "no entry leaks");
+        (free, bound, by_slot)
+    }
+
+    #[cfg(test)]
+    fn walk(&self, by: usize, list: &List, belongs: impl Fn(usize) -> bool) -> Vec<&J> {
+        let (mut jobs, mut prev, mut index) = (Vec::new(), NONE, list.head);
+        while let Some(entry) = self.entries.get(index) {
+            assert_eq!(entry.links[by].prev, prev, "links agree both ways");
+            assert!(belongs(entry.slot), "everybody stands where it belongs");
+            if let Some(before) = self.entries.get(prev) {
+                assert!(before.age() < entry.age(), "oldest first");
+            }
+            jobs.push(entry.job.as_ref().expect("a linked entry holds a job"));
+            (prev, index) = (index, entry.links[by].next);
+        }
+        assert_eq!((list.tail, list.len), (prev, jobs.len()));
         jobs
     }
 
@@ -215,4 +359,26 @@ impl<J> Line<J> {
     pub(crate) fn entries(&self) -> usize {
         self.entries.len()
     }
+}
+
+impl<J> Entry<J> {
+    /// Compares lowest for whoever goes first.
+    fn age(&self) -> (Instant, bool, u64) {
+        (self.enqueued_at, !self.returned, self.serial)
+    }
+}
+
+impl Links {
+    const NONE: Self = Self {
+        prev: NONE,
+        next: NONE,
+    };
+}
+
+impl List {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+        len: 0,
+    };
 }

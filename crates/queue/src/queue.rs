@@ -2,11 +2,12 @@
 //!
 //! Callers: the application's dispatch and the upstream's claim, under a short mutex. Inputs are
 //! the methods; outputs are their return values, and every [`Start`] must be acted upon, because
-//! the slot is already counted as busy. Order of calls for one request: `submit`, then either it
-//! starts (now, or in the answer of somebody's `finish`, `extend` or `add_slot`) and ends with
+//! the slot is already counted as busy. Order of calls for one request: `submit`, or `claim_at` and
+//! else `wait` for a caller with its own choice of slot; then either it starts (now, or in the
+//! answer of somebody's `finish`, `extend`, `add_slot`, `set_capacity` or `unbind`) and ends with
 //! `finish`, or it leaves by `cancel`, `expire` or `clear`.
-//! What must stay true: nobody waits while a slot is free; jobs start oldest first, those that were
-//! given back before all others; `len` never exceeds the bound except by jobs given back.
+//! What must stay true: nobody waits while a slot that may take it has room, so that no newcomer
+//! overtakes; jobs start oldest first; `len` never exceeds the bound except by jobs given back.
 //! The rule of choice among slots is in `slots.rs`, the line in `line.rs`.
 
 use std::fmt;
@@ -89,14 +90,36 @@ impl<J> Queue<J> {
     ///
     /// Among free slots: newest generation, fewest in progress, owned by `home`, last used.
     pub fn submit(&mut self, now: Instant, job: J, home: usize) -> Submitted<J> {
-        if let Some(slot) = self.slots.claim_best(home) {
+        if let Some(slot) = self.claim_best(home) {
             return Submitted::Start(Start::at_once(now, slot, job, now));
         }
-        if self.line.len_joined() >= self.limits.len_max {
-            return Submitted::Full(job);
+        self.join(now, job, None)
+    }
+
+    /// Takes a place at this slot for a newcomer, if it has one; `finish` gives it back.
+    ///
+    /// False when it is full, retired or gone. A slot that has room is one that nobody in line may
+    /// use, so this overtakes nobody.
+    #[must_use = "the slot may already be counted as busy"]
+    pub fn claim_at(&mut self, slot: SlotId) -> bool {
+        !self.line.has_for(slot.index()) && self.slots.claim_at(slot)
+    }
+
+    /// Queues a job for which its caller found no slot, else refuses it. Bound to a slot, it starts
+    /// there and nowhere else, until `unbind`; free, it starts wherever there is room first.
+    ///
+    /// It does not wait beside room that it may use: then it starts at once, as with `submit`. A
+    /// slot that is retired or gone binds nobody.
+    pub fn wait(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> Submitted<J> {
+        let bound_to = bound_to.filter(|slot| self.slots.is_live(*slot));
+        let claimed = match bound_to {
+            Some(slot) => self.claim_at(slot).then_some(slot),
+            None => self.claim_best(NO_HOME),
+        };
+        match claimed {
+            Some(slot) => Submitted::Start(Start::at_once(now, slot, job, now)),
+            None => self.join(now, job, bound_to),
         }
-        let (ticket, position) = self.line.join(now, job);
-        Submitted::Waiting { ticket, position }
     }
 
     /// Takes the job of a client that left out of the line; `None` when it has started, expired
@@ -109,11 +132,35 @@ impl<J> Queue<J> {
     #[must_use = "the started jobs already occupy the slot"]
     pub fn add_slot(&mut self, now: Instant, spec: SlotSpec) -> (SlotId, Vec<Start<J>>) {
         let slot = self.slots.add(spec);
+        (slot, self.start_all(now, slot))
+    }
+
+    /// Changes how many requests the slot may have in progress, and starts as many waiters as it
+    /// has room for. What is in progress goes on; with 0 it takes no more until it is given room.
+    ///
+    /// Those bound to it go on waiting: a slot that will not come back wants `unbind` too.
+    #[must_use = "the started jobs already occupy the slot"]
+    pub fn set_capacity(&mut self, now: Instant, slot: SlotId, capacity: u32) -> Vec<Start<J>> {
+        self.slots.set_capacity(slot, capacity);
+        self.start_all(now, slot)
+    }
+
+    /// Lets whoever is bound to this slot start anywhere, in the place of its age, and starts those
+    /// for whom there is room.
+    ///
+    /// Call it before `retire_slot` and `remove_slot` of a slot that somebody may be bound to: those
+    /// unbind too, but start nobody.
+    #[must_use = "the started jobs already occupy their slots"]
+    pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<Start<J>> {
+        self.unbind_waiters(slot);
         let mut starts = Vec::new();
-        while let Some(start) = self.start_oldest(now, slot) {
-            starts.push(start);
+        while self.line.has_free()
+            && let Some(slot) = self.slots.claim_best(NO_HOME)
+            && let Some(waiter) = self.line.pop_free()
+        {
+            starts.push(Start::after_wait(now, slot, waiter));
         }
-        (slot, starts)
+        starts
     }
 
     /// One request of this slot has ended; the slot takes the oldest waiter, if any.
@@ -126,34 +173,37 @@ impl<J> Queue<J> {
     }
 
     /// Hands the oldest waiter to a slot that is busy up to its capacity, so that its next request
-    /// is there when it answers; `None` when nobody waits or it has `in_progress_max` already.
+    /// is there when it answers; `None` when nobody waits that it may take, or it has
+    /// `in_progress_max` already.
     ///
     /// Whoever waits here waits because no slot is free, so this never prefers a busy one.
     #[must_use = "the started job already occupies the slot"]
     pub fn extend(&mut self, now: Instant, slot: SlotId, in_progress_max: u32) -> Option<Start<J>> {
-        if self.line.len() == 0 || !self.slots.overbook(slot, in_progress_max) {
+        if !self.line.has_for(slot.index()) || !self.slots.overbook(slot, in_progress_max) {
             return None;
         }
-        let waiter = self.line.pop()?;
+        let waiter = self.line.pop_for(slot.index())?;
         Some(Start::after_wait(now, slot, waiter))
     }
 
     /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
     pub fn retire_slot(&mut self, slot: SlotId) -> bool {
+        self.unbind_waiters(slot);
         self.slots.retire(slot)
     }
 
     /// Forgets a slot that died; the jobs it had are the caller's, to fail or to give back.
     pub fn remove_slot(&mut self, slot: SlotId) {
+        self.unbind_waiters(slot);
         self.slots.remove(slot);
     }
 
     /// Takes back a job that was handed out but provably never begun: it starts at once on a free
-    /// slot or waits in front, among others given back by age. It is never `Full`.
+    /// slot or waits in the place of its age, which is in front, bound to none. It is never `Full`.
     ///
     /// Remove the dead slot first, and give several back oldest first.
     pub fn give_back(&mut self, now: Instant, job: J, enqueued_at: Instant) -> Submitted<J> {
-        if let Some(slot) = self.slots.claim_best(NO_HOME) {
+        if let Some(slot) = self.claim_best(NO_HOME) {
             return Submitted::Start(Start::at_once(now, slot, job, enqueued_at));
         }
         let (ticket, position) = self.line.put_back(enqueued_at, job);
@@ -195,6 +245,16 @@ impl<J> Queue<J> {
         self.line.len() == 0
     }
 
+    /// How many wait for this slot and no other.
+    pub fn len_bound(&self, slot: SlotId) -> usize {
+        let is_live = self.slots.is_live(slot);
+        if is_live {
+            self.line.len_bound(slot.index())
+        } else {
+            0
+        }
+    }
+
     /// How many slots take new jobs: retired ones are not counted.
     pub fn slots(&self) -> usize {
         self.slots.live()
@@ -226,12 +286,39 @@ impl<J> Queue<J> {
         self.slots.views()
     }
 
-    fn start_oldest(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
-        if self.line.len() == 0 || !self.slots.claim_at(slot) {
+    /// A place for a newcomer at the best free slot, unless somebody waits for just that.
+    fn claim_best(&mut self, home: usize) -> Option<SlotId> {
+        if self.line.has_free() {
             return None;
         }
-        let waiter = self.line.pop()?;
+        self.slots.claim_best(home)
+    }
+
+    fn join(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> Submitted<J> {
+        if self.line.len_joined() >= self.limits.len_max {
+            return Submitted::Full(job);
+        }
+        let (ticket, position) = self.line.join(now, job, bound_to.map(SlotId::index));
+        Submitted::Waiting { ticket, position }
+    }
+
+    fn start_oldest(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
+        if !self.line.has_for(slot.index()) || !self.slots.claim_at(slot) {
+            return None;
+        }
+        let waiter = self.line.pop_for(slot.index())?;
         Some(Start::after_wait(now, slot, waiter))
+    }
+
+    fn start_all(&mut self, now: Instant, slot: SlotId) -> Vec<Start<J>> {
+        std::iter::from_fn(|| self.start_oldest(now, slot)).collect()
+    }
+
+    fn unbind_waiters(&mut self, slot: SlotId) {
+        // The index of a slot that is gone may be another's by now.
+        if self.slots.is_live(slot) {
+            self.line.unbind(slot.index());
+        }
     }
 }
 

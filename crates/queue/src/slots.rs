@@ -20,7 +20,8 @@ pub(crate) struct Slots {
     uses: u64,
     live: usize,
     in_progress: usize,
-    places: usize,
+    /// Wide enough for any number of slots without a limit.
+    places: u64,
 }
 
 /// Names one slot for ever: the index is reused after the slot is gone, the epoch is not.
@@ -30,14 +31,14 @@ pub struct SlotId {
     index: usize,
 }
 
-/// What a slot is, told once when it is added.
+/// What a slot is, told when it is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSpec {
     /// Which version of the code it runs; the newest gets work first.
     pub generation: u64,
     /// The loop that owns it.
     pub home: usize,
-    /// How many requests it may have in progress.
+    /// How many requests it may have in progress; `u32::MAX` is no limit, 0 takes none.
     pub capacity: u32,
 }
 
@@ -46,7 +47,7 @@ pub struct SlotSpec {
 pub struct SlotView {
     /// Its name.
     pub slot: SlotId,
-    /// As it was added.
+    /// As it was added, with the capacity that it has now.
     pub spec: SlotSpec,
     /// Requests handed to it and not yet finished.
     pub in_progress: u32,
@@ -101,7 +102,7 @@ impl Slots {
 
     /// How many more requests could start now.
     pub(crate) fn places(&self) -> usize {
-        self.places
+        usize::try_from(self.places).unwrap_or(usize::MAX)
     }
 
     /// Adds a free slot, behind the others of its rank: it is not warm yet.
@@ -127,7 +128,7 @@ impl Slots {
             }
         };
         self.live += 1;
-        self.places += spec.capacity as usize;
+        self.places += u64::from(spec.capacity);
         self.link(index);
         SlotId {
             epoch: self.epoch,
@@ -204,6 +205,34 @@ impl Slots {
         }
     }
 
+    /// Changes how many the slot may have in progress; what it has goes on. Nothing for a retired
+    /// slot.
+    pub(crate) fn set_capacity(&mut self, slot: SlotId, capacity: u32) {
+        let Some(entry) = self.entry(slot).filter(|entry| !entry.is_retired) else {
+            return;
+        };
+        let (room, was_free) = (entry.room(), entry.is_free());
+        let stays_listed = was_free && entry.in_progress < capacity;
+        let index = slot.index;
+        if !stays_listed {
+            self.unlink(index);
+        }
+        let entry = &mut self.entries[index];
+        entry.spec.capacity = capacity;
+        self.places = self.places - u64::from(room) + u64::from(entry.room());
+        if !stays_listed {
+            // It counts as a use: whoever is linked in front must be the last used of its rank.
+            self.uses += 1;
+            entry.used = self.uses;
+            self.link(index);
+        }
+    }
+
+    /// Whether this slot is there and takes jobs when it has room.
+    pub(crate) fn is_live(&self, slot: SlotId) -> bool {
+        self.entry(slot).is_some_and(|entry| !entry.is_retired)
+    }
+
     /// Gives the slot no more jobs; true when it is gone.
     pub(crate) fn retire(&mut self, slot: SlotId) -> bool {
         let Some(entry) = self.entry(slot) else {
@@ -267,7 +296,7 @@ impl Slots {
         let entry = &mut self.entries[index];
         entry.is_retired = true;
         self.live -= 1;
-        self.places -= entry.spec.capacity.saturating_sub(entry.in_progress) as usize;
+        self.places -= u64::from(entry.room());
     }
 
     fn forget(&mut self, index: usize) {
@@ -348,14 +377,19 @@ impl Slots {
         let in_progress: u32 = views().map(|v| v.in_progress).sum();
         assert_eq!(self.in_progress, in_progress as usize);
         let live = views().filter(|v| !v.is_retired);
-        let places = live.map(|v| v.spec.capacity.saturating_sub(v.in_progress));
-        assert_eq!(self.places, places.sum::<u32>() as usize);
+        let places = live.map(|v| u64::from(v.spec.capacity.saturating_sub(v.in_progress)));
+        assert_eq!(self.places, places.sum::<u64>());
     }
 }
 
 impl Entry {
     fn is_free(&self) -> bool {
         !self.is_retired && self.in_progress < self.spec.capacity
+    }
+
+    /// How many more it could take, if it takes any.
+    fn room(&self) -> u32 {
+        self.spec.capacity.saturating_sub(self.in_progress)
     }
 
     fn rank(&self) -> Rank {

@@ -30,6 +30,7 @@ struct Waits {
     since: Instant,
     position: usize,
     is_returned: bool,
+    bound_to: Option<SlotId>,
 }
 
 struct Worker {
@@ -82,17 +83,20 @@ impl World {
         if self.rng.below(3) == 0 {
             self.now += Duration::from_millis(self.rng.below(40) as u64);
         }
-        match self.rng.below(100) {
-            0..36 => self.submit(),
-            36..66 => self.finish(),
-            66..72 => self.cancel(),
-            72..80 => self.extend(),
-            80..86 => self.expire(),
-            86..91 => self.add_slot(),
-            91..94 => self.retire(),
-            94..97 => self.kill(),
-            97..98 => self.set_limits(),
-            98..99 => self.use_old_names(),
+        match self.rng.below(125) {
+            0..26 => self.submit(),
+            26..50 => self.claim_or_wait(),
+            50..80 => self.finish(),
+            80..86 => self.cancel(),
+            86..94 => self.extend(),
+            94..100 => self.expire(),
+            100..106 => self.add_slot(),
+            106..109 => self.retire(),
+            109..112 => self.kill(),
+            112..118 => self.set_capacity(),
+            118..121 => self.unbind_one(),
+            121..122 => self.set_limits(),
+            122..123 => self.use_old_names(),
             _ => self.clear_sometimes(),
         }
     }
@@ -100,9 +104,63 @@ impl World {
     fn submit(&mut self) {
         self.next_job += 1;
         let (job, home) = (self.next_job, self.rng.below(4));
+        let submitted = self.queue.submit(self.now, job, home);
+        if let Some(start) = self.expect_in_line(submitted, job, None) {
+            self.expect_best(start, job, self.now, home);
+        }
+    }
+
+    /// What an upstream does: a slot of its own choice, else the line, for that slot or for any.
+    fn claim_or_wait(&mut self) {
+        self.next_job += 1;
+        let job = self.next_job;
+        let choice = self.pick(|_| true);
+        let slot = match choice {
+            Some(place) => self.slots[place].id,
+            None => match self.old_slots.last() {
+                Some(gone) => *gone,
+                None => return self.next_job -= 1,
+            },
+        };
+        let has_room = choice.is_some_and(|place| self.slots[place].is_free());
+        // Sometimes a caller waits that should have claimed.
+        if self.rng.below(4) > 0 {
+            assert_eq!(self.queue.claim_at(slot), has_room);
+            if has_room {
+                assert_eq!(self.first_for(slot), None, "nobody is overtaken");
+                return self.begin(slot, job, self.now);
+            }
+        }
+        let mut bound_to = (self.rng.below(3) > 0).then_some(slot);
+        let submitted = self.queue.wait(self.now, job, bound_to);
+        if choice.is_none_or(|place| self.slots[place].is_retired) {
+            bound_to = None;
+        }
+        let Some(start) = self.expect_in_line(submitted, job, bound_to) else {
+            let may_take = |w: &Worker| bound_to.is_none_or(|slot| slot == w.id);
+            assert!(!self.slots.iter().any(|w| w.is_free() && may_take(w)));
+            return;
+        };
+        if bound_to.is_none() {
+            return self.expect_best(start, job, self.now, usize::MAX);
+        }
+        assert!(has_room);
+        let expected = (slot, job, Duration::ZERO, 0);
+        let got = (start.slot, start.job, start.waited, start.position);
+        assert_eq!(got, expected);
+        self.begin(slot, job, self.now);
+    }
+
+    /// Notes a newcomer that waits or was refused; gives the start of one that did neither.
+    fn expect_in_line(
+        &mut self,
+        submitted: Submitted<Job>,
+        job: Job,
+        bound_to: Option<SlotId>,
+    ) -> Option<Start<Job>> {
         let joined = self.line.iter().filter(|w| !w.is_returned).count();
-        match self.queue.submit(self.now, job, home) {
-            Submitted::Start(start) => self.expect_best(start, job, self.now, home),
+        match submitted {
+            Submitted::Start(start) => return Some(start),
             Submitted::Waiting { ticket, position } => {
                 assert!(joined < self.queue.limits().len_max);
                 assert_eq!(position, self.line.len() + 1);
@@ -112,6 +170,7 @@ impl World {
                     since: self.now,
                     position,
                     is_returned: false,
+                    bound_to,
                 });
             }
             Submitted::Full(back) => {
@@ -120,24 +179,29 @@ impl World {
                 self.ended += 1;
             }
         }
+        None
     }
 
     /// The start must be on a slot that no free one beats.
     fn expect_best(&mut self, start: Start<Job>, job: Job, since: Instant, home: usize) {
-        assert!(self.line.is_empty(), "nobody is overtaken");
+        assert!(!self.line.iter().any(Waits::is_free), "nobody is overtaken");
+        self.expect_best_slot(start.slot, home);
+        assert_eq!((start.job, start.position), (job, 0));
+        assert_eq!(start.enqueued_at, since);
+        assert_eq!(start.waited, self.now - since);
+        self.begin(start.slot, job, since);
+    }
+
+    fn expect_best_slot(&self, slot: SlotId, home: usize) {
         let merit = |w: &Worker| {
             let fewest = std::cmp::Reverse(w.jobs.len());
             (w.spec.generation, fewest, w.spec.home == home, w.used)
         };
         let best = self.slots.iter().filter(|w| w.is_free()).map(merit).max();
-        let chosen = self.slots.iter().find(|w| w.id == start.slot);
+        let chosen = self.slots.iter().find(|w| w.id == slot);
         let chosen = chosen.expect("the slot exists");
         assert!(chosen.is_free());
         assert_eq!(Some(merit(chosen)), best);
-        assert_eq!((start.job, start.position), (job, 0));
-        assert_eq!(start.enqueued_at, since);
-        assert_eq!(start.waited, self.now - since);
-        self.begin(start.slot, job, since);
     }
 
     fn begin(&mut self, slot: SlotId, job: Job, since: Instant) {
@@ -149,9 +213,16 @@ impl World {
         worker.used = used;
     }
 
-    /// The start must be the model's first in line, on this slot.
+    /// The place in line of the oldest that this slot may take.
+    fn first_for(&self, slot: SlotId) -> Option<usize> {
+        let may_take = |w: &Waits| w.bound_to.is_none_or(|bound| bound == slot);
+        self.line.iter().position(may_take)
+    }
+
+    /// The start must be the model's first in line for this slot.
     fn expect_oldest(&mut self, start: Start<Job>, slot: SlotId) {
-        let first = self.line.remove(0);
+        let first = self.first_for(slot).expect("somebody waits for it");
+        let first = self.line.remove(first);
         assert_eq!((start.job, start.slot), (first.job, slot));
         assert_eq!(start.position, first.position);
         assert_eq!(start.enqueued_at, first.since);
@@ -171,11 +242,12 @@ impl World {
         worker.jobs.swap_remove(which);
         worker.used = self.uses;
         self.ended += 1;
-        let (slot, takes) = (worker.id, worker.is_free() && !self.line.is_empty());
+        let (slot, is_free) = (worker.id, worker.is_free());
         if worker.is_retired && worker.jobs.is_empty() {
             self.slots.swap_remove(place);
             self.old_slots.push(slot);
         }
+        let takes = is_free && self.first_for(slot).is_some();
         match self.queue.finish(self.now, slot) {
             Some(start) => {
                 assert!(takes, "only a live slot with a place takes a waiter");
@@ -192,11 +264,11 @@ impl World {
         let depth_max = u32::try_from(self.rng.below(6)).unwrap();
         let worker = &self.slots[place];
         let has_room = worker.jobs.len() < depth_max as usize;
-        let takes = !self.line.is_empty() && !worker.is_retired && has_room;
         let slot = worker.id;
+        let takes = self.first_for(slot).is_some() && !worker.is_retired && has_room;
         match self.queue.extend(self.now, slot, depth_max) {
             Some(start) => {
-                assert!(takes && !self.slots.iter().any(Worker::is_free));
+                assert!(takes && !self.slots[place].is_free());
                 self.expect_oldest(start, slot);
             }
             None => assert!(!takes),
@@ -236,7 +308,7 @@ impl World {
         let spec = SlotSpec {
             generation: self.rng.below(3) as u64,
             home: self.rng.below(4),
-            capacity: [1, 1, 1, 2, 3, 0][self.rng.below(6)],
+            capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
         };
         let (id, starts) = self.queue.add_slot(self.now, spec);
         assert!(self.slots.iter().all(|w| w.id != id), "a name is new");
@@ -248,7 +320,8 @@ impl World {
             is_retired: false,
             used: 0,
         });
-        let expected = self.line.len().min(spec.capacity as usize);
+        let eligible = self.line.iter().filter(|w| w.is_free()).count();
+        let expected = eligible.min(spec.capacity as usize);
         assert_eq!(starts.len(), expected);
         for start in starts {
             self.expect_oldest(start, id);
@@ -259,6 +332,11 @@ impl World {
         let Some(place) = self.pick(|_| true) else {
             return;
         };
+        let unbinds_first = self.rng.below(2) == 0;
+        let slot = self.slots[place].id;
+        if unbinds_first {
+            self.unbind(slot);
+        }
         let worker = &mut self.slots[place];
         worker.is_retired = true;
         let is_gone = worker.jobs.is_empty();
@@ -267,6 +345,60 @@ impl World {
             let worker = self.slots.swap_remove(place);
             self.old_slots.push(worker.id);
         }
+        if !unbinds_first {
+            self.unbind(slot);
+        }
+    }
+
+    fn unbind_one(&mut self) {
+        if let Some(place) = self.pick(|_| true) {
+            self.unbind(self.slots[place].id);
+        }
+    }
+
+    /// Whoever was bound to the slot starts on the best free one, oldest first, or waits for any.
+    fn unbind(&mut self, slot: SlotId) {
+        for waits in &mut self.line {
+            waits.bound_to = waits.bound_to.filter(|bound| *bound != slot);
+        }
+        for start in self.queue.unbind(self.now, slot) {
+            self.expect_best_slot(start.slot, usize::MAX);
+            let first = self.line.iter().position(Waits::is_free);
+            let first = first.expect("only the unbound start");
+            assert_eq!(self.line[first].job, start.job);
+            self.expect_oldest_free(start, first);
+        }
+    }
+
+    fn expect_oldest_free(&mut self, start: Start<Job>, first: usize) {
+        let slot = start.slot;
+        assert_eq!(
+            self.first_for(slot),
+            Some(first),
+            "no older one was bound to it"
+        );
+        self.expect_oldest(start, slot);
+    }
+
+    fn set_capacity(&mut self) {
+        let Some(place) = self.pick(|_| true) else {
+            return;
+        };
+        let capacity = [0, 0, 1, 1, 2, 3, u32::MAX][self.rng.below(7)];
+        let worker = &mut self.slots[place];
+        let (slot, was_free) = (worker.id, worker.is_free());
+        let starts = self.queue.set_capacity(self.now, slot, capacity);
+        if !worker.is_retired {
+            worker.spec.capacity = capacity;
+            if !was_free || !worker.is_free() {
+                self.uses += 1;
+                worker.used = self.uses;
+            }
+        }
+        for start in starts {
+            assert!(self.slots[place].is_free(), "no more than it has room for");
+            self.expect_oldest(start, slot);
+        }
     }
 
     /// A worker dies: some of its jobs had begun and are lost, the others are given back.
@@ -274,9 +406,17 @@ impl World {
         let Some(place) = self.pick(|_| true) else {
             return;
         };
+        let unbinds_first = self.rng.below(2) == 0;
+        if unbinds_first {
+            self.unbind(self.slots[place].id);
+        }
+        // What the unbound started on it dies with it.
         let mut worker = self.slots.swap_remove(place);
         self.old_slots.push(worker.id);
         self.queue.remove_slot(worker.id);
+        if !unbinds_first {
+            self.unbind(worker.id);
+        }
         worker.jobs.sort_by_key(|(job, since)| (*since, *job));
         for (job, since) in worker.jobs {
             if self.rng.below(3) == 0 {
@@ -291,7 +431,7 @@ impl World {
         match self.queue.give_back(self.now, job, since) {
             Submitted::Start(start) => self.expect_best(start, job, since, usize::MAX),
             Submitted::Waiting { ticket, position } => {
-                let is_before = |w: &&Waits| w.is_returned && w.since <= since;
+                let is_before = |w: &&Waits| (w.since, !w.is_returned) <= (since, false);
                 let before = self.line.iter().take_while(is_before).count();
                 assert_eq!(position, before + 1);
                 let waits = Waits {
@@ -300,6 +440,7 @@ impl World {
                     since,
                     position,
                     is_returned: true,
+                    bound_to: None,
                 };
                 self.line.insert(before, waits);
             }
@@ -319,6 +460,10 @@ impl World {
         }
         for slot in &self.old_slots {
             assert_eq!(self.queue.finish(self.now, *slot), None);
+            assert!(!self.queue.claim_at(*slot));
+            assert_eq!(self.queue.set_capacity(self.now, *slot, 9), []);
+            assert_eq!(self.queue.unbind(self.now, *slot), []);
+            assert_eq!(self.queue.len_bound(*slot), 0);
             assert_eq!(self.queue.extend(self.now, *slot, 9), None);
             assert!(self.queue.retire_slot(*slot));
             self.queue.remove_slot(*slot);
@@ -340,6 +485,9 @@ impl World {
 
     /// With slots and without newcomers everybody is served.
     fn wind_up(&mut self) {
+        for place in 0..self.slots.len() {
+            self.unbind(self.slots[place].id);
+        }
         let spec = SlotSpec {
             generation: 9,
             home: 0,
@@ -365,14 +513,11 @@ impl World {
     }
 
     fn check_invariants(&self) {
-        let waiting = self.queue.line.check_invariants();
         self.queue.slots.check_invariants();
-        assert!(waiting.into_iter().eq(self.line.iter().map(|w| &w.job)));
-        let is_any_free = self.slots.iter().any(Worker::is_free);
-        assert!(
-            self.line.is_empty() || !is_any_free,
-            "a wait beside a place"
-        );
+        self.check_line();
+        for worker in self.slots.iter().filter(|w| w.is_free()) {
+            assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
+        }
         let live = self.slots.iter().filter(|w| !w.is_retired);
         let places = |w: &Worker| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
         assert_eq!(self.queue.free(), live.clone().map(places).sum::<usize>());
@@ -385,8 +530,38 @@ impl World {
             let view = self.queue.slot(worker.id).expect("it exists");
             assert_eq!(view.in_progress as usize, worker.jobs.len());
             assert_eq!(view.is_retired, worker.is_retired);
+            assert_eq!(view.spec, worker.spec);
         }
         assert_eq!(self.queue.each_slot().count(), self.slots.len());
+    }
+
+    /// Each list of the line holds those of the model's one line that belong there, in its order.
+    fn check_line(&self) {
+        let (free, bound, by_slot) = self.queue.line.check_invariants();
+        let (model_free, model_bound): (Vec<_>, Vec<_>) =
+            self.line.iter().partition(|w| w.is_free());
+        assert!(free.into_iter().eq(model_free.iter().map(|w| &w.job)));
+        assert!(bound.into_iter().eq(model_bound.iter().map(|w| &w.job)));
+        for worker in &self.slots {
+            let own = model_bound.iter().filter(|w| w.bound_to == Some(worker.id));
+            let own: Vec<_> = own.map(|w| &w.job).collect();
+            assert_eq!(self.queue.len_bound(worker.id), own.len());
+            let listed = by_slot.get(worker.id.index());
+            assert_eq!(listed.unwrap_or(&Vec::new()), &own);
+        }
+        let waiting = self.line.len();
+        assert_eq!(
+            (self.queue.len(), self.queue.is_empty()),
+            (waiting, waiting == 0)
+        );
+        let oldest = self.line.iter().map(|w| self.now - w.since).max();
+        assert_eq!(self.queue.oldest_wait(self.now), oldest);
+    }
+}
+
+impl Waits {
+    fn is_free(&self) -> bool {
+        self.bound_to.is_none()
     }
 }
 

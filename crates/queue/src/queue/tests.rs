@@ -55,6 +55,20 @@ impl Bed {
         self.queue.finish(self.at(9), slot).map(|start| start.job)
     }
 
+    /// Joins the line for one slot or for any.
+    fn wait_for(&mut self, seconds: u64, job: &'static str, slot: Option<SlotId>) -> Ticket {
+        match self.queue.wait(self.at(seconds), job, slot) {
+            Submitted::Waiting { ticket, .. } => ticket,
+            other => panic!("{job} should wait, but: {other:?}"),
+        }
+    }
+
+    fn fill(&mut self, slots: &[SlotId]) {
+        for slot in slots {
+            assert!(self.queue.claim_at(*slot));
+        }
+    }
+
     fn waiting(&mut self) -> Vec<&'static str> {
         self.queue.clear()
     }
@@ -410,4 +424,211 @@ fn memory_follows_the_longest_line_and_not_the_traffic() {
         bed.finish(slots[0]);
     }
     assert_eq!(bed.queue.line.entries(), 2);
+}
+
+fn jobs(starts: &[Start<&'static str>]) -> Vec<&'static str> {
+    starts.iter().map(|start| start.job).collect()
+}
+
+#[test]
+fn claims_a_place_at_the_slot_of_the_callers_choice_up_to_its_capacity() {
+    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 0), spec(1, 0, 1)]);
+    let mut claims = |slot: usize| bed.queue.claim_at(slots[slot]);
+    assert_eq!([claims(0), claims(0), claims(0)], [true, true, false]);
+    assert!(!claims(1), "a paused slot has no place");
+    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (2, 1));
+    assert!(!bed.queue.retire_slot(slots[0]));
+    assert_eq!(bed.finish(slots[0]), None);
+    assert!(!bed.queue.claim_at(slots[0]), "retired");
+    bed.queue.remove_slot(slots[2]);
+    assert!(!bed.queue.claim_at(slots[2]), "gone");
+}
+
+#[test]
+fn a_bound_job_starts_at_its_slot_and_nowhere_else() {
+    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    bed.wait_for(1, "bound", Some(slots[0]));
+    bed.wait_for(2, "free", None);
+    assert_eq!(
+        bed.finish(slots[1]),
+        Some("free"),
+        "past the older bound one"
+    );
+    assert_eq!(bed.finish(slots[1]), None, "which does not go there");
+    assert_eq!(bed.queue.len_bound(slots[0]), 1);
+    assert_eq!(bed.finish(slots[0]), Some("bound"));
+}
+
+#[test]
+fn of_bound_and_free_waiters_the_older_one_starts() {
+    let orders = [
+        ("bound first", [Some(0), None, Some(0)], ["1", "2", "3"]),
+        ("free first", [None, Some(0), None], ["1", "2", "3"]),
+        ("another's", [Some(1), None, Some(0)], ["2", "3", "-"]),
+    ];
+    for (name, bound_to, expected) in orders {
+        let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+        bed.fill(&slots);
+        for (seconds, (job, slot)) in (1..).zip(["1", "2", "3"].into_iter().zip(bound_to)) {
+            bed.wait_for(seconds, job, slot.map(|slot: usize| slots[slot]));
+        }
+        let started = [0; 3].map(|_| bed.finish(slots[0]).unwrap_or("-"));
+        assert_eq!(started, expected, "{name}");
+    }
+}
+
+#[test]
+fn does_not_wait_beside_room_that_it_may_use() {
+    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    for (name, bound_to) in [("bound", Some(slots[1])), ("free", None)] {
+        match bed.queue.wait(bed.zero, name, bound_to) {
+            Submitted::Start(start) => assert_eq!(start.job, name),
+            other => panic!("{name} should start, but: {other:?}"),
+        }
+    }
+    assert_eq!(bed.queue.slot(slots[1]).unwrap().in_progress, 1);
+    assert_eq!(bed.queue.in_progress(), 2);
+}
+
+#[test]
+fn a_slot_that_is_retired_or_gone_binds_nobody() {
+    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    assert!(!bed.queue.retire_slot(slots[0]));
+    bed.queue.remove_slot(slots[1]);
+    bed.wait_for(1, "to the retired", Some(slots[0]));
+    bed.wait_for(2, "to the gone", Some(slots[1]));
+    assert_eq!(bed.finish(slots[2]), Some("to the retired"));
+    assert_eq!(bed.finish(slots[2]), Some("to the gone"));
+}
+
+#[test]
+fn the_bound_of_the_line_and_the_positions_count_everybody() {
+    let (mut bed, slots) = Bed::with_slots(3, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    let ways = [Some(slots[0]), None, Some(slots[1])];
+    for (expected, bound_to) in (1..).zip(ways) {
+        match bed.queue.wait(bed.zero, "waits", bound_to) {
+            Submitted::Waiting { position, .. } => assert_eq!(position, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    for bound_to in ways {
+        let refused = bed.queue.wait(bed.zero, "late", bound_to);
+        assert_eq!(refused, Submitted::Full("late"));
+    }
+}
+
+#[test]
+fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
+    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    bed.wait_for(1, "a", Some(slots[0]));
+    bed.wait_for(2, "b", None);
+    let canceled = bed.wait_for(3, "c", Some(slots[1]));
+    bed.wait_for(4, "d", Some(slots[1]));
+    bed.wait_for(5, "e", None);
+    assert_eq!(bed.queue.next_expiry(), Some(bed.at(31)));
+    assert_eq!(
+        bed.queue.oldest_wait(bed.at(11)),
+        Some(Duration::from_secs(10))
+    );
+    let mut expire = || bed.queue.expire(bed.zero + Duration::from_secs(32));
+    let expired = [expire(), expire(), expire()].map(|left| left.map(|(_, job, _)| job));
+    assert_eq!(expired, [Some("a"), Some("b"), None]);
+    assert_eq!(bed.queue.cancel(canceled), Some("c"));
+    assert_eq!(bed.waiting(), ["d", "e"]);
+    assert_eq!(bed.finish(slots[1]), None);
+}
+
+#[test]
+fn unbound_waiters_take_the_place_of_their_age() {
+    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    for (seconds, job, slot) in [
+        (1, "a", Some(slots[0])),
+        (2, "b", None),
+        (3, "c", Some(slots[0])),
+        (4, "d", Some(slots[1])),
+        (5, "e", Some(slots[0])),
+        (6, "f", None),
+    ] {
+        bed.wait_for(seconds, job, slot);
+    }
+    assert_eq!(bed.queue.unbind(bed.at(7), slots[0]), []);
+    assert_eq!(bed.queue.len_bound(slots[0]), 0);
+    let order = [1, 1, 1, 1, 0, 0].map(|slot| bed.finish(slots[slot]).unwrap());
+    assert_eq!(order, ["a", "b", "c", "d", "e", "f"]);
+}
+
+#[test]
+fn unbinding_starts_waiters_where_there_is_room() {
+    for (name, unbinds_first) in [("before the slot goes", true), ("after", false)] {
+        let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 2)]);
+        bed.fill(&slots[..1]);
+        for (seconds, job) in [(1, "a"), (2, "b"), (3, "c")] {
+            bed.wait_for(seconds, job, Some(slots[0]));
+        }
+        if !unbinds_first {
+            bed.queue.remove_slot(slots[0]);
+            // Between the two calls a newcomer overtakes nobody, in any way.
+            assert!(!bed.queue.claim_at(slots[1]), "{name}");
+            let late = bed.queue.submit(bed.at(4), "late", 0);
+            assert!(
+                matches!(late, Submitted::Waiting { position: 4, .. }),
+                "{name}"
+            );
+        }
+        let starts = bed.queue.unbind(bed.at(5), slots[0]);
+        assert_eq!(jobs(&starts), ["a", "b"], "{name}");
+        assert!(starts.iter().all(|start| start.slot == slots[1]), "{name}");
+        assert_eq!(starts[0].waited, Duration::from_secs(4), "{name}");
+        assert_eq!(bed.finish(slots[1]), Some("c"), "{name}");
+    }
+}
+
+#[test]
+fn a_paused_slot_finishes_what_it_has_and_resumes_with_the_oldest() {
+    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 2)]);
+    bed.fill(&[slots[0], slots[0]]);
+    assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 0), []);
+    for (seconds, job) in [(1, "a"), (2, "b"), (3, "c")] {
+        bed.wait(seconds, job);
+    }
+    assert_eq!([bed.finish(slots[0]), bed.finish(slots[0])], [None, None]);
+    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (0, 0));
+    let starts = bed.queue.set_capacity(bed.at(9), slots[0], 2);
+    assert_eq!(jobs(&starts), ["a", "b"]);
+    assert_eq!(bed.queue.slot(slots[0]).unwrap().spec.capacity, 2);
+    assert_eq!(bed.queue.set_capacity(bed.at(9), slots[0], 1), []);
+    assert_eq!(bed.finish(slots[0]), None, "one more than it may have now");
+    assert_eq!(bed.finish(slots[0]), Some("c"));
+}
+
+#[test]
+fn slots_without_a_limit_do_not_overflow_the_count_of_places() {
+    let without_limit = [spec(1, 0, u32::MAX); 5];
+    let (mut bed, slots) = Bed::with_slots(9, &without_limit);
+    bed.fill(&slots);
+    let each = usize::try_from(u32::MAX).unwrap();
+    assert_eq!(bed.queue.free(), 5 * (each - 1));
+    assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 1), []);
+    assert!(bed.queue.retire_slot(slots[1]) || bed.finish(slots[1]).is_none());
+    assert_eq!(bed.queue.free(), 3 * (each - 1));
+    bed.queue.slots.check_invariants();
+}
+
+#[test]
+fn a_job_given_back_waits_behind_a_bound_one_that_is_older() {
+    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    bed.wait_for(1, "older", Some(slots[0]));
+    bed.wait_for(6, "younger", Some(slots[0]));
+    match bed.queue.give_back(bed.at(7), "returned", bed.at(5)) {
+        Submitted::Waiting { position, .. } => assert_eq!(position, 2),
+        other => panic!("{other:?}"),
+    }
+    let order = [0; 3].map(|_| bed.finish(slots[0]).unwrap());
+    assert_eq!(order, ["older", "returned", "younger"]);
 }
