@@ -12,6 +12,7 @@ use std::str;
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::CheckedField;
 use crate::grammar::{is_token, is_value_byte, push_decimal, trim_blanks};
 
 /// Why a field cannot be sent.
@@ -77,6 +78,19 @@ impl FieldBlock {
         }
         self.push_checked(name, value);
         Ok(())
+    }
+
+    /// Adds a field of a head that was checked when it was read.
+    pub fn push_field(&mut self, field: CheckedField<'_>) {
+        let (name, value) = (field.name(), field.value());
+        self.has_framing |= is_framing_name(name);
+        self.has_date |= name.eq_ignore_ascii_case(b"date");
+        let lines = self.owned();
+        lines.reserve(name.len() + value.len() + 4);
+        lines.extend_from_slice(name);
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value);
+        lines.extend_from_slice(b"\r\n");
     }
 
     /// Adds a field known when the program was written. A malformed one is a mistake that debug

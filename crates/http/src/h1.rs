@@ -3,7 +3,7 @@
 //!
 //! `parse` turns received bytes into a `RequestHead`, `body` finds the end of a request body,
 //! `encode` writes response heads: `edge`'s HTTP/1 connection is the caller of these three.
-//! `response` reads response heads for the load generator. Callers own the buffers; everything here
+//! `response` reads response heads for back ends and the load generator. Callers own the buffers; everything here
 //! only looks at slices.
 
 mod body;
@@ -18,4 +18,6 @@ pub use body::{BodyDecoder, BodyError, Decoded, LAST_CHUNK, encode_chunk_head};
 pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
 pub use error::ParseError;
 pub use parse::{HeadLimits, HeadScanner, Progress, parse_head};
-pub use response::{ResponseBody, ResponseError, ResponseHead, ResponseLimits, ResponseScanner};
+pub use response::{
+    CheckedField, ResponseBody, ResponseError, ResponseHead, ResponseLimits, ResponseScanner,
+};

@@ -18,6 +18,7 @@ mod head;
 mod range;
 pub mod sse;
 mod status;
+mod trailers;
 mod uri;
 
 pub use accept::{accepts, accepts_coding, prefers};
@@ -26,11 +27,12 @@ pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
 pub use grammar::is_token;
 pub use h1::{
-    BodyDecoder, BodyError, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError, Persist,
-    Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,
+    BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError,
+    Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,
     ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use range::{RangeOutcome, content_range, content_range_unsatisfied, select_range};
 pub use status::Status;
+pub use trailers::is_forbidden_trailer;
 pub use uri::{Normalised, UriError, normalise};

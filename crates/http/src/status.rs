@@ -50,7 +50,7 @@ impl Status {
     }
 
     /// The three digits as written in a status line.
-    pub(crate) const fn digits(self) -> [u8; 3] {
+    pub const fn digits(self) -> [u8; 3] {
         #[allow(
             clippy::cast_possible_truncation,
             reason = "each is one digit of at most 599"

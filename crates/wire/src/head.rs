@@ -111,7 +111,7 @@ fn split_at_nul(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn trim_blanks(mut value: &[u8]) -> &[u8] {
+pub(crate) fn trim_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }
@@ -124,7 +124,7 @@ fn is_token_byte(byte: u8) -> bool {
 }
 
 /// Visible ASCII, blanks and obs-text; no other control character (RFC 9110 §5.5).
-fn is_value_byte(byte: u8) -> bool {
+pub(crate) fn is_value_byte(byte: u8) -> bool {
     byte >= b' ' && byte != 0x7f || byte == b'\t'
 }
 

@@ -1,21 +1,29 @@
-//! The language between the front end and the worker scripts: frames, the CGI environment in the
-//! interpreter's own serialisation, and the checks that make a worker's answer fit to be sent on.
+//! The languages that the front end speaks with application code: with its own worker scripts, and
+//! with application servers that others run.
 //!
-//! Everything here is pure: bytes in, values out, no sockets and no clock. `apps` drives the
-//! sockets and calls [`encode_request`] and [`Decoder`]; the Python and Ruby scripts in
-//! `crates/apps/workers` hold the mirror image. `PROTOCOL.md` is the contract and `vectors/` its
-//! examples, replayed by the tests of all three languages.
+//! Everything here is pure: bytes in, values out, no sockets and no clock. For workers, `apps`
+//! calls [`encode_request`] and [`Decoder`]; the scripts in `crates/apps/workers` hold the mirror
+//! image, `PROTOCOL.md` is the contract, and the tests of all three languages replay its examples,
+//! `vectors/`. Upstreams call `fastcgi`, `scgi` (answered in `cgi`), `uwsgi` and `ajp`, whose
+//! decoders share the face of `gateway`, and `proxy_protocol`.
 //!
-//! What must stay true: no byte of a worker can panic this crate, and no status or field leaves it
-//! that could split a response (RFC 9110 §5.5).
+//! What must stay true: no byte of a worker or back end can panic this crate, and no status or
+//! field leaves it that could split a response (RFC 9110 §5.5).
 
+pub mod ajp;
+pub mod cgi;
 pub mod control;
 pub mod environ;
 pub mod error;
+pub mod fastcgi;
 pub mod frame;
+pub mod gateway;
 pub mod head;
+pub mod proxy_protocol;
 pub mod request;
+pub mod scgi;
 pub mod server;
+pub mod uwsgi;
 pub mod worker;
 
 pub use control::{ControlDecoder, ControlEvent};

@@ -14,6 +14,7 @@ use thiserror::Error;
 use crate::{
     grammar::{DIGITS, is_token, is_token_byte, is_value_byte},
     head::BodyFraming,
+    trailers::is_forbidden_trailer,
 };
 
 /// Why a body cannot be read on; the connection must close.
@@ -314,10 +315,7 @@ fn check_trailer(line: &[u8]) -> Result<(), BodyError> {
     if !is_token(name) || !value.iter().all(|&byte| is_value_byte(byte)) {
         return Err(BodyError::BadTrailer);
     }
-    if FORBIDDEN_TRAILERS
-        .iter()
-        .any(|forbidden| name.eq_ignore_ascii_case(forbidden))
-    {
+    if is_forbidden_trailer(name) {
         return Err(BodyError::ForbiddenTrailer);
     }
     Ok(())
@@ -341,45 +339,6 @@ const SIZE_DIGITS_MAX: u8 = 16;
 const LINE_EXTENSION_BYTES_MAX: u16 = 256;
 const EXTENSION_BYTES_MAX: u16 = 16 << 10;
 const TRAILER_BYTES_MAX: usize = 8 << 10;
-
-/// Fields that frame, route, authenticate or modify a request, or say how to read its content
-/// (RFC 9110 §6.5.1): after the content they come too late to be obeyed, so somebody is lying.
-const FORBIDDEN_TRAILERS: &[&[u8]] = &[
-    b"content-length",
-    b"transfer-encoding",
-    b"trailer",
-    b"te",
-    b"connection",
-    b"keep-alive",
-    b"proxy-connection",
-    b"upgrade",
-    b"host",
-    b"forwarded",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
-    b"x-real-ip",
-    b"via",
-    b"authorization",
-    b"proxy-authorization",
-    b"proxy-authenticate",
-    b"www-authenticate",
-    b"cookie",
-    b"set-cookie",
-    b"content-encoding",
-    b"content-type",
-    b"content-range",
-    b"cache-control",
-    b"expect",
-    b"max-forwards",
-    b"pragma",
-    b"range",
-    b"if-match",
-    b"if-none-match",
-    b"if-modified-since",
-    b"if-unmodified-since",
-    b"if-range",
-];
 
 #[cfg(test)]
 mod tests;

@@ -66,6 +66,25 @@ pub struct ResponseHead {
     pub len: usize,
 }
 
+/// A field whose name and value a scanner has checked: it can be sent on as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckedField<'b> {
+    name: &'b [u8],
+    value: &'b [u8],
+}
+
+impl<'b> CheckedField<'b> {
+    /// Its name as sent; a token.
+    pub fn name(&self) -> &'b [u8] {
+        self.name
+    }
+
+    /// Its value without blanks around it.
+    pub fn value(&self) -> &'b [u8] {
+        self.value
+    }
+}
+
 /// Why bytes are no response that can be read on; the connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ResponseError {
@@ -143,11 +162,26 @@ impl ResponseScanner {
         answers_head: bool,
         limits: &ResponseLimits,
     ) -> Result<Progress<ResponseHead>, ResponseError> {
+        self.scan_with(buf, answers_head, limits, &mut |_| {})
+    }
+
+    /// As [`ResponseScanner::scan`], giving each field to `take` as soon as its line is checked, once,
+    /// in the order sent. What was taken counts only when the head is complete in the end.
+    ///
+    /// # Errors
+    /// As [`ResponseScanner::scan`].
+    pub fn scan_with(
+        &mut self,
+        buf: &[u8],
+        answers_head: bool,
+        limits: &ResponseLimits,
+        take: &mut impl FnMut(CheckedField<'_>),
+    ) -> Result<Progress<ResponseHead>, ResponseError> {
         if self.looked > buf.len() {
             // Not a continuation of what was seen: positions would be lies.
             *self = Self::default();
         }
-        let outcome = self.advance(buf, answers_head, limits);
+        let outcome = self.advance(buf, answers_head, limits, take);
         if !matches!(outcome, Ok(Progress::Partial)) {
             *self = Self::default();
         }
@@ -159,6 +193,7 @@ impl ResponseScanner {
         buf: &[u8],
         answers_head: bool,
         limits: &ResponseLimits,
+        take: &mut impl FnMut(CheckedField<'_>),
     ) -> Result<Progress<ResponseHead>, ResponseError> {
         for found in memchr::memchr_iter(b'\n', &buf[self.looked..]) {
             let line_end = self.looked + found;
@@ -183,7 +218,7 @@ impl ResponseScanner {
                     len: line_end + 1,
                 }));
             }
-            self.take_field(line, limits)?;
+            take(self.take_field(line, limits)?);
         }
         self.looked = buf.len();
         if self.status_line.is_none() {
@@ -202,7 +237,11 @@ impl ResponseScanner {
         }
     }
 
-    fn take_field(&mut self, line: &[u8], limits: &ResponseLimits) -> Result<(), ResponseError> {
+    fn take_field<'b>(
+        &mut self,
+        line: &'b [u8],
+        limits: &ResponseLimits,
+    ) -> Result<CheckedField<'b>, ResponseError> {
         self.fields += 1;
         if self.fields > limits.fields {
             return Err(ResponseError::TooManyFields);
@@ -231,7 +270,10 @@ impl ResponseScanner {
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value)?,
             _ => {}
         }
-        Ok(())
+        Ok(CheckedField {
+            name,
+            value: trim_blanks(value),
+        })
     }
 
     fn note_connection(&mut self, value: &[u8]) {

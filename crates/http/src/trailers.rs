@@ -1,0 +1,70 @@
+//! Which fields may follow a body (RFC 9110 §6.5.1).
+//!
+//! `h1::body` refuses the others in what clients send, `edge` leaves them out of what it sends. What
+//! must stay true: a field that says where a message ends, whom it is for or how it is read is never
+//! believed once the content has gone by.
+
+/// Whether a field of that name must not be sent behind the content.
+pub fn is_forbidden_trailer(name: &[u8]) -> bool {
+    FORBIDDEN
+        .iter()
+        .any(|forbidden| name.eq_ignore_ascii_case(forbidden))
+}
+
+/// Fields that frame, route, authenticate or modify a request, or say how to read its content
+/// (RFC 9110 §6.5.1): after the content they come too late to be obeyed, so somebody is lying.
+const FORBIDDEN: &[&[u8]] = &[
+    b"content-length",
+    b"transfer-encoding",
+    b"trailer",
+    b"te",
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"upgrade",
+    b"host",
+    b"forwarded",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+    b"via",
+    b"authorization",
+    b"proxy-authorization",
+    b"proxy-authenticate",
+    b"www-authenticate",
+    b"cookie",
+    b"set-cookie",
+    b"content-encoding",
+    b"content-type",
+    b"content-range",
+    b"cache-control",
+    b"expect",
+    b"max-forwards",
+    b"pragma",
+    b"range",
+    b"if-match",
+    b"if-none-match",
+    b"if-modified-since",
+    b"if-unmodified-since",
+    b"if-range",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn framing_is_forbidden_behind_the_content_and_checksums_are_not() {
+        for (name, expected) in [
+            ("Content-Length", true),
+            ("TRANSFER-ENCODING", true),
+            ("Set-Cookie", true),
+            ("Content-MD5", false),
+            ("Server-Timing", false),
+            ("grpc-status", false),
+        ] {
+            assert_eq!(is_forbidden_trailer(name.as_bytes()), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! AJP13 (Apache JServ Protocol 1.3), from the side of the web server: packets of the container in.
+//!
+//! `request` writes FORWARD_REQUEST, `body` decides when how much of a body may follow it,
+//! [`Decoder`] reads the answer and `codes` holds the tables of numbers. The relay of an upstream
+//! is the caller; its health checks use [`encode_probe`] and [`probe_answer`].
+//!
+//! What must stay true: a length inside of a packet agrees with the packet's own to the byte;
+//! nothing is kept but seven bytes and an incomplete head; the container gets no byte of a body
+//! that it did not ask for, since it would read it as the next request.
+
+mod body;
+mod codes;
+mod request;
+
+pub use body::BodyFlow;
+pub use request::{ForwardRequest, PACKET_BYTES_MAX, encode_forward};
+
+use crate::gateway::{
+    BodyCount, Decoded, Event, GatewayError, GatewayHead, HeadBuilder, Limits, final_status,
+};
+use crate::head::is_value_byte;
+
+/// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    limits: Limits,
+    answers_head: bool,
+    stage: Stage,
+    /// The start of a packet, as far as it has come: mark, length, type, and the number behind it.
+    start: [u8; 7],
+    start_len: u8,
+    /// The payload of an incomplete SEND_HEADERS, without its type.
+    head: Vec<u8>,
+    /// `None` before the head.
+    body: Option<BodyCount>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Start,
+    /// That many bytes of SEND_HEADERS are still to come.
+    Head(u16),
+    /// That many bytes of a body chunk are still to come, and its NUL.
+    Chunk(u16),
+    Ended,
+}
+
+impl Decoder {
+    /// A decoder for the response to a request that was just sent. `answers_head` says that it was
+    /// a `HEAD`, whose response has no body.
+    #[must_use]
+    pub fn new(limits: Limits, answers_head: bool) -> Self {
+        Self {
+            limits,
+            answers_head,
+            stage: Stage::Start,
+            start: [0; 7],
+            start_len: 0,
+            head: Vec::new(),
+            body: None,
+        }
+    }
+
+    /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
+    ///
+    /// # Errors
+    /// A packet that may not be there or lies about its length, a head that is malformed or above
+    /// its limits, a body that is not as long as announced.
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+        let mut consumed = 0;
+        while consumed < input.len() {
+            let rest = &input[consumed..];
+            let mut step = match self.stage {
+                Stage::Start => self.take_start(rest)?,
+                Stage::Head(left) => self.take_head(rest, left)?,
+                Stage::Chunk(left) => self.take_chunk(rest, left)?,
+                Stage::Ended => return Err(GatewayError::AfterEnd),
+            };
+            consumed += step.consumed;
+            if let Some(Event::End { reusable }) = &mut step.event {
+                *reusable &= consumed == input.len();
+            }
+            if step.event.is_some() {
+                step.consumed = consumed;
+                return Ok(step);
+            }
+        }
+        Ok(Decoded {
+            consumed,
+            event: None,
+        })
+    }
+
+    /// The connection ended.
+    ///
+    /// # Errors
+    /// Unless the response was complete.
+    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+        if self.stage == Stage::Ended {
+            Ok(None)
+        } else {
+            Err(GatewayError::Truncated)
+        }
+    }
+
+    /// Gathers the start of a packet: five bytes first, and what its type has behind them.
+    fn take_start<'a>(&mut self, input: &[u8]) -> Result<Decoded<'a>, GatewayError> {
+        let mut consumed = 0;
+        loop {
+            let at = usize::from(self.start_len);
+            let need = start_len(&self.start[..at]);
+            let len = (need - at).min(input.len() - consumed);
+            self.start[at..at + len].copy_from_slice(&input[consumed..consumed + len]);
+            self.start_len = u8::try_from(at + len).unwrap_or_default();
+            consumed += len;
+            if at + len < need {
+                return Ok(Decoded {
+                    consumed,
+                    event: None,
+                });
+            }
+            if need == START_LEN {
+                self.check_start()?;
+            }
+            // The type is known now, and may want more.
+            if start_len(&self.start[..need]) == need {
+                self.start_len = 0;
+                let event = self.begin_packet()?;
+                return Ok(Decoded { consumed, event });
+            }
+        }
+    }
+
+    /// Checks what stands in the first five bytes.
+    fn check_start(&self) -> Result<(), GatewayError> {
+        let [mark0, mark1, l0, l1, kind, ..] = self.start;
+        if [mark0, mark1] != FROM_CONTAINER {
+            return Err(GatewayError::AjpMark);
+        }
+        let len = u16::from_be_bytes([l0, l1]);
+        let is_good = match kind {
+            SEND_HEADERS => len >= 7,
+            SEND_BODY_CHUNK => len >= 4,
+            GET_BODY_CHUNK => len == 3,
+            END_RESPONSE => len == 2,
+            _ => return Err(GatewayError::AjpMessage(kind)),
+        };
+        if !is_good {
+            return Err(GatewayError::AjpLength { kind, len });
+        }
+        if kind == SEND_HEADERS && usize::from(len) > self.limits.head_bytes {
+            return Err(GatewayError::HeadTooLarge);
+        }
+        match (kind, self.body) {
+            (SEND_HEADERS, Some(_)) | (SEND_BODY_CHUNK, None) => {
+                Err(GatewayError::AjpMessage(kind))
+            }
+            (END_RESPONSE, None) => Err(GatewayError::IncompleteHead),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin_packet(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+        let [_, _, l0, l1, kind, n0, n1] = self.start;
+        let len = u16::from_be_bytes([l0, l1]);
+        let number = u16::from_be_bytes([n0, n1]);
+        match kind {
+            SEND_HEADERS => self.stage = Stage::Head(len - 1),
+            // An empty chunk is a flush, and nothing is held back here.
+            SEND_BODY_CHUNK if number == len - 4 => self.stage = Stage::Chunk(number),
+            SEND_BODY_CHUNK => return Err(GatewayError::AjpLength { kind, len }),
+            GET_BODY_CHUNK if number > 0 => {
+                return Ok(Some(Event::BodyWanted(usize::from(number))));
+            }
+            END_RESPONSE if n0 <= 1 => {
+                self.body.map_or(Ok(()), BodyCount::finish)?;
+                self.stage = Stage::Ended;
+                return Ok(Some(Event::End { reusable: n0 == 1 }));
+            }
+            _ => return Err(GatewayError::AjpContent(kind)),
+        }
+        Ok(None)
+    }
+
+    fn take_head<'a>(&mut self, input: &[u8], left: u16) -> Result<Decoded<'a>, GatewayError> {
+        let whole = usize::from(left);
+        let (consumed, head) = if self.head.is_empty() && input.len() >= whole {
+            (whole, Some(parse_head(&input[..whole], &self.limits)?))
+        } else {
+            let consumed = whole.min(input.len());
+            self.head.extend_from_slice(&input[..consumed]);
+            if consumed == whole {
+                let payload = std::mem::take(&mut self.head);
+                (consumed, Some(parse_head(&payload, &self.limits)?))
+            } else {
+                let left = u16::try_from(whole - consumed).unwrap_or_default();
+                self.stage = Stage::Head(left);
+                (consumed, None)
+            }
+        };
+        if let Some(head) = &head {
+            self.body = Some(BodyCount::new(head, self.answers_head));
+            self.stage = Stage::Start;
+        }
+        let event = head.map(Event::Head);
+        Ok(Decoded { consumed, event })
+    }
+
+    fn take_chunk<'a>(&mut self, input: &'a [u8], left: u16) -> Result<Decoded<'a>, GatewayError> {
+        if left == 0 {
+            if input[0] != 0 {
+                return Err(GatewayError::AjpContent(SEND_BODY_CHUNK));
+            }
+            self.stage = Stage::Start;
+            return Ok(Decoded {
+                consumed: 1,
+                event: None,
+            });
+        }
+        let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
+        self.stage = Stage::Chunk(left - len);
+        let bytes = &input[..usize::from(len)];
+        let event = match &mut self.body {
+            Some(count) => count.take(bytes)?,
+            None => None,
+        };
+        Ok(Decoded {
+            consumed: bytes.len(),
+            event,
+        })
+    }
+}
+
+/// How many bytes tell what a packet is, given the first of them.
+fn start_len(start: &[u8]) -> usize {
+    match start.get(4) {
+        Some(&(SEND_BODY_CHUNK | GET_BODY_CHUNK)) => START_LEN + 2,
+        Some(&END_RESPONSE) => START_LEN + 1,
+        _ => START_LEN,
+    }
+}
+
+/// The payload of SEND_HEADERS without its type: status, reason, fields.
+fn parse_head(payload: &[u8], limits: &Limits) -> Result<GatewayHead, GatewayError> {
+    let mut reader = Reader(payload);
+    let status = final_status(reader.number()?)?;
+    let reason = reader.string()?;
+    if !reason.iter().all(|&byte| is_value_byte(byte)) {
+        return Err(GatewayError::BadFieldValue);
+    }
+    let mut head = HeadBuilder::new();
+    for _ in 0..reader.number()? {
+        let name = reader.field_name()?;
+        head.push(name, reader.string()?, limits)?;
+    }
+    if !reader.0.is_empty() {
+        return Err(GatewayError::AjpContent(SEND_HEADERS));
+    }
+    Ok(head.finish(status))
+}
+
+/// What is unread of a payload.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn number(&mut self) -> Result<u16, GatewayError> {
+        let (number, rest) = self
+            .0
+            .split_first_chunk::<2>()
+            .ok_or(GatewayError::AjpContent(SEND_HEADERS))?;
+        self.0 = rest;
+        Ok(u16::from_be_bytes(*number))
+    }
+
+    fn string(&mut self) -> Result<&'a [u8], GatewayError> {
+        let len = self.number()?;
+        self.text(len)
+    }
+
+    /// A name, spelt out or as a code.
+    fn field_name(&mut self) -> Result<&'a [u8], GatewayError> {
+        match self.number()? {
+            // No string of a packet is as long as these numbers.
+            code @ 0xa000..=0xa0ff => codes::response_field(code)
+                .map(str::as_bytes)
+                .ok_or(GatewayError::AjpFieldCode(code)),
+            len => self.text(len),
+        }
+    }
+
+    fn text(&mut self, len: u16) -> Result<&'a [u8], GatewayError> {
+        if len == NULL_STRING {
+            return Ok(&[]);
+        }
+        match self.0.split_at_checked(usize::from(len)) {
+            Some((text, [0, rest @ ..])) => {
+                self.0 = rest;
+                Ok(text)
+            }
+            _ => Err(GatewayError::AjpContent(SEND_HEADERS)),
+        }
+    }
+}
+
+/// Appends a CPING packet.
+pub fn encode_probe(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[TO_CONTAINER[0], TO_CONTAINER[1], 0, 1, CPING]);
+}
+
+/// Looks for CPONG in all that was received since [`encode_probe`]; the length of the answer,
+/// `None` when more bytes are needed.
+///
+/// # Errors
+/// Anything else.
+pub fn probe_answer(input: &[u8]) -> Result<Option<usize>, GatewayError> {
+    let len = input.len().min(PONG.len());
+    match PONG.iter().zip(input).position(|(want, have)| want != have) {
+        None if len == PONG.len() => Ok(Some(len)),
+        None => Ok(None),
+        Some(0 | 1) => Err(GatewayError::AjpMark),
+        Some(_) => Err(GatewayError::AjpMessage(input.get(4).copied().unwrap_or(0))),
+    }
+}
+
+const TO_CONTAINER: [u8; 2] = [0x12, 0x34];
+const FROM_CONTAINER: [u8; 2] = *b"AB";
+const SEND_BODY_CHUNK: u8 = 3;
+const SEND_HEADERS: u8 = 4;
+const END_RESPONSE: u8 = 5;
+const GET_BODY_CHUNK: u8 = 6;
+const CPING: u8 = 10;
+const PONG: [u8; 5] = [FROM_CONTAINER[0], FROM_CONTAINER[1], 0, 1, 9];
+/// Mark, length and type.
+const START_LEN: usize = 5;
+/// In place of a length: no string.
+const NULL_STRING: u16 = 0xffff;
+
+#[cfg(test)]
+mod tests;

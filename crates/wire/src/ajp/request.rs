@@ -1,0 +1,161 @@
+//! FORWARD_REQUEST: the head of a request in one AJP13 packet.
+//!
+//! Called by the relay of an upstream once a request. Names that have a number are sent as that.
+//! What the container believes about the client (address, TLS) comes from the arguments alone; the
+//! one attribute that a client could profit from, the secret, is the configuration's.
+
+use super::{NULL_STRING, TO_CONTAINER, codes};
+use crate::gateway::{EncodeError, decimal};
+
+/// The largest packet that every container accepts, header and all.
+pub const PACKET_BYTES_MAX: u16 = 8192;
+
+/// What a request says about itself besides its fields.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ForwardRequest<'a> {
+    /// The method as sent.
+    pub method: &'a str,
+    /// `HTTP/1.1`.
+    pub protocol: &'a str,
+    /// The path, without the query.
+    pub path: &'a str,
+    /// What stood behind the question mark.
+    pub query: Option<&'a str>,
+    /// The client's address.
+    pub remote_addr: &'a str,
+    /// The client's port; containers take it from an attribute.
+    pub remote_port: Option<u16>,
+    /// The name that the client asked for.
+    pub server_name: &'a str,
+    /// The port that the client asked at.
+    pub server_port: u16,
+    /// Whether the client speaks TLS with the front end.
+    pub is_tls: bool,
+    /// What the container wants to hear before it believes the rest.
+    pub secret: Option<&'a str>,
+}
+
+/// Appends a FORWARD_REQUEST packet with `fields`, among them `Content-Length` when there is a
+/// body, none of them hop-by-hop.
+///
+/// # Errors
+/// [`EncodeError::TooLarge`] above [`PACKET_BYTES_MAX`], [`EncodeError::NulInText`]; `out` is as it
+/// was.
+pub fn encode_forward<'f>(
+    out: &mut Vec<u8>,
+    request: &ForwardRequest<'_>,
+    fields: impl Iterator<Item = (&'f str, &'f [u8])>,
+) -> Result<(), EncodeError> {
+    let start = out.len();
+    out.extend_from_slice(&TO_CONTAINER);
+    out.extend_from_slice(&[0, 0]);
+    let mut packet = Packet {
+        out,
+        end: start + usize::from(PACKET_BYTES_MAX),
+    };
+    let done = write(&mut packet, request, fields);
+    if let Err(error) = done {
+        out.truncate(start);
+        return Err(error);
+    }
+    let len = u16::try_from(out.len() - start - 4).unwrap_or(PACKET_BYTES_MAX);
+    out[start + 2..start + 4].copy_from_slice(&len.to_be_bytes());
+    Ok(())
+}
+
+fn write<'f>(
+    packet: &mut Packet<'_>,
+    request: &ForwardRequest<'_>,
+    fields: impl Iterator<Item = (&'f str, &'f [u8])>,
+) -> Result<(), EncodeError> {
+    let method = codes::method(request.method);
+    packet.bytes(&[FORWARD_REQUEST, method.unwrap_or(METHOD_BY_NAME)])?;
+    packet.string(request.protocol.as_bytes())?;
+    packet.string(request.path.as_bytes())?;
+    packet.string(request.remote_addr.as_bytes())?;
+    // The name of the client: nobody looks it up.
+    packet.bytes(&NULL_STRING.to_be_bytes())?;
+    packet.string(request.server_name.as_bytes())?;
+    packet.bytes(&request.server_port.to_be_bytes())?;
+    packet.bytes(&[u8::from(request.is_tls)])?;
+    let count_at = packet.out.len();
+    packet.bytes(&[0, 0])?;
+    let mut count = 0u16;
+    for (name, value) in fields {
+        match codes::request_field(name) {
+            Some(code) => packet.bytes(&code.to_be_bytes())?,
+            None => packet.string(name.as_bytes())?,
+        }
+        packet.string(value)?;
+        // No overflow: a packet has no room for that many.
+        count = count.saturating_add(1);
+    }
+    packet.out[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
+    write_attributes(packet, request, method.is_none())?;
+    packet.bytes(&[ATTRIBUTES_END])
+}
+
+fn write_attributes(
+    packet: &mut Packet<'_>,
+    request: &ForwardRequest<'_>,
+    is_method_by_name: bool,
+) -> Result<(), EncodeError> {
+    if let Some(query) = request.query {
+        packet.attribute(QUERY_STRING, query)?;
+    }
+    if is_method_by_name {
+        packet.attribute(STORED_METHOD, request.method)?;
+    }
+    if let Some(secret) = request.secret {
+        packet.attribute(SECRET, secret)?;
+    }
+    if let Some(port) = request.remote_port {
+        packet.attribute(OTHER, "AJP_REMOTE_PORT")?;
+        packet.string(decimal(u64::from(port), &mut [0; 20]))?;
+    }
+    Ok(())
+}
+
+/// The packet that is being written.
+struct Packet<'o> {
+    out: &'o mut Vec<u8>,
+    /// What it must not reach beyond.
+    end: usize,
+}
+
+impl Packet<'_> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        if bytes.len() > self.end - self.out.len() {
+            return Err(EncodeError::TooLarge);
+        }
+        self.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn string(&mut self, text: &[u8]) -> Result<(), EncodeError> {
+        if memchr::memchr(0, text).is_some() {
+            return Err(EncodeError::NulInText);
+        }
+        let len = u16::try_from(text.len()).map_err(|_| EncodeError::TooLarge)?;
+        self.bytes(&len.to_be_bytes())?;
+        self.bytes(text)?;
+        self.bytes(&[0])
+    }
+
+    fn attribute(&mut self, code: u8, value: &str) -> Result<(), EncodeError> {
+        self.bytes(&[code])?;
+        self.string(value.as_bytes())
+    }
+}
+
+const FORWARD_REQUEST: u8 = 2;
+const METHOD_BY_NAME: u8 = 0xff;
+const QUERY_STRING: u8 = 0x05;
+/// A name and a value follow.
+const OTHER: u8 = 0x0a;
+const SECRET: u8 = 0x0c;
+const STORED_METHOD: u8 = 0x0d;
+const ATTRIBUTES_END: u8 = 0xff;
+
+#[cfg(test)]
+mod tests;

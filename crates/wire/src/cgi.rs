@@ -1,0 +1,223 @@
+//! The response of a CGI program (RFC 3875 §6): header lines, an empty line, a body.
+//!
+//! SCGI sends it as it is until the connection closes, and [`Decoder`] is its decoder; `fastcgi`
+//! puts the same bytes into records and feeds this decoder with their contents. Lines end in LF or
+//! CR LF, as programs do either. A `Status` field, or a status line as in HTTP (a "non-parsed
+//! header" program), says the status; without one it is 302 with `Location` and 200 else.
+//!
+//! What must stay true: the outcome does not depend on how the bytes were split; only an incomplete
+//! line is copied; a head is bounded.
+
+use penstock_http::Status;
+
+use crate::gateway::{
+    BodyCount, Decoded, Event, GatewayError, GatewayHead, HeadBuilder, Limits, final_status,
+};
+use crate::head::{is_value_byte, trim_blanks};
+
+/// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    stage: Stage,
+    answers_head: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Head(HeadReader),
+    Body(BodyCount),
+    Ended,
+}
+
+impl Decoder {
+    /// A decoder at the start of a response. `answers_head` says that the request was a `HEAD`,
+    /// whose response has no body.
+    #[must_use]
+    pub fn new(limits: Limits, answers_head: bool) -> Self {
+        Self {
+            stage: Stage::Head(HeadReader::new(limits)),
+            answers_head,
+        }
+    }
+
+    /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
+    ///
+    /// # Errors
+    /// A head that is malformed or above its limits, or a body above its length.
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+        if input.is_empty() {
+            return Ok(Decoded {
+                consumed: 0,
+                event: None,
+            });
+        }
+        match &mut self.stage {
+            Stage::Head(reader) => {
+                let (consumed, head) = reader.read(input)?;
+                if let Some(head) = &head {
+                    self.stage = Stage::Body(BodyCount::new(head, self.answers_head));
+                }
+                let event = head.map(Event::Head);
+                Ok(Decoded { consumed, event })
+            }
+            Stage::Body(count) => Ok(Decoded {
+                consumed: input.len(),
+                event: count.take(input)?,
+            }),
+            Stage::Ended => Err(GatewayError::AfterEnd),
+        }
+    }
+
+    /// The connection ended, and with it the response.
+    ///
+    /// # Errors
+    /// The head is not complete, or the body shorter than its length.
+    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+        if matches!(self.stage, Stage::Ended) {
+            return Ok(None);
+        }
+        self.finish()?;
+        Ok(Some(Event::End { reusable: false }))
+    }
+
+    /// The body is over, whichever way the caller knows it.
+    pub(crate) fn finish(&mut self) -> Result<(), GatewayError> {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Head(_) => Err(GatewayError::IncompleteHead),
+            Stage::Body(count) => count.finish(),
+            Stage::Ended => Ok(()),
+        }
+    }
+}
+
+/// Gathers the lines of a head.
+#[derive(Debug)]
+struct HeadReader {
+    limits: Limits,
+    /// An incomplete line.
+    line: Vec<u8>,
+    /// Bytes of the head so far.
+    taken: usize,
+    lines: usize,
+    status: Option<Status>,
+    head: HeadBuilder,
+}
+
+impl HeadReader {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            line: Vec::new(),
+            taken: 0,
+            lines: 0,
+            status: None,
+            head: HeadBuilder::new(),
+        }
+    }
+
+    /// How many bytes of `input` belong to the head, and the head when they complete it.
+    fn read(&mut self, input: &[u8]) -> Result<(usize, Option<GatewayHead>), GatewayError> {
+        let mut at = 0;
+        while let Some(len) = memchr::memchr(b'\n', &input[at..]) {
+            self.grow(len + 1)?;
+            let end = &input[at..at + len];
+            at += len + 1;
+            let is_last = if self.line.is_empty() {
+                self.take_line(end)?
+            } else {
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(end);
+                let is_last = self.take_line(&line)?;
+                line.clear();
+                self.line = line;
+                is_last
+            };
+            if is_last {
+                return Ok((at, Some(self.finish()?)));
+            }
+        }
+        let rest = &input[at..];
+        self.grow(rest.len())?;
+        self.line.extend_from_slice(rest);
+        Ok((input.len(), None))
+    }
+
+    fn grow(&mut self, bytes: usize) -> Result<(), GatewayError> {
+        self.taken += bytes;
+        if self.taken > self.limits.head_bytes {
+            return Err(GatewayError::HeadTooLarge);
+        }
+        Ok(())
+    }
+
+    /// Takes a line without its LF; whether it is the empty one that ends the head.
+    fn take_line(&mut self, line: &[u8]) -> Result<bool, GatewayError> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.lines += 1;
+        match line {
+            [] => return Ok(true),
+            [b' ' | b'\t', ..] => return Err(GatewayError::FoldedField),
+            _ if self.lines == 1 && line.starts_with(b"HTTP/1.") => self.take_status_line(line)?,
+            _ => self.take_field(line)?,
+        }
+        Ok(false)
+    }
+
+    fn take_field(&mut self, line: &[u8]) -> Result<(), GatewayError> {
+        let colon = memchr::memchr(b':', line).ok_or(GatewayError::BadFieldName)?;
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if name.eq_ignore_ascii_case(b"status") {
+            self.head.count(&self.limits)?;
+            self.take_status(trim_blanks(value))
+        } else {
+            self.head.push(name, value, &self.limits)
+        }
+    }
+
+    /// `HTTP/1.x NNN reason`.
+    fn take_status_line(&mut self, line: &[u8]) -> Result<(), GatewayError> {
+        let Some([b'0' | b'1', b' ', status @ ..]) = line.get(b"HTTP/1.".len()..) else {
+            return Err(GatewayError::BadStatus);
+        };
+        self.head.count(&self.limits)?;
+        self.take_status(status)
+    }
+
+    /// `NNN` or `NNN reason`. Programs that say it twice mean one status, or nobody knows which.
+    fn take_status(&mut self, text: &[u8]) -> Result<(), GatewayError> {
+        let digits = match text {
+            [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
+            _ => return Err(GatewayError::BadStatus),
+        };
+        if !digits.iter().all(u8::is_ascii_digit) || !text.iter().all(|&byte| is_value_byte(byte)) {
+            return Err(GatewayError::BadStatus);
+        }
+        let code = digits
+            .iter()
+            .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        let status = final_status(code)?;
+        if self.status.replace(status).is_some_and(|it| it != status) {
+            return Err(GatewayError::TwoStatuses);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<GatewayHead, GatewayError> {
+        // RFC 3875 §6.2: at least one field; an empty line first is rather a body without a head.
+        if !self.head.has_any() {
+            return Err(GatewayError::EmptyHead);
+        }
+        // RFC 3875 §6.2.3 for a `Location` without a status.
+        let status = self.status.unwrap_or_else(|| {
+            if self.head.contains("location") {
+                Status::FOUND
+            } else {
+                Status::OK
+            }
+        });
+        Ok(self.head.finish(status))
+    }
+}
+
+#[cfg(test)]
+mod tests;

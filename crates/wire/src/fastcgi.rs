@@ -1,0 +1,320 @@
+//! FastCGI (FastCGI Specification 1.0, 1996), from the side of the web server: records in.
+//!
+//! `request` writes the records of a request, [`Decoder`] reads those of its response: a CGI
+//! response in STDOUT records, log lines in STDERR records at any time, END_REQUEST. One request at
+//! a time on a connection, always number 1, as all applications in use expect it; the relay of an
+//! upstream is the caller, its health checks use [`encode_probe`] and [`probe_answer`].
+//!
+//! What must stay true: every length is checked against the record that carries it, an application
+//! that ends before its head or behind its end is an error, and nothing is kept but eight bytes and
+//! an incomplete line of the head.
+
+mod request;
+
+pub use request::{
+    ParamsWriter, RECORD_CONTENT_MAX, encode_abort, encode_begin, encode_stdin, encode_stdin_end,
+    stdin_header,
+};
+
+use crate::cgi;
+use crate::gateway::{Decoded, Event, GatewayError, Limits};
+
+/// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    response: cgi::Decoder,
+    stage: Stage,
+    record: Header,
+    /// Content of the record that is still to come.
+    left: u16,
+    /// A record header or the body of END_REQUEST, as far as it has come.
+    gathered: [u8; 8],
+    gathered_len: u8,
+    is_stdout_closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Header,
+    Content,
+    /// That many bytes of padding are still to come.
+    Padding(u8),
+    Ended,
+}
+
+impl Decoder {
+    /// A decoder for the response to a request that was just sent. `answers_head` says that it was
+    /// a `HEAD`, whose response has no body.
+    #[must_use]
+    pub fn new(limits: Limits, answers_head: bool) -> Self {
+        Self {
+            response: cgi::Decoder::new(limits, answers_head),
+            stage: Stage::Header,
+            record: Header::default(),
+            left: 0,
+            gathered: [0; 8],
+            gathered_len: 0,
+            is_stdout_closed: false,
+        }
+    }
+
+    /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
+    ///
+    /// # Errors
+    /// A record that may not be there or lies about its length, a status of the protocol other than
+    /// complete, and whatever is wrong with the CGI response.
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+        let mut consumed = 0;
+        while consumed < input.len() {
+            let step = self.step(&input[consumed..])?;
+            consumed += step.consumed;
+            let event = match self.settle()? {
+                Some(_) => Some(Event::End {
+                    reusable: consumed == input.len(),
+                }),
+                None => step.event,
+            };
+            if event.is_some() {
+                return Ok(Decoded { consumed, event });
+            }
+        }
+        Ok(Decoded {
+            consumed,
+            event: None,
+        })
+    }
+
+    /// The connection ended.
+    ///
+    /// # Errors
+    /// Unless the response was complete.
+    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+        if self.stage == Stage::Ended {
+            Ok(None)
+        } else {
+            Err(GatewayError::Truncated)
+        }
+    }
+
+    /// Takes some of `input`, which is not empty.
+    fn step<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+        match self.stage {
+            Stage::Header => {
+                let consumed = self.gather(input, 8);
+                if self.gathered_len == 8 {
+                    self.begin_record()?;
+                }
+                Ok(silent(consumed))
+            }
+            Stage::Content => self.take_content(input),
+            Stage::Padding(left) => {
+                let (left, consumed) = skip(u16::from(left), input);
+                self.stage = Stage::Padding(u8::try_from(left).unwrap_or_default());
+                Ok(silent(consumed))
+            }
+            Stage::Ended => Err(GatewayError::AfterEnd),
+        }
+    }
+
+    /// Moves past what is complete; something when that was the end of the response.
+    fn settle(&mut self) -> Result<Option<Ended>, GatewayError> {
+        if self.stage == Stage::Content && self.left == 0 {
+            self.end_content()?;
+            self.stage = Stage::Padding(self.record.padding);
+        }
+        if self.stage != Stage::Padding(0) {
+            return Ok(None);
+        }
+        if self.record.kind == END_REQUEST {
+            self.stage = Stage::Ended;
+            return Ok(Some(Ended));
+        }
+        self.stage = Stage::Header;
+        Ok(None)
+    }
+
+    fn begin_record(&mut self) -> Result<(), GatewayError> {
+        let header = Header::parse(self.gathered)?;
+        self.gathered_len = 0;
+        match (header.kind, header.request) {
+            (STDOUT | STDERR | END_REQUEST, REQUEST_ID) => (),
+            // An application may talk about itself; there is nothing in it for a response.
+            (GET_VALUES_RESULT | UNKNOWN_TYPE, 0) => (),
+            (STDOUT | STDERR | END_REQUEST, other) => {
+                return Err(GatewayError::FastCgiRequestId(other));
+            }
+            (kind, _) => return Err(GatewayError::FastCgiRecord(kind)),
+        }
+        if header.kind == END_REQUEST && header.len != 8 {
+            return Err(header.bad_length());
+        }
+        if header.kind == STDOUT && self.is_stdout_closed {
+            return Err(GatewayError::FastCgiRecord(STDOUT));
+        }
+        self.is_stdout_closed |= header.kind == STDOUT && header.len == 0;
+        (self.record, self.left) = (header, header.len);
+        self.stage = Stage::Content;
+        Ok(())
+    }
+
+    fn take_content<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+        let (left, len) = skip(self.left, input);
+        let content = &input[..len];
+        let step = match self.record.kind {
+            STDOUT => self.response.decode(content)?,
+            STDERR => Decoded {
+                consumed: len,
+                event: Some(Event::Log(content)),
+            },
+            END_REQUEST => silent(self.gather(content, 8)),
+            _ => silent(len),
+        };
+        // The decoder of the head stops behind it, in the middle of what was there.
+        let unread = u16::try_from(len - step.consumed).unwrap_or(u16::MAX);
+        self.left = left.saturating_add(unread);
+        Ok(step)
+    }
+
+    fn end_content(&mut self) -> Result<(), GatewayError> {
+        if self.record.kind != END_REQUEST {
+            return Ok(());
+        }
+        // The first four bytes are the exit status of the program: for its log, and PHP's is 0.
+        match self.gathered[4] {
+            0 => self.response.finish(),
+            1 => Err(GatewayError::CannotMultiplex),
+            2 => Err(GatewayError::Overloaded),
+            3 => Err(GatewayError::UnknownRole),
+            other => Err(GatewayError::FastCgiStatus(other)),
+        }
+    }
+
+    /// Adds bytes to `gathered` until it holds `need`; how many it took.
+    fn gather(&mut self, input: &[u8], need: u8) -> usize {
+        let at = self.gathered_len.min(need);
+        let (left, consumed) = skip(u16::from(need - at), input);
+        let start = usize::from(at);
+        self.gathered[start..start + consumed].copy_from_slice(&input[..consumed]);
+        self.gathered_len = need - u8::try_from(left).unwrap_or_default();
+        consumed
+    }
+}
+
+/// That the response is complete, padding and all.
+struct Ended;
+
+/// Appends a FCGI_GET_VALUES record: every application must answer it, whatever it serves.
+pub fn encode_probe(out: &mut Vec<u8>) {
+    const NAME: &[u8] = b"FCGI_MPXS_CONNS";
+    const CONTENT: u8 = 2 + 15;
+    out.extend_from_slice(&[VERSION, GET_VALUES, 0, 0, 0, CONTENT, 7, 0, 15, 0]);
+    out.extend_from_slice(NAME);
+    out.extend_from_slice(&[0; 7]);
+}
+
+/// Looks for the answer to [`encode_probe`] in all that was received since; the length of the
+/// answer, `None` when more bytes are needed.
+///
+/// # Errors
+/// Anything else than a record that answers, with whole pairs in it and below a few hundred bytes.
+pub fn probe_answer(input: &[u8]) -> Result<Option<usize>, GatewayError> {
+    let Some(&header) = input.first_chunk::<8>() else {
+        // What is wrong already will not become right.
+        return match input {
+            [] | [VERSION] | [VERSION, GET_VALUES_RESULT | UNKNOWN_TYPE, ..] => Ok(None),
+            [VERSION, other, ..] => Err(GatewayError::FastCgiRecord(*other)),
+            [other, ..] => Err(GatewayError::FastCgiVersion(*other)),
+        };
+    };
+    let header = Header::parse(header)?;
+    match (header.kind, header.request) {
+        (GET_VALUES_RESULT, 0) if header.len <= PROBE_BYTES_MAX => (),
+        // It does not know the question, and says so as it must.
+        (UNKNOWN_TYPE, 0) if header.len == 8 => (),
+        (GET_VALUES_RESULT | UNKNOWN_TYPE, 0) => return Err(header.bad_length()),
+        (GET_VALUES_RESULT | UNKNOWN_TYPE, other) => {
+            return Err(GatewayError::FastCgiRequestId(other));
+        }
+        (kind, _) => return Err(GatewayError::FastCgiRecord(kind)),
+    }
+    let end = 8 + usize::from(header.len);
+    let whole = end + usize::from(header.padding);
+    let Some(content) = input.get(8..end).filter(|_| input.len() >= whole) else {
+        return Ok(None);
+    };
+    if header.kind == GET_VALUES_RESULT && !has_whole_pairs(content) {
+        return Err(header.bad_length());
+    }
+    Ok(Some(whole))
+}
+
+/// Whether the lengths of the pairs add up to the content. None of an answer is 128 bytes long, so
+/// that the long form of a length is taken for a lie.
+fn has_whole_pairs(mut content: &[u8]) -> bool {
+    while let [name @ 0..=127, value @ 0..=127, rest @ ..] = content {
+        match rest.get(usize::from(*name) + usize::from(*value)..) {
+            Some(rest) => content = rest,
+            None => return false,
+        }
+    }
+    content.is_empty()
+}
+
+/// The eight bytes before every record.
+#[derive(Debug, Clone, Copy, Default)]
+struct Header {
+    kind: u8,
+    request: u16,
+    len: u16,
+    padding: u8,
+}
+
+impl Header {
+    fn parse(bytes: [u8; 8]) -> Result<Self, GatewayError> {
+        let [version, kind, r0, r1, l0, l1, padding, _reserved] = bytes;
+        if version != VERSION {
+            return Err(GatewayError::FastCgiVersion(version));
+        }
+        Ok(Self {
+            kind,
+            request: u16::from_be_bytes([r0, r1]),
+            len: u16::from_be_bytes([l0, l1]),
+            padding,
+        })
+    }
+
+    fn bad_length(self) -> GatewayError {
+        GatewayError::FastCgiLength {
+            kind: self.kind,
+            len: self.len,
+        }
+    }
+}
+
+fn silent<'a>(consumed: usize) -> Decoded<'a> {
+    Decoded {
+        consumed,
+        event: None,
+    }
+}
+
+/// What is left of `left` after the bytes of `input` that belong to it, and their number.
+fn skip(left: u16, input: &[u8]) -> (u16, usize) {
+    let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
+    (left - len, usize::from(len))
+}
+
+const VERSION: u8 = 1;
+/// The number of every request: one at a time on a connection.
+const REQUEST_ID: u16 = 1;
+const END_REQUEST: u8 = 3;
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+const GET_VALUES: u8 = 9;
+const GET_VALUES_RESULT: u8 = 10;
+const UNKNOWN_TYPE: u8 = 11;
+/// More than the three variables of the specification take.
+const PROBE_BYTES_MAX: u16 = 512;
+
+#[cfg(test)]
+mod tests;

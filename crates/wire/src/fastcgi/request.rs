@@ -1,0 +1,152 @@
+//! The records of a FastCGI request: BEGIN_REQUEST, PARAMS, STDIN, ABORT_REQUEST.
+//!
+//! Called by the relay of an upstream, in this order: [`encode_begin`], a [`ParamsWriter`] to its
+//! `finish`, STDIN with the body, [`encode_stdin_end`] also when there is none. Everything is
+//! appended to a buffer that the caller writes out; a large body needs no copy: [`stdin_header`]
+//! goes before each piece.
+
+use super::{REQUEST_ID, VERSION};
+use crate::gateway::{EncodeError, Pairs};
+
+/// The most content that one record of ours carries: the largest multiple of 8 below 2^16, so that
+/// a full record needs no padding.
+pub const RECORD_CONTENT_MAX: u16 = 65_528;
+
+/// Appends BEGIN_REQUEST for a responder. Without `keep_conn` the application closes the connection
+/// when it has answered.
+pub fn encode_begin(out: &mut Vec<u8>, keep_conn: bool) {
+    out.extend_from_slice(&header(BEGIN_REQUEST, 8, 0));
+    out.extend_from_slice(&[0, RESPONDER, u8::from(keep_conn), 0, 0, 0, 0, 0]);
+}
+
+/// Appends STDIN records with `bytes`; nothing when there are none, as an empty record is the end.
+pub fn encode_stdin(out: &mut Vec<u8>, bytes: &[u8]) {
+    for piece in bytes.chunks(usize::from(RECORD_CONTENT_MAX)) {
+        let len = u16::try_from(piece.len()).unwrap_or(RECORD_CONTENT_MAX);
+        let padding = padding(len);
+        out.extend_from_slice(&header(STDIN, len, padding));
+        out.extend_from_slice(piece);
+        pad(out, padding);
+    }
+}
+
+/// The header of one STDIN record, without padding: exactly `len` bytes of the body must follow it.
+/// `len` is not 0.
+pub fn stdin_header(len: u16) -> [u8; 8] {
+    debug_assert_ne!(len, 0, "an empty record ends the body");
+    header(STDIN, len, 0)
+}
+
+/// Appends the end of the body.
+pub fn encode_stdin_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(&header(STDIN, 0, 0));
+}
+
+/// Appends ABORT_REQUEST. The application answers with END_REQUEST, sooner or later.
+pub fn encode_abort(out: &mut Vec<u8>) {
+    out.extend_from_slice(&header(ABORT_REQUEST, 0, 0));
+}
+
+/// Writes the variables of a request in PARAMS records, as many as they need.
+#[derive(Debug)]
+pub struct ParamsWriter<'o> {
+    out: &'o mut Vec<u8>,
+    start: usize,
+    /// Where the header of the open record stands.
+    record: usize,
+    is_too_large: bool,
+}
+
+impl<'o> ParamsWriter<'o> {
+    /// Opens the stream of variables at the end of `out`.
+    pub fn new(out: &'o mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        Self {
+            out,
+            start,
+            record: start,
+            is_too_large: false,
+        }
+    }
+
+    /// Ends the stream.
+    ///
+    /// # Errors
+    /// [`EncodeError::TooLarge`] when a name or value has 2^31 bytes; `out` is as it was.
+    pub fn finish(self) -> Result<(), EncodeError> {
+        if self.is_too_large {
+            self.out.truncate(self.start);
+            return Err(EncodeError::TooLarge);
+        }
+        if self.out.len() == self.record + 8 {
+            self.out.truncate(self.record);
+        } else {
+            close(self.out, self.record);
+        }
+        self.out.extend_from_slice(&header(PARAMS, 0, 0));
+        Ok(())
+    }
+
+    fn push_len(&mut self, len: usize) {
+        match u32::try_from(len) {
+            Ok(short @ 0..=0x7f) => self.push(&short.to_be_bytes()[3..]),
+            Ok(long @ 0x80..=0x7fff_ffff) => self.push(&(long | 1 << 31).to_be_bytes()),
+            _ => self.is_too_large = true,
+        }
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) {
+        loop {
+            let room = usize::from(RECORD_CONTENT_MAX) - (self.out.len() - self.record - 8);
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.out.extend_from_slice(now);
+            if later.is_empty() {
+                return;
+            }
+            close(self.out, self.record);
+            self.record = self.out.len();
+            self.out.extend_from_slice(&[0; 8]);
+            bytes = later;
+        }
+    }
+}
+
+impl Pairs for ParamsWriter<'_> {
+    fn pair(&mut self, name: &[u8], value: &[u8]) {
+        self.push_len(name.len());
+        self.push_len(value.len());
+        if !self.is_too_large {
+            self.push(name);
+            self.push(value);
+        }
+    }
+}
+
+/// Writes the header of the PARAMS record at `record`, which reaches to the end, and pads it.
+fn close(out: &mut Vec<u8>, record: usize) {
+    let len = u16::try_from(out.len() - record - 8).unwrap_or(RECORD_CONTENT_MAX);
+    let padding = padding(len);
+    out[record..record + 8].copy_from_slice(&header(PARAMS, len, padding));
+    pad(out, padding);
+}
+
+fn header(kind: u8, len: u16, padding: u8) -> [u8; 8] {
+    let ([r0, r1], [l0, l1]) = (REQUEST_ID.to_be_bytes(), len.to_be_bytes());
+    [VERSION, kind, r0, r1, l0, l1, padding, 0]
+}
+
+/// What brings a record to a multiple of eight bytes, as the specification (§3.3) recommends.
+fn padding(len: u16) -> u8 {
+    u8::try_from(len.wrapping_neg() % 8).unwrap_or_default()
+}
+
+fn pad(out: &mut Vec<u8>, padding: u8) {
+    out.extend_from_slice(&[0; 8][..usize::from(padding)]);
+}
+
+const BEGIN_REQUEST: u8 = 1;
+const ABORT_REQUEST: u8 = 2;
+const PARAMS: u8 = 4;
+const STDIN: u8 = 5;
+const RESPONDER: u8 = 1;

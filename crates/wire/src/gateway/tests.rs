@@ -1,0 +1,100 @@
+//! Tests of what the formats share: lengths, statuses, and which errors are refusals.
+
+use super::*;
+
+fn with_length(values: &[&str]) -> Result<Option<u64>, GatewayError> {
+    let mut head = HeadBuilder::new();
+    for value in values {
+        head.push(b"content-LENGTH", value.as_bytes(), &Limits::default())?;
+    }
+    Ok(head.finish(Status::OK).length)
+}
+
+#[test]
+fn reads_one_length_and_refuses_the_rest() {
+    let refused = Err(GatewayError::BadContentLength);
+    for (values, expected) in [
+        (&["5"][..], Ok(Some(5))),
+        (&[" 5 "], Ok(Some(5))),
+        (&["005"], Ok(Some(5))),
+        (&["5", "5"], Ok(Some(5))),
+        (&["5, 5"], Ok(Some(5))),
+        (&["9223372036854775807"], Ok(Some(i64::MAX as u64))),
+        (&["9223372036854775808"], refused),
+        (&["99999999999999999999999"], refused),
+        (&["5", "6"], refused),
+        (&["5,"], refused),
+        (&[""], refused),
+        (&["+5"], refused),
+        (&["-5"], refused),
+        (&["0x5"], refused),
+        (&["5 0"], refused),
+        (&["5.0"], refused),
+    ] {
+        assert_eq!(with_length(values), expected, "{values:?}");
+    }
+}
+
+#[test]
+fn takes_final_statuses_only() {
+    for (code, expected) in [
+        (0, None),
+        (99, None),
+        (100, None),
+        (103, None),
+        (199, None),
+        (200, Some(Status::OK)),
+        (599, Status::new(599)),
+        (600, None),
+        (999, None),
+        (u16::MAX, None),
+    ] {
+        assert_eq!(final_status(code).ok(), expected, "{code}");
+    }
+}
+
+#[test]
+fn counts_a_body_to_the_byte() {
+    let head = |code, length: &str| {
+        let mut head = HeadBuilder::new();
+        head.push(b"Content-Length", length.as_bytes(), &Limits::default())
+            .unwrap();
+        head.finish(Status::new(code).unwrap())
+    };
+    let mut count = BodyCount::new(&head(200, "3"), false);
+    assert_eq!(count.finish(), Err(GatewayError::BodyTooShort));
+    assert_eq!(count.take(b"ab"), Ok(Some(Event::Body(b"ab"))));
+    assert_eq!(count.take(b"cd"), Err(GatewayError::BodyTooLong));
+    assert_eq!(count.take(b"c"), Ok(Some(Event::Body(b"c"))));
+    assert_eq!(count.finish(), Ok(()));
+    for (what, code, answers_head) in [
+        ("a response to HEAD", 200, true),
+        ("204", 204, false),
+        ("304", 304, false),
+    ] {
+        let mut count = BodyCount::new(&head(code, "3"), answers_head);
+        assert_eq!(count.finish(), Ok(()), "{what}");
+        assert_eq!(count.take(b"abcd"), Ok(None), "{what}");
+    }
+}
+
+#[test]
+fn knows_which_errors_let_another_server_try() {
+    for (error, expected) in [
+        (GatewayError::Overloaded, true),
+        (GatewayError::CannotMultiplex, true),
+        (GatewayError::UnknownRole, true),
+        (GatewayError::FastCgiStatus(9), false),
+        (GatewayError::Truncated, false),
+        (GatewayError::IncompleteHead, false),
+    ] {
+        assert_eq!(error.is_refusal(), expected, "{error}");
+    }
+}
+
+#[test]
+fn writes_numbers_of_every_length() {
+    for number in [0, 7, 10, 99, 65_535, u64::MAX] {
+        assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+    }
+}

@@ -1,0 +1,103 @@
+//! The PROXY protocol, versions 1 and 2 (HAProxy, "The PROXY protocol"): who the client is, said in
+//! front of a connection's first byte.
+//!
+//! Listeners of `edge` read it from balancers that the configuration trusts, upstreams and streams
+//! write it. [`parse`] looks at everything received so far; the caller goes on behind what it
+//! consumed.
+//!
+//! What must stay true: a header is bounded ([`HEADER_BYTES_MAX`]); whatever is no header to the
+//! letter is an error, never the start of a request.
+
+mod v1;
+mod v2;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The most bytes that [`parse`] wants to see: as much as the largest buffers in use hold, and far
+/// more than any sender has to say.
+pub const HEADER_BYTES_MAX: usize = 16 << 10;
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Header {
+    /// The sender speaks for itself (a health check): the connection's own addresses are the truth.
+    Local,
+    /// The sender speaks for a client that it does not name.
+    Unknown,
+    /// A client on TCP.
+    Tcp {
+        source: SocketAddr,
+        destination: SocketAddr,
+    },
+    /// A client on a Unix socket of the sender's machine.
+    Unix,
+}
+
+/// Why bytes are no PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyProtocolError {
+    #[error("no proxy protocol header")]
+    NotProxy,
+    #[error("proxy protocol header too long")]
+    TooLong,
+    #[error("malformed proxy protocol line")]
+    BadLine,
+    #[error("proxy protocol version or command {0:#04x}")]
+    BadCommand(u8),
+    #[error("proxy protocol address family or transport {0:#04x}")]
+    BadFamily(u8),
+    #[error("proxy protocol length that its content contradicts")]
+    BadLength,
+}
+
+/// Reads a header of either version at the start of `input`, which is all that was received so far:
+/// what it says and its length; `None` when more bytes are needed.
+///
+/// # Errors
+/// As soon as it is certain that `input` begins with no header.
+pub fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
+    match input.first() {
+        None => Ok(None),
+        Some(b'P') => v1::parse(input),
+        Some(_) => v2::parse(input),
+    }
+}
+
+/// Appends a header of version 1 for a client (`source`) that connected to a `destination`;
+/// `UNKNOWN` without one.
+pub fn encode_v1(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
+    v1::encode(out, addresses.map(Addresses::new));
+}
+
+/// Appends a header of version 2 for a client (`source`) that connected to a `destination`; `LOCAL`
+/// without one.
+pub fn encode_v2(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
+    v2::encode(out, addresses.map(Addresses::new));
+}
+
+/// Two addresses of one family, as a header wants them.
+enum Addresses {
+    V4([Ipv4Addr; 2], [u16; 2]),
+    V6([Ipv6Addr; 2], [u16; 2]),
+}
+
+impl Addresses {
+    fn new((source, destination): (SocketAddr, SocketAddr)) -> Self {
+        let ports = [source.port(), destination.port()];
+        // A socket for both families sees IPv4 as mapped addresses.
+        match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4([source, destination], ports),
+            (source, destination) => Self::V6([to_v6(source), to_v6(destination)], ports),
+        }
+    }
+}
+
+fn to_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests;

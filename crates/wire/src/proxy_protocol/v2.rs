@@ -1,0 +1,138 @@
+//! Version 2 of the PROXY protocol (§2.2): a signature, four bytes, addresses, and what else the
+//! sender tells.
+//!
+//! Called by `proxy_protocol` only. The length field rules: the addresses of the family must fit
+//! into it, and the type-length-value records behind them fill it to the byte; their content is
+//! skipped.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Addresses, HEADER_BYTES_MAX, Header, ProxyProtocolError};
+
+pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
+    let common = input.len().min(SIGNATURE.len());
+    if input[..common] != SIGNATURE[..common] {
+        return Err(ProxyProtocolError::NotProxy);
+    }
+    let command = input.get(12).copied().unwrap_or(COMMAND_PROXY);
+    if command != COMMAND_PROXY && command != COMMAND_LOCAL {
+        return Err(ProxyProtocolError::BadCommand(command));
+    }
+    let family = input.get(13).copied().unwrap_or(UNSPEC);
+    // Of a sender that speaks for itself nothing counts but the length.
+    let is_named = command == COMMAND_PROXY && family != UNSPEC;
+    let addresses = match address_bytes(family) {
+        Some(bytes) => bytes,
+        None if is_named => return Err(ProxyProtocolError::BadFamily(family)),
+        None => 0,
+    };
+    let Some(&[l0, l1]) = input.get(14..16) else {
+        return Ok(None);
+    };
+    let end = HEAD + usize::from(u16::from_be_bytes([l0, l1]));
+    if end > HEADER_BYTES_MAX {
+        return Err(ProxyProtocolError::TooLong);
+    }
+    if is_named && end - HEAD < addresses {
+        return Err(ProxyProtocolError::BadLength);
+    }
+    let Some(content) = input.get(HEAD..end) else {
+        return Ok(None);
+    };
+    if is_named && !has_whole_records(&content[addresses..]) {
+        return Err(ProxyProtocolError::BadLength);
+    }
+    let header = match (command, family) {
+        (COMMAND_LOCAL, _) => Header::Local,
+        (_, TCP4) => tcp4(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, TCP6) => tcp6(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, UNIX_STREAM) => Header::Unix,
+        _ => Header::Unknown,
+    };
+    Ok(Some((header, end)))
+}
+
+/// How many bytes the addresses of a family and transport take; `None` for what is no stream.
+fn address_bytes(family: u8) -> Option<usize> {
+    match family {
+        UNSPEC => Some(0),
+        TCP4 => Some(12),
+        TCP6 => Some(36),
+        UNIX_STREAM => Some(216),
+        _ => None,
+    }
+}
+
+fn tcp4(content: &[u8]) -> Option<Header> {
+    let (&source, rest) = content.split_first_chunk::<4>()?;
+    let (&destination, rest) = rest.split_first_chunk::<4>()?;
+    tcp(
+        Ipv4Addr::from(source).into(),
+        Ipv4Addr::from(destination).into(),
+        rest,
+    )
+}
+
+fn tcp6(content: &[u8]) -> Option<Header> {
+    let (&source, rest) = content.split_first_chunk::<16>()?;
+    let (&destination, rest) = rest.split_first_chunk::<16>()?;
+    tcp(
+        Ipv6Addr::from(source).into(),
+        Ipv6Addr::from(destination).into(),
+        rest,
+    )
+}
+
+fn tcp(source: IpAddr, destination: IpAddr, ports: &[u8]) -> Option<Header> {
+    let &[s0, s1, d0, d1] = ports.first_chunk::<4>()?;
+    Some(Header::Tcp {
+        source: SocketAddr::new(source, u16::from_be_bytes([s0, s1])),
+        destination: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
+    })
+}
+
+/// Whether the lengths of the records behind the addresses add up (§2.2.1).
+fn has_whole_records(mut records: &[u8]) -> bool {
+    while let [_, l0, l1, rest @ ..] = records {
+        match rest.get(usize::from(u16::from_be_bytes([*l0, *l1]))..) {
+            Some(rest) => records = rest,
+            None => return false,
+        }
+    }
+    records.is_empty()
+}
+
+pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<Addresses>) {
+    out.extend_from_slice(SIGNATURE);
+    match addresses {
+        None => out.extend_from_slice(&[COMMAND_LOCAL, UNSPEC, 0, 0]),
+        Some(Addresses::V4(ips, ports)) => {
+            out.extend_from_slice(&[COMMAND_PROXY, TCP4, 0, 12]);
+            ips.iter()
+                .for_each(|ip| out.extend_from_slice(&ip.octets()));
+            encode_ports(out, ports);
+        }
+        Some(Addresses::V6(ips, ports)) => {
+            out.extend_from_slice(&[COMMAND_PROXY, TCP6, 0, 36]);
+            ips.iter()
+                .for_each(|ip| out.extend_from_slice(&ip.octets()));
+            encode_ports(out, ports);
+        }
+    }
+}
+
+fn encode_ports(out: &mut Vec<u8>, ports: [u16; 2]) {
+    for port in ports {
+        out.extend_from_slice(&port.to_be_bytes());
+    }
+}
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Signature, command, family, length.
+const HEAD: usize = 16;
+const COMMAND_LOCAL: u8 = 0x20;
+const COMMAND_PROXY: u8 = 0x21;
+const UNSPEC: u8 = 0x00;
+const TCP4: u8 = 0x11;
+const TCP6: u8 = 0x21;
+const UNIX_STREAM: u8 = 0x31;
