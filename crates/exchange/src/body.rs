@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use penstock_http::FieldBlock;
 use penstock_runtime::blocking::Pool;
 
-use crate::Fault;
+use crate::{Fault, Takeover};
 
 /// The body of a request.
 pub enum RequestBody {
@@ -56,6 +57,8 @@ pub enum Body {
     Stream(Box<dyn BodyStream>),
     /// The answer to a HEAD request: not sent, with the length that GET would have, if known.
     Omitted(Option<u64>),
+    /// The protocol is switched: the head (status 101) is sent, then the socket is handed over.
+    Takeover(Box<dyn Takeover>),
 }
 
 /// A part of an open regular file, with the pool that reads what is not in memory.
@@ -82,6 +85,12 @@ pub trait BodyStream: Send {
 
     /// The length declared by its maker. Edge enforces it.
     fn length(&self) -> Option<u64>;
+
+    /// The trailer fields, once [`BodyStream::poll_chunk`] has given its end. Edge sends them where the
+    /// body is chunked (RFC 9110 §6.5).
+    fn take_trailers(&mut self) -> Option<FieldBlock> {
+        None
+    }
 }
 
 impl Body {
@@ -94,6 +103,7 @@ impl Body {
             Self::File(file) => Some(file.len),
             Self::Stream(stream) => stream.length(),
             Self::Omitted(length) => *length,
+            Self::Takeover(_) => None,
         }
     }
 }
@@ -106,6 +116,7 @@ impl fmt::Debug for Body {
             Self::File(_) => "File",
             Self::Stream(_) => "Stream",
             Self::Omitted(_) => "Omitted",
+            Self::Takeover(_) => "Takeover",
         };
         f.debug_tuple(kind).field(&self.length()).finish()
     }

@@ -1,15 +1,25 @@
-//! Whether the client of a connection is still there.
+//! What a connection and the request it is working on tell one another.
 //!
 //! One per connection. `edge` watches the socket while a handler works and marks the client gone;
-//! a handler that only waits (in a queue) asks and gives up. Edge polls the handler's future again
-//! right after marking, in the same task, so no waker is needed.
+//! a handler that only waits (in a queue) asks and gives up. The other way, a handler leaves interim
+//! responses (1xx) here, which edge sends ahead of the final one. Edge polls the handler's future in
+//! its own task and looks here right after, so no waker is needed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use penstock_http::{FieldBlock, Status};
+
+/// Bytes of interim responses that may wait for one client; more are left out.
+const INTERIM_BYTES: usize = 64 * 1024;
 
 /// Shared by a connection and the request it is working on.
 #[derive(Debug, Default)]
 pub struct ClientState {
     gone: AtomicBool,
+    has_interim: AtomicBool,
+    /// Interim heads, encoded; held for a copy only.
+    interim: Mutex<Vec<u8>>,
 }
 
 impl ClientState {
@@ -22,5 +32,33 @@ impl ClientState {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Leaves an interim response (103, or another 1xx that is passed on) to be sent to an HTTP/1.1
+    /// client; `false` when too many wait already.
+    pub fn push_interim(&self, status: Status, fields: &FieldBlock) -> bool {
+        let mut interim = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
+        if interim.len() + fields.as_bytes().len() > INTERIM_BYTES {
+            return false;
+        }
+        interim.extend_from_slice(b"HTTP/1.1 ");
+        interim.extend_from_slice(&status.digits());
+        interim.push(b' ');
+        interim.extend_from_slice(status.reason().as_bytes());
+        interim.extend_from_slice(b"\r\n");
+        interim.extend_from_slice(fields.as_bytes());
+        interim.extend_from_slice(b"\r\n");
+        self.has_interim.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the interim responses that are to be sent now; empty nearly always, and then free.
+    #[must_use]
+    pub fn take_interim(&self) -> Vec<u8> {
+        if !self.has_interim.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.has_interim.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.interim.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

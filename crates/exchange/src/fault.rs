@@ -19,8 +19,8 @@ pub struct Fault {
     pub cause: Cow<'static, str>,
     /// A long text for a development error page: an application's traceback.
     pub detail: Option<Arc<str>>,
-    /// Where the time went until then.
-    pub timing: Timing,
+    /// Where the time went until then; apart, so that results stay small.
+    pub timing: Box<Timing>,
 }
 
 /// Who is to blame.
@@ -30,6 +30,8 @@ pub enum Side {
     Client,
     /// The application or its worker.
     Worker,
+    /// A back end behind an upstream.
+    Backend,
     /// Penstock or the machine it runs on.
     House,
 }
@@ -39,6 +41,8 @@ pub enum Side {
 pub enum FaultKind {
     /// The request breaks a rule: 400.
     BadRequest,
+    /// The request's head is larger than the back end's format can carry: 431.
+    HeadTooLarge,
     /// The request body is larger than `limits.body_bytes`: 413.
     BodyTooLarge,
     /// The request did not arrive in time (`header_timeout`, `body_stall`, `body_rate_min`): 408.
@@ -69,6 +73,14 @@ pub enum FaultKind {
     WorkerDied,
     /// The application did not answer within `response_timeout`: 504.
     AppTimeout,
+    /// No connection to any back end that may have the request: 502.
+    ConnectFailed,
+    /// The back end closed or reset before its response was complete: 502.
+    BackendDied,
+    /// The back end broke the rules of its protocol: 502.
+    BackendBroken,
+    /// The back end did not answer, or not go on, in time: 504.
+    BackendTimeout,
     /// A bounded resource of the server is used up: 503.
     Overloaded,
     /// The server itself failed: 500.
@@ -87,6 +99,7 @@ impl FaultKind {
     pub fn status(self) -> Status {
         match self {
             Self::BadRequest => Status::BAD_REQUEST,
+            Self::HeadTooLarge => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge => Status::CONTENT_TOO_LARGE,
             Self::ClientTooSlow => Status::REQUEST_TIMEOUT,
             Self::ClientGone => CLIENT_CLOSED_REQUEST,
@@ -99,8 +112,12 @@ impl FaultKind {
                 Status::SERVICE_UNAVAILABLE
             }
             Self::AppRaised | Self::House => Status::INTERNAL_SERVER_ERROR,
-            Self::AppBroken | Self::WorkerDied => Status::BAD_GATEWAY,
-            Self::AppTimeout => Status::GATEWAY_TIMEOUT,
+            Self::AppBroken
+            | Self::WorkerDied
+            | Self::ConnectFailed
+            | Self::BackendDied
+            | Self::BackendBroken => Status::BAD_GATEWAY,
+            Self::AppTimeout | Self::BackendTimeout => Status::GATEWAY_TIMEOUT,
         }
     }
 
@@ -109,6 +126,7 @@ impl FaultKind {
     pub fn side(self) -> Side {
         match self {
             Self::BadRequest
+            | Self::HeadTooLarge
             | Self::BodyTooLarge
             | Self::ClientTooSlow
             | Self::ClientGone
@@ -118,6 +136,10 @@ impl FaultKind {
             | Self::MethodNotAllowed
             | Self::NotImplemented => Side::Client,
             Self::AppRaised | Self::AppBroken | Self::WorkerDied | Self::AppTimeout => Side::Worker,
+            Self::ConnectFailed
+            | Self::BackendDied
+            | Self::BackendBroken
+            | Self::BackendTimeout => Side::Backend,
             Self::QueueFull
             | Self::QueueTimeout
             | Self::Unavailable
@@ -131,6 +153,7 @@ impl FaultKind {
     pub fn explanation(self) -> &'static str {
         match self {
             Self::BadRequest => "The request is malformed.",
+            Self::HeadTooLarge => "The request's header is larger than the application takes.",
             Self::BodyTooLarge => "The request body is larger than this server takes.",
             Self::ClientTooSlow => "The request took too long to arrive.",
             Self::ClientGone => "The client closed the connection.",
@@ -145,7 +168,10 @@ impl FaultKind {
             Self::AppRaised => "The application failed on this request.",
             Self::AppBroken => "The application gave an invalid response.",
             Self::WorkerDied => "The application's worker ended while it worked on this request.",
-            Self::AppTimeout => "The application did not answer in time.",
+            Self::AppTimeout | Self::BackendTimeout => "The application did not answer in time.",
+            Self::ConnectFailed => "The application cannot be reached.",
+            Self::BackendDied => "The application ended its response before it was complete.",
+            Self::BackendBroken => "The application gave an invalid response.",
             Self::Overloaded => "The server is overloaded. Please try again in a moment.",
             Self::House => "The server failed on this request.",
         }
@@ -160,14 +186,14 @@ impl Fault {
             kind,
             cause: cause.into(),
             detail: None,
-            timing: Timing::default(),
+            timing: Box::default(),
         }
     }
 
     /// The same with its timing.
     #[must_use]
     pub fn timed(mut self, timing: Timing) -> Self {
-        self.timing = timing;
+        *self.timing = timing;
         self
     }
 }

@@ -8,11 +8,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_http::{FieldBlock, RequestHead, Status};
 
-use crate::{Fault, Request, Response};
+use crate::{Fault, Request, Response, Timing};
 
 /// Turns requests into responses.
 pub trait Handler: Send + Sync + fmt::Debug {
@@ -69,6 +70,24 @@ pub enum Reply {
     Response(Response),
     /// Not mine: the next handler of the route gets the request, unchanged.
     Pass(Box<Request>),
+    /// Another route of this site has the body (`X-Accel-Redirect`).
+    Redirect(Box<InternalRedirect>),
+}
+
+/// An answer that names where its body is: asked again inside, by GET (or HEAD), of the site's routes,
+/// those marked internal included.
+#[derive(Debug)]
+pub struct InternalRedirect {
+    /// Path and query; starts with `/`.
+    pub target: String,
+    /// Asked instead of the site's routes: the files below an `X-Sendfile` root.
+    pub handler: Option<Arc<dyn Handler>>,
+    /// Fields of the first answer that go into the final one, over its own.
+    pub fields: FieldBlock,
+    /// Bytes per second that the client is given at most, if limited (`X-Accel-Limit-Rate`).
+    pub rate_max: Option<u64>,
+    /// Where the time went so far.
+    pub timing: Timing,
 }
 
 impl From<Response> for Reply {

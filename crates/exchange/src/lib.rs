@@ -5,17 +5,24 @@
 //! here. What must stay true: a handler knows nothing of connections, and edge nothing of who made a
 //! body.
 
+pub mod bodies;
 pub mod body;
+pub mod cgi;
 pub mod client;
 pub mod fault;
+pub mod fields;
 pub mod handler;
 pub mod metrics;
 pub mod request;
 pub mod response;
+pub mod takeover;
+pub mod trust;
 
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
-pub use handler::{Asked, AtHand, Handler, HandlerFuture, Handling, Reply};
+pub use handler::{Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Reply};
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{Name, Response, Timing};
+pub use takeover::{Takeover, TakeoverFuture, TunnelHandler};
+pub use trust::{Network, Trust};

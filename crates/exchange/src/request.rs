@@ -11,7 +11,7 @@ use std::time::Instant;
 use penstock_http::{RequestHead, UriError, normalise};
 use penstock_sys::net::PeerAddress;
 
-use crate::{ClientState, RequestBody};
+use crate::{ClientState, RequestBody, Trust};
 
 /// What a listener tells handlers about itself.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub struct ListenerInfo {
     pub address: Option<SocketAddr>,
     /// As printed: `http://127.0.0.1:8080` or `unix:/run/x.sock`.
     pub name: String,
+    /// Whether each connection begins with a PROXY protocol header, which names the client.
+    pub proxy_protocol: bool,
 }
 
 /// One request.
@@ -39,6 +41,8 @@ pub struct Request {
     pub client: Arc<ClientState>,
     /// When its head was complete.
     pub arrived: Instant,
+    /// Whose word about their own clients is taken.
+    pub trust: Arc<Trust>,
     path: RequestPath,
 }
 
@@ -92,6 +96,8 @@ pub struct Arrival {
     pub client: Arc<ClientState>,
     /// When its head was complete.
     pub at: Instant,
+    /// Whose word about their own clients is taken.
+    pub trust: Arc<Trust>,
 }
 
 impl Request {
@@ -108,6 +114,7 @@ impl Request {
             listener,
             client,
             at,
+            trust,
         } = arrival;
         Self {
             head,
@@ -116,6 +123,7 @@ impl Request {
             listener,
             client,
             arrived: at,
+            trust,
             path,
         }
     }
@@ -124,6 +132,12 @@ impl Request {
     #[must_use]
     pub fn path(&self) -> &[u8] {
         self.path.bytes(&self.head)
+    }
+
+    /// Whether its peer may speak for a client of its own.
+    #[must_use]
+    pub fn is_from_proxy(&self) -> bool {
+        self.trust.covers(self.peer)
     }
 
     /// The query without its `?`, as sent; `None` when there is no `?`.

@@ -19,6 +19,8 @@ pub struct Response {
     pub body: Body,
     /// Where the time went.
     pub timing: Timing,
+    /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
+    pub rate_max: Option<u64>,
 }
 
 /// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
@@ -34,6 +36,12 @@ pub struct Timing {
     pub handler: Option<Name>,
     /// The worker's process id, or 0.
     pub worker: u32,
+    /// Connecting to the back end that answered; zero on a connection that was there.
+    pub connect: Duration,
+    /// The back end that answered or was tried last, as configured.
+    pub server: Option<Arc<str>>,
+    /// How many back ends had the request before the last: 0 without a retry.
+    pub retries: u8,
 }
 
 /// The name of a handler. Rooms of the house have fixed ones, which cost nothing to pass on.
@@ -71,6 +79,7 @@ impl Response {
             fields: FieldBlock::new(),
             body,
             timing: Timing::default(),
+            rate_max: None,
         }
     }
 

@@ -10,11 +10,13 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::task::{Context, Poll, ready};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use penstock_sys::{net, readiness};
 use tokio::io::unix::AsyncFd;
+use tokio::task::unconstrained;
 
 use crate::clock;
 
@@ -174,9 +176,9 @@ impl Stream {
         let _ = net::shutdown(self.socket.as_fd(), net::Shutdown::Write);
     }
 
-    /// Ready when the peer sent something, closed its side, or the connection broke; only the last is
+    /// Ready when the peer sent something, closed its side, or the connection broke; the last two are
     /// `true`. Looks without reading, so bytes that arrived stay where they are.
-    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             let Ok(mut guard) = ready!(self.socket.poll_read_ready(cx)) else {
                 return Poll::Ready(true);
@@ -184,9 +186,32 @@ impl Stream {
             match net::peek(self.socket.as_fd()) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                peeked => return Poll::Ready(peeked.is_err()),
+                peeked => return Poll::Ready(!peeked.is_ok_and(|count| count > 0)),
             }
         }
+    }
+
+    /// Whether nothing happened on it since it was last read, as far as the loop has heard: no bytes, no
+    /// end. Costs no system call.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let ready = poll_fn(|cx| self.socket.poll_read_ready(cx).map(drop));
+        let mut cx = Context::from_waker(Waker::noop());
+        // Without a budget: a task that used up its own would find everything quiet.
+        pin!(unconstrained(ready)).poll(&mut cx).is_pending()
+    }
+
+    /// The same by asking the kernel.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let peeked = net::peek(self.socket.as_fd());
+        matches!(peeked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Gives the socket back, registered with no loop: another may take it.
+    #[must_use]
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket.into_inner()
     }
 
     /// Bytes written that the peer has not taken yet; 0 when the kernel cannot tell.

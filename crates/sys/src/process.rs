@@ -27,6 +27,9 @@ pub struct Launch {
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherit: Vec<OwnedFd>,
+    /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
+    /// must not be one of `inherit`'s.
+    pub place: Vec<(OwnedFd, RawFd)>,
 }
 
 /// A started process with our ends of its output pipes.
@@ -97,12 +100,14 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         .stderr(Stdio::piped())
         .process_group(0);
     let keep: Vec<RawFd> = launch.inherit.iter().map(AsRawFd::as_raw_fd).collect();
+    let raw = |(fd, number): &(OwnedFd, RawFd)| (fd.as_raw_fd(), *number);
+    let place: Vec<(RawFd, RawFd)> = launch.place.iter().map(raw).collect();
     let parent = rustix::process::getpid();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
-    // system calls (prctl, getppid, fcntl); it allocates nothing and `keep` is only read.
+    // system calls (prctl, getppid, fcntl, dup2); it allocates nothing and its lists are only read.
     unsafe {
-        command.pre_exec(move || prepare_child(&keep, parent));
+        command.pre_exec(move || prepare_child(&keep, &place, parent));
     }
     let mut child = command.spawn()?;
     match take_ends(&mut child) {
@@ -133,21 +138,39 @@ fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     Ok((exit, stdout, stderr))
 }
 
-fn prepare_child(keep: &[RawFd], parent: Pid) -> io::Result<()> {
+fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // The server may have died between fork and prctl; then nobody would send the signal.
     if rustix::process::getppid() != Some(parent) {
         return Err(io::Error::other("the server is gone"));
     }
     for &fd in keep {
+        stay_open(fd)?;
+    }
+    for &(fd, number) in place {
+        if fd == number {
+            stay_open(fd)?;
+            continue;
+        }
         #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
-        // SAFETY: fcntl(F_SETFD) on a number; the parent holds the descriptor open over the fork.
-        let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+        // SAFETY: dup2 of a descriptor that the parent holds open over the fork, onto a number in the
+        // child alone, where nothing that is still needed has it: the copy is not close-on-exec.
+        let done = unsafe { libc::dup2(fd, number) };
         if done == -1 {
             return Err(io::Error::last_os_error());
         }
     }
     Ok(())
+}
+
+fn stay_open(fd: RawFd) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
+    // SAFETY: fcntl(F_SETFD) on a number; the parent holds the descriptor open over the fork.
+    let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Sends SIGTERM to the process alone.
@@ -192,12 +215,17 @@ mod tests {
     }
 
     fn shell(script: &str, inherit: Vec<OwnedFd>) -> Started {
+        shell_with(script, inherit, Vec::new())
+    }
+
+    fn shell_with(script: &str, inherit: Vec<OwnedFd>, place: Vec<(OwnedFd, RawFd)>) -> Started {
         start(&Launch {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             dir: "/".into(),
             env: vec![("GREETING".into(), "hello".into())],
             inherit,
+            place,
         })
         .unwrap()
     }
@@ -214,6 +242,25 @@ mod tests {
         let mut buffer = [0; 64];
         let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();
         assert_eq!(&buffer[..n], b"from the parent hello");
+    }
+
+    #[test]
+    fn a_process_finds_a_descriptor_under_the_number_that_it_expects() {
+        for number in [0, 3] {
+            let file = crate::file::in_memory("t", b"here").unwrap();
+            let ours = file.as_raw_fd();
+            let script =
+                format!("cat <&{number}; test {ours} = {number} || test ! -e /proc/self/fd/{ours}");
+            let mut started = shell_with(&script, Vec::new(), vec![(file, number)]);
+            assert_eq!(
+                wait(&mut started),
+                Exit::Code(0),
+                "{ours} is not left open beside {number}"
+            );
+            let mut buffer = [0; 64];
+            let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();
+            assert_eq!(&buffer[..n], b"here");
+        }
     }
 
     #[test]

@@ -1,0 +1,79 @@
+//! A temporary file without a name, closed off the loops.
+//!
+//! Used for request bodies (`collect`) and responses (`spool`) that are too big for memory. Closing the
+//! last descriptor of a large nameless file frees its blocks, which takes tens of milliseconds a
+//! gigabyte: that must not happen on a loop, so the drop is a job of the pool.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use penstock_runtime::blocking::Pool;
+use penstock_sys::file;
+
+/// An open file that is gone with its last use.
+#[derive(Debug)]
+pub struct NamelessFile {
+    /// `None` only while it is dropped.
+    file: Option<File>,
+    pool: Pool,
+}
+
+impl NamelessFile {
+    /// Makes one in `dir`. Blocks: for a pool.
+    ///
+    /// # Errors
+    /// When the folder takes no file.
+    pub fn create(dir: &Path, pool: Pool) -> io::Result<Self> {
+        let file = Some(file::nameless(dir)?);
+        Ok(Self { file, pool })
+    }
+
+    /// Writes all of `bytes` at `at`. Blocks.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.get()?.write_all_at(bytes, at)
+    }
+
+    /// Fills `bytes` from `at`. Blocks.
+    ///
+    /// # Errors
+    /// The disk's, or the file is shorter.
+    pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.get()?.read_exact_at(bytes, at)
+    }
+
+    /// Reads at `at` what is in memory already.
+    ///
+    /// # Errors
+    /// When nothing is, or the kernel cannot tell.
+    pub fn read_at_if_cached(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        file::read_at_if_cached(self.get()?, bytes, at)
+    }
+
+    /// Its descriptor.
+    ///
+    /// # Errors
+    /// When the file is being closed.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.get()?.as_fd())
+    }
+
+    fn get(&self) -> io::Result<&File> {
+        self.file
+            .as_ref()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Drop for NamelessFile {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.pool.run_detached(move || drop(file));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What the environments of all applications have in common: how a field becomes a variable (RFC 3875
+//! §4.1.18), which host and port a request names, and numbers as text.
+//!
+//! Called for every request by `apps` (WSGI, Rack) and by `proxy` (FastCGI, SCGI, uwsgi); each of the two
+//! has its own table of the other variables. Nothing is allocated but for a repeated field. What must
+//! stay true: one field gives one variable, whatever its case, and no two fields give the same one.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use penstock_http::RequestHead;
+
+use crate::ListenerInfo;
+
+/// Longest name of a variable; a field whose name is longer is dropped, as no application reads it.
+const NAME_MAX: usize = 256;
+
+/// Gives every field of `head` that `is_passed` to `pair`, as a variable; repeated ones as one.
+pub fn fields(
+    head: &RequestHead,
+    is_passed: impl Fn(&str) -> bool,
+    mut pair: impl FnMut(&[u8], &[u8]),
+) {
+    let mut room = [0_u8; NAME_MAX];
+    let mut joined = Vec::new();
+    for (at, (name, value)) in head.fields().enumerate() {
+        if !is_passed(name) {
+            continue;
+        }
+        let same = |other: &str| other.eq_ignore_ascii_case(name);
+        if head.fields().take(at).any(|(other, _)| same(other)) {
+            continue;
+        }
+        let Some(variable) = variable(name, &mut room) else {
+            continue;
+        };
+        let mut others = head
+            .fields()
+            .skip(at + 1)
+            .filter(|(other, _)| same(other))
+            .peekable();
+        if others.peek().is_none() {
+            pair(variable, value);
+            continue;
+        }
+        // RFC 9110 §5.3: repeated fields are one list. RFC 6265 §5.4: cookies join with "; ".
+        let separator: &[u8] = match same("cookie") {
+            true => b"; ",
+            false => b", ",
+        };
+        joined.clear();
+        joined.extend_from_slice(value);
+        for (_, more) in others {
+            joined.extend_from_slice(separator);
+            joined.extend_from_slice(more);
+        }
+        pair(variable, &joined);
+    }
+}
+
+/// Gives one field to `pair` as a variable; not one that no variable is named after.
+pub fn field(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
+    if let Some(variable) = variable(name, &mut [0; NAME_MAX]) {
+        pair(variable, value);
+    }
+}
+
+/// `Content-Type` is `CONTENT_TYPE`, everything else `HTTP_` and the name in upper case.
+///
+/// `None` for a name with other bytes than letters, digits and hyphens: PHP takes `X.Real.IP` for
+/// `X-Real-IP`, as any program may take an underscore for a hyphen.
+fn variable<'r>(name: &str, room: &'r mut [u8; NAME_MAX]) -> Option<&'r [u8]> {
+    if name.eq_ignore_ascii_case("content-type") {
+        return Some(b"CONTENT_TYPE");
+    }
+    let variable = room.get_mut(..PREFIX.len() + name.len())?;
+    let (prefix, rest) = variable.split_at_mut(PREFIX.len());
+    prefix.copy_from_slice(PREFIX);
+    for (to, from) in rest.iter_mut().zip(name.bytes()) {
+        *to = match from {
+            b'-' => b'_',
+            byte if byte.is_ascii_alphanumeric() => byte.to_ascii_uppercase(),
+            _ => return None,
+        };
+    }
+    Some(variable)
+}
+
+const PREFIX: &[u8] = b"HTTP_";
+
+/// `SERVER_NAME` and `SERVER_PORT`: the host that was asked for, else `localhost`, and the port that was
+/// named, else the listener's, else that of the scheme. An IPv6 address keeps its brackets (RFC 3875 §4.1.14).
+pub fn server<'r>(
+    host: &'r str,
+    listener: &ListenerInfo,
+    room: &'r mut Digits,
+) -> (&'r [u8], &'r [u8]) {
+    let (name, port) = match host.rfind(':') {
+        Some(colon) if !host[colon..].contains(']') => (&host[..colon], &host[colon + 1..]),
+        _ => (host, ""),
+    };
+    let port = match (port, listener.address) {
+        ("", Some(address)) => room.number(u64::from(address.port())),
+        ("", None) if listener.scheme == "https" => b"443",
+        ("", None) => b"80",
+        (port, _) => port.as_bytes(),
+    };
+    match name {
+        "" => (b"localhost", port),
+        name => (name.as_bytes(), port),
+    }
+}
+
+/// Room for the text of one number or address, so that none is allocated.
+#[derive(Debug)]
+pub struct Digits([u8; 64]);
+
+impl Default for Digits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Digits {
+    /// Room for one text.
+    #[must_use]
+    pub fn new() -> Self {
+        Self([0; 64])
+    }
+
+    /// A number in decimal.
+    pub fn number(&mut self, number: u64) -> &[u8] {
+        self.write(format_args!("{number}"))
+    }
+
+    /// An address without a port; one of IPv6 without brackets.
+    pub fn address(&mut self, address: IpAddr) -> &[u8] {
+        match address {
+            // The common case, without the formatting machinery's padding.
+            IpAddr::V4(v4) => {
+                let [a, b, c, d] = v4.octets();
+                self.write(format_args!("{a}.{b}.{c}.{d}"))
+            }
+            IpAddr::V6(v6) => self.write(format_args!("{v6}")),
+        }
+    }
+
+    /// `t=` seconds and milliseconds, the form of `X-Request-Start` that application monitors read.
+    pub fn since_epoch(&mut self, time: Duration) -> &[u8] {
+        self.write(format_args!(
+            "t={}.{:03}",
+            time.as_secs(),
+            time.subsec_millis()
+        ))
+    }
+
+    fn write(&mut self, args: std::fmt::Arguments<'_>) -> &[u8] {
+        use std::io::Write;
+        let mut rest: &mut [u8] = &mut self.0;
+        // 64 bytes hold any address or number.
+        let _ = rest.write_fmt(args);
+        let left = rest.len();
+        let used = self.0.len() - left;
+        &self.0[..used]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_http::{HeadLimits, Progress, parse_head};
+
+    use super::*;
+
+    fn head(fields: &str) -> RequestHead {
+        let limits = HeadLimits {
+            target_bytes: 8192,
+            header_bytes: 32768,
+            headers: 100,
+        };
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        match parse_head(text.as_bytes(), &limits) {
+            Ok(Progress::Complete((head, _))) => head,
+            other => panic!("a valid head: {other:?}"),
+        }
+    }
+
+    fn variables(lines: &str) -> Vec<(String, String)> {
+        let mut pairs = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        fields(
+            &head(lines),
+            |name| name != "Host",
+            |name, value| pairs.push((text(name), text(value))),
+        );
+        pairs
+    }
+
+    #[test]
+    fn a_field_becomes_one_variable() {
+        let long = format!("{}: 1\r\n", "a".repeat(252));
+        for (row, fields, expected) in [
+            ("plain", "Accept: a\r\n", &[("HTTP_ACCEPT", "a")][..]),
+            ("any case", "x-ThInG2: v\r\n", &[("HTTP_X_THING2", "v")]),
+            ("type", "content-type: a/b\r\n", &[("CONTENT_TYPE", "a/b")]),
+            ("empty", "A:\r\n", &[("HTTP_A", "")]),
+            (
+                "repeated",
+                "A: 1\r\nB: 2\r\na: 3\r\nA: 4\r\n",
+                &[("HTTP_A", "1, 3, 4"), ("HTTP_B", "2")],
+            ),
+            (
+                "cookies",
+                "Cookie: a=1\r\ncookie: b=2\r\n",
+                &[("HTTP_COOKIE", "a=1; b=2")],
+            ),
+            ("underscore", "A_B: 1\r\n", &[]),
+            ("what php takes for an underscore", "A.B: 1\r\n", &[]),
+            (
+                "other bytes of a token",
+                "A~B: 1\r\nA!: 2\r\nA*: 3\r\n",
+                &[],
+            ),
+            ("name that is too long", &long, &[]),
+        ] {
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
+            assert_eq!(variables(fields), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_not_passed_gives_nothing() {
+        let head = head("A: 1\r\nB: 2\r\n");
+        fields(&head, |_| false, |name, _| panic!("{name:?}"));
+    }
+
+    #[test]
+    fn the_port_is_the_one_named_else_the_listeners() {
+        for (host, listens, name, port) in [
+            ("a.test", Some("127.0.0.1:8080"), "a.test", "8080"),
+            ("a.test:90", Some("127.0.0.1:8080"), "a.test", "90"),
+            ("[::1]", Some("127.0.0.1:8080"), "[::1]", "8080"),
+            ("[::1]:90", None, "[::1]", "90"),
+            ("", None, "localhost", "80"),
+            ("a.test:", Some("[::1]:8080"), "a.test", "8080"),
+        ] {
+            let listener = ListenerInfo {
+                scheme: "http",
+                address: listens.map(|address| address.parse().unwrap()),
+                name: String::new(),
+                proxy_protocol: false,
+            };
+            let mut room = Digits::new();
+            let found = server(host, &listener, &mut room);
+            assert_eq!(found, (name.as_bytes(), port.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_longest_texts_fit() {
+        let mut room = Digits::new();
+        assert_eq!(room.number(u64::MAX), b"18446744073709551615");
+        let longest = "1111:2222:3333:4444:5555:6666:7777:8888";
+        let address = room.address(longest.parse().unwrap());
+        assert_eq!(address, longest.as_bytes());
+        let time = Duration::new(u64::MAX, 42_000_000);
+        assert_eq!(room.since_epoch(time), b"t=18446744073709551615.042");
+    }
+}

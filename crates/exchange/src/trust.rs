@@ -1,0 +1,172 @@
+//! Whose word about their own clients is taken: the proxies in front of us.
+//!
+//! `server.trusted_proxies` made into a list that `edge` puts into each request; `apps` and `proxy` ask
+//! it before they believe `X-Forwarded-For` and its like. Loopback and Unix peers are trusted unless the
+//! list is given. What must stay true: with an untrusted peer nothing of these fields is believed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use penstock_sys::net::PeerAddress;
+
+/// A block of addresses: `10.0.0.0/8`, `fd00::/8` or one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Network {
+    /// Whether `address` is in the block. An IPv4 address mapped into IPv6 is that IPv4 address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(block), IpAddr::V4(one)) => {
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(self.prefix))
+                    .unwrap_or(0);
+                (block.to_bits() ^ one.to_bits()) & mask == 0
+            }
+            (IpAddr::V6(block), IpAddr::V6(one)) => {
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix))
+                    .unwrap_or(0);
+                (block.to_bits() ^ one.to_bits()) & mask == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => most,
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| ())?
+            }
+            Some(_) => return Err(()),
+        };
+        if prefix > most {
+            return Err(());
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// The proxies that are believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    networks: Vec<Network>,
+    unix: bool,
+}
+
+impl Default for Trust {
+    /// This machine: loopback and Unix sockets.
+    fn default() -> Self {
+        Self {
+            networks: vec![
+                Network {
+                    address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)),
+                    prefix: 8,
+                },
+                Network {
+                    address: IpAddr::V6(Ipv6Addr::LOCALHOST),
+                    prefix: 128,
+                },
+            ],
+            unix: true,
+        }
+    }
+}
+
+impl Trust {
+    /// Trusts these networks, and peers on Unix sockets if `unix`.
+    #[must_use]
+    pub fn new(networks: Vec<Network>, unix: bool) -> Self {
+        Self { networks, unix }
+    }
+
+    /// Whether a peer may speak for clients of its own.
+    #[must_use]
+    pub fn covers(&self, peer: PeerAddress) -> bool {
+        match peer {
+            PeerAddress::Tcp(address) => self.covers_ip(address.ip()),
+            PeerAddress::Unix => self.unix,
+        }
+    }
+
+    /// The same by address.
+    #[must_use]
+    pub fn covers_ip(&self, address: IpAddr) -> bool {
+        self.networks
+            .iter()
+            .any(|network| network.contains(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_holds_its_addresses_and_no_others() {
+        for (block, address, expected) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.8", false),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("0.0.0.0/0", "::1", false),
+            ("fd00::/8", "fd12::1", true),
+            ("fd00::/8", "fe80::1", false),
+            ("::/0", "2001:db8::1", true),
+        ] {
+            let network: Network = block.parse().unwrap();
+            assert_eq!(
+                network.contains(address.parse().unwrap()),
+                expected,
+                "{block} {address}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_block_is_refused() {
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "localhost",
+        ] {
+            assert_eq!(text.parse::<Network>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_trusted_by_default() {
+        let trust = Trust::default();
+        let tcp = |text: &str| PeerAddress::Tcp(text.parse().unwrap());
+        assert!(trust.covers(tcp("127.0.0.1:80")) && trust.covers(tcp("[::1]:80")));
+        assert!(trust.covers(PeerAddress::Unix));
+        assert!(!trust.covers(tcp("192.0.2.1:80")));
+    }
+}
