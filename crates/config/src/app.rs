@@ -2,17 +2,18 @@
 //!
 //! Called by `parse` for each. Kind and entry may be left out: then the folder tells, by the same
 //! rules as when there is no file at all (`detect`). What must stay true: an `App` that comes out has
-//! a folder that exists and an entry whose file does.
+//! a folder that exists, and an entry whose file does or a command that is told where to listen.
 
 use std::path::{Path, PathBuf};
 
 use crate::detect::{self, Found};
 use crate::entry;
 use crate::error::Problem;
-use crate::model::{App, AppKind, Processes};
+use crate::model::{App, AppKind, Processes, Protocol};
 use crate::parse::check_folder;
 use crate::place::At;
-use crate::section::Section;
+use crate::section::{Section, Texts};
+use crate::{upstream, words};
 
 /// Reads the table; none when it says too little that is right.
 pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
@@ -28,7 +29,16 @@ pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
         kind: read_kind(table),
         entry: table.text("entry"),
     };
-    let found = find(table, &app, &said, dir_usable)?;
+    read_program(table, &said.kind, &mut app);
+    let found = match said.kind {
+        Kind::Is(kind @ (AppKind::Command | AppKind::FastCgi)) => {
+            let entry = String::new();
+            Found { kind, entry }
+        }
+        // It lacks its kind, not an application in its folder.
+        Kind::Unsaid if table.has("command") => return None,
+        _ => find(table, &app, &said, dir_usable)?,
+    };
     app.kind = found.kind;
     app.entry = found.entry;
     Some(app)
@@ -60,6 +70,8 @@ fn read_kind(table: &Section<'_>) -> Kind {
     match text.value {
         "wsgi" => Kind::Is(AppKind::Wsgi),
         "rack" => Kind::Is(AppKind::Rack),
+        "command" => Kind::Is(AppKind::Command),
+        "fastcgi" => Kind::Is(AppKind::FastCgi),
         planned if PLANNED_KINDS.contains(&planned) => {
             table.add(text.at, Problem::Unsupported(format!("kind = {planned:?}")));
             Kind::Wrong
@@ -72,7 +84,75 @@ fn read_kind(table: &Section<'_>) -> Kind {
 }
 
 /// Decided but not built.
-const PLANNED_KINDS: [&str; 3] = ["asgi", "command", "fastcgi"];
+const PLANNED_KINDS: [&str; 1] = ["asgi"];
+
+/// What a program of the user's own has: a command line, and an upstream that its processes are. Of
+/// the other kinds it is refused, and theirs of this one.
+fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
+    let words = read_command(table);
+    let upstream = table.table("upstream");
+    let protocol = match kind {
+        Kind::Wrong => return,
+        Kind::Is(AppKind::Command) => Protocol::Http,
+        Kind::Is(AppKind::FastCgi) => Protocol::FastCgi,
+        Kind::Unsaid | Kind::Is(AppKind::Wsgi | AppKind::Rack) => {
+            table.refuse("command");
+            table.refuse("upstream");
+            return;
+        }
+    };
+    table.refuse("entry");
+    table.refuse("interpreter");
+    match words {
+        Some(words) => {
+            check_placeholders(table, &words, protocol);
+            app.command = words.value;
+        }
+        None if !table.has("command") => table.missing("command"),
+        None => {}
+    }
+    let upstream = upstream::read_of_app(app, protocol, upstream.as_ref());
+    app.upstream = Some(Box::new(upstream));
+    app.fit_upstream();
+}
+
+fn read_command(table: &Section<'_>) -> Option<At<Vec<String>>> {
+    let (words, at) = match table.text_or_texts("command")? {
+        Texts::One(text) => {
+            let words = words::split(text.value).filter(|words| is_command(words));
+            if words.is_none() {
+                table.bad("command", &text);
+            }
+            (words?, text.at)
+        }
+        Texts::List(list) => {
+            let words: Vec<_> = list.value.iter().map(ToString::to_string).collect();
+            if !is_command(&words) {
+                table.bad("command", &At::new(&words.join(" "), list.at));
+                return None;
+            }
+            (words, list.at)
+        }
+    };
+    Some(At::new(words, at))
+}
+
+/// Whether it names a program and could be given to the system.
+fn is_command(words: &[String]) -> bool {
+    let has_zero = words.iter().any(|word| word.contains('\0'));
+    words.first().is_some_and(|program| !program.is_empty()) && !has_zero
+}
+
+/// A FastCGI program without a placeholder finds a listening socket as descriptor 0 (FastCGI 1.0,
+/// §2.2).
+fn check_placeholders(table: &Section<'_>, words: &At<Vec<String>>, protocol: Protocol) {
+    let places = words::placeholders(&words.value);
+    if places.len() > 1 {
+        table.add(words.at, Problem::Placeholders(places));
+    } else if places.is_empty() && protocol == Protocol::Http {
+        table.add(words.at, Problem::NoPlaceholder);
+    }
+}
 
 /// Kind and entry from what is said, or else from the folder.
 fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Option<Found> {
@@ -106,6 +186,7 @@ fn recognise(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<Fo
         None => detect::app_in(&app.dir),
         Some(AppKind::Wsgi) => detect::python_in(&app.dir),
         Some(AppKind::Rack) => detect::rack_in(&app.dir),
+        Some(AppKind::Command | AppKind::FastCgi) => Ok(None),
     };
     match found {
         Ok(Some(found)) => Some(found),
@@ -133,13 +214,7 @@ fn read_rest(table: &Section<'_>, app: &mut App) {
     }
     table.duration("response_timeout", &mut app.response_timeout);
     table.duration("boot_timeout", &mut app.boot_timeout);
-    for (name, value) in table.map("env") {
-        if name.is_empty() || name.contains(['=', '\0']) || value.value.contains('\0') {
-            table.bad_variable(&name, value.at);
-        } else {
-            app.env.insert(name, value.value);
-        }
-    }
+    app.env = table.variables("env");
 }
 
 fn read_processes(table: &Section<'_>) -> Processes {
@@ -158,20 +233,7 @@ fn read_processes(table: &Section<'_>) -> Processes {
         processes.max = processes.max.max(processes.min);
     }
     bounds.count("max", &mut processes.max);
-    if processes.min > processes.max {
-        let (low_value, high_value) = (processes.min as u64, processes.max as u64);
-        let (low, high) = ("min", "max");
-        let at = bounds.key_at(&[low, high]);
-        bounds.add(
-            at,
-            Problem::LowAboveHigh {
-                low,
-                low_value,
-                high,
-                high_value,
-            },
-        );
-    }
+    bounds.check_order(("min", processes.min as u64), ("max", processes.max as u64));
     processes
 }
 
@@ -187,3 +249,6 @@ fn interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
         table.found.resolve(text)
     })
 }
+
+#[cfg(test)]
+mod tests;

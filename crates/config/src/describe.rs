@@ -6,17 +6,21 @@
 
 use std::fmt::Write as _;
 
-use crate::options::{self, Kind, OPTIONS, Opt, SECTIONS, SectionDoc, Unset};
+use crate::options::{self, Kind, Like, Opt, SECTIONS, SectionDoc, Unset};
 
 /// The reference page of every option, in Markdown.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     for section in SECTIONS {
         let _ = write!(page, "\n## `{}`\n\n{}\n\n", section.heading, section.doc);
+        if let Some(like) = section.like {
+            let _ = writeln!(page, "{}", keys_of(&like));
+            continue;
+        }
         page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
         for option in options::in_section(section.name).filter(|option| option.is_built()) {
             let (kind, default) = (cell(&type_of(option)), cell(&default_of(option)));
-            let (key, doc) = (option.key, cell(option.doc));
+            let (key, doc) = (option.key, cell(&option.meaning()));
             let _ = writeln!(
                 page,
                 "| `{key}` | {kind} | {default} | {doc} Since {}. |",
@@ -25,7 +29,7 @@ pub fn reference() -> String {
         }
     }
     page.push_str("\n## Not built yet\n\nThese keys are decided and refused until they work:\n\n");
-    for option in OPTIONS.iter().filter(|option| !option.is_built()) {
+    for option in options::all().filter(|option| !option.is_built()) {
         let _ = writeln!(page, "- `{}`", option.name());
     }
     page
@@ -43,22 +47,39 @@ prints a row of it, `penstock config example` a whole file.\n";
 /// (`limits.header_timeout`, `apps.NAME.queue.max`); none when there is no such option.
 pub fn explain(key: &str) -> Option<String> {
     let key = key.trim_matches(['[', ']', ' ']);
-    let named = OPTIONS
-        .iter()
-        .filter(|option| is_named(&option.name(), key))
-        .map(explain_option);
+    let sections = || [""].into_iter().chain(SECTIONS.iter().map(|doc| doc.name));
+    let named = sections()
+        .flat_map(|section| options::in_section(section).map(move |option| (section, option)))
+        .filter(|(section, option)| is_named(&option.name_in(section), key))
+        .map(|(section, option)| explain_option(option, &option.name_in(section)));
     let section = SECTIONS
         .iter()
         .filter(|section| is_named(section.name, key));
     let mut answers: Vec<String> = named.chain(section.map(explain_section)).collect();
     if answers.is_empty() {
-        answers = OPTIONS
-            .iter()
+        answers = options::all()
             .filter(|o| o.key == key)
-            .map(explain_option)
+            .map(|option| explain_option(option, &option.name()))
             .collect();
     }
     (!answers.is_empty()).then(|| answers.join("\n"))
+}
+
+/// Which keys a table shares with another.
+fn keys_of(like: &Like) -> String {
+    let other = SECTIONS.iter().find(|doc| doc.name == like.section);
+    let other = other.map(|doc| doc.heading).unwrap_or_default();
+    let but = like
+        .but
+        .iter()
+        .map(|(key, reason)| format!("`{key}` ({reason})"));
+    let but = but.collect::<Vec<_>>().join(", ");
+    let but = if but.is_empty() {
+        but
+    } else {
+        format!(", without {but}")
+    };
+    format!("It has the keys of `{other}`{but}.")
 }
 
 /// Whether `written` is the name, with anything where the name says NAME.
@@ -70,15 +91,14 @@ fn is_named(name: &str, written: &str) -> bool {
             .all(|(n, w)| n == w || n == "NAME" && !w.is_empty())
 }
 
-fn explain_option(option: &Opt) -> String {
-    let name = option.name();
+fn explain_option(option: &Opt, name: &str) -> String {
     if !option.is_built() {
         return format!("{name}\n  Not supported by this version yet.\n");
     }
     let (kind, default) = (type_of(option), default_of(option).replace('`', ""));
     let mut text = format!(
         "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
-        option.doc
+        option.meaning()
     );
     if !option.sample.is_empty() {
         let _ = writeln!(text, "  example: {} = {}", option.key, option.sample);
@@ -139,11 +159,20 @@ mod tests {
             ("[limits]", "connections"),
             ("apps.guestbook", "response_timeout"),
             ("redis", "Not supported"),
+            ("upstreams.legacy.retry.budget", "stormed"),
+            ("apps.x.upstream.health", "Probes of each server"),
+            ("apps.NAME.upstream", "connect_timeout"),
+            ("secret", "Only for the protocol \"ajp\"."),
+            (
+                "sites.routes.response_headers.set",
+                "sites.routes.response_headers.set",
+            ),
         ];
         for (key, expected) in rows {
             let text = explain(key).unwrap();
             assert!(text.contains(expected), "{key}: {text}");
         }
+        assert_eq!(explain("apps.x.upstream.servers"), None);
         assert_eq!(explain("nothing_such"), None);
         assert_eq!(explain(""), None);
     }

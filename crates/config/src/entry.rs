@@ -24,6 +24,8 @@ pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
     match kind {
         AppKind::Wsgi => split_wsgi(entry).is_some(),
         AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
+        // Their code is whatever their command runs.
+        AppKind::Command | AppKind::FastCgi => false,
     }
 }
 
@@ -32,6 +34,7 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
     let looked_for = match kind {
         AppKind::Rack => vec![app.dir.join(entry)],
         AppKind::Wsgi => module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module)),
+        AppKind::Command | AppKind::FastCgi => return Ok(()),
     };
     let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && kind == AppKind::Wsgi;
     if looked_for.iter().any(is_there) || kind == AppKind::Wsgi && has_links(app) {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::model::ServerAddr;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// Everything that is wrong with one configuration; never empty.
@@ -174,6 +175,48 @@ pub enum Problem {
         /// What an item should be.
         expected: String,
     },
+    /// A key beside what it cannot stand with.
+    #[error("`{key}` is only for {what}")]
+    OnlyFor {
+        /// The key.
+        key: &'static str,
+        /// What it is for, in words.
+        what: &'static str,
+    },
+    /// A key of another table, which this one does not have.
+    #[error("`{key}` has no place {}: {reason}", In(section))]
+    Elsewhere {
+        /// The key.
+        key: &'static str,
+        /// The table it stands in.
+        section: String,
+        /// Who says it instead.
+        reason: &'static str,
+    },
+    /// One server that is listed twice.
+    #[error("server {address} is already listed{}", OnLine(*line))]
+    ServerTwice {
+        /// Its address.
+        address: ServerAddr,
+        /// Where it was listed first.
+        line: usize,
+    },
+    /// An upstream all of whose servers wait for others to fail.
+    #[error("every server is `backup`: at least one must not be")]
+    OnlyBackups,
+    /// An upstream that has the name of an application that is one itself.
+    #[error(
+        "upstream `{0}` has the name of an application of kind \"command\" or \"fastcgi\": rename one"
+    )]
+    NamedLikeApp(String),
+    /// A command that is not told where to listen.
+    #[error(
+        "`command` needs one of `{{port}}`, `{{socket}}` and `{{fd}}`: it is how a process is told where to listen"
+    )]
+    NoPlaceholder,
+    /// A command that is told to listen in several places.
+    #[error("`command` has {}: one of them says where to listen", .0.join(" and "))]
+    Placeholders(Vec<&'static str>),
     /// Two listeners that cannot both be bound.
     #[error("{addr} is already taken by {other}{}", OnLine(*line))]
     AddressTaken {
@@ -194,18 +237,18 @@ pub enum Problem {
         /// The listener.
         listener: ListenAddr,
     },
-    /// A route names an application or pool that does not exist.
+    /// A route or stream names an application, upstream or pool that does not exist.
     #[error("there is no {what} `{name}`{}", DidYouMean(suggestion))]
     UnknownName {
-        /// `app` or `blocking pool`.
+        /// `app`, `upstream` or `blocking pool`.
         what: &'static str,
         /// The name as written.
         name: String,
         /// The nearest name that exists.
         suggestion: Option<String>,
     },
-    /// A route without files and app.
-    #[error("route {0} has nothing to do: give it `files`, `app`, or both")]
+    /// A route without files, app and upstream.
+    #[error("route {0} has nothing to do: give it `files`, `app` or `upstream`")]
     EmptyRoute(PathPattern),
     /// A site without a route.
     #[error("a site needs at least one [[sites.routes]]")]
@@ -282,11 +325,18 @@ pub enum Problem {
     /// A module of the command line without an application in it.
     #[error("has no `application`, `app` or `create_app` at its top level: say module:callable")]
     NoCallable,
-    /// Several applications, and no site that says which answers what.
-    #[error("{} applications ({}) and no [[sites]]: say which one answers which path", .0.len(), .0.join(", "))]
-    SitesNeeded(Vec<String>),
-    /// Neither an application nor a site.
-    #[error("nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table")]
+    /// Several applications or upstreams, and no site that says which answers what.
+    #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), Kinds { apps: *apps, all: names.len() }, names.join(", "))]
+    SitesNeeded {
+        /// The names of all, the applications first.
+        names: Vec<String>,
+        /// How many of them are applications.
+        apps: usize,
+    },
+    /// No application, upstream, site or stream.
+    #[error(
+        "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table"
+    )]
     NothingConfigured,
     /// A folder in which nothing was recognised.
     #[error("nothing to serve was recognised here; looked for {}", .0.join(", "))]
@@ -320,6 +370,22 @@ impl fmt::Display for DidYouMean<'_> {
             Some(word) => write!(f, "; did you mean `{word}`?"),
             None => Ok(()),
         }
+    }
+}
+
+/// What several names are of.
+struct Kinds {
+    apps: usize,
+    all: usize,
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.apps {
+            0 => "upstreams",
+            apps if apps == self.all => "applications",
+            _ => "applications and upstreams",
+        })
     }
 }
 

@@ -38,7 +38,11 @@ fn write_option(file: &mut String, option: &Opt) {
         Unset::Is(value) if mark.is_empty() => format!(" Default: {value}."),
         _ => String::new(),
     };
-    let _ = writeln!(file, "{}", comment(&format!("{}{default}", option.doc)));
+    let _ = writeln!(
+        file,
+        "{}",
+        comment(&format!("{}{default}", option.meaning()))
+    );
     if let Some(inner) = inner_keys(option) {
         let _ = writeln!(file, "{}", comment(&inner));
     }
@@ -47,8 +51,10 @@ fn write_option(file: &mut String, option: &Opt) {
 
 /// The keys of a table that is written inline.
 fn inner_keys(option: &Opt) -> Option<String> {
-    let (Kind::Table(section) | Kind::CountOrTable(_, _, section) | Kind::TextOrTable(_, section)) =
-        option.kind
+    let (Kind::Table(section)
+    | Kind::CountOrTable(_, _, section)
+    | Kind::TextOrTable(_, section)
+    | Kind::TextsOrTables(_, section)) = option.kind
     else {
         return None;
     };

@@ -7,6 +7,7 @@
 //! type, in range and consistent with the others, or a [`Report`] names all that is wrong, each with
 //! its line and column. Not here: whether an interpreter exists or a port is free.
 
+mod address;
 mod app;
 mod describe;
 mod detect;
@@ -14,6 +15,7 @@ mod disk;
 mod entry;
 mod error;
 mod example;
+mod headers;
 mod model;
 mod options;
 mod parse;
@@ -24,18 +26,24 @@ mod schema;
 mod section;
 mod server;
 mod site;
+mod stream;
 mod suggest;
 #[cfg(test)]
 mod testing;
 mod units;
+mod upstream;
 mod values;
+mod words;
 
+pub use address::BadServerAddr;
 pub use describe::{explain, reference};
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use model::{
-    AccessLog, App, AppKind, BlockingPool, Config, Files, Limits, LogFormat, LogTarget, Processes,
-    Route, Server, Site,
+    AccessLog, App, AppKind, Balance, BlockingPool, Config, Connections, Eject, Files, Forwarded,
+    HashKey, HeaderRules, Health, HostHeader, Limits, LogFormat, LogTarget, Processes, Protocol,
+    ProxyProtocol, Retry, Rewrite, Route, Server, ServerAddr, Site, TcpStream, Upstream,
+    UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

@@ -3,11 +3,19 @@
 //! Made by `parse` (from a file) and `resolve` (from a folder or the command line); read by the
 //! wiring of the rooms. What must stay true: every path is absolute, every name that is referred to
 //! exists, every number is in its range, and `Default` of a type is what an empty table gives.
-//! Everything compares, because a reload restarts only the applications that differ.
+//! Everything compares, because a reload restarts only the applications that differ. Back ends are in
+//! `model/upstream.rs`.
+
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use upstream::{
+    Balance, Connections, Eject, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
+    Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
+};
 
 use crate::values::{HostPattern, ListenAddr, PathPattern, TryPattern};
 
@@ -26,14 +34,18 @@ pub struct Config {
     pub blocking: BTreeMap<String, BlockingPool>,
     /// Applications by name.
     pub apps: BTreeMap<String, App>,
-    /// Sites in the order of the file; at least one.
+    /// Back ends by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// Sites in the order of the file; at least one, unless there are streams.
     pub sites: Vec<Site>,
+    /// TCP listeners in the order of the file.
+    pub streams: Vec<TcpStream>,
 }
 
 /// The `[server]` table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// Where clients connect; no two overlap.
+    /// Where clients connect; no two overlap. Empty when there are only streams.
     pub listen: Vec<ListenAddr>,
     /// Number of event loops, at least one.
     pub threads: usize,
@@ -43,6 +55,11 @@ pub struct Server {
     pub access_log: Option<AccessLog>,
     /// How long a shutdown waits for requests in progress.
     pub shutdown_timeout: Duration,
+    /// Those of `listen` whose connections begin with a PROXY protocol header.
+    pub proxy_protocol: Vec<ListenAddr>,
+    /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
+    /// loopback and Unix sockets.
+    pub trusted_proxies: Option<Vec<String>>,
 }
 
 impl Default for Server {
@@ -53,6 +70,8 @@ impl Default for Server {
             admin: Some(ListenAddr::loopback(8090)),
             access_log: None,
             shutdown_timeout: Duration::from_secs(30),
+            proxy_protocol: Vec::new(),
+            trusted_proxies: None,
         }
     }
 }
@@ -160,7 +179,7 @@ impl Default for BlockingPool {
 }
 
 /// An application: `[apps.NAME]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct App {
     /// Its name, unique.
     pub name: String,
@@ -187,6 +206,12 @@ pub struct App {
     pub boot_timeout: Duration,
     /// Variables added to the environment of its workers.
     pub env: BTreeMap<String, String>,
+    /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
+    /// `{port}`, `{socket}` or `{fd}` in them; empty for the other kinds.
+    pub command: Vec<String>,
+    /// How its processes are spoken to, for the same kinds; its name is the application's, its
+    /// servers are the processes.
+    pub upstream: Option<Box<Upstream>>,
 }
 
 impl App {
@@ -205,7 +230,23 @@ impl App {
             response_timeout: Duration::from_secs(60),
             boot_timeout: Duration::from_secs(60),
             env: BTreeMap::new(),
+            command: Vec::new(),
+            upstream: None,
         }
+    }
+
+    /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as
+    /// the bound of each process.
+    pub(crate) fn fit_upstream(&mut self) {
+        let Some(upstream) = &mut self.upstream else {
+            return;
+        };
+        let threads = u32::try_from(self.threads).unwrap_or(u32::MAX);
+        upstream.max_active = Some(threads);
+        upstream.queue_max = self.queue_max;
+        upstream.queue_timeout = self.queue_timeout;
+        upstream.response_timeout = self.response_timeout;
+        upstream.connections.max = upstream.connections.max.max(threads);
     }
 }
 
@@ -216,6 +257,10 @@ pub enum AppKind {
     Wsgi,
     /// Ruby, the Rack specification.
     Rack,
+    /// Any program that serves HTTP on an address that it is given.
+    Command,
+    /// Any program that serves FastCGI on an address or a listening socket that it is given.
+    FastCgi,
 }
 
 impl AppKind {
@@ -224,6 +269,8 @@ impl AppKind {
         match self {
             Self::Wsgi => "wsgi",
             Self::Rack => "rack",
+            Self::Command => "command",
+            Self::FastCgi => "fastcgi",
         }
     }
 }
@@ -268,7 +315,7 @@ pub struct Site {
     pub routes: Vec<Route>,
 }
 
-/// One route of a site; it has files, an app, or both (files first).
+/// One route of a site; it has files, an app or an upstream, or files before one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The paths it is for.
@@ -277,6 +324,68 @@ pub struct Route {
     pub files: Option<Files>,
     /// The name of the application that answers what no file did.
     pub app: Option<String>,
+    /// The name of the upstream that answers what no file did; never beside an application.
+    pub upstream: Option<String>,
+    /// Only for internal redirects (`X-Accel-Redirect`): 404 for a client.
+    pub internal: bool,
+    /// How the path is changed before any handler sees it.
+    pub rewrite: Rewrite,
+    /// What is done to the request's header before any handler sees it.
+    pub request_headers: HeaderRules,
+    /// What is done to the response's header before it is sent.
+    pub response_headers: HeaderRules,
+    /// Whether request bodies are read whole before a back end hears of them; none is the upstream's.
+    pub request_buffering: Option<bool>,
+    /// Whether responses are taken off the back end faster than the client takes them; none is the
+    /// upstream's.
+    pub response_buffering: Option<bool>,
+}
+
+impl Route {
+    /// A route with nothing to do and every default.
+    pub fn new(path: PathPattern) -> Self {
+        Self {
+            path,
+            files: None,
+            app: None,
+            upstream: None,
+            internal: false,
+            rewrite: Rewrite::default(),
+            request_headers: HeaderRules::default(),
+            response_headers: HeaderRules::default(),
+            request_buffering: None,
+            response_buffering: None,
+        }
+    }
+}
+
+/// A change of paths: first `strip_prefix`, then `add_prefix`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rewrite {
+    /// Taken off the front of the path, if it is there; starts with `/` and ends without.
+    pub strip_prefix: Option<String>,
+    /// Put in front; starts with `/` and ends without.
+    pub add_prefix: Option<String>,
+}
+
+/// Changes of a header, in this order: `remove`, `set`, `add`. Names and values are valid fields, and
+/// never those of framing or the connection. In values `{client}`, `{host}`, `{scheme}` and `{path}`
+/// stand for the request's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HeaderRules {
+    /// Names whose fields are dropped.
+    pub remove: Vec<String>,
+    /// Fields that replace all of their name.
+    pub set: BTreeMap<String, String>,
+    /// Fields that are added to those there are.
+    pub add: BTreeMap<String, String>,
+}
+
+impl HeaderRules {
+    /// Whether they change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
 }
 
 /// A folder of static files.

@@ -3,11 +3,14 @@
 //! `section` uses it to know keys and ranges while reading, `describe`, `example` and `schema` print
 //! it. What must stay true, and is tested: every built option is read by the parser and the parser
 //! reads no other, and the defaults written here are those of the types in `model`.
-//! The rows are in `options/table.rs`.
+//! The rows are in `options/table.rs` and, of back ends, in `options/upstreams.rs`; what is said about
+//! each table of the file is in `options/sections.rs`.
 
+mod sections;
 mod table;
+mod upstreams;
 
-pub(crate) use table::{OPTIONS, SECTIONS};
+pub(crate) use sections::SECTIONS;
 
 /// One option.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Opt {
     pub(crate) default: Unset,
     /// A value for the example file, in TOML.
     pub(crate) sample: &'static str,
+    /// Beside what it may be written, as in "only for ..."; empty is beside anything.
+    pub(crate) only: &'static str,
     /// One sentence.
     pub(crate) doc: &'static str,
     /// The first version that has it; `PLANNED` when none does.
@@ -38,6 +43,14 @@ pub(crate) enum Kind {
     Text(&'static str),
     /// A list of such texts.
     Texts(&'static str),
+    /// One such text, or a list of texts.
+    TextOrTexts(&'static str),
+    /// A list of such texts, or of tables in their place.
+    TextsOrTables(&'static str, &'static str),
+    /// `true` or `false`.
+    Bool,
+    /// A number from 0 to 1.
+    Fraction,
     /// A path, relative to the file's folder.
     Path,
     /// A number within bounds.
@@ -86,6 +99,17 @@ pub(crate) struct SectionDoc {
     pub(crate) sample: &'static str,
     /// One sentence or two.
     pub(crate) doc: &'static str,
+    /// The table whose keys it has; none when it has rows of its own.
+    pub(crate) like: Option<Like>,
+}
+
+/// The keys of another table, without some.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Like {
+    /// The other table's name in `Opt::section`.
+    pub(crate) section: &'static str,
+    /// The keys it does not have, each with the reason.
+    pub(crate) but: &'static [(&'static str, &'static str)],
 }
 
 impl Opt {
@@ -96,10 +120,23 @@ impl Opt {
 
     /// Its whole name, such as `apps.NAME.dir`.
     pub(crate) fn name(&self) -> String {
-        if self.section.is_empty() {
+        self.name_in(self.section)
+    }
+
+    /// Its whole name in a table that has it.
+    pub(crate) fn name_in(&self, section: &str) -> String {
+        if section.is_empty() {
             return self.key.to_owned();
         }
-        format!("{}.{}", self.section, self.key)
+        format!("{section}.{}", self.key)
+    }
+
+    /// What it means, and beside what.
+    pub(crate) fn meaning(&self) -> String {
+        match self.only {
+            "" => self.doc.to_owned(),
+            only => format!("{} Only for {only}.", self.doc),
+        }
     }
 }
 
@@ -107,7 +144,7 @@ impl Kind {
     /// What a message says was expected of an item of a list, or of the value if it is no list.
     pub(crate) fn expected_item(&self) -> String {
         match *self {
-            Self::Texts(each) => each.to_owned(),
+            Self::Texts(each) | Self::TextsOrTables(each, _) => each.to_owned(),
             _ => self.expected(),
         }
     }
@@ -117,6 +154,10 @@ impl Kind {
         match *self {
             Self::Text(what) => what.to_owned(),
             Self::Texts(what) => format!("a list, each {what}"),
+            Self::TextOrTexts(what) => format!("{what}, or a list of texts"),
+            Self::TextsOrTables(what, _) => format!("a list, each {what}, or a table"),
+            Self::Bool => "true or false".to_owned(),
+            Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Count(min, max) => format!("a number from {min} to {max}"),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
@@ -136,6 +177,11 @@ impl Kind {
     }
 }
 
+/// Every option, by section in the order of the tables.
+pub(crate) fn all() -> impl Iterator<Item = &'static Opt> {
+    table::OPTIONS.iter().chain(upstreams::OPTIONS)
+}
+
 /// The option of a section by its key.
 pub(crate) fn find(section: &str, key: &str) -> Option<&'static Opt> {
     in_section(section).find(|option| option.key == key)
@@ -143,9 +189,18 @@ pub(crate) fn find(section: &str, key: &str) -> Option<&'static Opt> {
 
 /// The options of a section in the order of the table.
 pub(crate) fn in_section(section: &str) -> impl Iterator<Item = &'static Opt> {
-    OPTIONS
-        .iter()
-        .filter(move |option| option.section == section)
+    let like = like(section);
+    let home = like.map_or(section, |like| like.section);
+    let but = like.map_or(&[][..], |like| like.but);
+    all().filter(move |option| {
+        option.section == home && !but.iter().any(|(key, _)| *key == option.key)
+    })
+}
+
+/// Whose keys a section has, when they are another's.
+pub(crate) fn like(section: &str) -> Option<Like> {
+    let doc = SECTIONS.iter().find(|doc| doc.name == section)?;
+    doc.like
 }
 
 #[cfg(test)]

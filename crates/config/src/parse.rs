@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use crate::error::{ConfigError, Problem, Report};
-use crate::model::{BlockingPool, Config, Limits, Site};
+use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
 use crate::place::{At, Findings, absolute};
 use crate::section::Section;
-use crate::{app, disk, server, site};
+use crate::{app, disk, server, site, stream, upstream};
 
 /// Reads, parses and checks a file.
 ///
@@ -55,35 +55,57 @@ pub(crate) fn folder_of(file: &Path) -> PathBuf {
 
 fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Option<Config> {
     let top = Section::open(found, "", String::new(), At::new(root, 0));
-    let server = server::read(&top);
+    let mut server = server::read(&top);
     let limits = read_limits(&top);
     let blocking = read_blocking(&top);
-    let named: Vec<_> = top.named("apps");
-    // The names count even where the rest is wrong: a route that says one of them is right.
-    let names: Vec<String> = named.iter().map(|(name, _)| name.value.clone()).collect();
-    let apps = named
-        .iter()
-        .filter_map(|(name, section)| app::read(name, section));
-    let apps: BTreeMap<_, _> = apps.map(|app| (app.name.clone(), app)).collect();
+    let (app_names, apps) = read_named(&top, "apps", app::read);
+    let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
+        Some(upstream::read(name, table, &apps))
+    });
+    let streams = stream::read(&top, &upstream_names);
     let mut sites = site::read(
         &top,
         &site::Known {
-            apps: &names,
+            names: &app_names,
+            apps: &apps,
+            upstreams: &upstream_names,
             blocking: &blocking,
         },
     );
     if !top.has("sites") {
-        sites = default_sites(&top, &names, &apps);
+        sites = default_sites(&top, &app_names, &apps, &upstream_names, &streams);
+        if sites.is_empty() && !streams.is_empty() {
+            server.leave_out_default();
+        }
     }
+    server.check_admin(&top);
+    stream::check(&top, &streams, &server);
     Some(Config {
         path: Some(absolute(Path::new(""), origin)),
         base: found.base().to_owned(),
-        server,
+        server: server.value,
         limits,
         blocking,
         apps,
+        upstreams,
         sites,
+        streams: streams.into_iter().map(|stream| stream.value).collect(),
     })
+}
+
+/// The tables under free names: every name, and what could be read. The names count even where the
+/// rest is wrong: a route that says one of them is right.
+fn read_named<T>(
+    top: &Section<'_>,
+    key: &str,
+    read: impl Fn(&At<String>, &Section<'_>) -> Option<T>,
+) -> (Vec<String>, BTreeMap<String, T>) {
+    let tables = top.named(key);
+    let names = tables.iter().map(|(name, _)| name.value.clone()).collect();
+    let values = tables
+        .iter()
+        .filter_map(|(name, table)| Some((name.value.clone(), read(name, table)?)));
+    (names, values.collect())
 }
 
 fn read_limits(top: &Section<'_>) -> Limits {
@@ -108,20 +130,10 @@ fn read_limits(top: &Section<'_>) -> Limits {
         check_folder(&table, "temp_dir", &folder);
         limits.temp_dir = folder.value;
     }
-    if limits.target_bytes > limits.header_bytes {
-        let (low_value, high_value) = (limits.target_bytes as u64, limits.header_bytes as u64);
-        let (low, high) = ("target_bytes", "header_bytes");
-        let at = table.key_at(&[low, high]);
-        table.add(
-            at,
-            Problem::LowAboveHigh {
-                low,
-                low_value,
-                high,
-                high_value,
-            },
-        );
-    }
+    table.check_order(
+        ("target_bytes", limits.target_bytes as u64),
+        ("header_bytes", limits.header_bytes as u64),
+    );
     limits
 }
 
@@ -136,20 +148,31 @@ fn read_blocking(top: &Section<'_>) -> BTreeMap<String, BlockingPool> {
     pools
 }
 
-/// The site that a file without `[[sites]]` means.
+/// The site that a file without `[[sites]]` means. An upstream that a stream relays to is in use
+/// already.
 fn default_sites(
     top: &Section<'_>,
-    names: &[String],
-    apps: &BTreeMap<String, crate::App>,
+    apps: &[String],
+    read: &BTreeMap<String, App>,
+    upstreams: &[String],
+    streams: &[At<TcpStream>],
 ) -> Vec<Site> {
-    match names {
+    let is_free = |name: &&String| !streams.iter().any(|s| s.value.upstream == **name);
+    let free: Vec<&String> = upstreams.iter().filter(is_free).collect();
+    match (apps, free.as_slice()) {
         // With errors, the application may be among them.
-        [] if top.found.is_clean() => top.add(0, Problem::NothingConfigured),
-        [] => {}
-        [name] => {
-            return apps.get(name).map(site::of_app).into_iter().collect();
+        ([], []) if streams.is_empty() && top.found.is_clean() => {
+            top.add(0, Problem::NothingConfigured);
         }
-        _ => top.add(top.key_at(&["apps"]), Problem::SitesNeeded(names.to_vec())),
+        ([], []) => {}
+        ([name], []) => return read.get(name).map(site::of_app).into_iter().collect(),
+        ([], [name]) => return vec![site::of_upstream(name)],
+        _ => {
+            let names = apps.iter().chain(free).cloned().collect();
+            let at = top.key_at(&["apps", "upstreams"]);
+            let apps = apps.len();
+            top.add(at, Problem::SitesNeeded { names, apps });
+        }
     }
     Vec::new()
 }

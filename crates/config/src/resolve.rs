@@ -129,12 +129,10 @@ fn in_folder(dir: &Path) -> Result<Config, Report> {
             Problem::NothingDetected(LOOKED_FOR.to_vec()),
         ));
     };
-    let files = Some(Files::new(root));
     let mut config = bare(dir);
     config.sites = vec![site::any(Route {
-        path: PathPattern::any(),
-        files,
-        app: None,
+        files: Some(Files::new(root)),
+        ..Route::new(PathPattern::any())
     })];
     Ok(config)
 }
@@ -188,7 +186,9 @@ fn bare(dir: &Path) -> Config {
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
         apps: BTreeMap::new(),
+        upstreams: BTreeMap::new(),
         sites: Vec::new(),
+        streams: Vec::new(),
     }
 }
 
@@ -238,12 +238,18 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
         Some(AdminChoice::Off) => config.server.admin = None,
         Some(AdminChoice::At(addr)) => config.server.admin = Some(place(addr)),
     }
-    errors.extend(server::clash(&config.server));
+    let listen = &config.server.listen;
+    config
+        .server
+        .proxy_protocol
+        .retain(|addr| listen.contains(addr));
+    errors.extend(server::clash(&config));
     let processes = check_count("--processes", invocation.processes, &mut errors);
     let threads = check_count("--threads", invocation.threads, &mut errors);
     for app in config.apps.values_mut() {
         app.processes = processes.map_or(app.processes, Processes::exactly);
         app.threads = threads.unwrap_or(app.threads);
+        app.fit_upstream();
     }
     let errors: Vec<_> = errors
         .into_iter()

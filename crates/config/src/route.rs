@@ -4,6 +4,7 @@
 //! to do, and names only what exists.
 
 use crate::error::Problem;
+use crate::headers;
 use crate::model::{Files, Route};
 use crate::parse::check_folder;
 use crate::place::At;
@@ -32,11 +33,18 @@ pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
 fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
     let path = table.parsed("path", PathPattern::parse);
     let files = read_files(table, known);
-    let app = table.text("app");
-    if let Some(app) = &app {
-        let names = known.apps.iter().map(String::as_str);
-        check_name(table, "app", app, names);
+    let app = read_name(table, "app", known.names);
+    let upstream = read_name(table, "upstream", known.upstreams);
+    if table.has("app") {
+        table.refuse("upstream");
     }
+    let mut route = Route {
+        files,
+        app,
+        upstream,
+        ..Route::new(PathPattern::any())
+    };
+    read_rest(table, known, &mut route);
     let (path, at) = match path {
         Some(path) => (path.value, path.at),
         None if table.has("path") => return None,
@@ -49,8 +57,49 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
     if !has_work {
         table.add(table.at, Problem::EmptyRoute(path.clone()));
     }
-    let app = app.map(|app| app.value.to_owned());
-    Some(At::new(Route { path, files, app }, at))
+    route.path = path;
+    Some(At::new(route, at))
+}
+
+/// The name of an application or upstream.
+fn read_name(table: &Section<'_>, key: &'static str, known: &[String]) -> Option<String> {
+    let name = table.text(key)?;
+    check_name(table, key, &name, known.iter().map(String::as_str));
+    Some(name.value.to_owned())
+}
+
+/// Everything but the path and who answers.
+fn read_rest(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
+    table.flag("internal", &mut route.internal);
+    if let Some(rewrite) = table.table("rewrite") {
+        let prefix = |key| rewrite.parsed(key, prefix).map(|prefix| prefix.value);
+        route.rewrite.strip_prefix = prefix("strip_prefix");
+        route.rewrite.add_prefix = prefix("add_prefix");
+    }
+    route.request_headers = headers::read(table, "request_headers");
+    route.response_headers = headers::read(table, "response_headers");
+    route.request_buffering = table.flag_said("request_buffering");
+    route.response_buffering = table.flag_said("response_buffering");
+    if !is_proxied(table, known, route) {
+        table.refuse("request_buffering");
+        table.refuse("response_buffering");
+    }
+}
+
+/// Whether a back end answers; an application that could not be read is given the benefit of doubt.
+fn is_proxied(table: &Section<'_>, known: &Known<'_>, route: &Route) -> bool {
+    let app = route.app.as_ref().map(|name| known.apps.get(name));
+    match app {
+        Some(app) => app.is_none_or(|app| app.upstream.is_some()),
+        None => table.has("upstream") || table.has("app"),
+    }
+}
+
+/// A part of a path without a final slash; none when it could not be the front of a normalised path.
+fn prefix(text: &str) -> Option<String> {
+    let usable = text.len() > 1 && !text.ends_with('/') && !text.contains(char::is_control);
+    let exact = matches!(PathPattern::parse(text), Some(PathPattern::Exact(_)));
+    (usable && exact).then(|| text.to_owned())
 }
 
 fn read_files(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
@@ -80,7 +129,8 @@ fn read_files(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
     Some(files)
 }
 
-fn check_name<'n>(
+/// Reports a name that nothing has.
+pub(crate) fn check_name<'n>(
     table: &Section<'_>,
     what: &'static str,
     name: &At<&str>,
@@ -99,13 +149,15 @@ fn check_name<'n>(
     }
 }
 
-/// Routes are tried in order, and the first that matches answers: with a file, its application, or
-/// not found.
+/// Routes are tried in order, and the first that matches answers: with a file, its application or
+/// upstream, or not found. Clients pass the internal ones by, internal redirects try all.
 fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>) {
     let path = &route.value.path;
+    let earlier = earlier.iter();
+    let mut earlier = earlier.filter(|first| route.value.internal || !first.value.internal);
     let same = |first: &&At<Route>| first.value.path == *path;
     let wider = |first: &&At<Route>| first.value.path.covers(path);
-    if let Some(first) = earlier.iter().find(same) {
+    if let Some(first) = earlier.clone().find(same) {
         let line = table.found.line(first.at);
         table.add(
             route.at,
@@ -114,7 +166,7 @@ fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>
                 line,
             },
         );
-    } else if let Some(first) = earlier.iter().find(wider) {
+    } else if let Some(first) = earlier.find(wider) {
         let (line, wider) = (table.found.line(first.at), first.value.path.clone());
         table.add(
             route.at,
@@ -126,3 +178,6 @@ fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

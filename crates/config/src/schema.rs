@@ -45,7 +45,13 @@ fn object(section: &str) -> Value {
 fn property(option: &Opt) -> Value {
     let mut property = match option.kind {
         Kind::Text(_) | Kind::Path => json!({ "type": "string" }),
-        Kind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Texts(_) => texts(),
+        Kind::TextOrTexts(_) => json!({ "anyOf": [{ "type": "string" }, texts()] }),
+        Kind::TextsOrTables(_, section) => {
+            json!({ "type": "array", "items": { "anyOf": [{ "type": "string" }, object(section)] } })
+        }
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count(min, max) => number(min, max),
         Kind::Size(min) => json!({ "anyOf": [
             { "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" },
@@ -73,8 +79,12 @@ fn property(option: &Opt) -> Value {
         }
         Kind::List(section) => json!({ "type": "array", "items": object(section) }),
     };
-    property["description"] = json!(option.doc);
+    property["description"] = json!(option.meaning());
     property
+}
+
+fn texts() -> Value {
+    json!({ "type": "array", "items": { "type": "string" } })
 }
 
 fn number(min: u64, max: u64) -> Value {
@@ -91,11 +101,17 @@ mod tests {
         let limits = &schema["properties"]["limits"]["properties"];
         assert_eq!(limits["headers"]["minimum"], 1);
         let apps = &schema["properties"]["apps"]["additionalProperties"];
-        assert_eq!(apps["properties"]["kind"]["enum"], json!(["wsgi", "rack"]));
+        let kinds = json!(["wsgi", "rack", "command", "fastcgi"]);
+        assert_eq!(apps["properties"]["kind"]["enum"], kinds);
+        let of_app = &apps["properties"]["upstream"]["properties"];
+        assert_eq!(of_app["sticky"]["type"], "string");
+        assert!(of_app["servers"].is_null());
+        let upstreams = &schema["properties"]["upstreams"]["additionalProperties"];
+        assert_eq!(upstreams["required"], json!(["servers"]));
         assert_eq!(
             schema["properties"]["sites"]["items"]["required"],
             json!(["routes"])
         );
-        assert!(schema["properties"]["upstreams"].is_null());
+        assert!(schema["properties"]["caches"].is_null());
     }
 }

@@ -5,6 +5,7 @@
 //! only and reading goes on to the next mistake. What must stay true: a getter asks for a key that
 //! the option table has, under a kind that fits it.
 
+mod mixed;
 mod number;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use crate::error::Problem;
 use crate::options::{self, Kind, Opt};
 use crate::place::{At, Findings};
 use crate::suggest::nearest;
+
+pub(crate) use mixed::{Item, Texts};
 
 /// A table being read.
 #[derive(Debug)]
@@ -120,32 +123,6 @@ impl<'a> Section<'a> {
         value.map(|value| At::new(value, text.at))
     }
 
-    /// A list of texts that `read` makes sense of; those it does not are reported and left out.
-    pub(crate) fn list<T>(
-        &self,
-        key: &str,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Option<Vec<At<T>>> {
-        let (option, value) = self.value(key)?;
-        let items = match value.get_ref() {
-            DeValue::Array(items) => items.as_ref(),
-            _ => return self.wrong_type(option, value),
-        };
-        let mut values = Vec::with_capacity(items.len());
-        for item in items {
-            let Some(text) = item.get_ref().as_str() else {
-                self.wrong_type::<()>(option, item);
-                continue;
-            };
-            let text = At::new(text, item.span().start);
-            match read(text.value) {
-                Some(value) => values.push(At::new(value, text.at)),
-                None => self.bad(key, &text),
-            }
-        }
-        Some(values)
-    }
-
     /// A path, made absolute.
     pub(crate) fn path(&self, key: &str) -> Option<At<PathBuf>> {
         let usable = |text: &str| !text.is_empty() && !text.contains('\0');
@@ -222,7 +199,7 @@ impl<'a> Section<'a> {
         for (name, value) in named.iter() {
             let text = At::new(name.get_ref().as_ref(), name.span().start);
             if !is_name(text.value) {
-                self.bad_name(key, &text);
+                self.bad_item(key, text.value, text.at, NAME_EXPECTED);
                 continue;
             }
             let shown = format!("{key}.{}", text.value);
@@ -245,66 +222,61 @@ impl<'a> Section<'a> {
         tables
     }
 
-    /// The list of tables under a key.
-    pub(crate) fn tables(&self, key: &str) -> Vec<Self> {
-        let mut tables = Vec::new();
-        let Some((option, value)) = self.value(key) else {
-            return tables;
-        };
-        let (Kind::List(template), Some(items)) = (option.kind, value.get_ref().as_array()) else {
-            self.wrong_type::<()>(option, value);
-            return tables;
-        };
-        for item in items.iter() {
-            match item.get_ref() {
-                DeValue::Table(table) => {
-                    let table = At::new(table, item.span().start);
-                    let shown = format!("[{template}]");
-                    tables.push(Self::open(self.found, template, shown, table));
-                }
-                _ => {
-                    self.wrong_type::<()>(option, item);
-                }
-            }
-        }
-        tables
-    }
-
-    /// Reports a list without items that needs some.
-    pub(crate) fn check_filled(&self, key: &'static str) {
-        if self.is_empty_list(key) {
-            let kind = self.option(key).map(|option| option.kind);
-            let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
-            self.add(self.key_at(&[key]), Problem::EmptyList { key, expected });
-        }
-    }
-
-    /// Whether the value under a key is a list without items.
-    pub(crate) fn is_empty_list(&self, key: &str) -> bool {
-        let list = self
-            .table
-            .get(key)
-            .and_then(|value| value.get_ref().as_array());
-        list.is_some_and(|list| list.is_empty())
-    }
-
     /// Where the value of the first of these keys that was written stands, else the table.
     pub(crate) fn key_at(&self, keys: &[&str]) -> usize {
         let value = keys.iter().find_map(|key| self.table.get(*key));
         value.map_or(self.at, |value| value.span().start)
     }
 
-    /// Reports an environment variable that no process could have.
-    pub(crate) fn bad_variable(&self, name: &str, at: usize) {
+    /// Variables of an environment; those that no process could have are reported and left out.
+    pub(crate) fn variables(&self, key: &str) -> BTreeMap<String, String> {
+        let mut variables = BTreeMap::new();
+        for (name, value) in self.map(key) {
+            if name.is_empty() || name.contains(['=', '\0']) || value.value.contains('\0') {
+                self.bad_item(key, &name, value.at, VARIABLE_EXPECTED);
+            } else {
+                variables.insert(name, value.value);
+            }
+        }
+        variables
+    }
+
+    /// Reports a part of a value.
+    pub(crate) fn bad_item(&self, key: &str, value: &str, at: usize, expected: &str) {
         self.add(
             at,
             Problem::BadValue {
-                key: "env".to_owned(),
-                value: name.to_owned(),
-                expected: "a variable without `=` in its name and without zero bytes".to_owned(),
+                key: key.to_owned(),
+                value: value.to_owned(),
+                expected: expected.to_owned(),
                 suggestion: None,
             },
         );
+    }
+
+    /// Reports a key that was written beside what it cannot stand with.
+    pub(crate) fn refuse(&self, key: &'static str) {
+        if let Some(option) = self.option(key).filter(|_| self.has(key)) {
+            let what = option.only;
+            self.add(self.key_at(&[key]), Problem::OnlyFor { key, what });
+        }
+    }
+
+    /// Reports two bounds that are the wrong way round.
+    pub(crate) fn check_order(&self, low: (&'static str, u64), high: (&'static str, u64)) {
+        let ((low, low_value), (high, high_value)) = (low, high);
+        if low_value > high_value {
+            let at = self.key_at(&[low, high]);
+            self.add(
+                at,
+                Problem::LowAboveHigh {
+                    low,
+                    low_value,
+                    high,
+                    high_value,
+                },
+            );
+        }
     }
 
     /// Whether the value under a key is a table.
@@ -343,21 +315,21 @@ impl<'a> Section<'a> {
         None
     }
 
-    fn bad_name(&self, key: &str, name: &At<&str>) {
-        self.add(
-            name.at,
-            Problem::BadValue {
-                key: key.to_owned(),
-                value: name.value.to_owned(),
-                expected: NAME_EXPECTED.to_owned(),
-                suggestion: None,
-            },
-        );
-    }
-
     fn check_key(&self, key: &Spanned<std::borrow::Cow<'_, str>>) {
         let (text, at) = (key.get_ref().as_ref(), key.span().start);
         let Some(option) = options::find(self.name, text) else {
+            let but = options::like(self.name).map_or(&[][..], |like| like.but);
+            if let Some((key, reason)) = but.iter().find(|(key, _)| *key == text) {
+                let section = self.shown.clone();
+                return self.add(
+                    at,
+                    Problem::Elsewhere {
+                        key,
+                        section,
+                        reason,
+                    },
+                );
+            }
             let built = options::in_section(self.name).filter(|option| option.is_built());
             let suggestion = nearest(text, built.map(|option| option.key));
             let (key, section) = (text.to_owned(), self.shown.clone());
@@ -405,4 +377,5 @@ fn article(value: &DeValue<'_>) -> &'static str {
     }
 }
 
+const VARIABLE_EXPECTED: &str = "a variable without `=` in its name and without zero bytes";
 const NAME_EXPECTED: &str = "a name of at most 64 letters, digits, `-`, `_` and `.`";

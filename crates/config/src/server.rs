@@ -1,56 +1,119 @@
 //! The `[server]` table: listeners, loops, admin, access log.
 //!
 //! Called by `parse`; the clash checks also by `resolve`, because the command line replaces
-//! addresses. What must stay true: no two addresses of one server overlap, admin's included.
+//! addresses. What must stay true: no two addresses of one server overlap, admin's and the streams'
+//! included.
 
 use std::path::Path;
 
+use crate::address::is_network;
 use crate::error::Problem;
-use crate::model::{AccessLog, LogFormat, LogTarget, Server};
+use crate::model::{AccessLog, Config, LogFormat, LogTarget, Server};
 use crate::place::{At, Findings, absolute};
-use crate::section::Section;
+use crate::section::{Item, Section};
 use crate::values::{ListenAddr, UNIX_PATH_BYTES};
 
+/// The table as it was read, with the places that later checks need.
+pub(crate) struct Read {
+    /// What it says.
+    pub(crate) value: Server,
+    /// Its own addresses, unless they are the default's.
+    listen: Option<Vec<At<ListenAddr>>>,
+    /// Where `admin` stands.
+    admin_at: Option<usize>,
+    /// Where the table starts.
+    at: usize,
+}
+
 /// Reads the table, or gives the defaults when there is none.
-pub(crate) fn read(top: &Section<'_>) -> Server {
-    let mut server = Server::default();
-    let Some(table) = top.table("server") else {
-        return server;
+pub(crate) fn read(top: &Section<'_>) -> Read {
+    let mut read = Read {
+        value: Server::default(),
+        listen: None,
+        admin_at: None,
+        at: top.at,
     };
-    let listen = table.list("listen", |text| address(table.found, text));
-    if let Some(listen) = &listen {
-        check_listen(&table, listen);
+    let Some(table) = top.table("server") else {
+        return read;
+    };
+    read.at = table.at;
+    let server = &mut read.value;
+    read.listen = read_listen(&table, &mut server.proxy_protocol);
+    if let Some(listen) = &read.listen {
         server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
     }
     table.count("threads", &mut server.threads);
-    let admin = table.parsed("admin", |text| admin(table.found, text));
-    if let Some(admin) = &admin {
-        server.admin = admin.value.clone();
+    if let Some(admin) = table.parsed("admin", |text| admin(table.found, text)) {
+        server.admin = admin.value;
+        read.admin_at = Some(admin.at);
     }
-    check_admin(
-        &table,
-        &server,
-        listen.as_deref(),
-        admin.as_ref().map(|admin| admin.at),
-    );
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
-    server
+    let trusted = table.list("trusted_proxies", |text| {
+        is_network(text).then(|| text.to_owned())
+    });
+    server.trusted_proxies = trusted.map(|all| all.into_iter().map(|one| one.value).collect());
+    read
 }
 
-/// The first clash among the addresses of a server.
-pub(crate) fn clash(server: &Server) -> Option<Problem> {
-    let listen = &server.listen;
+impl Read {
+    /// Leaves out the default listener, which nothing would answer at.
+    pub(crate) fn leave_out_default(&mut self) {
+        if self.listen.is_none() {
+            self.value.listen.clear();
+        }
+    }
+
+    /// The listener that an address clashes with, and its line, 0 when it is not in the file.
+    pub(crate) fn listener_at(
+        &self,
+        top: &Section<'_>,
+        addr: &ListenAddr,
+    ) -> Option<(ListenAddr, usize)> {
+        let listen = &self.value.listen;
+        let index = listen.iter().position(|other| other.overlaps(addr))?;
+        let line = self.place(index).map_or(0, |at| top.found.line(at));
+        Some((listen[index].clone(), line))
+    }
+
+    /// Reports a clash of the admin address where the reader wrote something: at its key, else at the
+    /// listener.
+    pub(crate) fn check_admin(&self, top: &Section<'_>) {
+        let Some(admin) = &self.value.admin else {
+            return;
+        };
+        let listen = &self.value.listen;
+        let Some(index) = listen.iter().position(|addr| addr.overlaps(admin)) else {
+            return;
+        };
+        let at = self
+            .admin_at
+            .or_else(|| self.place(index))
+            .unwrap_or(self.at);
+        let (admin, listener) = (admin.clone(), listen[index].clone());
+        top.add(at, Problem::AdminTaken { admin, listener });
+    }
+
+    fn place(&self, index: usize) -> Option<usize> {
+        let listen = self.listen.as_ref()?;
+        listen.get(index).map(|addr| addr.at)
+    }
+}
+
+/// The first clash among the addresses of a configuration.
+pub(crate) fn clash(config: &Config) -> Option<Problem> {
+    let streams = config.streams.iter().map(|stream| &stream.listen);
+    let listen: Vec<_> = config.server.listen.iter().chain(streams).collect();
     for (index, addr) in listen.iter().enumerate() {
         if let Some(other) = listen[..index].iter().find(|other| other.overlaps(addr)) {
             return Some(taken(addr, other, 0));
         }
     }
-    let admin = server.admin.as_ref()?;
+    let admin = config.server.admin.as_ref()?;
     let listener = listen.iter().find(|listener| listener.overlaps(admin))?;
     Some(Problem::AdminTaken {
         admin: admin.clone(),
-        listener: listener.clone(),
+        listener: (*listener).clone(),
     })
 }
 
@@ -63,7 +126,8 @@ pub(crate) fn based(addr: ListenAddr, base: &Path) -> Option<ListenAddr> {
     (path.as_os_str().len() <= UNIX_PATH_BYTES).then_some(ListenAddr::Unix(path))
 }
 
-fn address(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
+/// A listener's address in a file.
+pub(crate) fn address(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
     based(text.parse().ok()?, found.base())
 }
 
@@ -73,6 +137,35 @@ fn admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
     } else {
         address(found, text).map(Some)
     }
+}
+
+/// The addresses; those whose connections begin with a PROXY protocol header also into `behind`.
+fn read_listen(table: &Section<'_>, behind: &mut Vec<ListenAddr>) -> Option<Vec<At<ListenAddr>>> {
+    let items = table.texts_or_tables("listen")?;
+    let mut listen = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Item::Text(text) => match address(table.found, text.value) {
+                Some(addr) => listen.push(At::new(addr, text.at)),
+                None => table.bad("listen", &text),
+            },
+            Item::Table(inner) => {
+                let addr = inner.parsed("address", |text| address(inner.found, text));
+                if !inner.has("address") {
+                    inner.missing("address");
+                }
+                let mut is_behind = false;
+                inner.flag("proxy_protocol", &mut is_behind);
+                let Some(addr) = addr else { continue };
+                if is_behind {
+                    behind.push(addr.value.clone());
+                }
+                listen.push(addr);
+            }
+        }
+    }
+    check_listen(table, &listen);
+    Some(listen)
 }
 
 fn check_listen(table: &Section<'_>, listen: &[At<ListenAddr>]) {
@@ -88,26 +181,8 @@ fn check_listen(table: &Section<'_>, listen: &[At<ListenAddr>]) {
     }
 }
 
-/// The clash stands where the reader wrote something: at the admin key, else at the listener.
-fn check_admin(
-    table: &Section<'_>,
-    server: &Server,
-    listen: Option<&[At<ListenAddr>]>,
-    admin_at: Option<usize>,
-) {
-    let Some(admin) = &server.admin else { return };
-    let Some(index) = server.listen.iter().position(|addr| addr.overlaps(admin)) else {
-        return;
-    };
-    let listen_at = listen
-        .and_then(|listen| listen.get(index))
-        .map(|addr| addr.at);
-    let at = admin_at.or(listen_at).unwrap_or(table.at);
-    let (admin, listener) = (admin.clone(), server.listen[index].clone());
-    table.add(at, Problem::AdminTaken { admin, listener });
-}
-
-fn taken(addr: &ListenAddr, other: &ListenAddr, line: usize) -> Problem {
+/// Why an address cannot be listened at.
+pub(crate) fn taken(addr: &ListenAddr, other: &ListenAddr, line: usize) -> Problem {
     Problem::AddressTaken {
         addr: addr.clone(),
         other: other.clone(),
@@ -154,3 +229,6 @@ fn log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {
         path => Some(LogTarget::File(found.resolve(path))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The `[[sites]]` tables and the checks between sites.
 //!
-//! Called by `parse` after applications and pools, whose names routes refer to. What must stay true:
+//! Called by `parse` after applications, upstreams and pools, whose names routes refer to. What must stay true:
 //! a host belongs to one site, and at most one site answers for any host.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,12 @@ use crate::values::{HostPattern, PathPattern};
 
 /// What routes may refer to.
 pub(crate) struct Known<'a> {
-    /// Names of applications.
-    pub(crate) apps: &'a [String],
+    /// Names of applications, also of those that could not be read.
+    pub(crate) names: &'a [String],
+    /// Applications by name.
+    pub(crate) apps: &'a BTreeMap<String, App>,
+    /// Names of upstreams.
+    pub(crate) upstreams: &'a [String],
     /// Pools by name.
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }
@@ -52,9 +56,17 @@ pub(crate) fn of_app(app: &App) -> Site {
     let public = app.dir.join("public");
     let files = public.is_dir().then(|| Files::new(public));
     any(Route {
-        path: PathPattern::any(),
         files,
         app: Some(app.name.clone()),
+        ..Route::new(PathPattern::any())
+    })
+}
+
+/// The site of an upstream that no site mentions.
+pub(crate) fn of_upstream(name: &str) -> Site {
+    any(Route {
+        upstream: Some(name.to_owned()),
+        ..Route::new(PathPattern::any())
     })
 }
 

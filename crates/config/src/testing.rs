@@ -1,4 +1,4 @@
-//! A temporary folder for the tests of this crate.
+//! A temporary folder for the tests of this crate, and what texts give in it.
 //!
 //! Reading a configuration looks at the folders it names, so tests need real ones. What must stay
 //! true: every folder is a test's own and goes away with it.
@@ -70,6 +70,28 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a text gives in a folder.
+pub(crate) fn check(folder: &Folder, text: &str) -> Result<crate::Config, crate::Report> {
+    crate::parse(text, &folder.join("penstock.toml"))
+}
+
+/// The configuration of a text that has no mistake.
+pub(crate) fn accept(folder: &Folder, text: &str) -> crate::Config {
+    check(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
+}
+
+/// Checks rows of: name, text, lines of the report.
+pub(crate) fn check_errors(rows: &[(&str, &str, &[&str])]) {
+    let folder = Folder::site();
+    for (name, text, expected) in rows {
+        let report = check(&folder, text).err();
+        let lines = report
+            .map(|report| folder.lines(&report))
+            .unwrap_or_default();
+        assert_eq!(lines, *expected, "{name}");
     }
 }
 

@@ -139,7 +139,7 @@ impl HostPattern {
 }
 
 /// Letters, digits, hyphens and (seen in the wild) underscores, in dotted labels of 1 to 63.
-fn is_host_name(text: &str) -> bool {
+pub(crate) fn is_host_name(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label
@@ -229,6 +229,14 @@ pub enum TryPattern {
 }
 
 impl TryPattern {
+    /// `{path}` as it is.
+    pub fn path() -> Self {
+        Self::Around {
+            prefix: String::new(),
+            suffix: String::new(),
+        }
+    }
+
     /// `{path}`, then `{path}/index.html`.
     pub fn defaults() -> Vec<Self> {
         let after = |suffix: &str| Self::Around {

@@ -1,93 +1,27 @@
 //! The rows of the option table, in the order in which the reference and the example print them.
 //!
 //! Data only; `options` says what the columns mean and what is tested about them. Adding an option
-//! is one row here, one line in the reader of its section and one field in `model`.
+//! is one row here, one line in the reader of its section and one field in `model`. The rows of back
+//! ends are in `upstreams`.
 
 use super::Kind::*;
 use super::Unset::{Is, Means, Required};
-use super::{Opt, PLANNED, SectionDoc};
+use super::{Opt, PLANNED};
 
-/// Every table of the file.
-pub(crate) const SECTIONS: &[SectionDoc] = &[
-    SectionDoc {
-        name: "server",
-        heading: "[server]",
-        sample: "[server]",
-        doc: "Listeners, event loops, the admin address and the access log.",
-    },
-    SectionDoc {
-        name: "server.access_log",
-        heading: "access_log = { ... } in [server]",
-        sample: "",
-        doc: "Where requests are logged and what a line looks like.",
-    },
-    SectionDoc {
-        name: "limits",
-        heading: "[limits]",
-        sample: "[limits]",
-        doc: "Every bound on what a client may send, hold or take; the status page shows use against bound.",
-    },
-    SectionDoc {
-        name: "blocking.NAME",
-        heading: "[blocking.NAME]",
-        sample: "[blocking.default]",
-        doc: "Pools of threads for work that would block an event loop, such as reading cold files; \
-              give each disk its own so that a slow one does not hold up the others. `default` is always there.",
-    },
-    SectionDoc {
-        name: "apps.NAME",
-        heading: "[apps.NAME]",
-        sample: "[apps.hello]",
-        doc: "An application and its workers.",
-    },
-    SectionDoc {
-        name: "apps.NAME.processes",
-        heading: "processes = { ... } in [apps.NAME]",
-        sample: "",
-        doc: "Bounds on the number of worker processes.",
-    },
-    SectionDoc {
-        name: "apps.NAME.queue",
-        heading: "queue = { ... } in [apps.NAME]",
-        sample: "",
-        doc: "How many requests may wait for a free worker, and how long.",
-    },
-    SectionDoc {
-        name: "sites",
-        heading: "[[sites]]",
-        sample: "[[sites]]",
-        doc: "One site. Without any, the only application answers every host and path, after the files of \
-              `public/` in its folder if there is one.",
-    },
-    SectionDoc {
-        name: "sites.routes",
-        heading: "[[sites.routes]]",
-        sample: "[[sites.routes]]",
-        doc: "One route of the site above it. Routes are tried in order; files come before the app, and what \
-              no file answers falls through to it.",
-    },
-    SectionDoc {
-        name: "sites.routes.files",
-        heading: "files = { ... } in [[sites.routes]]",
-        sample: "",
-        doc: "A folder of static files.",
-    },
-];
-
-/// Every option.
+/// Every option but those of back ends.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: &[Opt] = &[
     row("", "server", Table("server"), Means("every default"), "", "Listeners, loops, admin, access log."),
     row("", "limits", Table("limits"), Means("every default"), "", "Bounds on clients."),
     row("", "blocking", Named("blocking.NAME"), Means("the pool `default`"), "", "Pools for blocking work."),
     row("", "apps", Named("apps.NAME"), Means("none"), "", "Applications."),
-    row("", "sites", List("sites"), Means("one site for the only application"), "", "Sites."),
-    planned("", "upstreams"),
+    row("", "upstreams", Named("upstreams.NAME"), Means("none"), "", "Back ends."),
+    row("", "sites", List("sites"), Means("one site for the only application or upstream"), "", "Sites."),
+    row("", "streams", List("streams"), Means("none"), "", "TCP listeners."),
     planned("", "caches"),
-    planned("", "streams"),
 
-    row("server", "listen", Texts(ADDRESS), Is(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
-        "Addresses that clients connect to; port 0 takes a free one and prints it."),
+    row("server", "listen", TextsOrTables(ADDRESS, "server.listen"), Is(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
+        "Addresses that clients connect to; port 0 takes a free one and prints it. A file with nothing but streams has none."),
     row("server", "threads", Count(1, 1024), Means("number of cores"), "2",
         "Number of event loops."),
     row("server", "admin", Text(ADDRESS_OR_OFF), Is(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
@@ -97,7 +31,15 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Where every request is logged; a text alone is the path, in the combined format."),
     row("server", "shutdown_timeout", Time(0), Is(r#""30s""#), r#""30s""#,
         "How long a stop waits for requests in progress."),
+    row("server", "trusted_proxies", Texts(NETWORK), Means("this machine: loopback and Unix sockets"),
+        r#"["10.0.0.0/8", "unix"]"#,
+        "Whose word about their own clients (`Forwarded`, `X-Forwarded-*`) is taken."),
     planned("server", "redis"),
+
+    row("server.listen", "address", Text(ADDRESS), Required, r#""127.0.0.1:8080""#,
+        "Address that clients connect to."),
+    row("server.listen", "proxy_protocol", Bool, Is("false"), "true",
+        "Whether its connections begin with a PROXY protocol header, of version 1 or 2."),
 
     row("server.access_log", "path", Text("a path, \"stdout\" or \"stderr\""), Required, r#""logs/access.log""#,
         "File that lines are appended to."),
@@ -140,17 +82,23 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("apps.NAME", "dir", Path, Means("the folder of the file"), r#"".""#,
         "Folder the workers run in."),
-    row("apps.NAME", "kind", OneOf(&["wsgi", "rack"]), Means("detected"), r#""wsgi""#,
-        "The interface of the application."),
+    row("apps.NAME", "kind", OneOf(&["wsgi", "rack", "command", "fastcgi"]), Means("detected"), r#""wsgi""#,
+        "The interface of the application; `command` and `fastcgi` are programs that serve HTTP or FastCGI."),
     row("apps.NAME", "entry", Text(ENTRY), Means("detected"), r#""app:application""#,
-        "What to load: `module:callable` or `module:factory()` for wsgi, a rackup file for rack."),
+        "What to load: `module:callable` or `module:factory()` for wsgi, a rackup file for rack.")
+        .only(SCRIPT_KINDS),
     row("apps.NAME", "interpreter", Text("a path or a command name"),
         Means("the virtual environment's in `dir`, else `python3` or `ruby`"), r#""python3""#,
-        "What runs the workers; a name without a slash is looked up in PATH."),
+        "What runs the workers; a name without a slash is looked up in PATH.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "command", TextOrTexts(COMMAND), Means("required by its kinds"), r#""thin -p {port} start""#,
+        "What each process runs, without a shell; `{port}`, `{socket}` or `{fd}` says where it listens, and a fastcgi \
+         program without any of them gets a listening socket as descriptor 0.")
+        .only(PROGRAM_KINDS),
     row("apps.NAME", "processes", CountOrTable(1, 1024, "apps.NAME.processes"), Means("number of cores"),
         "{ min = 1, max = 4 }", "Number of worker processes, or bounds on it."),
     row("apps.NAME", "threads", Count(1, 1024), Is("1"), "1",
-        "Threads in each worker process, each with one request at a time."),
+        "Threads in each worker process, each with one request at a time; of a command, requests that a process gets at once."),
     row("apps.NAME", "queue", Table("apps.NAME.queue"), Means("every default"),
         r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
     row("apps.NAME", "response_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
@@ -159,11 +107,14 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How long a worker may take to load the application."),
     row("apps.NAME", "env", Map, Is("{}"), r#"{ GREETING = "hello" }"#,
         "Variables added to the workers' environment."),
+    row("apps.NAME", "upstream", Table("apps.NAME.upstream"), Means("every default"),
+        r#"{ connect_timeout = "1s", health = { path = "/up" } }"#,
+        "How its processes are spoken to.")
+        .only(PROGRAM_KINDS),
     planned("apps.NAME", "memory_max"),
     planned("apps.NAME", "requests_max"),
     planned("apps.NAME", "age_max"),
     planned("apps.NAME", "async"),
-    planned("apps.NAME", "command"),
 
     row("apps.NAME.processes", "min", Count(1, 1024), Is("1"), "1",
         "Processes kept for ever."),
@@ -186,7 +137,25 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Files to look for first."),
     row("sites.routes", "app", Text("the name of an [apps.NAME] table"), Means("no app"), r#""hello""#,
         "Application that answers what no file did."),
-    planned("sites.routes", "upstream"),
+    row("sites.routes", "upstream", Text(UPSTREAM), Means("no upstream"), r#""legacy""#,
+        "Upstream that answers what no file did.")
+        .only("a route without `app`"),
+    row("sites.routes", "internal", Bool, Is("false"), "true",
+        "Whether the route is for internal redirects (`X-Accel-Redirect`) only; a client gets 404."),
+    row("sites.routes", "rewrite", Table("sites.routes.rewrite"), Means("no change"), r#"{ strip_prefix = "/api" }"#,
+        "How the path is changed."),
+    row("sites.routes", "request_headers", Table("sites.routes.request_headers"), Means("no change"),
+        r#"{ set = { X-Site = "{host}" }, remove = ["X-Debug"] }"#,
+        "How the request's header is changed."),
+    row("sites.routes", "response_headers", Table("sites.routes.response_headers"), Means("no change"),
+        r#"{ set = { X-Frame-Options = "DENY" } }"#,
+        "How the response's header is changed."),
+    row("sites.routes", "request_buffering", Bool, Means("the upstream's"), "false",
+        "Whether request bodies are read whole before a back end hears of them.")
+        .only(PROXIED),
+    row("sites.routes", "response_buffering", Bool, Means("the upstream's"), "false",
+        "Whether responses are taken off the back end faster than the client takes them.")
+        .only(PROXIED),
     planned("sites.routes", "cache"),
 
     row("sites.routes.files", "root", Path, Required, r#""public""#,
@@ -196,18 +165,38 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Places to look in, in order; one without `{path}` is the same file for every path."),
     row("sites.routes.files", "blocking", Text("the name of a [blocking.NAME] table"), Is(r#""default""#), r#""default""#,
         "Pool that reads the files."),
+
+    row("sites.routes.rewrite", "strip_prefix", Text(PREFIX), Means("nothing"), r#""/api""#,
+        "Taken off the front of the path, if it is there."),
+    row("sites.routes.rewrite", "add_prefix", Text(PREFIX), Means("nothing"), r#""/v2""#,
+        "Put in front."),
+
+    row("sites.routes.request_headers", "remove", Texts(FIELD), Is("[]"), r#"["X-Debug"]"#,
+        "Fields that are dropped."),
+    row("sites.routes.request_headers", "set", Map, Is("{}"), r#"{ X-Site = "{host}" }"#,
+        "Fields that replace all of their name."),
+    row("sites.routes.request_headers", "add", Map, Is("{}"), r#"{ Via = "1.1 front" }"#,
+        "Fields that are added to those there are."),
 ];
 
 const V1: &str = "0.1";
-const ADDRESS: &str = crate::ListenAddr::EXPECTED;
+pub(super) const ADDRESS: &str = crate::ListenAddr::EXPECTED;
 const ADDRESS_OR_OFF: &str =
     "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
 const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru file";
+const SCRIPT_KINDS: &str = "the kinds \"wsgi\" and \"rack\"";
+const PROGRAM_KINDS: &str = "the kinds \"command\" and \"fastcgi\"";
+const COMMAND: &str = "a command such as \"thin -p {port} start\", each quote closed";
+const PROXIED: &str = "a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"";
+const NETWORK: &str = "\"unix\", an address, or a network such as \"10.0.0.0/8\"";
+const PREFIX: &str = "a path such as \"/api\", without a final slash";
+const FIELD: &str = crate::headers::FIELD_EXPECTED;
+pub(super) const UPSTREAM: &str = "the name of an [upstreams.NAME] table";
 const HOST: &str = "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
 const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
 const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";
 
-const fn row(
+pub(super) const fn row(
     section: &'static str,
     key: &'static str,
     kind: super::Kind,
@@ -221,6 +210,7 @@ const fn row(
         kind,
         default,
         sample,
+        only: "",
         doc,
         since: V1,
     }
@@ -234,7 +224,16 @@ const fn planned(section: &'static str, key: &'static str) -> Opt {
         kind,
         default,
         sample: "",
+        only: "",
         doc: "Not built yet.",
         since: PLANNED,
+    }
+}
+
+impl Opt {
+    /// The row of an option that may be written beside some others only.
+    pub(super) const fn only(mut self, what: &'static str) -> Self {
+        self.only = what;
+        self
     }
 }

@@ -10,16 +10,31 @@ use crate::testing::{Folder, write};
 /// A file with every table, so that the reader of each is run.
 const EVERY_TABLE: &str = r#"
 [server]
+listen = [{}]
 access_log = { path = "x" }
 [limits]
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }
 queue = {}
+[apps.other]
+kind = "fastcgi"
+upstream = { connections = {}, retry = {}, health = {}, eject = {} }
+[upstreams.legacy]
+servers = [{}]
+queue = {}
+connections = {}
+retry = {}
+health = {}
+eject = {}
 [[sites]]
 [[sites.routes]]
 files = { root = "public" }
 app = "hello"
+rewrite = {}
+request_headers = {}
+response_headers = {}
+[[streams]]
 "#;
 
 #[test]
@@ -30,8 +45,12 @@ fn every_built_option_is_read_and_no_other() {
         .iter()
         .map(|(section, key)| (*section, key.as_str()))
         .collect();
-    let built = OPTIONS.iter().filter(|option| option.is_built());
-    let built: BTreeSet<_> = built.map(|option| (option.section, option.key)).collect();
+    let sections = [""].into_iter().chain(SECTIONS.iter().map(|doc| doc.name));
+    let built: BTreeSet<_> = sections
+        .flat_map(|section| in_section(section).map(move |option| (section, option)))
+        .filter(|(_, option)| option.is_built())
+        .map(|(section, option)| (section, option.key))
+        .collect();
     assert_eq!(
         read.difference(&built).collect::<Vec<_>>(),
         Vec::<&(&str, &str)>::new()
@@ -45,7 +64,7 @@ fn every_built_option_is_read_and_no_other() {
 #[test]
 fn every_option_stands_once_in_a_section_that_is_described() {
     let mut seen = BTreeSet::new();
-    for option in OPTIONS {
+    for option in all() {
         assert!(seen.insert(option.name()), "{} stands twice", option.name());
         let described = SECTIONS
             .iter()
@@ -59,48 +78,48 @@ fn every_option_stands_once_in_a_section_that_is_described() {
     }
 }
 
-/// A file in which every option that has a default says it.
-fn with_every_default() -> String {
+/// A table's body: what it must have, and every other default if those are to be said.
+fn body(section: &str, say_defaults: bool, line_end: &str) -> String {
+    let built = in_section(section).filter(|option| option.is_built());
+    let lines = built.filter_map(|option| {
+        let value = match (option.default, option.kind) {
+            _ if !option.only.is_empty() => return None,
+            (_, Kind::Table(inner)) => format!("{{ {} }}", body(inner, say_defaults, ", ")),
+            (_, Kind::List(_) | Kind::Named(_)) => return None,
+            (Unset::Is(value), _) if say_defaults => value.to_owned(),
+            (Unset::Required, _) => option.sample.to_owned(),
+            _ if option.key == "app" => option.sample.to_owned(),
+            _ => return None,
+        };
+        Some(format!("{} = {value}", option.key))
+    });
+    lines.collect::<Vec<_>>().join(line_end)
+}
+
+fn every_section(say_defaults: bool) -> String {
     let mut text = String::new();
     for section in SECTIONS.iter().filter(|section| !section.sample.is_empty()) {
-        text.push_str(&format!("{}\n", section.sample));
-        for option in in_section(section.name).filter(|option| option.is_built()) {
-            if let Unset::Is(value) = option.default {
-                text.push_str(&format!("{} = {value}\n", option.key));
-            }
-        }
-        if section.name == "sites.routes" {
-            text.push_str("app = \"hello\"\nfiles.root = \"public\"\n");
-            for option in in_section("sites.routes.files") {
-                if let Unset::Is(value) = option.default {
-                    text.push_str(&format!("files.{} = {value}\n", option.key));
-                }
-            }
-        }
+        let heading = section.sample.trim_start_matches("# ");
+        text.push_str(&format!(
+            "{heading}\n{}\n",
+            body(section.name, say_defaults, "\n")
+        ));
     }
-    let queue = in_section("apps.NAME.queue").map(|option| match option.default {
-        Unset::Is(value) => format!("{} = {value}", option.key),
-        other => panic!("{other:?}"),
-    });
-    let queue = queue.collect::<Vec<_>>().join(", ");
-    text.replace(
-        "[apps.hello]\n",
-        &format!("[apps.hello]\nqueue = {{ {queue} }}\n"),
-    )
+    text
 }
 
 fn parse(text: &str, folder: &Folder) -> Config {
-    let parsed = crate::parse(text, &folder.join("penstock.toml"));
-    parsed.unwrap_or_else(|report| panic!("{report}\n{text}"))
+    crate::testing::accept(folder, text)
 }
 
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_types() {
     let folder = Folder::site();
-    let said = parse(&with_every_default(), &folder);
-    let unsaid = parse("[apps.hello]\n", &folder);
-    assert_eq!(said, unsaid);
+    let said = parse(&every_section(true), &folder);
+    assert_eq!(said, parse(&every_section(false), &folder));
     assert_eq!(said.blocking["default"], BlockingPool::default());
+    let site = &parse("[apps.hello]\n", &folder).sites[0];
+    assert_eq!(said.sites, std::slice::from_ref(site));
 }
 
 #[test]
@@ -109,20 +128,32 @@ fn the_example_parses_and_mentions_every_option() {
     let example = crate::example();
     let config = parse(&example, &folder);
     assert_eq!(config.sites.len(), 1);
-    for option in OPTIONS.iter().filter(|option| option.is_built()) {
+    for option in all().filter(|option| option.is_built()) {
         assert!(example.contains(option.key), "{}", option.name());
     }
-    // What stands behind `#` is meant to be uncommented.
-    let is_key = |line: &str| {
-        line.strip_prefix("# ")
-            .and_then(|line| line.split_once(" = "))
-            .is_some_and(|(key, _)| OPTIONS.iter().any(|option| option.key == key))
-    };
     folder.add("logs/", "");
-    let lines = example
-        .lines()
-        .map(|line| if is_key(line) { &line[2..] } else { line });
-    parse(&lines.collect::<Vec<_>>().join("\n"), &folder);
+    parse(&uncommented(&example), &folder);
+}
+
+/// What stands behind `#` is meant to be uncommented, but for what must stand beside something else.
+fn uncommented(example: &str) -> String {
+    let mut section = "";
+    let lines = example.lines().map(|line| {
+        let said = line.strip_prefix("# ").unwrap_or(line);
+        if let Some(doc) = SECTIONS
+            .iter()
+            .find(|doc| doc.sample.trim_start_matches("# ") == said)
+        {
+            section = doc.name;
+            return said;
+        }
+        let key = said.split_once(" = ").map_or("", |(key, _)| key);
+        match find(section, key) {
+            Some(option) if option.only.is_empty() => said,
+            _ => line,
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]

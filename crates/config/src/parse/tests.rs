@@ -6,28 +6,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::*;
-use crate::testing::Folder;
+use crate::testing::{Folder, accept, check, check_errors};
 use crate::{HostPattern, ListenAddr, PathPattern, TryPattern};
-
-fn check(folder: &Folder, text: &str) -> Result<Config, Report> {
-    parse(text, &folder.join("penstock.toml"))
-}
-
-fn accept(folder: &Folder, text: &str) -> Config {
-    check(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
-}
-
-/// Rows of: name, text, lines of the report.
-fn check_errors(rows: &[(&str, &str, &[&str])]) {
-    let folder = Folder::site();
-    for (name, text, expected) in rows {
-        let report = check(&folder, text).err();
-        let lines = report
-            .map(|report| folder.lines(&report))
-            .unwrap_or_default();
-        assert_eq!(lines, *expected, "{name}");
-    }
-}
 
 const APP: &str = "[apps.a]\ndir = \".\"\n";
 
@@ -52,9 +32,9 @@ fn gives_every_default_for_a_file_with_one_application() {
     assert_eq!(config.apps["a"], app);
     let files = Some(Files::new(folder.join("public")));
     let route = Route {
-        path: PathPattern::any(),
         files,
         app: Some("a".to_owned()),
+        ..Route::new(PathPattern::any())
     };
     assert_eq!(
         config.sites,
@@ -123,6 +103,38 @@ files = { root = "public", blocking = "default" }
 path = "/*"
 files = { root = "public", try = ["{path}", "{path}/index.html", "{path}.html"] }
 app = "guestbook"
+"#;
+
+/// What else the design has, of back ends.
+const BACK_ENDS: &str = r#"
+[[sites]]
+[[sites.routes]]
+path = "/internal/*"
+upstream = "legacy"
+internal = true
+rewrite = { strip_prefix = "/internal", add_prefix = "/v2" }
+request_headers = { set = { X-A = "{client}" }, remove = ["X-B"] }
+response_headers = { add = { X-C = "c" } }
+
+[apps.mongrels]
+kind = "command"
+command = "thin -p {port} 'start now'"
+upstream = { health = { path = "/up", status = "200-399" }, retry = { budget = 0.1 } }
+
+[upstreams.legacy]
+protocol = "http"
+servers = ["127.0.0.1:30000", { address = "unix:/tmp/rails0.sock", weight = 2, max_active = 1 }]
+balance = "hash"
+key = "cookie:id"
+max_active = 1
+queue = { max = 1000, timeout = "30s" }
+connections = { min = 0, soft = 8, max = 64, ttl = "60s" }
+retry = { attempts = 2 }
+health = { path = "/up", interval = "2s", rise = 2, fall = 3 }
+
+[[streams]]
+listen = "127.0.0.1:9000"
+upstream = "legacy"
 "#;
 
 #[test]
@@ -345,12 +357,8 @@ fn reports_what_is_not_built_instead_of_ignoring_it() {
     check_errors(&[
         (
             "tables",
-            "[apps.a]\n[upstreams.x]\n[caches.y]\n[[streams]]\n",
-            &[
-                "penstock.toml:2:2: `upstreams` is not supported by this version yet",
-                "penstock.toml:3:2: `caches` is not supported by this version yet",
-                "penstock.toml:4:3: `streams` is not supported by this version yet",
-            ],
+            "[apps.a]\n[caches.y]\n",
+            &["penstock.toml:2:2: `caches` is not supported by this version yet"],
         ),
         (
             "redis",
@@ -373,11 +381,8 @@ fn reports_what_is_not_built_instead_of_ignoring_it() {
         ),
         (
             "routes",
-            "[[sites]]\n[[sites.routes]]\nupstream = \"x\"\ncache = [\"y\"]\n",
-            &[
-                "penstock.toml:3:1: `upstream` is not supported by this version yet",
-                "penstock.toml:4:1: `cache` is not supported by this version yet",
-            ],
+            "[[sites]]\n[[sites.routes]]\ncache = [\"y\"]\n",
+            &["penstock.toml:3:1: `cache` is not supported by this version yet"],
         ),
     ]);
 }
@@ -470,7 +475,7 @@ fn reports_applications_whose_code_is_not_there() {
             "kind",
             "[apps.a]\nkind = \"wsgy\"\n",
             &[
-                "penstock.toml:2:8: `kind` cannot be \"wsgy\": expected \"wsgi\" or \"rack\"; did you mean `wsgi`?",
+                "penstock.toml:2:8: `kind` cannot be \"wsgy\": expected \"wsgi\" or \"rack\" or \"command\" or \"fastcgi\"; did you mean `wsgi`?",
             ],
         ),
         (
@@ -532,7 +537,9 @@ fn reports_routes_that_cannot_work() {
         (
             "nothing to do",
             "[[sites.routes]]\npath = \"/x\"\n",
-            &["penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, or both"],
+            &[
+                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app` or `upstream`",
+            ],
         ),
         (
             "unknown app",
@@ -650,21 +657,21 @@ fn reports_a_file_that_serves_nothing_or_does_not_say_what() {
             "empty",
             "",
             &[
-                "penstock.toml:1:1: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
             ],
         ),
         (
             "empty apps",
             "apps = {}\n",
             &[
-                "penstock.toml:1:1: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
             ],
         ),
         (
             "empty sites",
             "sites = []\n[apps.a]\n",
             &[
-                "penstock.toml:1:9: nothing to serve: there is neither an [apps.NAME] nor a [[sites]] table",
+                "penstock.toml:1:9: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
             ],
         ),
         (
@@ -684,7 +691,7 @@ fn reports_everything_in_one_run_sorted_by_place() {
         "[server]\nthreads = 0\nlisten = 1\n[apps.a]\nentry = \"no:app\"\nkidn = 1\n[limits]\nx = 1\n",
         &[
             "penstock.toml:2:11: `threads` cannot be 0: expected a number from 1 to 1024",
-            "penstock.toml:3:10: `listen` must be a list, each an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\", not an integer",
+            "penstock.toml:3:10: `listen` must be a list, each an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\", or a table, not an integer",
             "penstock.toml:5:9: entry `no:app` was not found: looked for no.py, no",
             "penstock.toml:6:1: unknown key `kidn` in [apps.a]; did you mean `kind`?",
             "penstock.toml:8:1: unknown key `x` in [limits]",
@@ -751,9 +758,11 @@ fn reports_a_file_that_cannot_be_read() {
 #[test]
 fn never_panics_on_a_mutilated_file() {
     let folder = Folder::site();
-    for end in 0..WHOLE.len() {
-        let _ = check(&folder, &WHOLE[..end]);
-        let mut bytes = WHOLE.as_bytes().to_vec();
+    let whole = format!("{WHOLE}{BACK_ENDS}");
+    accept(&folder, &whole);
+    for end in 0..whole.len() {
+        let _ = check(&folder, &whole[..end]);
+        let mut bytes = whole.as_bytes().to_vec();
         bytes[end] = b"\"[]{}=.,0\n\0x"[end % 12];
         if let Ok(text) = String::from_utf8(bytes) {
             let _ = check(&folder, &text);

@@ -206,6 +206,47 @@ fn applies_what_the_command_line_says() {
 }
 
 #[test]
+fn overrides_what_depends_on_what_the_command_line_says() {
+    let text = r#"
+[server]
+listen = [{ address = "127.0.0.1:8080", proxy_protocol = true }]
+[apps.a]
+kind = "command"
+command = "x {fd}"
+upstream = { connections = { max = 2 } }
+[upstreams.b]
+servers = ["127.0.0.1:80"]
+[[streams]]
+listen = "127.0.0.1:9000"
+upstream = "b"
+"#;
+    let folder = Folder::with(&[("penstock.toml", text)]);
+    let base = Invocation {
+        cwd: folder.path().to_owned(),
+        ..Invocation::default()
+    };
+    assert_eq!(resolve(&base).unwrap().server.proxy_protocol.len(), 1);
+    let config = resolve(&Invocation {
+        listen: vec![ListenAddr::loopback(0)],
+        threads: Some(5),
+        ..base.clone()
+    });
+    let config = config.unwrap();
+    assert_eq!(config.server.proxy_protocol, []);
+    let upstream = config.apps["a"].upstream.as_ref().unwrap();
+    assert_eq!(upstream.max_active, Some(5));
+    assert_eq!(upstream.connections.max, 5);
+    let report = resolve(&Invocation {
+        listen: vec![ListenAddr::loopback(9000)],
+        ..base
+    });
+    assert_eq!(
+        report.unwrap_err().to_string(),
+        "command line: http://127.0.0.1:9000 is already taken by http://127.0.0.1:9000"
+    );
+}
+
+#[test]
 fn makes_a_name_of_any_folder() {
     let rows = [
         ("/srv/guestbook", "guestbook"),

@@ -1,4 +1,5 @@
-//! Counts, sizes, durations and rates out of a table, within the range of their option.
+//! Counts, sizes, durations, rates, fractions and flags out of a table, within the range of their
+//! option.
 //!
 //! The getters of `Section` that fill a target in place: an absent or wrong value leaves the default
 //! that stands there. What must stay true: a number in a `Config` never needs a check again, and
@@ -17,12 +18,50 @@ use crate::units;
 
 impl Section<'_> {
     /// A number of the option's range, into `target`.
-    pub(crate) fn count(&self, key: &str, target: &mut usize) {
-        if let Some((option, value)) = self.value(key) {
-            let counted = self.counted(option, value);
-            *target = counted
-                .and_then(|count| usize::try_from(count).ok())
-                .unwrap_or(*target);
+    pub(crate) fn count<T: TryFrom<u64>>(&self, key: &str, target: &mut T) {
+        if let Some(count) = self.count_said(key) {
+            *target = count;
+        }
+    }
+
+    /// A number of the option's range, if there is one.
+    pub(crate) fn count_said<T: TryFrom<u64>>(&self, key: &str) -> Option<T> {
+        let (option, value) = self.value(key)?;
+        T::try_from(self.counted(option, value)?).ok()
+    }
+
+    /// `true` or `false`, if it says either.
+    pub(crate) fn flag_said(&self, key: &str) -> Option<bool> {
+        let (option, value) = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            _ => self.wrong_type(option, value),
+        }
+    }
+
+    /// `true` or `false`, into `target`.
+    pub(crate) fn flag(&self, key: &str, target: &mut bool) {
+        *target = self.flag_said(key).unwrap_or(*target);
+    }
+
+    /// A number from 0 to 1, into `target`.
+    pub(crate) fn fraction(&self, key: &str, target: &mut f64) {
+        let Some((option, value)) = self.value(key) else {
+            return;
+        };
+        let number = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            // The ends of the range may be written without a point.
+            DeValue::Integer(number) => integer(number).map(|number| match number {
+                0 => 0.0,
+                1 => 1.0,
+                _ => f64::NAN,
+            }),
+            _ => return self.wrong_type::<()>(option, value).unwrap_or_default(),
+        };
+        match number.filter(|number| (0.0..=1.0).contains(number)) {
+            Some(number) => *target = number.abs(),
+            None => self.out_of_range(option, value, option.kind.expected()),
         }
     }
 
@@ -51,21 +90,27 @@ impl Section<'_> {
 
     /// A duration of the option's range, into `target`.
     pub(crate) fn duration(&self, key: &str, target: &mut Duration) {
-        let Some((option, value)) = self.value(key) else {
-            return;
+        *target = self.duration_said(key).unwrap_or(*target);
+    }
+
+    /// A duration of the option's range, if there is one.
+    pub(crate) fn duration_said(&self, key: &str) -> Option<Duration> {
+        let (option, value) = self.value(key)?;
+        let Kind::Time(min) = option.kind else {
+            return None;
         };
-        let Kind::Time(min) = option.kind else { return };
         let Some(text) = value.get_ref().as_str() else {
-            return self.wrong_type::<()>(option, value).unwrap_or_default();
+            return self.wrong_type(option, value);
         };
         match units::parse_duration(text) {
             Some(time) if time > TIME_MAX => {
                 self.out_of_range(option, value, "at most 365d".to_owned());
             }
-            Some(time) if time >= Duration::from_millis(min) => *target = time,
+            Some(time) if time >= Duration::from_millis(min) => return Some(time),
             Some(_) => self.out_of_range(option, value, format!("at least {min}ms")),
             None => self.bad(key, &At::new(text, value.span().start)),
         }
+        None
     }
 
     /// A rate, in bytes a second, into `target`.
@@ -94,6 +139,7 @@ impl Section<'_> {
         let shown = match value.get_ref() {
             DeValue::String(text) => format!("{text:?}"),
             DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
             other => other.type_str().to_owned(),
         };
         let key = option.key.to_owned();

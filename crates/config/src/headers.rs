@@ -1,0 +1,170 @@
+//! What a route may do to fields of a header: `request_headers` and `response_headers`.
+//!
+//! Called by `route`. What must stay true: every name is a token and every value a field value (RFC
+//! 9110 §5.1 and §5.5), and no rule touches a field that frames the message or belongs to the
+//! connection: those are written by the one who sends the message.
+
+use std::collections::BTreeMap;
+
+use crate::model::HeaderRules;
+use crate::section::Section;
+
+/// What a message says was expected of a field's name.
+pub(crate) const FIELD_EXPECTED: &str =
+    "a field name such as \"X-Frame-Options\", and none of framing or the connection";
+
+/// Reads the table under `key`.
+pub(crate) fn read(route: &Section<'_>, key: &str) -> HeaderRules {
+    let mut rules = HeaderRules::default();
+    let Some(table) = route.table(key) else {
+        return rules;
+    };
+    let remove = table.list("remove", |name| {
+        may_change(name, Change::Remove).then(|| name.to_owned())
+    });
+    let remove = remove.unwrap_or_default();
+    rules.remove = remove.into_iter().map(|name| name.value).collect();
+    rules.set = read_fields(&table, "set", Change::Set);
+    rules.add = read_fields(&table, "add", Change::Add);
+    rules
+}
+
+/// Whether a text is a token (RFC 9110 §5.6.2): the name of a field or a cookie.
+pub(crate) fn is_token(text: &str) -> bool {
+    let is_tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !text.is_empty() && text.bytes().all(is_tchar)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Change {
+    Remove,
+    Set,
+    Add,
+}
+
+fn read_fields(table: &Section<'_>, key: &str, change: Change) -> BTreeMap<String, String> {
+    let mut fields: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in table.map(key) {
+        let text = value.value.as_str();
+        if !may_change(&name, change) {
+            table.bad_item(key, &name, value.at, FIELD_EXPECTED);
+        } else if fields.keys().any(|known| known.eq_ignore_ascii_case(&name)) {
+            table.bad_item(key, &name, value.at, "each field once, in whatever case");
+        } else if !is_value(text) {
+            table.bad_item(&name, text, value.at, VALUE_EXPECTED);
+        } else if let Some(word) = unknown_word(text) {
+            table.bad_item(&name, word, value.at, WORD_EXPECTED);
+        } else {
+            fields.insert(name, value.value);
+        }
+    }
+    fields
+}
+
+/// Whether the name is a token, and not of a field that only the sender of a message can know. A
+/// second `Host`, or none, would make the request a bad one (RFC 9112 §3.2).
+fn may_change(name: &str, change: Change) -> bool {
+    let is_it = |own: &&str| own.eq_ignore_ascii_case(name);
+    let is_host = change != Change::Set && name.eq_ignore_ascii_case("host");
+    is_token(name) && !FRAMING.iter().any(is_it) && !is_host
+}
+
+/// RFC 9112 §6, RFC 9110 §7.6.1 and §10.1.1.
+const FRAMING: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+fn is_value(text: &str) -> bool {
+    let is_plain = |b: u8| b == b'\t' || b >= b' ' && b != 0x7f;
+    text.bytes().all(is_plain) && text.trim_matches([' ', '\t']) == text
+}
+
+/// The first word in braces that stands for nothing; braces around anything but small letters are
+/// text, such as JSON.
+fn unknown_word(text: &str) -> Option<&str> {
+    let starts = text.match_indices('{').map(|(start, _)| start);
+    let mut words = starts.filter_map(|start| {
+        let inner = &text[start + 1..];
+        let length = inner.find(|c: char| !c.is_ascii_lowercase() && c != '_')?;
+        let is_word = length > 0 && inner[length..].starts_with('}');
+        is_word.then(|| &text[start..start + length + 2])
+    });
+    words.find(|word| !WORDS.contains(word))
+}
+
+/// What stands for something of the request.
+const WORDS: [&str; 4] = ["{client}", "{host}", "{scheme}", "{path}"];
+
+const VALUE_EXPECTED: &str = "a value without control characters and without spaces around it";
+const WORD_EXPECTED: &str = "{client}, {host}, {scheme} or {path} in braces";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_tokens_and_values() {
+        for (text, expected) in [("X-A", true), ("a.b_c", true), ("", false), ("a b", false)] {
+            assert_eq!(is_token(text), expected, "{text:?}");
+        }
+        let values = [
+            ("", true),
+            ("a b\tc", true),
+            ("ä", true),
+            (" a", false),
+            ("a\r\nb", false),
+            ("a\0", false),
+        ];
+        for (text, expected) in values {
+            assert_eq!(is_value(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn finds_words_in_braces_that_stand_for_nothing() {
+        let rows = [
+            ("{client}", None),
+            ("{scheme}://{host}{path}", None),
+            ("{clinet}", Some("{clinet}")),
+            ("{host} {x_y}", Some("{x_y}")),
+            ("{\"group\":\"a\"}", None),
+            ("{}", None),
+            ("{", None),
+            ("{open", None),
+            ("{ä}", None),
+            ("{{host}}", None),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(unknown_word(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn leaves_framing_and_the_connection_alone() {
+        let rows = [
+            ("X-A", true, true),
+            ("Host", true, false),
+            ("Transfer-Encoding", false, false),
+            ("content-length", false, false),
+            ("Connection", false, false),
+            ("Keep-Alive", false, false),
+            ("TE", false, false),
+            ("Trailer", false, false),
+            ("Upgrade", false, false),
+            ("Expect", false, false),
+            ("Proxy-Connection", false, false),
+        ];
+        for (name, set, other) in rows {
+            let asked = [Change::Set, Change::Add, Change::Remove].map(|c| may_change(name, c));
+            assert_eq!(asked, [set, other, other], "{name}");
+        }
+    }
+}

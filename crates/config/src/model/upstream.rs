@@ -1,0 +1,349 @@
+//! The checked values of back ends: `[upstreams.NAME]` and the TCP listeners before them.
+//!
+//! Made by `upstream`, `app` and `stream`, read by `proxy` and by `apps`, whose processes may be the
+//! servers of one. What must stay true: bounds are in order, and an upstream of a file has a server that
+//! is not a backup.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::values::ListenAddr;
+
+/// A TCP listener: `[[streams]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpStream {
+    /// Where clients connect.
+    pub listen: ListenAddr,
+    /// The name of the upstream.
+    pub upstream: String,
+    /// Whether its connections begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+}
+
+/// Back ends behind one name: `[upstreams.NAME]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Upstream {
+    /// Its name, unique.
+    pub name: String,
+    /// What is spoken to its servers.
+    pub protocol: Protocol,
+    /// Its servers; at least one (none for an application's, whose processes they are).
+    pub servers: Vec<UpstreamServer>,
+    /// Which free server gets a request.
+    pub balance: Balance,
+    /// The cookie that keeps a client at one server; none is no stickiness.
+    pub sticky: Option<String>,
+    /// Requests that each server may have in progress; none is bounded by `connections.max` only.
+    pub max_active: Option<u32>,
+    /// Requests that may wait; one more is answered 503.
+    pub queue_max: usize,
+    /// How long a request may wait (503 after).
+    pub queue_timeout: Duration,
+    /// Connections to each server.
+    pub connections: Connections,
+    /// How long a connection may take to be made (502 after the last try).
+    pub connect_timeout: Duration,
+    /// From the whole request being sent to the whole head of the response (504 after).
+    pub response_timeout: Duration,
+    /// Time in which nothing of the request is taken or nothing of the response's body comes.
+    pub stall_timeout: Duration,
+    /// From a server having the request to the end of its response; none is unlimited.
+    pub total_timeout: Option<Duration>,
+    /// Time without a byte either way after an upgrade, and in TCP mode.
+    pub tunnel_timeout: Duration,
+    /// Other servers tried after a failure that allows it.
+    pub retry: Retry,
+    /// Active probes; none for no probes.
+    pub health: Option<Health>,
+    /// When failures of requests put a server aside.
+    pub eject: Eject,
+    /// Time over which a server that comes back gets its full share.
+    pub slow_start: Duration,
+    /// The `Host` that servers see.
+    pub host: HostHeader,
+    /// How servers are told of the client.
+    pub forwarded: Forwarded,
+    /// Whether request bodies are read whole before a server hears of them.
+    pub request_buffering: bool,
+    /// Whether responses are taken off the server faster than the client takes them.
+    pub response_buffering: bool,
+    /// The PROXY protocol header that servers' connections begin with; none is none. Such connections
+    /// serve one client each.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// The absolute folder from which `X-Sendfile` may name files; none ignores the field.
+    pub sendfile_root: Option<PathBuf>,
+    /// The folder of the scripts, as the servers of a gateway protocol see it (`DOCUMENT_ROOT`).
+    pub root: Option<PathBuf>,
+    /// The script that gets every path for which `root` has no script of its own; relative to `root`
+    /// (`index.php`).
+    pub index: Option<String>,
+    /// Variables added to the environment of gateway protocols.
+    pub params: BTreeMap<String, String>,
+    /// The secret that AJP servers want.
+    pub secret: Option<String>,
+    /// How often names are resolved again when their records do not say.
+    pub resolve_interval: Duration,
+}
+
+impl Upstream {
+    /// An upstream with every default.
+    pub fn new(name: &str, protocol: Protocol, servers: Vec<UpstreamServer>) -> Self {
+        Self {
+            name: name.to_owned(),
+            protocol,
+            servers,
+            balance: Balance::IdleFirst,
+            sticky: None,
+            max_active: None,
+            queue_max: 1000,
+            queue_timeout: Duration::from_secs(30),
+            connections: Connections::default(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(60),
+            total_timeout: None,
+            tunnel_timeout: Duration::from_secs(3600),
+            retry: Retry::default(),
+            health: None,
+            eject: Eject::default(),
+            slow_start: Duration::ZERO,
+            host: HostHeader::Client,
+            forwarded: Forwarded::XForwarded,
+            request_buffering: true,
+            response_buffering: true,
+            proxy_protocol: None,
+            sendfile_root: None,
+            root: None,
+            index: None,
+            params: BTreeMap::new(),
+            secret: None,
+            resolve_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What is spoken to back ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1 with connections that are kept.
+    Http,
+    /// FastCGI 1.0 with connections that are kept.
+    FastCgi,
+    /// SCGI, a connection a request.
+    Scgi,
+    /// The uwsgi protocol, a connection a request.
+    Uwsgi,
+    /// AJP 1.3 with connections that are kept.
+    Ajp,
+}
+
+impl Protocol {
+    /// The word used for it in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::FastCgi => "fastcgi",
+            Self::Scgi => "scgi",
+            Self::Uwsgi => "uwsgi",
+            Self::Ajp => "ajp",
+        }
+    }
+}
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamServer {
+    /// Where it listens.
+    pub address: ServerAddr,
+    /// Its share against the others', at least 1.
+    pub weight: u32,
+    /// Its own bound; none is the upstream's.
+    pub max_active: Option<u32>,
+    /// Gets requests only when no other server can.
+    pub backup: bool,
+}
+
+impl UpstreamServer {
+    /// A server with every default.
+    pub fn new(address: ServerAddr) -> Self {
+        Self {
+            address,
+            weight: 1,
+            max_active: None,
+            backup: false,
+        }
+    }
+}
+
+/// Where a back end listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ServerAddr {
+    /// A TCP address.
+    Tcp(std::net::SocketAddr),
+    /// A Unix socket's absolute path.
+    Unix(PathBuf),
+    /// A DNS name (A and AAAA records) and a port: each address is a server.
+    Name {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A DNS name of SRV records: each target is a server.
+    Srv(String),
+}
+
+/// Which free server gets a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Balance {
+    /// One with nothing to do, else the least busy; warm ones first.
+    #[default]
+    IdleFirst,
+    /// In turn, by weight.
+    RoundRobin,
+    /// The least busy by weight.
+    LeastActive,
+    /// The less busy of two drawn at random.
+    RandomTwo,
+    /// The same server for the same key, unless it has far more than its share.
+    Hash(HashKey),
+}
+
+/// What is hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashKey {
+    /// The path, without the query.
+    Path,
+    /// Path and query.
+    Target,
+    /// The client's address.
+    Client,
+    /// A header field of that name.
+    Header(String),
+    /// A cookie of that name.
+    Cookie(String),
+}
+
+/// Connections to each server: `min <= soft <= max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connections {
+    /// Opened ahead and kept for ever.
+    pub min: u32,
+    /// Kept while the server keeps them.
+    pub soft: u32,
+    /// Never exceeded.
+    pub max: u32,
+    /// Those above `soft` close after so long without a request.
+    pub ttl: Duration,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            min: 0,
+            soft: 64,
+            max: 1024,
+            ttl: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Other servers tried after a failure that allows it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Retry {
+    /// Tries in all, the first included; at least 1.
+    pub attempts: u32,
+    /// Retries against requests, 0 to 1: more are not made, so that a failing upstream is not stormed.
+    pub budget: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: 2,
+            budget: 0.2,
+        }
+    }
+}
+
+/// Active probes of each server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// The path that is asked for; none only connects.
+    pub path: Option<String>,
+    /// The lowest and highest status that is well.
+    pub status: (u16, u16),
+    /// Between two probes.
+    pub interval: Duration,
+    /// How long a probe may take.
+    pub timeout: Duration,
+    /// Good probes in a row that bring a server up.
+    pub rise: u32,
+    /// Failed probes in a row that take it down.
+    pub fall: u32,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            path: None,
+            status: (200, 399),
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
+            rise: 2,
+            fall: 3,
+        }
+    }
+}
+
+/// When failures of requests put a server aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Eject {
+    /// Failures in a row; 0 is never.
+    pub failures: u32,
+    /// For how long, growing with each time in a row.
+    pub time: Duration,
+}
+
+impl Default for Eject {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            time: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The `Host` that back ends see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostHeader {
+    /// The client's.
+    Client,
+    /// The server's address as configured.
+    Server,
+    /// This text.
+    Text(String),
+}
+
+/// How back ends are told of the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forwarded {
+    /// `X-Forwarded-For`, `-Proto`, `-Host`.
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Standard,
+    /// Both.
+    Both,
+    /// Not at all; what a client sends of these is dropped.
+    Off,
+}
+
+/// Versions of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// The text form.
+    V1,
+    /// The binary form.
+    V2,
+}

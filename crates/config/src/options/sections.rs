@@ -1,0 +1,192 @@
+//! What is said about each table of the file, in the order in which the reference and the example
+//! print them.
+//!
+//! Data only. What must stay true: every section that an option stands in is described here, and a
+//! table that has the keys of another says so, rather than repeating its rows.
+
+use super::{Like, SectionDoc};
+
+/// Every table of the file.
+pub(crate) const SECTIONS: &[SectionDoc] = &[
+    SectionDoc {
+        name: "server",
+        heading: "[server]",
+        sample: "[server]",
+        doc: "Listeners, event loops, the admin address and the access log.",
+        like: None,
+    },
+    SectionDoc {
+        name: "server.listen",
+        heading: "listen = [{ ... }] in [server]",
+        sample: "",
+        doc: "An address with what is special about its connections.",
+        like: None,
+    },
+    SectionDoc {
+        name: "server.access_log",
+        heading: "access_log = { ... } in [server]",
+        sample: "",
+        doc: "Where requests are logged and what a line looks like.",
+        like: None,
+    },
+    SectionDoc {
+        name: "limits",
+        heading: "[limits]",
+        sample: "[limits]",
+        doc: "Every bound on what a client may send, hold or take; the status page shows use against bound.",
+        like: None,
+    },
+    SectionDoc {
+        name: "blocking.NAME",
+        heading: "[blocking.NAME]",
+        sample: "[blocking.default]",
+        doc: "Pools of threads for work that would block an event loop, such as reading cold files; \
+              give each disk its own so that a slow one does not hold up the others. `default` is always there.",
+        like: None,
+    },
+    SectionDoc {
+        name: "apps.NAME",
+        heading: "[apps.NAME]",
+        sample: "[apps.hello]",
+        doc: "An application and its workers: Python or Ruby code that Penstock loads, or any program \
+              that serves HTTP or FastCGI.",
+        like: None,
+    },
+    SectionDoc {
+        name: "apps.NAME.processes",
+        heading: "processes = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "Bounds on the number of worker processes.",
+        like: None,
+    },
+    SectionDoc {
+        name: "apps.NAME.queue",
+        heading: "queue = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "How many requests may wait for a free worker, and how long.",
+        like: None,
+    },
+    SectionDoc {
+        name: "apps.NAME.upstream",
+        heading: "upstream = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "How the processes of an application of kind command or fastcgi are spoken to.",
+        like: Some(Like {
+            section: "upstreams.NAME",
+            but: &[
+                ("protocol", "the application's `kind` says it"),
+                ("servers", "they are the application's processes"),
+                ("max_active", "it is the application's `threads`"),
+                ("queue", "it stands beside `upstream`"),
+                ("response_timeout", "it stands beside `upstream`"),
+                ("secret", "no such application speaks ajp"),
+                ("resolve_interval", "there are no names to resolve"),
+            ],
+        }),
+    },
+    SectionDoc {
+        name: "upstreams.NAME",
+        heading: "[upstreams.NAME]",
+        sample: "# [upstreams.legacy]",
+        doc: "Back ends behind one name, that other programs start.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.servers",
+        heading: "servers = [{ ... }] in [upstreams.NAME]",
+        sample: "",
+        doc: "One server with what is special about it.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.queue",
+        heading: "queue = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "How many requests may wait for a server, and how long.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.connections",
+        heading: "connections = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "Connections to each server: `min` <= `soft` <= `max`.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.retry",
+        heading: "retry = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "Other servers tried after a failure, when nothing can have happened twice.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.health",
+        heading: "health = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "Probes of each server; without a `path` they only connect.",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.eject",
+        heading: "eject = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "When failures of requests put a server aside.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites",
+        heading: "[[sites]]",
+        sample: "[[sites]]",
+        doc: "One site. Without any, the only application or upstream answers every host and path, an \
+              application after the files of `public/` in its folder if there is one.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes",
+        heading: "[[sites.routes]]",
+        sample: "[[sites.routes]]",
+        doc: "One route of the site above it. Routes are tried in order; files come before the app or upstream, and \
+              what no file answers falls through to it.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.files",
+        heading: "files = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "A folder of static files.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.rewrite",
+        heading: "rewrite = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "How the path is changed before files, app or upstream see it: first `strip_prefix`, then `add_prefix`.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.request_headers",
+        heading: "request_headers = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "What is done to the request's header, in this order: `remove`, `set`, `add`. In values \
+              `{client}`, `{host}`, `{scheme}` and `{path}` stand for the request's. Fields of framing and of \
+              the connection are not a route's to change.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.response_headers",
+        heading: "response_headers = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "The same for the response's header.",
+        like: Some(Like {
+            section: "sites.routes.request_headers",
+            but: &[],
+        }),
+    },
+    SectionDoc {
+        name: "streams",
+        heading: "[[streams]]",
+        sample: "# [[streams]]",
+        doc: "A TCP listener whose connections are relayed to an upstream, with its slots and its queue.",
+        like: None,
+    },
+];

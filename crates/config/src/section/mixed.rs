@@ -1,0 +1,144 @@
+//! Lists out of a table, and values of more than one form: a text or a list, a text or a table.
+//!
+//! Getters of `Section` like those in its own file. What must stay true: an item that is wrong is
+//! reported at its own place and left out, and the others are read on.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::Section;
+use crate::error::Problem;
+use crate::options::Kind;
+use crate::place::At;
+
+/// An item of a list that may hold texts and tables.
+#[derive(Debug)]
+pub(crate) enum Item<'a> {
+    /// A text.
+    Text(At<&'a str>),
+    /// A table.
+    Table(Section<'a>),
+}
+
+/// A text, or a list of texts.
+#[derive(Debug)]
+pub(crate) enum Texts<'a> {
+    /// One text.
+    One(At<&'a str>),
+    /// A list, and where it starts.
+    List(At<Vec<&'a str>>),
+}
+
+impl<'a> Section<'a> {
+    /// A list of texts that `read` makes sense of; those it does not are reported and left out.
+    pub(crate) fn list<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<At<T>>> {
+        let items = self.items(key)?.iter();
+        let texts = items.filter_map(|item| self.item_text(key, item));
+        let values = texts.filter_map(|text| {
+            let value = read(text.value);
+            if value.is_none() {
+                self.bad(key, &text);
+            }
+            value.map(|value| At::new(value, text.at))
+        });
+        Some(values.collect())
+    }
+
+    /// A list of texts and tables; the tables are named after the key.
+    pub(crate) fn texts_or_tables(&self, key: &str) -> Option<Vec<Item<'a>>> {
+        let Kind::TextsOrTables(_, name) = self.option(key)?.kind else {
+            return None;
+        };
+        let items = self.items(key)?.iter();
+        let read = items.filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => {
+                let table = At::new(table, item.span().start);
+                let shown = self.shown_below(key);
+                Some(Item::Table(Self::open(self.found, name, shown, table)))
+            }
+            _ => self.item_text(key, item).map(Item::Text),
+        });
+        Some(read.collect())
+    }
+
+    /// A text or a list of texts.
+    pub(crate) fn text_or_texts(&self, key: &str) -> Option<Texts<'a>> {
+        let (option, value) = self.value(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => {
+                let text = At::new(text.as_ref(), value.span().start);
+                Some(Texts::One(text))
+            }
+            DeValue::Array(items) => {
+                let texts: Option<Vec<_>> = items
+                    .iter()
+                    .map(|item| self.item_text(key, item).map(|text| text.value))
+                    .collect();
+                texts.map(|texts| Texts::List(At::new(texts, value.span().start)))
+            }
+            _ => self.wrong_type(option, value),
+        }
+    }
+
+    /// The list of tables under a key.
+    pub(crate) fn tables(&self, key: &str) -> Vec<Self> {
+        let mut tables = Vec::new();
+        let Some((option, value)) = self.value(key) else {
+            return tables;
+        };
+        let (Kind::List(template), Some(items)) = (option.kind, value.get_ref().as_array()) else {
+            self.wrong_type::<()>(option, value);
+            return tables;
+        };
+        for item in items.iter() {
+            match item.get_ref() {
+                DeValue::Table(table) => {
+                    let table = At::new(table, item.span().start);
+                    let shown = format!("[{template}]");
+                    tables.push(Self::open(self.found, template, shown, table));
+                }
+                _ => {
+                    self.wrong_type::<()>(option, item);
+                }
+            }
+        }
+        tables
+    }
+
+    /// Reports a list without items that needs some.
+    pub(crate) fn check_filled(&self, key: &'static str) {
+        if self.is_empty_list(key) {
+            let kind = self.option(key).map(|option| option.kind);
+            let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
+            self.add(self.key_at(&[key]), Problem::EmptyList { key, expected });
+        }
+    }
+
+    /// Whether the value under a key is a list without items.
+    pub(crate) fn is_empty_list(&self, key: &str) -> bool {
+        let list = self
+            .table
+            .get(key)
+            .and_then(|value| value.get_ref().as_array());
+        list.is_some_and(|list| list.is_empty())
+    }
+
+    fn items(&self, key: &str) -> Option<&'a [Spanned<DeValue<'a>>]> {
+        let (option, value) = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Array(items) => Some(items.as_ref()),
+            _ => self.wrong_type(option, value),
+        }
+    }
+
+    fn item_text(&self, key: &str, item: &'a Spanned<DeValue<'a>>) -> Option<At<&'a str>> {
+        match item.get_ref() {
+            DeValue::String(text) => Some(At::new(text.as_ref(), item.span().start)),
+            _ => self.wrong_type(self.option(key)?, item),
+        }
+    }
+}

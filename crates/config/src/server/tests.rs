@@ -1,0 +1,71 @@
+//! Listeners with a PROXY protocol header, and who is trusted.
+
+use crate::ListenAddr;
+use crate::testing::{Folder, accept, check_errors};
+
+#[test]
+fn reads_listeners_as_texts_and_as_tables() {
+    let text = "[apps.a]\n[server]\nlisten = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \"unix:x.sock\" }]\n";
+    let folder = Folder::site();
+    let server = accept(&folder, text).server;
+    let tcp = |text: &str| text.parse::<ListenAddr>().unwrap();
+    let unix = ListenAddr::Unix(folder.join("x.sock"));
+    assert_eq!(server.listen, [tcp(":80"), tcp(":81"), unix]);
+    assert_eq!(server.proxy_protocol, [tcp(":81")]);
+    assert_eq!(server.trusted_proxies, None);
+}
+
+#[test]
+fn reads_who_is_trusted() {
+    let read = |list: &str| {
+        let text = format!("[apps.a]\n[server]\ntrusted_proxies = {list}\n");
+        accept(&Folder::site(), &text).server.trusted_proxies
+    };
+    let texts = ["10.0.0.0/8", "192.0.2.7", "unix"].map(str::to_owned);
+    assert_eq!(
+        read(r#"["10.0.0.0/8", "192.0.2.7", "unix"]"#),
+        Some(texts.to_vec())
+    );
+    assert_eq!(read("[]"), Some(Vec::new()));
+}
+
+#[test]
+fn reports_listeners_and_networks_that_are_wrong() {
+    check_errors(&[
+        (
+            "tables",
+            "[apps.a]\n[server]\nlisten = [{ proxy_protocol = 1 }, { address = \"x\" }, 1, { address = \":80\", port = 1 }]\n",
+            &[
+                &format!(
+                    "penstock.toml:3:11: `address` is missing in [server.listen]: expected {}",
+                    ListenAddr::EXPECTED
+                ),
+                "penstock.toml:3:30: `proxy_protocol` must be true or false, not an integer",
+                &format!(
+                    "penstock.toml:3:47: `address` cannot be \"x\": expected {}",
+                    ListenAddr::EXPECTED
+                ),
+                &format!(
+                    "penstock.toml:3:54: `listen` must be a list, each {}, or a table, not an integer",
+                    ListenAddr::EXPECTED
+                ),
+                "penstock.toml:3:76: unknown key `port` in [server.listen]",
+            ],
+        ),
+        (
+            "taken",
+            "[apps.a]\n[server]\nlisten = [{ address = \":80\" },\n{ address = \"127.0.0.1:80\", proxy_protocol = true }]\n",
+            &[
+                "penstock.toml:4:13: http://127.0.0.1:80 is already taken by http://0.0.0.0:80 on line 3",
+            ],
+        ),
+        (
+            "networks",
+            "[apps.a]\n[server]\ntrusted_proxies = [\"10.0.0.0/33\", \"proxy.example\"]\n",
+            &[
+                "penstock.toml:3:20: `trusted_proxies` cannot be \"10.0.0.0/33\": expected \"unix\", an address, or a network such as \"10.0.0.0/8\"",
+                "penstock.toml:3:35: `trusted_proxies` cannot be \"proxy.example\": expected \"unix\", an address, or a network such as \"10.0.0.0/8\"",
+            ],
+        ),
+    ]);
+}

@@ -1,0 +1,140 @@
+//! TCP listeners, and what a file without sites means.
+
+use crate::model::{Server, TcpStream};
+use crate::testing::{Folder, accept, check_errors};
+use crate::{Config, ListenAddr};
+
+const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
+
+fn read(lines: &str) -> Config {
+    accept(&Folder::site(), &format!("{UPSTREAM}{lines}"))
+}
+
+#[test]
+fn a_file_with_nothing_but_streams_is_complete() {
+    let config = read(
+        "[[streams]]\nlisten = \"127.0.0.1:8080\"\nupstream = \"b\"\n[[streams]]\nlisten = \":0\"\nupstream = \"b\"\nproxy_protocol = true\n",
+    );
+    let stream = |listen: &str, proxy_protocol| TcpStream {
+        listen: listen.parse().unwrap(),
+        upstream: "b".to_owned(),
+        proxy_protocol,
+    };
+    let expected = [stream("127.0.0.1:8080", false), stream(":0", true)];
+    assert_eq!(config.streams, expected);
+    assert_eq!(config.sites, []);
+    assert_eq!(config.server.listen, []);
+    assert_eq!(config.server.admin, Server::default().admin);
+}
+
+#[test]
+fn listens_for_sites_where_the_file_says_so() {
+    let config = read(
+        "[[streams]]\nlisten = \":9000\"\nupstream = \"b\"\n[server]\nlisten = [\":0\"]\nadmin = \"127.0.0.1:8080\"\n",
+    );
+    assert_eq!(config.server.listen, [":0".parse::<ListenAddr>().unwrap()]);
+}
+
+#[test]
+fn one_upstream_and_nothing_else_answers_every_path() {
+    let config = read("");
+    assert_eq!(config.server, Server::default());
+    let routes = &config.sites[0].routes;
+    assert_eq!(routes[0].upstream.as_deref(), Some("b"));
+    assert_eq!((config.sites.len(), routes.len()), (1, 1));
+    // One that no stream uses is the sites', beside one that a stream does.
+    let config = read(
+        "[upstreams.web]\nservers = [\"a:80\"]\n[[streams]]\nlisten = \":9000\"\nupstream = \"b\"\n",
+    );
+    let route = &config.sites[0].routes[0];
+    assert_eq!(route.upstream.as_deref(), Some("web"));
+    assert_eq!(config.server.listen, Server::default().listen);
+}
+
+#[test]
+fn reports_what_no_site_chooses_between() {
+    let two = format!("{UPSTREAM}[upstreams.c]\nservers = [\"a:80\"]\n");
+    check_errors(&[
+        (
+            "two upstreams",
+            &two,
+            &[
+                "penstock.toml:1:2: 2 upstreams (b, c) and no [[sites]]: say which one answers which path",
+            ],
+        ),
+        (
+            "an application and an upstream",
+            &format!("[apps.a]\n{UPSTREAM}"),
+            &[
+                "penstock.toml:1:2: 2 applications and upstreams (a, b) and no [[sites]]: say which one answers which path",
+            ],
+        ),
+        (
+            "no stream",
+            "streams = []\n",
+            &[
+                "penstock.toml:1:1: nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_streams_that_cannot_work() {
+    let at =
+        |listen: &str| format!("{UPSTREAM}[[streams]]\nlisten = \"{listen}\"\nupstream = \"b\"\n");
+    let site = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
+    const ADDRESS: &str = ListenAddr::EXPECTED;
+    check_errors(&[
+        (
+            "nothing said",
+            &format!("{UPSTREAM}[[streams]]\n"),
+            &[
+                &format!(
+                    "penstock.toml:3:1: `listen` is missing in [[streams]]: expected {ADDRESS}"
+                ),
+                "penstock.toml:3:1: `upstream` is missing in [[streams]]: expected the name of an [upstreams.NAME] table",
+            ],
+        ),
+        (
+            "address and name",
+            &format!("{UPSTREAM}[[streams]]\nlisten = \"x\"\nupstream = \"c\"\n"),
+            &[
+                &format!("penstock.toml:4:10: `listen` cannot be \"x\": expected {ADDRESS}"),
+                "penstock.toml:5:12: there is no upstream `c`; did you mean `b`?",
+            ],
+        ),
+        (
+            "two at one address",
+            &format!(
+                "{}[[streams]]\nlisten = \"127.0.0.1:9000\"\nupstream = \"b\"\n",
+                at(":9000")
+            ),
+            &[
+                "penstock.toml:7:10: http://127.0.0.1:9000 is already taken by http://0.0.0.0:9000 on line 4",
+            ],
+        ),
+        (
+            "the server's",
+            &format!(
+                "{}[server]\nlisten = [\"127.0.0.1:9000\"]\n{site}",
+                at(":9000")
+            ),
+            &[
+                "penstock.toml:4:10: http://0.0.0.0:9000 is already taken by http://127.0.0.1:9000 on line 7",
+            ],
+        ),
+        (
+            "the server's by default",
+            &format!("{}{site}", at(":8080")),
+            &["penstock.toml:4:10: http://0.0.0.0:8080 is already taken by http://127.0.0.1:8080"],
+        ),
+        (
+            "the admin interface's",
+            &at(":8090"),
+            &[
+                "penstock.toml:4:10: admin (http://127.0.0.1:8090) and the listener http://0.0.0.0:8090 are the same address: move one, or set admin = \"off\"",
+            ],
+        ),
+    ]);
+}
