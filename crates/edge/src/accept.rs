@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::ListenerInfo;
+use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 
-use crate::Edge;
 use crate::connection::Connection;
+use crate::tunnel::Counted;
+use crate::{Edge, access_log, heralded, tunnel};
 
 /// How long to wait for a descriptor or a connection slot to come free.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -34,18 +35,43 @@ pub async fn accept(
     info: Arc<ListenerInfo>,
     stop: Drain,
 ) -> io::Result<()> {
+    accept_for(edge, socket, info, stop, Service::Http).await
+}
+
+/// Accepts on `socket` as [`accept`] does; `handler` gets each connection from its first byte on. Such
+/// connections count as open, for `limits.connections` and for the drain.
+///
+/// # Errors
+/// As [`accept`].
+pub async fn accept_tunnel(
+    edge: Arc<Edge>,
+    socket: OwnedFd,
+    info: Arc<ListenerInfo>,
+    stop: Drain,
+    handler: Arc<dyn TunnelHandler>,
+) -> io::Result<()> {
+    accept_for(edge, socket, info, stop, Service::Tunnel(handler)).await
+}
+
+async fn accept_for(
+    edge: Arc<Edge>,
+    socket: OwnedFd,
+    info: Arc<ListenerInfo>,
+    stop: Drain,
+    service: Service,
+) -> io::Result<()> {
     let listener = Listener::new(socket)?;
     let _running = stop.guard();
-    let mut warnings = Warnings::default();
+    let mut door = Door {
+        edge,
+        info,
+        service,
+        warnings: Warnings::default(),
+    };
     let mut stopped = std::pin::pin!(stop.begun());
     loop {
-        if edge.open.load(Ordering::Relaxed) >= edge.settings().limits.connections {
-            if warnings.is_due() {
-                log::warn!(
-                    "{}: limits.connections reached, not accepting for now",
-                    info.name
-                );
-            }
+        if door.is_full() {
+            door.warn("limits.connections reached, not accepting for now");
             clock::sleep(PAUSE).await;
             if !stop.is_draining() {
                 continue;
@@ -58,19 +84,95 @@ pub async fn accept(
         .await;
         match next {
             None => break,
-            Some(Ok((socket, peer))) => serve(&edge, socket, peer, &info),
+            Some(Ok((socket, peer))) => door.admit(socket, peer),
             Some(Err(error)) => {
-                if warnings.is_due() {
-                    log::error!("{}: cannot accept: {error}", info.name);
+                if door.warnings.is_due() {
+                    log::error!("{}: cannot accept: {error}", door.info.name);
                 }
                 clock::sleep(PAUSE).await;
             }
         }
     }
     while let Some((socket, peer)) = listener.try_accept() {
-        serve(&edge, socket, peer, &info);
+        door.admit(socket, peer);
     }
     Ok(())
+}
+
+/// What a listener's connections are served by.
+#[derive(Debug, Clone)]
+pub(crate) enum Service {
+    /// This crate.
+    Http,
+    /// Whoever gets the bytes as they are.
+    Tunnel(Arc<dyn TunnelHandler>),
+}
+
+impl Service {
+    /// Begins to serve a connection; `early` was read from it already.
+    pub(crate) fn begin(
+        &self,
+        edge: Counted,
+        stream: Arc<Stream>,
+        peer: PeerAddress,
+        info: Arc<ListenerInfo>,
+        early: Vec<u8>,
+    ) {
+        match self {
+            Self::Http => {
+                loops::spawn_here(Connection::new(edge, stream, peer, info, early).run());
+            }
+            Self::Tunnel(handler) => {
+                tunnel::go_on(edge, handler.serve(stream, peer, info, early));
+            }
+        }
+    }
+}
+
+/// One listener on one loop, with what becomes of those who come in.
+#[derive(Debug)]
+struct Door {
+    edge: Arc<Edge>,
+    info: Arc<ListenerInfo>,
+    service: Service,
+    warnings: Warnings,
+}
+
+impl Door {
+    fn is_full(&self) -> bool {
+        self.edge.open.load(Ordering::Relaxed) >= self.edge.settings().limits.connections
+    }
+
+    fn warn(&mut self, what: &str) {
+        if self.warnings.is_due() {
+            log::warn!("{}: {what}", self.info.name);
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, peer: PeerAddress) {
+        let stream = match Stream::new(socket) {
+            Ok(stream) => Arc::new(stream),
+            Err(error) => {
+                log::error!("{}: cannot watch a connection: {error}", self.info.name);
+                return;
+            }
+        };
+        self.edge.metrics().accepted.increment();
+        let info = Arc::clone(&self.info);
+        if !info.proxy_protocol {
+            let edge = Counted::new(&self.edge);
+            self.service.begin(edge, stream, peer, info, Vec::new());
+        } else if self.edge.settings().trust.covers(peer) {
+            let edge = Counted::new(&self.edge);
+            let service = self.service.clone();
+            loops::spawn_here(heralded::receive(edge, stream, peer, info, service));
+        } else {
+            self.warn(&format!(
+                "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
+                access_log::peer(peer)
+            ));
+        }
+    }
 }
 
 /// Keeps a condition that lasts from filling the log.
@@ -90,17 +192,4 @@ impl Warnings {
         }
         is_due
     }
-}
-
-fn serve(edge: &Arc<Edge>, socket: OwnedFd, peer: PeerAddress, info: &Arc<ListenerInfo>) {
-    let stream = match Stream::new(socket) {
-        Ok(stream) => stream,
-        Err(error) => {
-            log::error!("{}: cannot watch a connection: {error}", info.name);
-            return;
-        }
-    };
-    edge.metrics().accepted.increment();
-    let connection = Connection::new(Arc::clone(edge), stream, peer, Arc::clone(info));
-    loops::spawn_here(connection.run());
 }

@@ -105,13 +105,17 @@ fn combined(record: &Record<'_>, now: u64) -> String {
     let timing = record.timing;
     let _ = writeln!(
         line,
-        " queue_time={:.6} queue_position={} app_time={:.6} total_time={:.6} handler={} worker={}",
+        " queue_time={:.6} queue_position={} app_time={:.6} total_time={:.6} handler={} worker={} \
+         connect_time={:.6} server={} retries={}",
         timing.queue.as_secs_f64(),
         timing.queue_position,
         timing.app.as_secs_f64(),
         record.total.as_secs_f64(),
         timing.handler.as_deref().unwrap_or("-"),
         timing.worker,
+        timing.connect.as_secs_f64(),
+        timing.server.as_deref().unwrap_or("-"),
+        timing.retries,
     );
     line
 }
@@ -137,6 +141,9 @@ fn json(record: &Record<'_>, now: Duration) -> String {
         "total_time": record.total.as_secs_f64(),
         "handler": timing.handler.as_deref(),
         "worker": timing.worker,
+        "connect_time": timing.connect.as_secs_f64(),
+        "server": timing.server.as_deref(),
+        "retries": timing.retries,
     });
     visible(value.to_string()) + "\n"
 }
@@ -165,7 +172,8 @@ fn version(head: &RequestHead) -> &'static str {
     }
 }
 
-fn peer(peer: PeerAddress) -> String {
+/// A peer as logs have it: its address without the port.
+pub(crate) fn peer(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.ip().to_string(),
         PeerAddress::Unix => "unix".to_owned(),
@@ -205,5 +213,44 @@ mod tests {
             serde_json::from_str::<serde_json::Value>(&line).unwrap(),
             json
         );
+    }
+
+    #[test]
+    fn a_line_says_where_the_time_went() {
+        let raw = b"GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: u\r\n\r\n";
+        let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        let timing = Timing {
+            connect: Duration::from_micros(123),
+            server: Some("127.0.0.1:3000".into()),
+            retries: 1,
+            ..Timing::default()
+        };
+        let mut record = Record {
+            head: &head,
+            peer: PeerAddress::Unix,
+            status: 200,
+            bytes: 5,
+            timing: &timing,
+            total: Duration::from_millis(2),
+        };
+        assert_eq!(
+            combined(&record, 1_795_298_901),
+            "unix - - [21/Nov/2026:22:08:21 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"u\" \
+             queue_time=0.000000 queue_position=0 app_time=0.000000 total_time=0.002000 \
+             handler=- worker=0 connect_time=0.000123 server=127.0.0.1:3000 retries=1\n"
+        );
+        let line = json(&record, Duration::ZERO);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["connect_time"], 0.000_123);
+        assert_eq!(
+            (&line["server"], &line["retries"]),
+            (&"127.0.0.1:3000".into(), &1.into())
+        );
+        let none = Timing::default();
+        record.timing = &none;
+        assert!(combined(&record, 0).ends_with(" server=- retries=0\n"));
     }
 }

@@ -6,29 +6,30 @@
 //! for the next one; after any doubt about framing the connection closes; a client that leaves is
 //! noticed while its request waits.
 
+mod answering;
+mod asking;
+mod watching;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::request::Arrival;
-use penstock_exchange::{
-    Asked, AtHand, Body, ClientState, Fault, FaultKind, HandlerFuture, Handling, ListenerInfo,
-    Name, Reply, Request, RequestBody, RequestPath, Response, Timing,
-};
+use penstock_exchange::{ClientState, Fault, FaultKind, ListenerInfo, Reply, Timing};
 use penstock_http::{
-    BodyFraming, HeadScanner, Method, ParseError, Persist, Progress, RequestHead, ResponseFraming,
-    ResponseLine, Status, Version, encode_head,
+    HeadScanner, ParseError, Persist, Progress, RequestHead, ResponseFraming, ResponseLine, Status,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 use penstock_sys::net::PeerAddress;
 
-use crate::access_log::Record;
-use crate::incoming::{Home, Incoming, Reader};
+use self::asking::Followed;
+use crate::asks::{self, Asks, Said, Work, ask};
+use crate::filters::Filters;
+use crate::incoming::Home;
 use crate::received::Received;
-use crate::router::{Found, Handlers};
-use crate::send::{self, Cut, Rest, Sent, Started};
-use crate::{Edge, Settings, faults};
+use crate::redirect::Redirected;
+use crate::send::{self, Outgoing, Rest, Started};
+use crate::tunnel::Counted;
+use crate::{Settings, faults};
 
 /// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
 const PIPELINE_BYTES: usize = 64 * 1024;
@@ -42,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(crate) struct Connection {
-    edge: Arc<Edge>,
+    edge: Counted,
     stream: Arc<Stream>,
     peer: PeerAddress,
     listener: Arc<ListenerInfo>,
@@ -76,6 +77,12 @@ struct Exchange {
     arrived: Instant,
     /// Where the reading side comes back to, when the request has a body.
     home: Option<Home>,
+    /// What the route changes of its responses.
+    filters: Option<Arc<Filters>>,
+    /// What internal redirects brought, if there were any.
+    redirected: Option<Box<Redirected>>,
+    /// Interim responses that the socket has not taken yet: they go before the final head.
+    ahead: Vec<u8>,
 }
 
 /// What an exchange is judged and recorded by.
@@ -108,30 +115,16 @@ enum Left {
     Sending(Box<Sending>),
 }
 
-/// A handler at work; `next` is the one to ask should it pass.
-struct Work {
-    work: HandlerFuture,
-    handlers: Handlers,
-    next: usize,
-}
-
 struct Sending {
     rest: Rest,
     end: Ending,
 }
 
-/// What the handlers of a route said so far.
-enum Said {
-    Answered(Answered),
-    Works(Work),
-}
-
-type Answered = Result<Response, Fault>;
-
 /// What becomes of the connection after an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Keep,
+    /// End the task; the socket closes, unless somebody took it over.
     Close,
     /// Close, but read over what the client may still be sending.
     Linger,
@@ -141,19 +134,18 @@ enum Fate {
 
 impl Connection {
     pub(crate) fn new(
-        edge: Arc<Edge>,
-        stream: Stream,
+        edge: Counted,
+        stream: Arc<Stream>,
         peer: PeerAddress,
         listener: Arc<ListenerInfo>,
+        early: Vec<u8>,
     ) -> Self {
-        edge.open.fetch_add(1, Ordering::Relaxed);
-        edge.metrics().open.add(1);
         let guard = edge.drain.guard();
         let settings = edge.settings();
         let deadline = LazyDeadline::new(clock::now() + settings.limits.idle_timeout);
         Self {
             edge,
-            stream: Arc::new(stream),
+            stream,
             peer,
             listener,
             client: Arc::default(),
@@ -161,8 +153,8 @@ impl Connection {
             registered: false,
             deadline,
             scanner: HeadScanner::new(),
-            pending: Received::default(),
-            unscanned: false,
+            unscanned: !early.is_empty(),
+            pending: Received::from(early),
             head_began: None,
         }
     }
@@ -301,385 +293,81 @@ impl Connection {
         let mut lent = self.edge.take_settings();
         let settings = lent.now();
         self.edge.metrics().active.add(1);
-        let found = find(settings, &head);
+        let found = asks::find(settings, &head);
         let mut at_hand = None;
-        if let Asks::Handlers(path, handlers) = &found {
+        if let Asks::Route(path, route) = &found
+            && route.filters.is_none()
+        {
             let told = Told {
                 settings,
                 head: &head,
                 arrived,
             };
-            at_hand = self.answer_at_hand(told, path, handlers);
+            at_hand = self.answer_at_hand(told, path, &route.handlers);
         }
         if let Some(Ok(fate)) = at_hand {
             self.edge.give_back(lent);
             return Ok(fate);
         }
-        let found = found.owned();
+        let found = found.kept();
         let mut exchange = Exchange::new(Arc::clone(settings), head, arrived);
         self.edge.give_back(lent);
         if let Some(Err(rest)) = at_hand {
             return Err(exchange.unfinished(rest));
         }
-        let body = self.lend_reader(&mut exchange);
         let said = match found {
-            Asks::Edge(answered) => Said::Answered(answered),
-            Asks::Handlers(path, handlers) => {
-                let arrival = Arrival {
-                    peer: self.peer,
-                    listener: Arc::clone(&self.listener),
-                    client: Arc::clone(&self.client),
-                    at: arrived,
-                };
-                let request = Request::new(Arc::clone(&exchange.head), path, body, arrival);
-                ask(handlers, 0, request)
+            Asks::Edge(answered) => {
+                // Nobody reads the body, but what of it is here goes with the request.
+                drop(self.lend_reader(&mut exchange));
+                Said::Answered(answered)
+            }
+            Asks::Route(path, (handlers, filters)) => {
+                let body = self.lend_reader(&mut exchange);
+                exchange.filters = filters;
+                self.ask_first(&exchange, path, handlers, body)
             }
         };
-        match said {
-            Said::Answered(answered) => self.answer(exchange, answered, arrived),
-            Said::Works(work) => Err(exchange.unfinished(Left::Work(work))),
+        match self.followed(&mut exchange, said) {
+            Followed::Answered(answered) => self.answer(exchange, answered, arrived),
+            Followed::Works(work) => Err(exchange.unfinished(Left::Work(work))),
         }
-    }
-
-    /// Answers with what the first handler has at hand, if the request is as plain as that needs.
-    fn answer_at_hand(
-        &mut self,
-        told: Told<'_>,
-        path: &RequestPath,
-        handlers: &Handlers,
-    ) -> Option<Result<Fate, Left>> {
-        let (head, arrived) = (told.head, told.arrived);
-        if has_body(head) {
-            return None;
-        }
-        let path = path.bytes(head);
-        let asked = Asked {
-            head,
-            path,
-            arrived,
-        };
-        let close = self.guard.drain().is_draining();
-        let mut lent = None;
-        let started = send::send_copied(&self.stream, |out| {
-            handlers.first()?.at_hand(&asked, &mut |answer| {
-                let AtHand { status, body, .. } = answer;
-                let plan = Plan::new(head, status, Some(body.len() as u64), close);
-                let line = ResponseLine {
-                    status,
-                    fields: answer.fields,
-                    framing: plan.framing,
-                    persist: plan.persist,
-                    date: Some(&clock::http_date(arrived)),
-                };
-                encode_head(out, &line);
-                let head_len = out.len();
-                if !is_bodiless(head, status) {
-                    out.extend_from_slice(body);
-                }
-                lent = Some((status, answer.handler, plan, head_len));
-            });
-            let (_, _, plan, head_len) = lent.as_ref()?;
-            Some((*head_len, plan.framing))
-        })?;
-        let (status, handler, plan, _) = lent?;
-        let timing = Timing {
-            handler: Some(Name::Room(handler)),
-            ..Timing::default()
-        };
-        let end = Ending {
-            status,
-            timing,
-            keeps: plan.keeps,
-            must_close: false,
-        };
-        Some(self.started(told, end, started))
     }
 
     /// Awaits what is left of an exchange.
     async fn finish(&mut self, unfinished: Box<Unfinished>) -> Fate {
-        let Unfinished { exchange, mut rest } = *unfinished;
+        let Unfinished { mut exchange, rest } = *unfinished;
+        let mut work = match rest {
+            Left::Work(work) => work,
+            Left::Sending(sending) => return self.finish_sending(exchange, sending).await,
+        };
         loop {
-            match rest {
-                Left::Work(Work {
-                    work,
-                    handlers,
-                    next,
-                }) => {
-                    let reply = self.watched(work, exchange.home.as_ref()).await;
-                    let said = match reply {
-                        Ok(Reply::Pass(request)) => ask(handlers, next, *request),
-                        Ok(Reply::Response(response)) => Said::Answered(Ok(response)),
-                        Err(fault) => Said::Answered(Err(fault)),
-                    };
-                    match said {
-                        Said::Works(work) => rest = Left::Work(work),
-                        Said::Answered(answered) => {
-                            match self.answer(exchange, answered, clock::now()) {
-                                Ok(fate) => return fate,
-                                Err(unfinished) => return self.finish_sending(unfinished).await,
-                            }
-                        }
-                    }
+            let Work {
+                work: future,
+                handlers,
+                next,
+            } = work;
+            let said = match self.watched(future, &mut exchange).await {
+                Ok(Reply::Pass(request)) => ask(handlers, next, *request),
+                Ok(Reply::Response(response)) => Said::Answered(Ok(response)),
+                Ok(Reply::Redirect(redirect)) => Said::Redirects(redirect),
+                Err(fault) => Said::Answered(Err(fault)),
+            };
+            let answered = match self.followed(&mut exchange, said) {
+                Followed::Works(next) => {
+                    work = next;
+                    continue;
                 }
-                Left::Sending(_) => {
-                    return self
-                        .finish_sending(Box::new(Unfinished { exchange, rest }))
-                        .await;
-                }
-            }
-        }
-    }
-
-    async fn finish_sending(&mut self, unfinished: Box<Unfinished>) -> Fate {
-        let Unfinished {
-            exchange,
-            rest: Left::Sending(sending),
-        } = *unfinished
-        else {
-            // Only called with what `answer` left.
-            return Fate::Abort;
-        };
-        let Sending { rest, end } = *sending;
-        let limits = &exchange.settings.limits;
-        let stream = Arc::clone(&self.stream);
-        let (sent, done) = Box::pin(send::send_rest(stream, rest, limits)).await;
-        match done {
-            // Nothing of it is out yet: the client can still be told.
-            Err(Cut::Body(fault)) if sent.total == 0 => {
-                let told = self.answer(exchange, Err(fault), clock::now());
-                told.unwrap_or(Fate::Abort)
-            }
-            done => self.conclude(exchange.told(), &end, sent, done),
-        }
-    }
-
-    /// Awaits a handler, and meanwhile notices when the client leaves or sends more requests.
-    async fn watched(
-        &mut self,
-        mut work: HandlerFuture,
-        home: Option<&Home>,
-    ) -> Result<Reply, Fault> {
-        // While a body is being read the reader watches the socket.
-        let mut lent = home;
-        let mut watching = self.pending.len() < PIPELINE_BYTES;
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(reply) = work.as_mut().poll(cx) {
-                return Poll::Ready(reply);
-            }
-            if let Some(place) = lent {
-                let Some(mut reader) = place.take() else {
-                    return Poll::Pending;
-                };
-                watching = reader.is_done();
-                if watching {
-                    self.take_leftover(&mut reader);
-                    watching = self.pending.len() < PIPELINE_BYTES;
-                }
-                place.put(reader);
-                lent = None;
-            }
-            while watching {
-                match self.poll_more(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(true) => watching = self.pending.len() < PIPELINE_BYTES,
-                    Poll::Ready(false) => {
-                        watching = false;
-                        self.client.mark_gone();
-                        // Asked again at once: it may have waited only for its turn.
-                        return work.as_mut().poll(cx);
-                    }
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// What a finished reader received behind its body belongs to the next request.
-    fn take_leftover(&mut self, reader: &mut Reader) {
-        self.pending.push(&std::mem::take(&mut reader.pending));
-        self.unscanned = !self.pending.is_empty();
-    }
-
-    /// Reads pipelined bytes; `false` when the client closed its side.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        buffers::with_receive(|buffer| {
-            self.stream.poll_read(cx, buffer).map(|read| match read {
-                Ok(0) | Err(_) => false,
-                Ok(count) => {
-                    self.pending.push(&buffer[..count]);
-                    self.unscanned = true;
-                    true
-                }
-            })
-        })
-    }
-
-    /// Makes the request's body, which borrows the reading side of the connection.
-    fn lend_reader(&mut self, exchange: &mut Exchange) -> RequestBody {
-        let head = &exchange.head;
-        if !has_body(head) {
-            return RequestBody::Empty;
-        }
-        let pending = self.pending.take();
-        self.unscanned = false;
-        let stream = Arc::clone(&self.stream);
-        let reader = Reader::new(stream, head, pending, &exchange.settings.limits);
-        let (incoming, home) = Incoming::new(reader);
-        exchange.home = Some(home);
-        RequestBody::Incoming(Box::new(incoming))
-    }
-
-    /// Takes the reading side back; `false` when the body was not read to its end.
-    fn reclaim_reader(&mut self, home: Option<&Home>) -> bool {
-        let Some(home) = home else { return true };
-        let Some(mut reader) = home.take() else {
-            return false;
-        };
-        reader.discard_buffered();
-        self.edge.metrics().bytes_in.add(reader.received);
-        let done = reader.is_done();
-        if done {
-            self.take_leftover(&mut reader);
-        }
-        done
-    }
-
-    /// Sends what a request came to, as far as the socket takes it at once.
-    fn answer(
-        &mut self,
-        exchange: Exchange,
-        answered: Result<Response, Fault>,
-        now: Instant,
-    ) -> Result<Fate, Box<Unfinished>> {
-        // What a client sends behind CONNECT was meant for a tunnel and is no request.
-        let is_tunnel = exchange.head.method() == Method::Connect;
-        let mut must_close = !self.reclaim_reader(exchange.home.as_ref()) || is_tunnel;
-        let response = match answered {
-            Ok(response) => response,
-            Err(fault) if fault.kind == FaultKind::ClientGone => {
-                self.edge.metrics().client_gone.increment();
-                let status = fault.kind.status();
-                let end = Ending {
-                    status,
-                    timing: fault.timing,
-                    keeps: false,
-                    must_close: false,
-                };
-                self.record(exchange.told(), &end, 0);
-                return Ok(Fate::Close);
-            }
-            Err(fault) => {
-                must_close |= fault.kind == FaultKind::BadRequest;
-                if fault.kind == FaultKind::ClientTooSlow {
-                    self.edge.metrics().too_slow.increment();
-                }
-                faults::respond(fault, Some(&exchange.head), exchange.settings.development)
-            }
-        };
-        let head = &exchange.head;
-        let close = must_close || self.guard.drain().is_draining();
-        let plan = Plan::new(head, response.status, response.body.length(), close);
-        let Response {
-            status,
-            fields,
-            body,
-            timing,
-        } = response;
-        let body = match is_bodiless(head, status) {
-            true => Body::Empty,
-            false => body,
-        };
-        let date = clock::http_date(now);
-        let line = ResponseLine {
-            status,
-            fields: &fields,
-            framing: plan.framing,
-            persist: plan.persist,
-            date: Some(&date),
-        };
-        let end = Ending {
-            status,
-            timing,
-            keeps: plan.keeps,
-            must_close,
-        };
-        let started = send::send_now(&self.stream, &line, body);
-        let done = self.started(exchange.told(), end, started);
-        done.map_err(|rest| exchange.unfinished(rest))
-    }
-
-    /// Concludes a response that is out or cut; otherwise gives what is left to send.
-    fn started(
-        &mut self,
-        told: Told<'_>,
-        end: Ending,
-        started: Result<Started, Cut>,
-    ) -> Result<Fate, Left> {
-        match started {
-            Ok(Started::Done(sent)) => Ok(self.conclude(told, &end, sent, Ok(()))),
-            Ok(Started::Rest(rest)) => Err(Left::Sending(Box::new(Sending { rest, end }))),
-            Err(cut) => Ok(self.conclude(told, &end, Sent::default(), Err(cut))),
-        }
-    }
-
-    /// Records a response that is out, or cut, and says what becomes of the connection.
-    fn conclude(
-        &mut self,
-        told: Told<'_>,
-        end: &Ending,
-        sent: Sent,
-        done: Result<(), Cut>,
-    ) -> Fate {
-        self.edge.metrics().bytes_out.add(sent.total);
-        self.edge.metrics().count_response(end.status.code());
-        self.record(told, end, sent.body());
-        match done {
-            Ok(()) if end.must_close => Fate::Linger,
-            // A close that the client did not ask for may cross its next request: with bytes unread
-            // the kernel would answer by a reset, and the response could be lost to it.
-            Ok(()) if !end.keeps && (told.head.keep_alive() || !self.pending.is_empty()) => {
-                Fate::Linger
-            }
-            Ok(()) if !end.keeps => Fate::Close,
-            Ok(()) => Fate::Keep,
-            Err(cut) => self.cut(&cut, told.head),
-        }
-    }
-
-    fn cut(&self, cut: &Cut, head: &RequestHead) -> Fate {
-        let (method, target) = (head.method_str(), head.target());
-        match cut {
-            Cut::Gone => self.edge.metrics().client_gone.increment(),
-            Cut::TooSlow => {
-                self.edge.metrics().too_slow.increment();
-                log::debug!("{method} {target}: the client took the response too slowly");
-            }
-            Cut::Body(fault) => {
-                log::error!("{method} {target}: response cut: {}", fault.cause);
-            }
-        }
-        Fate::Abort
-    }
-
-    /// Moves the idle deadline, counts and logs.
-    fn record(&mut self, told: Told<'_>, end: &Ending, bytes: u64) {
-        let now = clock::now();
-        self.deadline.set(now + told.settings.limits.idle_timeout);
-        let total = now.saturating_duration_since(told.arrived);
-        self.edge.metrics().active.add(-1);
-        self.edge.metrics().total_time.record_local(total);
-        if let Some(log) = &told.settings.access_log {
-            let (head, peer, timing) = (told.head, self.peer, &end.timing);
-            let status = end.status.code();
-            log.write(&Record {
-                head,
-                peer,
-                status,
-                bytes,
-                timing,
-                total,
-            });
+                Followed::Answered(answered) => answered,
+            };
+            let unfinished = match self.answer(exchange, answered, clock::now()) {
+                Ok(fate) => return fate,
+                Err(unfinished) => *unfinished,
+            };
+            return match unfinished.rest {
+                Left::Sending(sending) => self.finish_sending(unfinished.exchange, sending).await,
+                // `answer` leaves nothing else.
+                Left::Work(_) => Fate::Abort,
+            };
         }
     }
 
@@ -712,18 +400,17 @@ impl Connection {
         if let Some(log) = &settings.access_log {
             log.write_refused(self.peer, response.status.code());
         }
-        if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, &line, response.body) {
+        let outgoing = Outgoing {
+            ahead: &[],
+            line,
+            body: response.body,
+            rate_max: None,
+        };
+        if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
             let _ = send::send_rest(Arc::clone(&self.stream), rest, &settings.limits).await;
         }
         Fate::Linger
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.edge.open.fetch_sub(1, Ordering::Relaxed);
-        self.edge.metrics().open.add(-1);
     }
 }
 
@@ -734,6 +421,9 @@ impl Exchange {
             head: Arc::new(head),
             arrived,
             home: None,
+            filters: None,
+            redirected: None,
+            ahead: Vec::new(),
         }
     }
 
@@ -750,126 +440,6 @@ impl Exchange {
             exchange: self,
             rest,
         })
-    }
-}
-
-/// Whom a request is for.
-enum Asks<H> {
-    /// The handlers of a route, for this path.
-    Handlers(RequestPath, H),
-    /// Edge itself, which answers this.
-    Edge(Answered),
-}
-
-impl Asks<&Handlers> {
-    fn owned(self) -> Asks<Handlers> {
-        match self {
-            Self::Handlers(path, handlers) => Asks::Handlers(path, Arc::clone(handlers)),
-            Self::Edge(answered) => Asks::Edge(answered),
-        }
-    }
-}
-
-/// Finds whom a request is for.
-fn find<'s>(settings: &'s Settings, head: &RequestHead) -> Asks<&'s Handlers> {
-    let path = match RequestPath::of(head) {
-        Ok(path) => path,
-        Err(error) => {
-            return Asks::Edge(Err(Fault::new(FaultKind::BadRequest, error.to_string())));
-        }
-    };
-    if let Some(answered) = answer_itself(head) {
-        return Asks::Edge(answered);
-    }
-    match route(settings, head.host(), path.bytes(head)) {
-        Ok(handlers) => Asks::Handlers(path, handlers),
-        Err(fault) => Asks::Edge(Err(fault)),
-    }
-}
-
-/// Asks the handlers in order from `next` on, until one answers or works on it.
-fn ask(handlers: Handlers, next: usize, mut request: Request) -> Said {
-    for at in next..handlers.len() {
-        match handlers[at].handle(request) {
-            Handling::Later(work) => {
-                return Said::Works(Work {
-                    work,
-                    handlers,
-                    next: at + 1,
-                });
-            }
-            Handling::Now(Ok(Reply::Pass(passed))) => request = *passed,
-            Handling::Now(Ok(Reply::Response(response))) => return Said::Answered(Ok(response)),
-            Handling::Now(Err(fault)) => return Said::Answered(Err(fault)),
-        }
-    }
-    let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
-    Said::Answered(Err(fault))
-}
-
-/// What edge answers itself: methods that are about the connection or the server as a whole.
-fn answer_itself(head: &RequestHead) -> Option<Answered> {
-    let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
-    match head.method() {
-        Method::Connect => refuse(FaultKind::NotImplemented, "CONNECT: not a proxy"),
-        Method::Trace => refuse(FaultKind::MethodNotAllowed, "TRACE is refused"),
-        Method::Options if head.target_path_query() == "*" => Some(Ok(faults::respond_options())),
-        _ => None,
-    }
-}
-
-/// The handlers for a request.
-fn route<'s>(settings: &'s Settings, host: &str, path: &[u8]) -> Result<&'s Handlers, Fault> {
-    match settings.routing.find(host, path) {
-        Found::Handlers(handlers) => Ok(handlers),
-        Found::NoRoute => Err(Fault::new(FaultKind::NotFound, "no route matches")),
-        Found::NoSite => {
-            let cause = format!("no site for host `{host}`");
-            Err(Fault::new(FaultKind::UnknownHost, cause))
-        }
-    }
-}
-
-/// Whether a request announces a body with something in it.
-fn has_body(head: &RequestHead) -> bool {
-    !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
-}
-
-/// Whether the response to `head` goes without its body.
-fn is_bodiless(head: &RequestHead, status: Status) -> bool {
-    head.method() == Method::Head || status.forbids_body()
-}
-
-/// How a response is framed and whether the connection stays.
-struct Plan {
-    framing: ResponseFraming,
-    persist: Persist,
-    keeps: bool,
-}
-
-impl Plan {
-    fn new(head: &RequestHead, status: Status, length: Option<u64>, close: bool) -> Self {
-        let old = head.version() == Version::Http10;
-        let framing = match length {
-            _ if status.forbids_body() => ResponseFraming::None,
-            Some(length) => ResponseFraming::Length(length),
-            // RFC 9110 §9.3.2: fields that only the content would tell may be left out for HEAD.
-            None if head.method() == Method::Head => ResponseFraming::None,
-            None if old => ResponseFraming::UntilClose,
-            None => ResponseFraming::Chunked,
-        };
-        let delimited = !matches!(framing, ResponseFraming::UntilClose);
-        let keeps = head.keep_alive() && delimited && !close;
-        let persist = match (keeps, old) {
-            (false, _) => Persist::Close,
-            (true, true) => Persist::KeepAliveHttp10,
-            (true, false) => Persist::KeepAlive,
-        };
-        Self {
-            framing,
-            persist,
-            keeps,
-        }
     }
 }
 

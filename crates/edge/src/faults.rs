@@ -35,7 +35,7 @@ pub(crate) fn respond(fault: Fault, head: Option<&RequestHead>, development: boo
         FaultKind::MethodNotAllowed => field("Allow", "GET, HEAD"),
         _ => {}
     }
-    response.timing = fault.timing;
+    response.timing = *fault.timing;
     response
 }
 

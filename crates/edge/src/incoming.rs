@@ -5,13 +5,12 @@
 //! pull, so a request that is refused unread never invites its body. What must stay true: bytes
 //! behind the body stay in `pending` for the next request.
 
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use penstock_config::Limits;
-use penstock_exchange::{Fault, FaultKind, IncomingBody};
-use penstock_http::{BodyDecoder, BodyFraming, RequestHead};
+use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
+use penstock_http::{BodyDecoder, BodyFraming, FieldBlock, RequestHead, Status};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
 use crate::pace::Pace;
@@ -26,10 +25,18 @@ pub(crate) struct Reader {
     declared: Option<u64>,
     pub(crate) received: u64,
     received_max: u64,
-    continue_wanted: bool,
+    /// Whom to ask for `100 Continue`, while the client waits for it.
+    continue_from: Option<Arc<ClientState>>,
     failed: bool,
     pace: Pace,
     timer: LazyDeadline,
+}
+
+/// What a reader is told besides the head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    pub(crate) client: &'a Arc<ClientState>,
+    pub(crate) limits: &'a Limits,
 }
 
 /// Where the reader is put back.
@@ -61,8 +68,9 @@ impl Reader {
         stream: Arc<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
-        limits: &Limits,
+        about: About<'_>,
     ) -> Self {
+        let About { client, limits } = about;
         let declared = match head.framing() {
             BodyFraming::Length(length) => Some(length),
             BodyFraming::None | BodyFraming::Chunked => None,
@@ -74,8 +82,7 @@ impl Reader {
             declared,
             received: 0,
             received_max: limits.body_bytes,
-            // A body that has begun to arrive needs no invitation.
-            continue_wanted: head.expects_continue(),
+            continue_from: head.expects_continue().then(|| Arc::clone(client)),
             failed: false,
             pace: Pace::new(limits),
             timer: LazyDeadline::new(clock::now() + limits.body_stall),
@@ -110,7 +117,8 @@ impl Reader {
             return Poll::Ready(Err(self.too_large()));
         }
         if !self.pending.is_empty() {
-            self.continue_wanted = false;
+            // A body that has begun to arrive needs no invitation.
+            self.continue_from = None;
             let before = into.len();
             let pending = std::mem::take(&mut self.pending);
             self.decode(&pending, into)?;
@@ -123,12 +131,10 @@ impl Reader {
         if self.decoder.is_done() {
             return Poll::Ready(Ok(false));
         }
-        if std::mem::take(&mut self.continue_wanted) {
-            // Too small to be refused by an empty send buffer; a client that does not get it sends
-            // its body after a while anyway (RFC 9110 §10.1.1).
-            let _ = self
-                .stream
-                .try_write(&[io::IoSlice::new(b"HTTP/1.1 100 Continue\r\n\r\n")]);
+        if let Some(client) = self.continue_from.take() {
+            // With the other interim responses, so that they never mix. A client that does not get
+            // it sends its body after a while anyway (RFC 9110 §10.1.1).
+            client.push_interim(Status::CONTINUE, &FieldBlock::new());
         }
         self.poll_receive(cx, into)
     }

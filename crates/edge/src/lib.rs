@@ -8,25 +8,34 @@
 
 mod accept;
 mod access_log;
+mod asks;
 mod connection;
 mod faults;
+mod filters;
+mod heralded;
 mod incoming;
 mod pace;
+mod plan;
 mod received;
+mod redirect;
+mod rehead;
 mod router;
 mod send;
+mod tunnel;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
+use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
 use penstock_runtime::{Drain, LoopHandle, PerLoop, loops};
 
-pub use accept::accept;
+pub use accept::{accept, accept_tunnel};
 pub use access_log::AccessLog;
+pub use filters::{FilterError, Filters};
 pub use router::{Handlers, Route, Routing, Site};
 
 /// What all connections of one front end share.
@@ -51,6 +60,8 @@ pub struct Settings {
     pub routing: Routing,
     /// Where requests are logged.
     pub access_log: Option<AccessLog>,
+    /// Whose word about their own clients is taken.
+    pub trust: Arc<Trust>,
     /// Whether error pages show causes and tracebacks.
     pub development: bool,
 }
@@ -142,3 +153,6 @@ impl Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

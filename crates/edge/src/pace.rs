@@ -2,7 +2,8 @@
 //!
 //! Two rules of `limits`: nothing at all for `body_stall`, or less than `body_rate_min` on average
 //! once `body_rate_grace` has passed. Only time spent waiting *for the peer* counts: the time an
-//! application takes to produce its next piece is not charged to its reader.
+//! application takes to produce its next piece is not charged to its reader. And the other way: how
+//! fast a client is given what an application wants to be slow.
 
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,11 @@ impl Pace {
         }
     }
 
+    /// It is not the peer that is waited for now.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.progress(now, 0);
+    }
+
     /// When the current wait is over the limit; call after [`Pace::wait`].
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let since = self.waiting_since.unwrap_or(now);
@@ -62,9 +68,118 @@ impl Pace {
     }
 }
 
+/// Holds a body back to so many bytes a second (`X-Accel-Limit-Rate`). What a slow client did not use
+/// of its time is not saved up: a burst is at most [`BURST`] worth of bytes.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    rate_max: u64,
+    /// Bytes that may go now.
+    credit: u64,
+    counted_to: Instant,
+}
+
+/// Time whose bytes go in one piece: few wake-ups, and still even to the eye.
+const BURST: Duration = Duration::from_millis(100);
+
+impl Throttle {
+    /// Bounds to `rate_max` bytes a second; zero is no bound, and then there is nothing to do.
+    pub(crate) fn new(rate_max: u64, now: Instant) -> Option<Self> {
+        let mut throttle = Self {
+            rate_max,
+            credit: 0,
+            counted_to: now,
+        };
+        throttle.credit = throttle.burst();
+        (rate_max > 0).then_some(throttle)
+    }
+
+    /// How many of `wanted` bytes may go now; 0 is none before [`Throttle::ready_at`].
+    pub(crate) fn allows(&mut self, now: Instant, wanted: usize) -> usize {
+        let since = now.saturating_duration_since(self.counted_to);
+        let earned = u128::from(self.rate_max) * since.as_nanos() / 1_000_000_000;
+        if earned > 0 {
+            let earned = u64::try_from(earned).unwrap_or(u64::MAX);
+            self.credit = self.credit.saturating_add(earned).min(self.burst());
+            self.counted_to = now;
+        }
+        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+        // In whole bursts: a trickle of a few bytes would cost a packet each.
+        match self.credit >= wanted.min(self.burst()) {
+            true => usize::try_from(self.credit.min(wanted)).unwrap_or(usize::MAX),
+            false => 0,
+        }
+    }
+
+    /// `bytes` went.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.credit = self.credit.saturating_sub(bytes);
+    }
+
+    /// When `wanted` bytes, or a burst of them, may go.
+    pub(crate) fn ready_at(&self, wanted: usize) -> Instant {
+        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+        let missing = wanted.min(self.burst()).saturating_sub(self.credit);
+        let nanos = u128::from(missing) * 1_000_000_000 / u128::from(self.rate_max) + 1;
+        self.counted_to + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn burst(&self) -> u64 {
+        let bytes = u128::from(self.rate_max) * BURST.as_millis() / 1000;
+        u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How long `bytes` take, when the socket takes at most `most` at once.
+    fn time_for(rate_max: u64, bytes: usize, most: usize) -> Duration {
+        let start = Instant::now();
+        let mut throttle = Throttle::new(rate_max, start).unwrap();
+        let (mut now, mut left) = (start, bytes);
+        while left > 0 {
+            let count = throttle.allows(now, left).min(most);
+            if count == 0 {
+                let next = throttle.ready_at(left);
+                assert!(next > now, "a wait that ends before it begins");
+                now = next;
+            }
+            throttle.spend(count);
+            left -= count;
+        }
+        now - start
+    }
+
+    #[test]
+    fn a_body_takes_as_long_as_its_rate_says() {
+        for (rate_max, bytes, most) in [
+            (1_000, 10_000, usize::MAX),
+            (1_000, 10_000, 7),
+            (1, 5, usize::MAX),
+            (3, 7, 1),
+            (50_000_000, 500_000_000, 65_536),
+        ] {
+            let seconds = time_for(rate_max, bytes, most).as_secs_f64();
+            let expected = bytes as f64 / rate_max as f64;
+            let burst = (rate_max as f64 / 10.0).max(1.0) / rate_max as f64;
+            assert!(
+                (expected - burst) * 0.99 <= seconds && seconds <= expected * 1.01,
+                "{bytes} at {rate_max}: {seconds} s"
+            );
+        }
+    }
+
+    #[test]
+    fn time_not_used_is_not_saved_up() {
+        let start = Instant::now();
+        let mut throttle = Throttle::new(1_000, start).unwrap();
+        throttle.spend(100);
+        let later = start + Duration::from_secs(3600);
+        assert_eq!(throttle.allows(later, 1_000_000), 100);
+        assert!(Throttle::new(0, start).is_none());
+    }
 
     fn pace() -> Pace {
         Pace::new(&Limits::default())
@@ -106,6 +221,17 @@ mod tests {
             now = next;
         }
         assert_eq!(now - start, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn time_held_back_by_a_rate_is_not_charged() {
+        let start = Instant::now();
+        let mut pace = pace();
+        pace.wait(start);
+        pace.pause(start + Duration::from_secs(1));
+        let later = start + Duration::from_secs(3600);
+        pace.wait(later);
+        assert_eq!(pace.deadline(later), later + Duration::from_secs(9));
     }
 
     #[test]

@@ -11,6 +11,12 @@ pub(crate) struct Received {
     start: usize,
 }
 
+impl From<Vec<u8>> for Received {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+}
+
 impl Received {
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.bytes.len()

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::Handler;
 
+use crate::filters::Filters;
+
 /// The handlers of a route, shared with the requests that are being answered.
 pub type Handlers = Arc<[Arc<dyn Handler>]>;
 
@@ -33,14 +35,27 @@ pub struct Site {
 pub struct Route {
     /// The paths.
     pub path: PathPattern,
+    /// Whether only internal redirects come here: for a client's own request it is not there.
+    pub internal: bool,
+    /// What is changed of requests and responses; `None` when nothing is.
+    pub filters: Option<Arc<Filters>>,
     /// The handlers.
     pub handlers: Handlers,
+}
+
+/// Who asks for a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A client: internal routes are not there.
+    Client,
+    /// An internal redirect.
+    Redirect,
 }
 
 /// What the table says of a request.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    Handlers(&'a Handlers),
+    Route(&'a Route),
     NoRoute,
     NoSite,
 }
@@ -66,12 +81,14 @@ impl Routing {
             .sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
     }
 
-    pub(crate) fn find(&self, authority: &str, path: &[u8]) -> Found<'_> {
+    pub(crate) fn find(&self, authority: &str, path: &[u8], whose: Whose) -> Found<'_> {
         let Some(site) = self.site(without_port(authority)) else {
             return Found::NoSite;
         };
-        let route = site.routes.iter().find(|route| matches(&route.path, path));
-        route.map_or(Found::NoRoute, |route| Found::Handlers(&route.handlers))
+        let is_open = |route: &Route| !route.internal || whose == Whose::Redirect;
+        let mut routes = site.routes.iter();
+        let route = routes.find(|route| matches(&route.path, path) && is_open(route));
+        route.map_or(Found::NoRoute, Found::Route)
     }
 
     fn site(&self, host: &str) -> Option<&Site> {
@@ -117,6 +134,8 @@ mod tests {
         Site {
             routes: vec![Route {
                 path: PathPattern::any(),
+                internal: false,
+                filters: None,
                 handlers: Arc::default(),
             }],
         }
@@ -141,13 +160,13 @@ mod tests {
             "[::1]:80",
         ] {
             assert!(
-                matches!(routing.find(known, b"/"), Found::Handlers(_)),
+                matches!(routing.find(known, b"/", Whose::Client), Found::Route(_)),
                 "{known}"
             );
         }
         for unknown in ["example.org", "badexample.org", "com", "", "[::2]"] {
             assert!(
-                matches!(routing.find(unknown, b"/"), Found::NoSite),
+                matches!(routing.find(unknown, b"/", Whose::Client), Found::NoSite),
                 "{unknown}"
             );
         }
@@ -160,6 +179,8 @@ mod tests {
         let exact = PathPattern::Exact("/up".into());
         let routes = [prefix, exact].map(|path| Route {
             path,
+            internal: false,
+            filters: None,
             handlers: Arc::default(),
         });
         routing.add(
@@ -174,8 +195,27 @@ mod tests {
             ("/up", true),
             ("/up/x", false),
         ] {
-            let handlers = routing.find("any", path.as_bytes());
-            assert_eq!(matches!(handlers, Found::Handlers(_)), found, "{path}");
+            let route = routing.find("any", path.as_bytes(), Whose::Client);
+            assert_eq!(matches!(route, Found::Route(_)), found, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_internal_route_is_there_for_redirects_only() {
+        let route = |path: &str, internal| Route {
+            path: PathPattern::Prefix(path.into()),
+            internal,
+            filters: None,
+            handlers: Arc::default(),
+        };
+        let routes = vec![route("/kept/", true), route("/", false)];
+        let mut routing = Routing::default();
+        routing.add(&[], Site { routes });
+        for (whose, expected) in [(Whose::Client, false), (Whose::Redirect, true)] {
+            let Found::Route(route) = routing.find("any", b"/kept/a", whose) else {
+                panic!("{whose:?}");
+            };
+            assert_eq!(route.internal, expected, "{whose:?}");
         }
     }
 }

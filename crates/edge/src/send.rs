@@ -6,6 +6,7 @@
 //! completed ends in a cut connection, never in a clean end; declared lengths are exact; a client is
 //! judged by what it took, not by what the kernel's buffer swallowed or by when that has room again.
 
+use std::borrow::Cow;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,12 +14,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_config::Limits;
-use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
-use penstock_http::{ResponseFraming, ResponseLine, encode_head, h1};
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody, Takeover};
+use penstock_http::{
+    FieldBlock, ResponseFraming, ResponseLine, encode_head, h1, is_forbidden_trailer,
+};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::file;
 
-use crate::pace::Pace;
+use crate::pace::{Pace, Throttle};
 
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
@@ -52,6 +55,18 @@ impl Sent {
     }
 }
 
+/// One response, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a> {
+    /// Interim responses that are not out yet.
+    pub(crate) ahead: &'a [u8],
+    /// The head.
+    pub(crate) line: ResponseLine<'a>,
+    pub(crate) body: Body,
+    /// Bytes of the body per second, if bounded.
+    pub(crate) rate_max: Option<u64>,
+}
+
 /// What is still to be sent.
 #[derive(Debug)]
 pub(crate) struct Rest {
@@ -59,6 +74,20 @@ pub(crate) struct Rest {
     body: Body,
     framing: ResponseFraming,
     sent: Sent,
+    rate_max: Option<u64>,
+}
+
+impl Rest {
+    /// Takes out who gets the connection once the head is sent, if it is to be handed over.
+    pub(crate) fn take_over(&mut self) -> Option<Box<dyn Takeover>> {
+        match std::mem::replace(&mut self.body, Body::Empty) {
+            Body::Takeover(takeover) => Some(takeover),
+            body => {
+                self.body = body;
+                None
+            }
+        }
+    }
 }
 
 /// Why a response was not sent to its end.
@@ -73,31 +102,37 @@ pub(crate) enum Cut {
 }
 
 /// Encodes the head and sends as much as the socket takes at once.
-pub(crate) fn send_now(
-    stream: &Stream,
-    head: &ResponseLine<'_>,
-    body: Body,
-) -> Result<Started, Cut> {
+pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Started, Cut> {
+    let Outgoing {
+        ahead,
+        line,
+        body,
+        rate_max,
+    } = outgoing;
     buffers::with_output(|out| {
-        encode_head(out, head);
-        let framing = head.framing;
+        out.extend_from_slice(ahead);
+        encode_head(out, &line);
+        let framing = line.framing;
         let head = out.len() as u64;
         let sent = match &body {
             Body::Empty | Body::Omitted(_) => stream.try_write(&[IoSlice::new(out)]),
-            Body::Bytes(bytes) if bytes.len() <= COPY_MAX => {
+            Body::Bytes(bytes) if bytes.len() <= COPY_MAX && rate_max.is_none() => {
                 let head_len = out.len();
                 out.extend_from_slice(bytes);
                 let sent = stream.try_write(&[IoSlice::new(out)]);
                 out.truncate(head_len);
                 sent
             }
-            Body::Bytes(bytes) => stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)]),
-            Body::File(_) | Body::Stream(_) => {
+            Body::Bytes(bytes) if rate_max.is_none() => {
+                stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)])
+            }
+            Body::Bytes(_) | Body::File(_) | Body::Stream(_) | Body::Takeover(_) => {
                 return Ok(Started::Rest(Rest {
                     head: out.clone(),
                     body,
                     framing,
                     sent: Sent { head, total: 0 },
+                    rate_max,
                 }));
             }
         };
@@ -122,6 +157,7 @@ pub(crate) fn send_now(
                 head,
                 total: sent as u64,
             },
+            rate_max,
         }))
     })
 }
@@ -151,6 +187,7 @@ pub(crate) fn send_copied(
                 body: Body::Empty,
                 framing,
                 sent,
+                rate_max: None,
             }),
         }))
     })
@@ -174,11 +211,16 @@ pub(crate) async fn send_rest(
         stream,
         pace: Pace::new(limits),
         timer: LazyDeadline::new(clock::now() + limits.body_stall),
+        throttle: rest
+            .rate_max
+            .and_then(|rate| Throttle::new(rate, clock::now())),
         sent: rest.sent,
         taken: 0,
     };
     let done = match rest.body {
-        Body::Empty | Body::Omitted(_) => sender.write(&mut [IoSlice::new(&rest.head)]).await,
+        Body::Empty | Body::Omitted(_) | Body::Takeover(_) => {
+            sender.write(&mut [IoSlice::new(&rest.head)]).await
+        }
         Body::Bytes(bytes) => {
             sender
                 .write(&mut [IoSlice::new(&rest.head), IoSlice::new(&bytes)])
@@ -195,6 +237,7 @@ struct Sender {
     stream: Arc<Stream>,
     pace: Pace,
     timer: LazyDeadline,
+    throttle: Option<Throttle>,
     sent: Sent,
     /// Bytes that the client had taken when last looked.
     taken: u64,
@@ -205,11 +248,10 @@ impl Sender {
     async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Cut> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
-            let written = std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
-                Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
-                Poll::Pending => self.poll_too_slow(cx).map(Err),
-            })
-            .await?;
+            let written = match self.throttle.is_some() {
+                true => self.write_held_back(slices).await?,
+                false => self.write_some(slices).await?,
+            };
             self.sent.total += written as u64;
             if self.pace.is_waiting() {
                 self.look_what_is_taken(clock::now());
@@ -217,6 +259,45 @@ impl Sender {
             IoSlice::advance_slices(&mut slices, written);
         }
         Ok(())
+    }
+
+    /// Writes what the socket takes.
+    async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+        std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
+            Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
+            Poll::Pending => self.poll_too_slow(cx).map(Err),
+        })
+        .await
+    }
+
+    /// Writes of the first slice what the socket takes and the rate allows. The head is not held back.
+    async fn write_held_back(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        let Some(first) = first else { return Ok(0) };
+        let head = usize::try_from(self.sent.head.saturating_sub(self.sent.total)).unwrap_or(0);
+        if head > 0 {
+            let head = &first[..first.len().min(head)];
+            return self.write_some(&[IoSlice::new(head)]).await;
+        }
+        loop {
+            let now = clock::now();
+            let Some(throttle) = &mut self.throttle else {
+                return self.write_some(slices).await;
+            };
+            let allowed = throttle.allows(now, first.len()).min(first.len());
+            if allowed > 0 {
+                let written = self.write_some(&[IoSlice::new(&first[..allowed])]).await?;
+                if let Some(throttle) = &mut self.throttle {
+                    throttle.spend(written);
+                }
+                return Ok(written);
+            }
+            // This wait is ours: the client is not judged by it.
+            self.timer.set(throttle.ready_at(first.len()));
+            self.look_what_is_taken(now);
+            self.pace.pause(now);
+            std::future::poll_fn(|cx| self.timer.poll(cx)).await;
+        }
     }
 
     /// Ready when the client has taken too little for too long. The kernel reports room only after
@@ -324,10 +405,30 @@ impl Sender {
         if left.is_some_and(|left| left > 0) {
             return Err(Cut::Body(length_broken("shorter")));
         }
-        let last: &[u8] = if chunked { h1::LAST_CHUNK } else { b"" };
-        self.write(&mut [IoSlice::new(&head), IoSlice::new(last)])
+        let last = match chunked {
+            true => last_chunk(body.take_trailers().as_ref()),
+            false => Cow::Borrowed(&b""[..]),
+        };
+        self.write(&mut [IoSlice::new(&head), IoSlice::new(&last)])
             .await
     }
+}
+
+/// What ends a chunked body, with the trailer fields that may be sent (RFC 9112 §7.1.2).
+fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
+    let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) else {
+        return Cow::Borrowed(h1::LAST_CHUNK);
+    };
+    let mut last = b"0\r\n".to_vec();
+    for (name, value) in trailers.iter() {
+        if !is_forbidden_trailer(name.as_bytes()) {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                last.extend_from_slice(part);
+            }
+        }
+    }
+    last.extend_from_slice(b"\r\n");
+    Cow::Owned(last)
 }
 
 fn length_broken(how: &str) -> Fault {
@@ -348,15 +449,16 @@ async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
     .await
 }
 
-/// Waits for the next piece, and meanwhile notices a connection that breaks.
+/// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
+/// sending side looks the same; while there is something to send it gets that.
 async fn next_piece(body: &mut dyn BodyStream, stream: &Stream) -> Result<Piece, Cut> {
     let mut watching = true;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(piece) = body.poll_chunk(cx) {
             return Poll::Ready(Ok(piece));
         }
-        if watching && let Poll::Ready(broken) = stream.poll_broken(cx) {
-            if broken {
+        if watching && let Poll::Ready(is_gone) = stream.poll_gone(cx) {
+            if is_gone {
                 return Poll::Ready(Err(Cut::Gone));
             }
             watching = false;

@@ -1,0 +1,125 @@
+//! Whom a request is for: handlers of a route, or edge itself.
+//!
+//! Called by `connection` once a head is complete, and for each internal redirect. Pure: the routing
+//! table and the head go in. What must stay true: handlers are asked in the route's order, and a
+//! request that nobody takes is not found.
+
+use std::sync::Arc;
+
+use penstock_exchange::{
+    Fault, FaultKind, HandlerFuture, Handling, InternalRedirect, Reply, Request, RequestPath,
+    Response,
+};
+use penstock_http::{Method, RequestHead};
+
+use crate::filters::Filters;
+use crate::router::{Found, Handlers, Route, Whose};
+use crate::{Settings, faults};
+
+/// What an exchange came to.
+pub(crate) type Answered = Result<Response, Fault>;
+
+/// Whom a request is for.
+pub(crate) enum Asks<R> {
+    /// The handlers of a route, for this path.
+    Route(RequestPath, R),
+    /// Edge itself, which answers this.
+    Edge(Answered),
+}
+
+/// What an exchange keeps of its route.
+pub(crate) type Kept = (Handlers, Option<Arc<Filters>>);
+
+/// A handler at work; `next` is the one to ask should it pass.
+pub(crate) struct Work {
+    pub(crate) work: HandlerFuture,
+    pub(crate) handlers: Handlers,
+    pub(crate) next: usize,
+}
+
+/// What the handlers of a route said so far.
+pub(crate) enum Said {
+    Answered(Answered),
+    Works(Work),
+    Redirects(Box<InternalRedirect>),
+}
+
+impl Asks<&Route> {
+    pub(crate) fn kept(self) -> Asks<Kept> {
+        match self {
+            Self::Route(path, route) => {
+                Asks::Route(path, (Arc::clone(&route.handlers), route.filters.clone()))
+            }
+            Self::Edge(answered) => Asks::Edge(answered),
+        }
+    }
+}
+
+/// Finds whom a client's request is for.
+pub(crate) fn find<'s>(settings: &'s Settings, head: &RequestHead) -> Asks<&'s Route> {
+    let path = match RequestPath::of(head) {
+        Ok(path) => path,
+        Err(error) => {
+            return Asks::Edge(Err(Fault::new(FaultKind::BadRequest, error.to_string())));
+        }
+    };
+    if let Some(answered) = answer_itself(head) {
+        return Asks::Edge(answered);
+    }
+    match route(settings, head.host(), path.bytes(head), Whose::Client) {
+        Ok(route) => Asks::Route(path, route),
+        Err(fault) => Asks::Edge(Err(fault)),
+    }
+}
+
+/// The route for a path.
+///
+/// # Errors
+/// When no site answers for the host, or none of its routes for the path.
+pub(crate) fn route<'s>(
+    settings: &'s Settings,
+    host: &str,
+    path: &[u8],
+    whose: Whose,
+) -> Result<&'s Route, Fault> {
+    match settings.routing.find(host, path, whose) {
+        Found::Route(route) => Ok(route),
+        Found::NoRoute => Err(Fault::new(FaultKind::NotFound, "no route matches")),
+        Found::NoSite => {
+            let cause = format!("no site for host `{host}`");
+            Err(Fault::new(FaultKind::UnknownHost, cause))
+        }
+    }
+}
+
+/// Asks the handlers in order from `next` on, until one answers or works on it.
+pub(crate) fn ask(handlers: Handlers, next: usize, mut request: Request) -> Said {
+    for at in next..handlers.len() {
+        match handlers[at].handle(request) {
+            Handling::Later(work) => {
+                return Said::Works(Work {
+                    work,
+                    handlers,
+                    next: at + 1,
+                });
+            }
+            Handling::Now(Ok(Reply::Pass(passed))) => request = *passed,
+            Handling::Now(Ok(Reply::Response(response))) => return Said::Answered(Ok(response)),
+            Handling::Now(Ok(Reply::Redirect(redirect))) => return Said::Redirects(redirect),
+            Handling::Now(Err(fault)) => return Said::Answered(Err(fault)),
+        }
+    }
+    let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
+    Said::Answered(Err(fault))
+}
+
+/// What edge answers itself: methods that are about the connection or the server as a whole.
+fn answer_itself(head: &RequestHead) -> Option<Answered> {
+    let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
+    match head.method() {
+        Method::Connect => refuse(FaultKind::NotImplemented, "CONNECT: not a proxy"),
+        Method::Trace => refuse(FaultKind::MethodNotAllowed, "TRACE is refused"),
+        Method::Options if head.target_path_query() == "*" => Some(Ok(faults::respond_options())),
+        _ => None,
+    }
+}

@@ -1,0 +1,326 @@
+//! From what the handlers came to, to bytes that are out and an exchange that is recorded.
+//!
+//! A part of `connection`. What must stay true: a response that cannot be sent as it is becomes an
+//! error that can; after any doubt about the request's end the connection closes; each exchange is
+//! recorded once.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::{
+    Asked, AtHand, Body, Fault, FaultKind, Name, RequestPath, Response, Takeover, Timing,
+};
+use penstock_http::{Method, RequestHead, ResponseLine, Status, encode_head};
+use penstock_runtime::clock;
+
+use super::watching::interim;
+use super::{Connection, Ending, Exchange, Fate, Left, Sending, Told, Unfinished};
+use crate::access_log::Record;
+use crate::asks::Answered;
+use crate::plan::{Plan, has_body, is_bodiless};
+use crate::redirect::Redirected;
+use crate::router::Handlers;
+use crate::send::{self, Cut, Outgoing, Sent, Started};
+use crate::{faults, tunnel};
+
+impl Connection {
+    /// Answers with what the first handler has at hand, if the request is as plain as that needs.
+    pub(super) fn answer_at_hand(
+        &mut self,
+        told: Told<'_>,
+        path: &RequestPath,
+        handlers: &Handlers,
+    ) -> Option<Result<Fate, Left>> {
+        let (head, arrived) = (told.head, told.arrived);
+        if has_body(head) {
+            return None;
+        }
+        let path = path.bytes(head);
+        let asked = Asked {
+            head,
+            path,
+            arrived,
+        };
+        let close = self.guard.drain().is_draining();
+        let mut lent = None;
+        let started = send::send_copied(&self.stream, |out| {
+            handlers.first()?.at_hand(&asked, &mut |answer| {
+                let AtHand { status, body, .. } = answer;
+                let plan = Plan::new(head, status, Some(body.len() as u64), close);
+                let line = ResponseLine {
+                    status,
+                    fields: answer.fields,
+                    framing: plan.framing,
+                    persist: plan.persist,
+                    date: Some(&clock::http_date(arrived)),
+                };
+                encode_head(out, &line);
+                let head_len = out.len();
+                if !is_bodiless(head, status) {
+                    out.extend_from_slice(body);
+                }
+                lent = Some((status, answer.handler, plan, head_len));
+            });
+            let (_, _, plan, head_len) = lent.as_ref()?;
+            Some((*head_len, plan.framing))
+        })?;
+        let (status, handler, plan, _) = lent?;
+        let timing = Timing {
+            handler: Some(Name::Room(handler)),
+            ..Timing::default()
+        };
+        let end = Ending {
+            status,
+            timing,
+            keeps: plan.keeps,
+            must_close: false,
+        };
+        Some(self.started(told, end, started))
+    }
+
+    /// Sends what a request came to, as far as the socket takes it at once.
+    pub(super) fn answer(
+        &mut self,
+        mut exchange: Exchange,
+        answered: Answered,
+        now: Instant,
+    ) -> Result<Fate, Box<Unfinished>> {
+        // What a client sends behind CONNECT was meant for a tunnel and is no request.
+        let is_tunnel = exchange.head.method() == Method::Connect;
+        let mut must_close = !self.reclaim_reader(exchange.home.as_ref()) || is_tunnel;
+        let answered = match exchange.redirected.take() {
+            Some(redirected) => self.conclude_redirects(&exchange, *redirected, answered),
+            None => answered,
+        };
+        let answered = answered.and_then(|response| checked(response, &exchange.head, must_close));
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(fault) if fault.kind == FaultKind::ClientGone => {
+                return Ok(self.client_gone(&exchange, fault));
+            }
+            Err(fault) => {
+                must_close |= fault.kind == FaultKind::BadRequest;
+                if fault.kind == FaultKind::ClientTooSlow {
+                    self.edge.metrics().too_slow.increment();
+                }
+                faults::respond(fault, Some(&exchange.head), exchange.settings.development)
+            }
+        };
+        if let Some(filters) = &exchange.filters {
+            filters.response(&mut response.fields, &self.values(&exchange));
+        }
+        exchange
+            .ahead
+            .append(&mut interim(&self.client, exchange.head.version()));
+        self.send(exchange, response, must_close, now)
+    }
+
+    /// The client's answer, from that of a redirect's last target.
+    fn conclude_redirects(
+        &self,
+        exchange: &Exchange,
+        mut redirected: Redirected,
+        answered: Answered,
+    ) -> Answered {
+        let filters = redirected.filters.take();
+        let answered = answered.map(|mut response| {
+            if let Some(filters) = filters {
+                filters.response(&mut response.fields, &self.values(exchange));
+            }
+            response
+        });
+        redirected.conclude(answered)
+    }
+
+    /// Records an exchange whose client did not wait for the answer.
+    fn client_gone(&mut self, exchange: &Exchange, fault: Fault) -> Fate {
+        self.edge.metrics().client_gone.increment();
+        let end = Ending {
+            status: fault.kind.status(),
+            timing: *fault.timing,
+            keeps: false,
+            must_close: false,
+        };
+        self.record(exchange.told(), &end, 0);
+        Fate::Close
+    }
+
+    /// Sends a response as far as the socket takes it at once.
+    fn send(
+        &mut self,
+        exchange: Exchange,
+        response: Response,
+        must_close: bool,
+        now: Instant,
+    ) -> Result<Fate, Box<Unfinished>> {
+        let head = &exchange.head;
+        let Response {
+            status,
+            fields,
+            body,
+            timing,
+            rate_max,
+        } = response;
+        let close = must_close || self.guard.drain().is_draining();
+        let (plan, body) = match body {
+            Body::Takeover(_) => (Plan::switch(), body),
+            body => {
+                let plan = Plan::new(head, status, body.length(), close);
+                match is_bodiless(head, status) {
+                    true => (plan, Body::Empty),
+                    false => (plan, body),
+                }
+            }
+        };
+        let date = clock::http_date(now);
+        let line = ResponseLine {
+            status,
+            fields: &fields,
+            framing: plan.framing,
+            persist: plan.persist,
+            date: Some(&date),
+        };
+        let end = Ending {
+            status,
+            timing,
+            keeps: plan.keeps,
+            must_close,
+        };
+        let outgoing = Outgoing {
+            ahead: &exchange.ahead,
+            line,
+            body,
+            rate_max,
+        };
+        let started = send::send_now(&self.stream, outgoing);
+        let done = self.started(exchange.told(), end, started);
+        done.map_err(|rest| exchange.unfinished(rest))
+    }
+
+    pub(super) async fn finish_sending(
+        &mut self,
+        exchange: Exchange,
+        sending: Box<Sending>,
+    ) -> Fate {
+        let Sending { mut rest, end } = *sending;
+        let limits = &exchange.settings.limits;
+        let stream = Arc::clone(&self.stream);
+        let takeover = rest.take_over();
+        let (sent, done) = Box::pin(send::send_rest(stream, rest, limits)).await;
+        match (done, takeover) {
+            // Nothing of it is out yet: the client can still be told.
+            (Err(Cut::Body(fault)), _) if sent.total == 0 => {
+                let told = self.answer(exchange, Err(fault), clock::now());
+                told.unwrap_or(Fate::Abort)
+            }
+            (Ok(()), Some(takeover)) => {
+                // The head is all there is of this answer: it stands for the body in the log.
+                let sent = Sent { head: 0, ..sent };
+                self.conclude(exchange.told(), &end, sent, Ok(()));
+                self.hand_over(takeover)
+            }
+            (done, _) => self.conclude(exchange.told(), &end, sent, done),
+        }
+    }
+
+    /// Leaves the socket to `takeover`, with what was read behind the request. What is here ends;
+    /// nothing stays of it but the count, which goes with the socket.
+    fn hand_over(&mut self, takeover: Box<dyn Takeover>) -> Fate {
+        let (stream, early) = (Arc::clone(&self.stream), self.pending.take());
+        tunnel::go_on(self.edge.again(), takeover.take(stream, early));
+        Fate::Close
+    }
+
+    /// Concludes a response that is out or cut; otherwise gives what is left to send.
+    fn started(
+        &mut self,
+        told: Told<'_>,
+        end: Ending,
+        started: Result<Started, Cut>,
+    ) -> Result<Fate, Left> {
+        match started {
+            Ok(Started::Done(sent)) => Ok(self.conclude(told, &end, sent, Ok(()))),
+            Ok(Started::Rest(rest)) => Err(Left::Sending(Box::new(Sending { rest, end }))),
+            Err(cut) => Ok(self.conclude(told, &end, Sent::default(), Err(cut))),
+        }
+    }
+
+    /// Records a response that is out, or cut, and says what becomes of the connection.
+    fn conclude(
+        &mut self,
+        told: Told<'_>,
+        end: &Ending,
+        sent: Sent,
+        done: Result<(), Cut>,
+    ) -> Fate {
+        self.edge.metrics().bytes_out.add(sent.total);
+        self.edge.metrics().count_response(end.status.code());
+        self.record(told, end, sent.body());
+        match done {
+            Ok(()) if end.must_close => Fate::Linger,
+            // A close that the client did not ask for may cross its next request: with bytes unread
+            // the kernel would answer by a reset, and the response could be lost to it.
+            Ok(()) if !end.keeps && (told.head.keep_alive() || !self.pending.is_empty()) => {
+                Fate::Linger
+            }
+            Ok(()) if !end.keeps => Fate::Close,
+            Ok(()) => Fate::Keep,
+            Err(cut) => self.cut(&cut, told.head),
+        }
+    }
+
+    fn cut(&self, cut: &Cut, head: &RequestHead) -> Fate {
+        let (method, target) = (head.method_str(), head.target());
+        match cut {
+            Cut::Gone => self.edge.metrics().client_gone.increment(),
+            Cut::TooSlow => {
+                self.edge.metrics().too_slow.increment();
+                log::debug!("{method} {target}: the client took the response too slowly");
+            }
+            Cut::Body(fault) => {
+                log::error!("{method} {target}: response cut: {}", fault.cause);
+            }
+        }
+        Fate::Abort
+    }
+
+    /// Moves the idle deadline, counts and logs.
+    fn record(&mut self, told: Told<'_>, end: &Ending, bytes: u64) {
+        let now = clock::now();
+        self.deadline.set(now + told.settings.limits.idle_timeout);
+        let total = now.saturating_duration_since(told.arrived);
+        self.edge.metrics().active.add(-1);
+        self.edge.metrics().total_time.record_local(total);
+        if let Some(log) = &told.settings.access_log {
+            let (head, peer, timing) = (told.head, self.peer, &end.timing);
+            let status = end.status.code();
+            log.write(&Record {
+                head,
+                peer,
+                status,
+                bytes,
+                timing,
+                total,
+            });
+        }
+    }
+}
+
+/// A response that can be sent: one that is final, or the switch of protocols that was asked for. With
+/// its request not read to the end (`is_cut_short`) nobody could say where the other protocol begins.
+fn checked(response: Response, head: &RequestHead, is_cut_short: bool) -> Answered {
+    let is_switch = matches!(response.body, Body::Takeover(_));
+    let cause = match (is_switch, response.status) {
+        (false, status) if status.is_informational() => "an interim status on a final response",
+        (false, _) => return Ok(response),
+        (true, Status::SWITCHING_PROTOCOLS) if !head.is_upgrade() => {
+            "protocols switched for a request that did not ask for it"
+        }
+        (true, Status::SWITCHING_PROTOCOLS) if is_cut_short => {
+            "protocols switched before the request's body was read"
+        }
+        (true, Status::SWITCHING_PROTOCOLS) => return Ok(response),
+        (true, _) => "protocols switched without status 101",
+    };
+    Err(Fault::new(FaultKind::BackendBroken, cause).timed(response.timing))
+}

@@ -1,0 +1,317 @@
+//! What a route changes of requests before its handlers see them, and of responses before the client
+//! does: paths and header fields.
+//!
+//! Compiled once by `penstock`'s wiring, asked by `connection` for each request of a route that has
+//! any; other routes pay nothing. What must stay true: no rule touches framing or the connection; a
+//! changed request is parsed again by the same strict parser; what is logged is what the client sent.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use penstock_config::{HeaderRules, Rewrite};
+use penstock_exchange::{Fault, FaultKind};
+use penstock_http::{FieldBlock, RequestHead, normalise};
+use penstock_sys::net::PeerAddress;
+use thiserror::Error;
+
+use crate::access_log;
+use crate::rehead::HeadWriter;
+
+/// Why a route's rules cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FilterError {
+    /// A name that is no token or a value with control bytes (RFC 9110 §5).
+    #[error("header rule for `{0}`: no valid field")]
+    BadField(String),
+    /// A field that frames the message or belongs to the connection (RFC 9110 §7.6.1).
+    #[error("header rule for `{0}`: the field belongs to the connection")]
+    Untouchable(String),
+}
+
+/// The changes that one route makes, compiled.
+#[derive(Debug)]
+pub struct Filters {
+    rewrite: Prefixes,
+    request: Rules,
+    response: Rules,
+}
+
+/// What the placeholders of a value stand for: always of the request as the client sent it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values<'a> {
+    pub(crate) head: &'a RequestHead,
+    pub(crate) peer: PeerAddress,
+    pub(crate) scheme: &'static str,
+}
+
+/// A change of paths.
+#[derive(Debug)]
+struct Prefixes {
+    strip: Option<String>,
+    /// Percent-encoded where it must be.
+    add: String,
+}
+
+/// A change of a header.
+#[derive(Debug)]
+struct Rules {
+    remove: Vec<String>,
+    set: Vec<(String, Template)>,
+    add: Vec<(String, Template)>,
+}
+
+/// A value with placeholders.
+#[derive(Debug)]
+struct Template(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// The peer's address without its port.
+    Client,
+    /// The authority asked for, as sent.
+    Host,
+    Scheme,
+    /// The path as sent, without the query.
+    Path,
+}
+
+impl Filters {
+    /// Compiles a route's rules; `None` when they change nothing.
+    ///
+    /// # Errors
+    /// When a rule is no valid field, or is about framing or the connection.
+    pub fn compile(
+        rewrite: &Rewrite,
+        request: &HeaderRules,
+        response: &HeaderRules,
+    ) -> Result<Option<Arc<Self>>, FilterError> {
+        if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
+            return Ok(None);
+        }
+        // RFC 9112 §3.2: a request has one `Host`, so it can only be replaced.
+        let mut odd = request.remove.iter().chain(request.add.keys());
+        if let Some(name) = odd.find(|name| name.eq_ignore_ascii_case("host")) {
+            return Err(FilterError::Untouchable(name.clone()));
+        }
+        let add = rewrite.add_prefix.as_deref().unwrap_or("");
+        Ok(Some(Arc::new(Self {
+            rewrite: Prefixes {
+                strip: rewrite.strip_prefix.clone(),
+                add: encode_path(add.as_bytes()),
+            },
+            request: Rules::compile(request)?,
+            response: Rules::compile(response)?,
+        })))
+    }
+
+    /// The head that the handlers get; `None` when it is `head` itself.
+    ///
+    /// # Errors
+    /// When the changed head breaks a rule: the configuration's fault, not the client's.
+    pub(crate) fn request(
+        &self,
+        head: &RequestHead,
+        values: &Values<'_>,
+    ) -> Result<Option<RequestHead>, Fault> {
+        let rules = &self.request;
+        let target = self.rewrite.apply(head.target_path_query());
+        if rules.is_empty() && matches!(target, Cow::Borrowed(_)) {
+            return Ok(None);
+        }
+        let mut writer = HeadWriter::new(head, head.method_str(), &target);
+        // RFC 9112 §3.2.2: the authority of an absolute-form target stands in for `Host`, so once the
+        // target is in origin form it has to be written there.
+        let is_absolute = head.target() != head.target_path_query();
+        if is_absolute && !rules.drops("host") {
+            writer.field("Host", head.host().as_bytes());
+        }
+        for (name, value) in head.fields() {
+            if !(rules.drops(name) || is_absolute && name.eq_ignore_ascii_case("host")) {
+                writer.field(name, value);
+            }
+        }
+        let mut text = Vec::new();
+        for (name, value) in rules.set.iter().chain(&rules.add) {
+            writer.field(name, value.render(values, &mut text));
+        }
+        writer.finish().map(Some).map_err(|error| {
+            Fault::new(
+                FaultKind::House,
+                format!("the route's filters made the request invalid: {error}"),
+            )
+        })
+    }
+
+    /// Changes the fields of a response.
+    pub(crate) fn response(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+        let rules = &self.response;
+        for name in &rules.remove {
+            fields.remove(name);
+        }
+        let mut text = Vec::new();
+        for (name, value) in &rules.set {
+            // Names and texts were checked when they were compiled, placeholders by the parser.
+            let _ = fields.set(name, value.render(values, &mut text));
+        }
+        for (name, value) in &rules.add {
+            let _ = fields.push(name, value.render(values, &mut text));
+        }
+    }
+}
+
+impl Rules {
+    fn compile(rules: &HeaderRules) -> Result<Self, FilterError> {
+        let names = rules.remove.iter().map(|name| (name.as_str(), ""));
+        let fields = rules.set.iter().chain(&rules.add);
+        let fields = fields.map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in names.chain(fields) {
+            if UNTOUCHABLE.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+                return Err(FilterError::Untouchable(name.to_owned()));
+            }
+            FieldBlock::new()
+                .push(name, value.as_bytes())
+                .map_err(|_| FilterError::BadField(name.to_owned()))?;
+        }
+        let compile = |(name, value): (&String, &String)| (name.clone(), Template::compile(value));
+        Ok(Self {
+            remove: rules.remove.clone(),
+            set: rules.set.iter().map(compile).collect(),
+            add: rules.add.iter().map(compile).collect(),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+
+    /// Whether a field of the request itself goes.
+    fn drops(&self, name: &str) -> bool {
+        let set = self.set.iter().map(|(name, _)| name);
+        let mut dropped = self.remove.iter().chain(set);
+        dropped.any(|other| other.eq_ignore_ascii_case(name))
+    }
+}
+
+impl Prefixes {
+    /// The target that the handlers see; borrowed when it stays as it is.
+    fn apply<'t>(&self, target: &'t str) -> Cow<'t, str> {
+        let stripped = self.strip(target);
+        if self.add.is_empty() {
+            return stripped.unwrap_or(Cow::Borrowed(target));
+        }
+        let rest = stripped.as_deref().unwrap_or(target);
+        Cow::Owned(format!("{}{rest}", self.add))
+    }
+
+    /// The target without the prefix; `None` when it does not have it.
+    fn strip<'t>(&self, target: &'t str) -> Option<Cow<'t, str>> {
+        let prefix = self.strip.as_deref()?;
+        let normal = normalise(target).ok()?;
+        let path = after_prefix(&normal.path, prefix.as_bytes())?;
+        let query = normal.query.map(|query| format!("?{query}"));
+        let query = query.as_deref().unwrap_or("");
+        // The client's own spelling stays (`a%2Fb` may mean something to a back end), unless the
+        // prefix itself is spelled oddly.
+        let as_sent = after_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
+            .and_then(|path| std::str::from_utf8(path).ok())
+            .filter(|sent| normalise(sent).is_ok_and(|found| found.path == path));
+        let path = as_sent.map_or_else(|| encode_path(path).into(), Cow::Borrowed);
+        Some(Cow::Owned(format!("{path}{query}")))
+    }
+}
+
+/// The path behind a prefix that ends at a segment's end; a slash when that was all.
+fn after_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+    match path.strip_prefix(prefix)? {
+        [] => Some(b"/"),
+        rest => rest.starts_with(b"/").then_some(rest),
+    }
+}
+
+/// A decoded path in the form that a target has (RFC 3986 §3.3).
+fn encode_path(path: &[u8]) -> String {
+    let mut out = String::with_capacity(path.len());
+    for &byte in path {
+        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+impl Template {
+    /// Text in braces that is no placeholder is text.
+    fn compile(text: &str) -> Self {
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let found = PLACEHOLDERS.iter().find(|(name, _)| rest.starts_with(name));
+            if let Some((name, part)) = found {
+                if !plain.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut plain)));
+                }
+                parts.push(part.clone());
+                rest = &rest[name.len()..];
+            } else {
+                plain.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain));
+        }
+        Self(parts)
+    }
+
+    /// The value; `text` is room for one that is put together.
+    fn render<'a>(&'a self, values: &Values<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
+        if let [Part::Text(text)] = &self.0[..] {
+            return text.as_bytes();
+        }
+        text.clear();
+        for part in &self.0 {
+            match part {
+                Part::Text(plain) => text.extend_from_slice(plain.as_bytes()),
+                Part::Client => text.extend_from_slice(access_log::peer(values.peer).as_bytes()),
+                Part::Host => text.extend_from_slice(values.head.host().as_bytes()),
+                Part::Scheme => text.extend_from_slice(values.scheme.as_bytes()),
+                Part::Path => {
+                    let target = values.head.target_path_query();
+                    let path = target.split_once('?').map_or(target, |(path, _)| path);
+                    text.extend_from_slice(path.as_bytes());
+                }
+            }
+        }
+        text
+    }
+}
+
+const PLACEHOLDERS: [(&str, Part); 4] = [
+    ("{client}", Part::Client),
+    ("{host}", Part::Host),
+    ("{scheme}", Part::Scheme),
+    ("{path}", Part::Path),
+];
+
+/// Fields that say where a message ends or what becomes of the connection: they are edge's, and for
+/// requests the parser's.
+const UNTOUCHABLE: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+#[cfg(test)]
+mod tests;

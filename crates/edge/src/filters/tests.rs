@@ -1,0 +1,270 @@
+//! Rules on heads as text: what goes in, what the handlers and the client see.
+
+use penstock_http::{HeadLimits, Progress, parse_head};
+
+use super::*;
+
+fn head(text: &str) -> RequestHead {
+    match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
+        Progress::Complete((head, _)) => head,
+        Progress::Partial => panic!("the head is whole: {text:?}"),
+    }
+}
+
+fn values(head: &RequestHead) -> Values<'_> {
+    Values {
+        head,
+        peer: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
+        scheme: "https",
+    }
+}
+
+fn rules(remove: &[&str], set: &[(&str, &str)], add: &[(&str, &str)]) -> HeaderRules {
+    let map = |fields: &[(&str, &str)]| {
+        let owned = |&(n, v): &(&str, &str)| (n.to_owned(), v.to_owned());
+        fields.iter().map(owned).collect()
+    };
+    HeaderRules {
+        remove: remove.iter().map(|&name| name.to_owned()).collect(),
+        set: map(set),
+        add: map(add),
+    }
+}
+
+fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
+    Rewrite {
+        strip_prefix: strip.map(str::to_owned),
+        add_prefix: add.map(str::to_owned),
+    }
+}
+
+fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
+    let compiled = Filters::compile(rewrite, request, response).unwrap();
+    compiled.expect("there are rules")
+}
+
+/// The request as the handlers see it, as text.
+fn seen(filters: &Filters, text: &str) -> Result<Option<String>, Fault> {
+    let head = head(text);
+    Ok(filters.request(&head, &values(&head))?.map(|head| {
+        let mut out = format!("{} {}\n", head.method_str(), head.target());
+        for (name, value) in head.fields() {
+            out.push_str(&format!("{name}: {}\n", String::from_utf8_lossy(value)));
+        }
+        out
+    }))
+}
+
+#[test]
+fn a_route_without_rules_has_no_filters() {
+    let none = HeaderRules::default();
+    assert!(matches!(
+        Filters::compile(&Rewrite::default(), &none, &none),
+        Ok(None)
+    ));
+}
+
+#[test]
+fn paths_lose_and_gain_prefixes_and_queries_stay() {
+    for (what, strip, add, target, expected) in [
+        (
+            "strip",
+            Some("/api"),
+            None,
+            "/api/users?a=/api",
+            "/users?a=/api",
+        ),
+        ("strip all", Some("/api"), None, "/api", "/"),
+        ("strip to the slash", Some("/api"), None, "/api/", "/"),
+        (
+            "only whole segments",
+            Some("/api"),
+            None,
+            "/apix/a",
+            "/apix/a",
+        ),
+        ("another path", Some("/api"), None, "/b", "/b"),
+        ("add", None, Some("/v2"), "/users?x", "/v2/users?x"),
+        ("both", Some("/api"), Some("/v2"), "/api/users", "/v2/users"),
+        (
+            "both at the root",
+            Some("/api"),
+            Some("/v2"),
+            "/api",
+            "/v2/",
+        ),
+        (
+            "the client's spelling stays",
+            Some("/api"),
+            None,
+            "/api/a%2Fb%20c",
+            "/a%2Fb%20c",
+        ),
+        (
+            "an odd prefix is known",
+            Some("/api"),
+            None,
+            "/%61pi/a%20b?q",
+            "/a%20b?q",
+        ),
+        (
+            "dots are resolved first",
+            Some("/api"),
+            None,
+            "/x/../api/a",
+            "/a",
+        ),
+        (
+            "dots do not hide another path",
+            Some("/api"),
+            None,
+            "/api/../b",
+            "/api/../b",
+        ),
+        (
+            "dots stay below what is added",
+            None,
+            Some("/v2"),
+            "/a/../b",
+            "/v2/a/../b",
+        ),
+        (
+            "an added prefix is encoded",
+            None,
+            Some("/a b"),
+            "/c",
+            "/a%20b/c",
+        ),
+    ] {
+        let none = HeaderRules::default();
+        let filters = compile(&rewrite(strip, add), &none, &none);
+        assert_eq!(filters.rewrite.apply(target), expected, "{what}");
+        let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = head(&text);
+        let made = filters.request(&head, &values(&head)).unwrap();
+        let made = made.as_ref().unwrap_or(&head);
+        assert!(normalise(made.target_path_query()).is_ok(), "{what}");
+    }
+}
+
+#[test]
+fn request_fields_are_removed_set_and_added_in_this_order() {
+    let request = rules(
+        &["x-drop", "X-Twice"],
+        &[("X-Real-IP", "{client}"), ("X-Twice", "set")],
+        &[
+            ("X-Was", "{scheme}://{host}{path}"),
+            ("X-Json", "{\"a\":{}}"),
+        ],
+    );
+    let filters = compile(
+        &rewrite(Some("/a"), None),
+        &request,
+        &HeaderRules::default(),
+    );
+    let text = "POST /a/b?c HTTP/1.1\r\nHost: h:80\r\nX-Drop: 1\r\nX-Drop: 2\r\n\
+                x-real-ip: 6.6.6.6\r\nX-Twice: 1\r\nContent-Length: 3\r\n\r\n";
+    assert_eq!(
+        seen(&filters, text).unwrap().unwrap(),
+        "POST /b?c\nHost: h:80\nContent-Length: 3\nX-Real-IP: 192.0.2.7\nX-Twice: set\n\
+         X-Json: {\"a\":{}}\nX-Was: https://h:80/a/b\n"
+    );
+}
+
+#[test]
+fn a_request_that_no_rule_touches_stays_the_same_head() {
+    let filters = compile(
+        &rewrite(Some("/api"), None),
+        &HeaderRules::default(),
+        &HeaderRules::default(),
+    );
+    let text = "GET /other HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(seen(&filters, text).unwrap(), None);
+}
+
+#[test]
+fn the_host_of_an_absolute_target_becomes_the_host() {
+    let add = rewrite(None, Some("/x"));
+    let filters = compile(&add, &HeaderRules::default(), &HeaderRules::default());
+    let text = "GET http://real:81/a HTTP/1.1\r\nHost: real:81\r\nA: b\r\n\r\n";
+    assert_eq!(
+        seen(&filters, text).unwrap().unwrap(),
+        "GET /x/a\nHost: real:81\nA: b\n"
+    );
+    let host = rules(&[], &[("host", "other")], &[]);
+    let filters = compile(&Rewrite::default(), &host, &HeaderRules::default());
+    assert_eq!(
+        seen(&filters, text).unwrap().unwrap(),
+        "GET /a\nA: b\nhost: other\n"
+    );
+}
+
+#[test]
+fn a_rule_that_breaks_a_request_is_the_servers_fault() {
+    let broken = rules(&[], &[("Host", "a b")], &[]);
+    let filters = compile(&Rewrite::default(), &broken, &HeaderRules::default());
+    let fault = seen(&filters, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap_err();
+    assert_eq!(fault.kind, FaultKind::House);
+}
+
+#[test]
+fn response_fields_are_removed_set_and_added_in_this_order() {
+    let response = rules(
+        &["Server"],
+        &[("Cache-Control", "no-store")],
+        &[("Link", "<{path}>"), ("X-A", "2")],
+    );
+    let filters = compile(&Rewrite::default(), &HeaderRules::default(), &response);
+    let head = head("GET /a%20b?c HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut fields = FieldBlock::new();
+    for (name, value) in [("Server", "x"), ("cache-control", "public"), ("X-A", "1")] {
+        fields.push(name, value.as_bytes()).unwrap();
+    }
+    filters.response(&mut fields, &values(&head));
+    assert_eq!(
+        String::from_utf8_lossy(fields.as_bytes()),
+        "X-A: 1\r\nCache-Control: no-store\r\nLink: </a%20b>\r\nX-A: 2\r\n"
+    );
+}
+
+#[test]
+fn framing_and_the_connection_are_nobodys_to_change() {
+    let none = HeaderRules::default();
+    for name in [
+        "Content-Length",
+        "transfer-encoding",
+        "Connection",
+        "Keep-Alive",
+        "Proxy-Connection",
+        "TE",
+        "Trailer",
+        "Upgrade",
+        "Expect",
+    ] {
+        for rules in [
+            rules(&[name], &[], &[]),
+            rules(&[], &[(name, "1")], &[]),
+            rules(&[], &[], &[(name, "1")]),
+        ] {
+            let expected = Err(FilterError::Untouchable(name.to_owned()));
+            for (request, response) in [(&rules, &none), (&none, &rules)] {
+                let compiled = Filters::compile(&Rewrite::default(), request, response);
+                assert_eq!(compiled.map(drop), expected, "{name}");
+            }
+        }
+    }
+    for (what, rules) in [
+        ("a name", rules(&["a b"], &[], &[])),
+        ("a value", rules(&[], &[("A", "b\r\nC: d")], &[])),
+    ] {
+        let compiled = Filters::compile(&Rewrite::default(), &none, &rules);
+        assert!(matches!(compiled, Err(FilterError::BadField(_))), "{what}");
+    }
+    for rules in [
+        rules(&["host"], &[], &[]),
+        rules(&[], &[], &[("Host", "a")]),
+    ] {
+        let compiled = Filters::compile(&Rewrite::default(), &rules, &none);
+        assert!(matches!(compiled, Err(FilterError::Untouchable(_))));
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections that begin with a PROXY protocol header, which says whom they are from.
+//!
+//! `accept` sends those of listeners with `proxy_protocol` here, once it knows that the peer may speak
+//! for others; with the header read they go on as any connection, under the address in it. What must
+//! stay true: the header is whole and well formed within `limits.header_timeout`, or the connection
+//! ends without a byte of an answer; what follows the header belongs to the connection.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use penstock_exchange::ListenerInfo;
+use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+use penstock_sys::net::PeerAddress;
+use penstock_wire::proxy_protocol::{Header, ProxyProtocolError, parse};
+
+use crate::accept::Service;
+use crate::tunnel::Counted;
+
+/// Reads the header, then lets the connection be served.
+pub(crate) async fn receive(
+    edge: Counted,
+    stream: Arc<Stream>,
+    peer: PeerAddress,
+    info: Arc<ListenerInfo>,
+    service: Service,
+) {
+    let guard = edge.drain.guard();
+    let mut draining = pin!(guard.drain().begun());
+    let mut timer = LazyDeadline::new(clock::now() + edge.settings().limits.header_timeout);
+    let mut received = Vec::new();
+    let header = std::future::poll_fn(|cx| {
+        if let Poll::Ready(header) = poll_header(cx, &stream, &mut received) {
+            return Poll::Ready(header);
+        }
+        if timer.poll(cx).is_ready() {
+            return Poll::Ready(Err(End::TooSlow));
+        }
+        let is_over = received.is_empty() && draining.as_mut().poll(cx).is_ready();
+        if is_over {
+            return Poll::Ready(Err(End::Over));
+        }
+        Poll::Pending
+    })
+    .await;
+    match header {
+        Ok((header, len)) => {
+            received.drain(..len);
+            service.begin(edge, stream, client(header, peer), info, received);
+        }
+        Err(End::Over) => {}
+        Err(End::TooSlow) => {
+            edge.metrics().too_slow.increment();
+            log::debug!("{}: no PROXY protocol header in time", info.name);
+        }
+        Err(End::Malformed(why)) => {
+            edge.metrics().malformed.increment();
+            log::warn!("{}: {why}", info.name);
+        }
+    }
+}
+
+/// Why a connection ends before it has begun.
+enum End {
+    /// The peer closed, or the server drains.
+    Over,
+    TooSlow,
+    Malformed(ProxyProtocolError),
+}
+
+/// Reads until the header is whole; gives it with its length in `received`.
+fn poll_header(
+    cx: &mut Context<'_>,
+    stream: &Stream,
+    received: &mut Vec<u8>,
+) -> Poll<Result<(Header, usize), End>> {
+    loop {
+        let read = buffers::with_receive(|buffer| {
+            let read = stream.poll_read(cx, buffer);
+            if let Poll::Ready(Ok(count)) = &read {
+                received.extend_from_slice(&buffer[..*count]);
+            }
+            read
+        });
+        match read {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Over)),
+            // Bounded: the codec refuses a header that is too long.
+            Poll::Ready(Ok(_)) => match parse(received) {
+                Ok(Some(header)) => return Poll::Ready(Ok(header)),
+                Ok(None) => {}
+                Err(why) => return Poll::Ready(Err(End::Malformed(why))),
+            },
+        }
+    }
+}
+
+/// Whom the connection is from. A sender that speaks for itself, or names no address, is meant itself.
+fn client(header: Header, peer: PeerAddress) -> PeerAddress {
+    match header {
+        Header::Tcp { source, .. } => PeerAddress::Tcp(source),
+        Header::Local | Header::Unknown | Header::Unix => peer,
+    }
+}

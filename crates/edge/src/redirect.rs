@@ -1,0 +1,183 @@
+//! Internal redirects: an answer that names another of the site's resources as its body.
+//!
+//! `connection` asks the target's route in the client's stead and lays the first answer's fields over
+//! what comes of it. What must stay true: the number of redirects is bounded; the client sees one
+//! response to its own request; of a request with a body only the head is asked again.
+
+use std::sync::Arc;
+
+use penstock_exchange::{
+    Fault, FaultKind, Handler, InternalRedirect, RequestPath, Response, Timing,
+};
+use penstock_http::{FieldBlock, Method, RequestHead};
+
+use crate::filters::Filters;
+use crate::rehead::HeadWriter;
+
+/// Redirects in a row: enough for any design, few enough to show a loop at once.
+const REDIRECTS_MAX: u8 = 10;
+
+/// Path and query, and the handler that has it if no route is to be looked for.
+pub(crate) type Target = (String, Option<Arc<dyn Handler>>);
+
+/// What the redirects of one exchange have brought so far.
+#[derive(Debug, Default)]
+pub(crate) struct Redirected {
+    count: u8,
+    fields: FieldBlock,
+    rate_max: Option<u64>,
+    timing: Timing,
+    /// Those of the route that was found last.
+    pub(crate) filters: Option<Arc<Filters>>,
+}
+
+impl Redirected {
+    /// Takes one more redirect; gives its target, and who is asked instead of the site's routes.
+    ///
+    /// # Errors
+    /// When there were too many.
+    pub(crate) fn follow(&mut self, redirect: InternalRedirect) -> Result<Target, Fault> {
+        let InternalRedirect {
+            target,
+            handler,
+            fields,
+            rate_max,
+            timing,
+        } = redirect;
+        // The answer nearest to the client has the last word.
+        let nearer = std::mem::replace(&mut self.fields, fields);
+        lay_over(&mut self.fields, &nearer);
+        self.rate_max = self.rate_max.or(rate_max);
+        self.timing = merged(std::mem::take(&mut self.timing), timing);
+        self.filters = None;
+        self.count += 1;
+        if self.count > REDIRECTS_MAX {
+            let cause = format!("more than {REDIRECTS_MAX} internal redirects, last to {target}");
+            return Err(Fault::new(FaultKind::House, cause));
+        }
+        Ok((target, handler))
+    }
+
+    /// The client's answer, from that of the last target.
+    pub(crate) fn conclude(self, answered: Result<Response, Fault>) -> Result<Response, Fault> {
+        match answered {
+            Ok(mut response) => {
+                // The type of a document does not fit the page that says that it is not there.
+                if !response.status.is_error() {
+                    lay_over(&mut response.fields, &self.fields);
+                }
+                response.rate_max = self.rate_max.or(response.rate_max);
+                response.timing = merged(self.timing, response.timing);
+                Ok(response)
+            }
+            Err(mut fault) => {
+                *fault.timing = merged(self.timing, *fault.timing);
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// The head of the request for `target` in the stead of `head`'s: GET, or HEAD for HEAD.
+///
+/// # Errors
+/// When `target` is none.
+pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
+    let is_read = matches!(head.method(), Method::Get | Method::Head);
+    let method = match head.method() {
+        Method::Head => "HEAD",
+        _ => "GET",
+    };
+    let mut writer = HeadWriter::new(head, method, target);
+    if head.target() != head.target_path_query() {
+        writer.field("Host", head.host().as_bytes());
+    }
+    for (name, value) in head.fields() {
+        let is = |other: &&str| name.eq_ignore_ascii_case(other);
+        let is_spent = head.target() != head.target_path_query() && is(&"host");
+        // RFC 9110 §13, §14: what was asked of another method's answer is not meant for this one.
+        if !is_spent && !OF_A_BODY.iter().any(is) && (is_read || !OF_A_READ.iter().any(is)) {
+            writer.field(name, value);
+        }
+    }
+    let broken = |cause: String| Fault::new(FaultKind::AppBroken, cause);
+    if !target.starts_with('/') {
+        return Err(broken(format!("internal redirect to `{target}`: no path")));
+    }
+    let made = writer.finish();
+    made.map_err(|error| broken(format!("internal redirect to `{target}`: {error}")))
+}
+
+/// The path of such a request.
+///
+/// # Errors
+/// When the target's path is none.
+pub(crate) fn path_of(head: &RequestHead) -> Result<RequestPath, Fault> {
+    RequestPath::of(head).map_err(|error| {
+        let cause = format!("internal redirect to `{}`: {error}", head.target());
+        Fault::new(FaultKind::AppBroken, cause)
+    })
+}
+
+/// What is said when no route has the target.
+pub(crate) fn no_target(fault: Fault, target: &str) -> Fault {
+    let cause = format!("internal redirect to `{target}`: {}", fault.cause);
+    Fault::new(fault.kind, cause)
+}
+
+/// Puts `over` into `fields`, in place of what is there by the same names; cookies are added.
+fn lay_over(fields: &mut FieldBlock, over: &FieldBlock) {
+    for (name, _) in over.iter() {
+        if !name.eq_ignore_ascii_case("set-cookie") {
+            fields.remove(name);
+        }
+    }
+    fields.append(over);
+}
+
+/// Where the time went in two parts of one exchange; who answered is who answered first.
+fn merged(first: Timing, then: Timing) -> Timing {
+    Timing {
+        queue: first.queue + then.queue,
+        queue_position: first.queue_position.max(then.queue_position),
+        app: first.app + then.app,
+        handler: first.handler.or(then.handler),
+        worker: if first.worker == 0 {
+            then.worker
+        } else {
+            first.worker
+        },
+        connect: first.connect + then.connect,
+        server: first.server.or(then.server),
+        retries: first.retries.saturating_add(then.retries),
+    }
+}
+
+/// Fields about the request's body, which is not sent again, and about its connection.
+const OF_A_BODY: [&str; 12] = [
+    "connection",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-type",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Fields that make a read conditional or partial.
+const OF_A_READ: [&str; 6] = [
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "range",
+];
+
+#[cfg(test)]
+mod tests;

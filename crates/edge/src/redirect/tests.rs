@@ -1,0 +1,159 @@
+//! Redirects one after the other, and what of their answers reaches the client.
+
+use std::time::Duration;
+
+use penstock_exchange::{Body, Name};
+use penstock_http::{HeadLimits, Progress, Status, parse_head};
+
+use super::*;
+
+fn head(text: &str) -> RequestHead {
+    match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
+        Progress::Complete((head, _)) => head,
+        Progress::Partial => panic!("the head is whole: {text:?}"),
+    }
+}
+
+fn fields(lines: &[(&str, &str)]) -> FieldBlock {
+    let mut block = FieldBlock::new();
+    for (name, value) in lines {
+        block.push(name, value.as_bytes()).unwrap();
+    }
+    block
+}
+
+fn redirect(lines: &[(&str, &str)]) -> InternalRedirect {
+    InternalRedirect {
+        target: "/next".into(),
+        handler: None,
+        fields: fields(lines),
+        rate_max: None,
+        timing: Timing::default(),
+    }
+}
+
+#[test]
+fn a_loop_of_redirects_ends() {
+    let mut redirected = Redirected::default();
+    for _ in 0..10 {
+        assert_eq!(redirected.follow(redirect(&[])).unwrap().0, "/next");
+    }
+    let fault = redirected.follow(redirect(&[])).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::House);
+    assert!(fault.cause.contains("/next"), "{}", fault.cause);
+}
+
+#[test]
+fn the_answer_nearest_to_the_client_has_the_last_word() {
+    let mut redirected = Redirected::default();
+    let first = [("Content-Type", "a/a"), ("Set-Cookie", "a=1")];
+    let second = [
+        ("content-type", "b/b"),
+        ("Expires", "0"),
+        ("Set-Cookie", "b=1"),
+    ];
+    drop(redirected.follow(redirect(&first)).unwrap());
+    drop(redirected.follow(redirect(&second)).unwrap());
+    let mut response = Response::new(Status::OK, Body::Empty);
+    response.fields = fields(&[("Content-Type", "c/c"), ("ETag", "\"1\""), ("Expires", "1")]);
+    let response = redirected.conclude(Ok(response)).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(response.fields.as_bytes()),
+        "ETag: \"1\"\r\nExpires: 0\r\nSet-Cookie: b=1\r\nContent-Type: a/a\r\n\
+         Set-Cookie: a=1\r\n"
+    );
+}
+
+#[test]
+fn the_page_of_an_error_keeps_its_own_type() {
+    let mut redirected = Redirected::default();
+    drop(
+        redirected
+            .follow(redirect(&[("Content-Type", "a/a")]))
+            .unwrap(),
+    );
+    let response = Response::text(Status::NOT_FOUND, "text/plain", "gone");
+    let response = redirected.conclude(Ok(response)).unwrap();
+    assert_eq!(
+        response.fields.get("content-type"),
+        Some(&b"text/plain"[..])
+    );
+}
+
+#[test]
+fn times_add_up_and_the_first_to_answer_is_named() {
+    let mut redirected = Redirected::default();
+    let mut first = redirect(&[]);
+    first.rate_max = Some(7);
+    first.timing = Timing {
+        app: Duration::from_secs(1),
+        worker: 12,
+        handler: Some(Name::Room("app")),
+        server: Some("a:1".into()),
+        ..Timing::default()
+    };
+    drop(redirected.follow(first).unwrap());
+    let mut response = Response::new(Status::OK, Body::Empty);
+    response.timing = Timing {
+        app: Duration::from_secs(2),
+        handler: Some(Name::Room("files")),
+        ..Timing::default()
+    };
+    let response = redirected.conclude(Ok(response)).unwrap();
+    let timing = &response.timing;
+    assert_eq!(response.rate_max, Some(7));
+    assert_eq!((timing.app, timing.worker), (Duration::from_secs(3), 12));
+    assert_eq!(timing.handler.as_deref(), Some("app"));
+    assert_eq!(timing.server.as_deref(), Some("a:1"));
+}
+
+#[test]
+fn the_target_is_asked_by_a_plain_read() {
+    let range = "Range: bytes=0-1\r\nIf-None-Match: \"1\"\r\n";
+    let body = "Content-Length: 3\r\nContent-Type: a/b\r\nExpect: 100-continue\r\n";
+    for (what, method, sent, expected) in [
+        (
+            "a read keeps its conditions",
+            "GET",
+            range,
+            "Host If-None-Match Range",
+        ),
+        ("HEAD stays HEAD", "HEAD", range, "Host If-None-Match Range"),
+        ("a body is left behind", "POST", body, "Host"),
+        ("and conditions of another method", "PUT", range, "Host"),
+        (
+            "and the connection",
+            "GET",
+            "Connection: close, A\r\nTE: trailers\r\n",
+            "Host",
+        ),
+    ] {
+        let old = head(&format!("{method} /x HTTP/1.1\r\nHost: h\r\n{sent}\r\n"));
+        let new = head_for(&old, "/kept/a?b").unwrap();
+        let mut names: Vec<_> = new.fields().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        assert_eq!(names.join(" "), expected, "{what}");
+        assert_eq!(new.target(), "/kept/a?b", "{what}");
+        let is_head = new.method() == Method::Head;
+        assert!(is_head == (method == "HEAD") && (is_head || new.method() == Method::Get));
+    }
+    let old = head("GET http://h/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(head_for(&old, "/a").unwrap().host(), "h");
+}
+
+#[test]
+fn what_is_no_target_is_refused() {
+    let old = head("GET /x HTTP/1.1\r\nHost: h\r\n\r\n");
+    for target in [
+        "",
+        "a",
+        "http://h/a",
+        "/a b",
+        "/a\r\nX: y",
+        "/a HTTP/1.1\r\nHost: h\r\n\r\n",
+    ] {
+        let fault = head_for(&old, target).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::AppBroken, "{target:?}");
+    }
+    assert!(path_of(&head_for(&old, "/../a").unwrap()).is_err());
+}

@@ -1,0 +1,135 @@
+//! Listeners whose connections begin with a PROXY protocol header.
+
+use penstock_wire::proxy_protocol::encode_v2;
+
+use super::*;
+
+fn house(adjust: impl FnOnce(&mut Settings)) -> House {
+    let (house, socket) = House::unopened(vec![route("/", mirror())], adjust);
+    let (edge, info) = (Arc::clone(&house.edge), house.info(true));
+    house.spawn(async move { accept(edge, socket, info, Drain::new()).await.unwrap() });
+    house
+}
+
+const REQUEST: &str = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+
+fn peer_of(client: &mut Client) -> String {
+    let body = client.response().1;
+    body.lines().last().unwrap().to_owned()
+}
+
+#[test]
+fn the_client_is_who_the_header_says() {
+    let house = house(|_| {});
+    let mut v2 = Vec::new();
+    let of = |text: &str| text.parse::<SocketAddr>().unwrap();
+    encode_v2(
+        &mut v2,
+        Some((of("[2001:db8::7]:9"), of("[2001:db8::8]:80"))),
+    );
+    let mut local = Vec::new();
+    encode_v2(&mut local, None);
+    for (what, header, expected) in [
+        (
+            "version 1",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n".to_vec(),
+            Some("192.0.2.1:5"),
+        ),
+        ("version 2", v2, Some("[2001:db8::7]:9")),
+        ("unknown", b"PROXY UNKNOWN\r\n".to_vec(), None),
+        ("local", local, None),
+    ] {
+        let mut client = house.client();
+        client.send(header).send(REQUEST);
+        let own = client.0.local_addr().unwrap().to_string();
+        let expected = expected.unwrap_or(&own);
+        assert_eq!(
+            peer_of(&mut client),
+            format!("peer Tcp({expected})"),
+            "{what}"
+        );
+        // Once, not before each request.
+        client.send(REQUEST);
+        assert_eq!(
+            peer_of(&mut client),
+            format!("peer Tcp({expected})"),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_header_may_be_split_at_every_byte() {
+    let house = house(|_| {});
+    let mut v2 = Vec::new();
+    let of = |text: &str| text.parse::<SocketAddr>().unwrap();
+    encode_v2(&mut v2, Some((of("192.0.2.1:5"), of("192.0.2.2:6"))));
+    for header in [b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n".to_vec(), v2] {
+        let whole = [&header, REQUEST.as_bytes()].concat();
+        for at in 1..whole.len() {
+            let mut client = house.client();
+            client.send(&whole[..at]);
+            // The edge has seen the first part once it has taken the connection in.
+            house.await_connections(1);
+            client.send(&whole[at..]);
+            assert_eq!(peer_of(&mut client), "peer Tcp(192.0.2.1:5)", "{at}");
+            drop(client);
+            house.await_connections(0);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_header_gets_no_answer() {
+    let house = house(|_| {});
+    for (at, bytes) in [
+        REQUEST,
+        "PROXY TCP4 192.0.2.1 x 5 6\r\n",
+        "\r\n\r\n\0\r\nQUIT\nx",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = house.client();
+        client.send(bytes);
+        let mut rest = Vec::new();
+        // The end of the stream or a reset, since bytes were left unread.
+        let _ = client.0.read_to_end(&mut rest);
+        assert_eq!(rest, b"", "{bytes:?}");
+        await_until("the count", || {
+            house.edge.totals().malformed.value() == at as u64 + 1
+        });
+    }
+    house.await_connections(0);
+}
+
+#[test]
+fn a_header_that_does_not_come_in_time_ends_the_connection() {
+    let house = house(|settings| settings.limits.header_timeout = Duration::from_millis(50));
+    for part in ["", "PROXY TC"] {
+        house.client().send(part).expect_end();
+    }
+    assert_eq!(house.edge.totals().too_slow.value(), 2);
+}
+
+#[test]
+fn a_header_of_somebody_who_is_not_trusted_is_not_read() {
+    let house = house(|settings| settings.trust = Arc::new(Trust::new(Vec::new(), false)));
+    let mut client = house.client();
+    let _ = client.0.write_all(b"PROXY UNKNOWN\r\n");
+    let mut rest = Vec::new();
+    let _ = client.0.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+    assert_eq!(house.edge.totals().accepted.value(), 1);
+    assert_eq!(house.edge.connections(), 0);
+}
+
+#[test]
+fn the_drain_does_not_wait_for_a_header() {
+    let house = house(|_| {});
+    let mut client = house.client();
+    house.await_connections(1);
+    house.edge.drain.begin();
+    client.expect_end();
+    house.await_connections(0);
+}

@@ -1,0 +1,179 @@
+//! Interim responses: ahead of the final one, whole, and for those who know them.
+
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use penstock_exchange::RequestBody;
+
+use super::*;
+
+/// Something that a handler waits for.
+#[derive(Debug, Clone, Default)]
+struct Gate(Arc<Mutex<(bool, Option<Waker>)>>);
+
+impl Gate {
+    fn open(&self) {
+        let mut inner = self.0.lock().unwrap();
+        inner.0 = true;
+        if let Some(waker) = inner.1.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Future for Gate {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.0.lock().unwrap();
+        inner.1 = Some(cx.waker().clone());
+        if inner.0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+fn hints(at: usize) -> FieldBlock {
+    fields(&[("Link", &format!("</{at}>"))])
+}
+
+#[test]
+fn an_interim_response_does_not_wait_for_the_final_one() {
+    let gate = Gate::default();
+    let opened = gate.clone();
+    let house = House::new(vec![route(
+        "/",
+        scripted(move |request| {
+            let gate = gate.clone();
+            later(async move {
+                request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                gate.await;
+                request.client.push_interim(Status::EARLY_HINTS, &hints(2));
+                Ok(Response::text(Status::OK, "text/plain", "done").into())
+            })
+        }),
+    )]);
+    let mut client = house.client();
+    client
+        .get("/")
+        .expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
+    opened.open();
+    client.expect("HTTP/1.1 103 Early Hints\r\nLink: </2>\r\n\r\n");
+    assert_eq!(client.response().1, "done");
+    // Of an old client's response nothing is in front.
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    let rest = String::from_utf8(client.rest()).unwrap();
+    assert!(
+        rest.starts_with("HTTP/1.1 200 OK\r\n") && !rest.contains("103"),
+        "{rest}"
+    );
+}
+
+#[test]
+fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
+    let house = House::new(vec![route(
+        "/",
+        scripted(|request| {
+            request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+            now(Response::text(Status::OK, "text/plain", "done"))
+        }),
+    )]);
+    let mut client = house.client();
+    for _ in 0..2 {
+        client
+            .get("/")
+            .expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
+        assert_eq!(client.response().1, "done");
+    }
+}
+
+/// Leaves interim responses as fast as it is polled, with nobody reading.
+struct Storm {
+    request: Request,
+    polls: usize,
+    left: Arc<AtomicUsize>,
+}
+
+impl Future for Storm {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let large = fields(&[("Link", &"x".repeat(60_000))]);
+        if self
+            .request
+            .client
+            .push_interim(Status::EARLY_HINTS, &large)
+        {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+        self.polls += 1;
+        cx.waker().wake_by_ref();
+        if self.polls < 1000 {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    }
+}
+
+#[test]
+fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() {
+    let (left, answered) = (Arc::new(AtomicUsize::new(0)), Gate::default());
+    let (count, done) = (Arc::clone(&left), answered.clone());
+    let house = House::new(vec![route(
+        "/",
+        scripted(move |request| {
+            let (left, answered) = (Arc::clone(&left), answered.clone());
+            later(async move {
+                let polls = 0;
+                Storm {
+                    request,
+                    polls,
+                    left,
+                }
+                .await;
+                answered.open();
+                Ok(Response::text(Status::OK, "text/plain", "done").into())
+            })
+        }),
+    )]);
+    let mut client = house.client();
+    client.get("/");
+    await_until("the answer", || done.0.lock().unwrap().0);
+    let count = count.load(Ordering::Relaxed);
+    assert!((2..1000).contains(&count), "{count} of 1000 were left");
+    let interim = format!(
+        "HTTP/1.1 103 Early Hints\r\nLink: {}\r\n\r\n",
+        "x".repeat(60_000)
+    );
+    for _ in 0..count {
+        client.expect(&interim);
+    }
+    assert_eq!(client.response().1, "done");
+}
+
+#[test]
+fn the_invitation_to_a_body_comes_at_the_first_pull() {
+    let house = House::new(vec![route(
+        "/",
+        scripted(|request| {
+            later(async move {
+                request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                let mut all = Vec::new();
+                if let RequestBody::Incoming(mut body) = request.body {
+                    while std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await? {}
+                }
+                Ok(Response::text(Status::OK, "text/plain", all).into())
+            })
+        }),
+    )]);
+    let mut client = house.client();
+    client.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+    client.expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
+    client.expect("HTTP/1.1 100 Continue\r\n\r\n").send("body");
+    assert_eq!(client.response().1, "body");
+}

@@ -1,0 +1,176 @@
+//! What routes do to requests and responses: filters and internal redirects.
+
+use penstock_config::{HeaderRules, Rewrite};
+use penstock_exchange::{Asked, AtHand, Body, Fault, FaultKind, InternalRedirect, Timing};
+
+use super::*;
+use crate::Filters;
+
+fn set(name: &str, value: &str) -> HeaderRules {
+    HeaderRules {
+        set: [(name.to_owned(), value.to_owned())].into(),
+        ..HeaderRules::default()
+    }
+}
+
+fn strip(prefix: &str) -> Rewrite {
+    Rewrite {
+        strip_prefix: Some(prefix.to_owned()),
+        add_prefix: None,
+    }
+}
+
+fn filtered(
+    mut route: Route,
+    rewrite: Rewrite,
+    request: &HeaderRules,
+    response: &HeaderRules,
+) -> Route {
+    route.filters = Filters::compile(&rewrite, request, response).unwrap();
+    route
+}
+
+fn redirect(target: &str, lines: &[(&str, &str)]) -> Handling {
+    Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
+        target: target.to_owned(),
+        handler: None,
+        fields: fields(lines),
+        rate_max: None,
+        timing: Timing::default(),
+    }))))
+}
+
+/// Has its answer at hand, and the same when it is asked in the long way.
+#[derive(Debug)]
+struct Ready;
+
+impl Handler for Ready {
+    fn handle(&self, request: Request) -> Handling {
+        let path = String::from_utf8_lossy(request.path()).into_owned();
+        now(Response::text(Status::OK, "text/plain", path))
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        take(AtHand {
+            status: Status::OK,
+            fields: &fields(&[("Content-Type", "text/plain"), ("X-At-Hand", "1")]),
+            body: asked.path,
+            handler: "ready",
+        });
+    }
+}
+
+#[test]
+fn filters_hold_for_what_is_at_hand_too() {
+    let plain = route("/plain/", Arc::new(Ready));
+    let changed = filtered(
+        route("/", Arc::new(Ready)),
+        strip("/a"),
+        &HeaderRules::default(),
+        &set("X-Client", "{client} {scheme} {host} {path}"),
+    );
+    let house = House::new(vec![plain, changed]);
+    let mut client = house.client();
+    let (head, body) = client.get("/plain/x").response();
+    assert!(head.contains("X-At-Hand: 1\r\n"), "{head}");
+    assert_eq!(body, "/plain/x");
+    let (head, body) = client.get("/a/b?c").response();
+    assert!(
+        head.contains("X-Client: 127.0.0.1 http h /a/b\r\n"),
+        "{head}"
+    );
+    assert_eq!(body, "/b");
+}
+
+#[test]
+fn handlers_see_the_changed_request_and_errors_get_the_changed_response() {
+    let fails = scripted(|_| Handling::Now(Err(Fault::new(FaultKind::Forbidden, "no"))));
+    let (none, x_set) = (HeaderRules::default(), set("X-Set", "1"));
+    let house = House::new(vec![
+        filtered(route("/fails", fails), Rewrite::default(), &none, &x_set),
+        filtered(
+            route("/", mirror()),
+            strip("/a"),
+            &set("X-Real-IP", "{client}"),
+            &none,
+        ),
+    ]);
+    let mut client = house.client();
+    let (head, _) = client.get("/fails").response();
+    assert!(
+        head.starts_with("HTTP/1.1 403 ") && head.contains("X-Set: 1\r\n"),
+        "{head}"
+    );
+    client.send(
+        "POST /a/b?c HTTP/1.1\r\nHost: h\r\nX-Real-IP: 6.6.6.6\r\nContent-Length: 2\r\n\r\nab",
+    );
+    let (_, body) = client.response();
+    let peer = client.0.local_addr().unwrap();
+    assert_eq!(
+        body,
+        format!("POST /b?c\nHost: h\nContent-Length: 2\nX-Real-IP: 127.0.0.1\npeer Tcp({peer})\n")
+    );
+}
+
+#[test]
+fn a_redirect_reaches_an_internal_route_and_a_client_does_not() {
+    let mut kept = filtered(
+        route("/kept/", mirror()),
+        strip("/kept"),
+        &HeaderRules::default(),
+        &set("X-Kept", "1"),
+    );
+    kept.internal = true;
+    let app = scripted(|request| match request.path() {
+        b"/file" => redirect("/kept/a?b", &[("Content-Type", "application/pdf")]),
+        b"/nowhere" => redirect("/../x", &[]),
+        b"/loop" => redirect("/loop", &[]),
+        _ => Handling::Now(Err(Fault::new(FaultKind::NotFound, "no"))),
+    });
+    let app = filtered(
+        route("/", app),
+        Rewrite::default(),
+        &HeaderRules::default(),
+        &set("X-App", "1"),
+    );
+    let house = House::new(vec![kept, app]);
+    let mut client = house.client();
+    client.send("POST /file HTTP/1.1\r\nHost: h\r\nA: b\r\nContent-Length: 2\r\n\r\nab");
+    let (head, body) = client.response();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    for field in ["Content-Type: application/pdf", "X-Kept: 1", "X-App: 1"] {
+        assert!(head.contains(&format!("{field}\r\n")), "{head}");
+    }
+    assert!(body.starts_with("GET /a?b\nHost: h\nA: b\npeer "), "{body}");
+    for (target, status) in [("/kept/a", 404), ("/nowhere", 502), ("/loop", 500)] {
+        let (head, _) = client.get(target).response();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{target}: {head}"
+        );
+    }
+}
+
+#[test]
+fn a_redirect_of_a_handler_that_took_its_time_is_followed_too() {
+    let slow = scripted(|_| {
+        later(async {
+            penstock_runtime::loops::yield_now().await;
+            Ok(Reply::Redirect(Box::new(InternalRedirect {
+                target: "/b".to_owned(),
+                handler: Some(mirror()),
+                fields: FieldBlock::new(),
+                rate_max: None,
+                timing: Timing::default(),
+            })))
+        })
+    });
+    let house = House::new(vec![route("/", slow)]);
+    let mut client = house.client();
+    assert!(client.get("/a").response().1.starts_with("GET /b\n"));
+    client.send("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(client.head().starts_with("HTTP/1.1 200 "));
+    let empty = scripted(|_| now(Response::new(Status::NO_CONTENT, Body::Empty)));
+    let house = House::new(vec![route("/", empty)]);
+    assert!(house.client().get("/").head().starts_with("HTTP/1.1 204 "));
+}
