@@ -1,4 +1,4 @@
-"""The smaller examples: both hellos, Sinatra, and a folder of files."""
+"""The smaller examples: the hellos, Sinatra, and a folder of files."""
 
 from urllib.parse import urlencode
 
@@ -19,6 +19,12 @@ class Hello(RealCase):
 
     def test_wsgi_from_a_module_and_a_callable(self):
         self.check("app:application", cwd=EXAMPLES / "wsgi-hello")
+
+    def test_any_http_server_from_its_command(self):
+        with Server(EXAMPLES / "command-http" / "penstock.toml") as server:
+            for _ in range(4):
+                answer = server.get("/")
+                self.assertEqual(answer.status, 200)
 
     def test_rack_from_a_folder(self):
         self.check(EXAMPLES / "rack-hello")

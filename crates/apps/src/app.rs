@@ -10,20 +10,24 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::QueueLimits;
-use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LoopHandle, clock};
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::dispatch::{Dispatch, QueueUse};
 use crate::executor::{self, Command, Executor};
-use crate::spool::SpoolLimits;
+use crate::server_set::{self, Nobody, ServerSet};
+use crate::supervisor::Policy;
 
 /// Commands that may wait for the executor.
 const COMMANDS_MAX: usize = 64;
+
+/// How much longer than its boot time-out a process may live that the executor itself gives up.
+const BOOT_SLACK: Duration = Duration::from_secs(1);
 
 /// A running application.
 #[derive(Debug)]
@@ -39,10 +43,8 @@ pub struct App {
 pub struct Setup {
     /// Where its slots live.
     pub loops: Vec<LoopHandle>,
-    /// Bounds on bodies.
-    pub limits: config::Limits,
-    /// For temporary files.
-    pub pool: Pool,
+    /// Where bodies wait.
+    pub store: BodyStore,
 }
 
 /// How the first start went, so far.
@@ -68,11 +70,10 @@ pub enum Boot {
 #[derive(Debug)]
 pub(crate) struct AppShared {
     pub(crate) name: Arc<str>,
-    pub(crate) dialect: Dialect,
+    pub(crate) way: Way,
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
-    pub(crate) limits: ArcSwap<config::Limits>,
-    pub(crate) pool: ArcSwap<Pool>,
+    pub(crate) store: ArcSwap<BodyStore>,
     /// See [`AppShared::note_app_time`]; slow until the first requests prove otherwise.
     recent_us: AtomicU32,
     pub(crate) response_timeout: Duration,
@@ -81,6 +82,15 @@ pub(crate) struct AppShared {
     pub(crate) refusing: ArcSwapOption<Refusal>,
     /// Written by the executor after each event.
     pub(crate) state: Mutex<StateView>,
+}
+
+/// How the application's processes get their requests.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// From the queue here, over the worker protocol in this language's form.
+    Workers(Dialect),
+    /// From an upstream elsewhere, which is told of them.
+    Servers(Arc<dyn ServerSet>),
 }
 
 /// Why requests are refused.
@@ -109,6 +119,8 @@ pub(crate) struct WorkerView {
     pub(crate) since: Instant,
     pub(crate) restarts: u64,
     pub(crate) mailboxes: Vec<Arc<crate::dispatch::Mailbox>>,
+    /// Where a server of its own listens.
+    pub(crate) address: Option<config::ServerAddr>,
 }
 
 /// An application at one moment.
@@ -116,7 +128,7 @@ pub(crate) struct WorkerView {
 pub struct AppSnapshot {
     /// Its name.
     pub name: String,
-    /// `wsgi` or `rack`.
+    /// `wsgi`, `rack`, `command` or `fastcgi`.
     pub kind: &'static str,
     /// starting, ready, degraded, failing, draining, stopped.
     pub state: String,
@@ -151,18 +163,58 @@ pub struct WorkerSnapshot {
     pub restarts: u64,
     /// Requests it has in progress.
     pub in_progress: u32,
+    /// Where it listens, if it is a server of its own (`command`, `fastcgi`).
+    pub address: Option<String>,
     /// Its resident memory.
     pub resident_bytes: Option<u64>,
 }
 
 impl App {
     /// Starts the application on the current loop, which must be on a thread that lives as long as
-    /// the server: its workers die with that thread.
+    /// the server: its workers die with that thread. Of a `command` or `fastcgi` application the
+    /// processes run and nobody is told: those are for [`App::start_servers`].
     #[must_use]
     pub fn start(config: config::App, setup: &Setup) -> Arc<Self> {
-        let dialect = match config.kind {
-            config::AppKind::Wsgi => Dialect::Python,
-            config::AppKind::Rack => Dialect::Ruby,
+        Self::start_servers(config, setup, Arc::new(Nobody))
+    }
+
+    /// As [`App::start`]; `servers` is told where the processes of a `command` or `fastcgi`
+    /// application listen. Requests do not come here then: they go to the upstream that `servers`
+    /// stands for. The other kinds have no use for it.
+    #[must_use]
+    pub fn start_servers(
+        config: config::App,
+        setup: &Setup,
+        servers: Arc<dyn ServerSet>,
+    ) -> Arc<Self> {
+        Self::start_by(Self::policy(&config), config, setup, servers)
+    }
+
+    /// How many processes there are, and how patient to be with them.
+    pub(crate) fn policy(config: &config::App) -> Policy {
+        let slack = match config.kind {
+            config::AppKind::Wsgi | config::AppKind::Rack => Duration::ZERO,
+            // The executor gives these up in time, with a better report.
+            config::AppKind::Command | config::AppKind::FastCgi => BOOT_SLACK,
+        };
+        Policy {
+            processes: config.processes.max,
+            boot_timeout: config.boot_timeout + slack,
+            ..Policy::default()
+        }
+    }
+
+    /// Starts the application with a policy other than its own.
+    pub(crate) fn start_by(
+        policy: Policy,
+        config: config::App,
+        setup: &Setup,
+        servers: Arc<dyn ServerSet>,
+    ) -> Arc<Self> {
+        let way = match config.kind {
+            config::AppKind::Wsgi => Way::Workers(Dialect::Python),
+            config::AppKind::Rack => Way::Workers(Dialect::Ruby),
+            config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };
         let queue_limits = QueueLimits {
             len_max: config.queue_max,
@@ -170,11 +222,10 @@ impl App {
         };
         let shared = Arc::new(AppShared {
             name: config.name.as_str().into(),
-            dialect,
+            way,
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
-            limits: ArcSwap::from_pointee(setup.limits.clone()),
-            pool: ArcSwap::from_pointee(setup.pool.clone()),
+            store: ArcSwap::from_pointee(setup.store.clone()),
             recent_us: AtomicU32::new(u32::MAX / 64),
             response_timeout: config.response_timeout,
             queue_limits,
@@ -188,6 +239,7 @@ impl App {
             config.clone(),
             setup.loops.clone(),
             said,
+            policy,
         );
         penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
         Arc::new(Self {
@@ -216,10 +268,17 @@ impl App {
         &self.shared.metrics
     }
 
-    /// New bounds on bodies and another pool for them, at a reload.
-    pub fn adopt(&self, limits: config::Limits, pool: Pool) {
-        self.shared.limits.store(Arc::new(limits));
-        self.shared.pool.store(Arc::new(pool));
+    /// Why no request can be served now: the code does not boot, or the application stops. `None` in
+    /// good times, also while a first boot is under way. For the upstream of a `command` or `fastcgi`
+    /// application, whose requests would otherwise wait for servers that do not come.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Fault> {
+        self.shared.refusal()
+    }
+
+    /// Bodies wait elsewhere or in other bounds, from a reload on.
+    pub fn adopt(&self, store: BodyStore) {
+        self.shared.store.store(Arc::new(store));
     }
 
     /// Waits until the first start has come to something.
@@ -287,11 +346,8 @@ impl App {
             state: worker.state,
             since: now.saturating_duration_since(worker.since),
             restarts: worker.restarts,
-            in_progress: worker
-                .mailboxes
-                .iter()
-                .map(|m| m.in_progress.load(Ordering::Relaxed))
-                .sum(),
+            in_progress: self.shared.in_progress(worker),
+            address: worker.address.as_ref().map(server_set::shown),
             resident_bytes: worker
                 .pid
                 .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
@@ -322,19 +378,11 @@ impl AppShared {
         let refusal = refusing.as_ref()?;
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
-        fault.timing = Timing {
+        *fault.timing = Timing {
             handler: Some((&self.name).into()),
             ..Timing::default()
         };
         Some(fault)
-    }
-
-    pub(crate) fn spool_limits(&self, is_unbuffered: bool) -> SpoolLimits {
-        SpoolLimits {
-            limits: self.limits.load_full(),
-            is_unbuffered,
-            pool: Pool::clone(&self.pool.load()),
-        }
     }
 
     /// How long recent requests took: the slowest of them, fading by a sixty-fourth with each. All
@@ -350,6 +398,19 @@ impl AppShared {
     /// See [`AppShared::note_app_time`].
     pub(crate) fn recent_app_time(&self) -> Duration {
         Duration::from_micros(u64::from(self.recent_us.load(Ordering::Relaxed)))
+    }
+
+    fn in_progress(&self, worker: &WorkerView) -> u32 {
+        match (&self.way, &worker.address) {
+            (Way::Servers(set), Some(address)) => {
+                u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)
+            }
+            _ => {
+                let mailboxes = worker.mailboxes.iter();
+                let loads = mailboxes.map(|m| m.in_progress.load(Ordering::Relaxed));
+                loads.sum()
+            }
+        }
     }
 
     pub(crate) fn state(&self) -> StateView {

@@ -12,11 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use penstock_exchange::bodies::NamelessFile;
 use penstock_exchange::{ClientState, Fault, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use tokio::sync::oneshot;
-
-use crate::nameless::NamelessFile;
 
 /// One request on its way to a worker.
 #[derive(Debug)]

@@ -1,34 +1,42 @@
-//! Carries out what the supervisor decides: starts processes, watches them, admits their slots.
+//! Carries out what the supervisor decides: starts processes, watches them, admits what they offer.
 //!
 //! One task an application, on the control loop. It turns what happens (control messages, exits,
 //! ended drivers, commands, timers) into the supervisor's events and the supervisor's actions into
-//! system calls. What must stay true: every process that was started is waited for, and its group
-//! killed when it ends, so nothing is left behind; a boot failure is told before the exit.
+//! system calls. A process is one of two things ([`Role`]): a worker whose slots join the queue
+//! (`workers`), or a server of its own that an upstream is told of (`servers`); how it is started,
+//! when it is ready and what retiring means differ, all else is here. What must stay true: every
+//! process that was started is waited for, and its group killed when it ends, so nothing is left
+//! behind; a boot failure is told before the exit.
+
+mod place;
+mod probe;
+mod servers;
+#[cfg(test)]
+mod tests;
+mod words;
+mod workers;
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
-use penstock_queue::{SlotId, SlotSpec};
-use penstock_runtime::{LoopHandle, Stream, clock, loops, process as watch_process};
+use penstock_runtime::{LoopHandle, clock, loops, process as watch_process};
 use penstock_sys::process::{self, Exit, Started};
-use penstock_sys::{file, net};
-use penstock_wire::{ControlDecoder, ControlEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::app::{AppShared, Boot, Refusal, StateView, WorkerView};
-use crate::dispatch::Mailbox;
-use crate::embed::{self, Launch};
-use crate::interpreter;
-use crate::slot::{Driver, End};
-use crate::supervisor::{
-    Action, AppState, Event, ExitSummary, KillReason, Policy, Report, Signal, Supervisor, WorkerId,
-    WorkerState,
-};
+use self::place::Folder;
+use self::probe::Probe;
+use self::servers::Listed;
+use self::workers::Slots;
+use crate::app::{AppShared, Boot, Way};
+use crate::server_set::shown;
+use crate::slot::End;
+use crate::supervisor::{Action, Event, ExitSummary, Policy, Signal, Supervisor, WorkerId};
 
 /// Inputs that may wait; senders wait when it is full.
 const INPUTS_MAX: usize = 1024;
@@ -45,9 +53,6 @@ const LAST_ACTS: Duration = Duration::from_secs(1);
 
 /// How often the executor looks for requests that wait too long.
 const ROUND: Duration = Duration::from_secs(1);
-
-/// How long a worker may live on after it closed a slot unasked.
-const SLOT_GONE: Duration = Duration::from_secs(1);
 
 /// What the rest of the server asks of an application.
 #[derive(Debug)]
@@ -86,6 +91,10 @@ enum Input {
     Terminate {
         worker: WorkerId,
     },
+    /// A server of its own has finished what it had, or has had its time.
+    Idle {
+        worker: WorkerId,
+    },
     /// A worker with a stuck thread has had its time.
     StuckOverdue {
         worker: WorkerId,
@@ -95,8 +104,14 @@ enum Input {
 
 #[derive(Debug)]
 enum ControlMessage {
-    Ready { interpreter: String },
-    BootFailed { traceback: String },
+    Ready {
+        interpreter: String,
+    },
+    BootFailed {
+        traceback: String,
+    },
+    /// It does not answer.
+    Silent,
     Broken(String),
 }
 
@@ -117,6 +132,8 @@ pub(crate) struct Executor {
     next_round: Instant,
     interpreter: String,
     next_home: usize,
+    /// Where servers of their own have their sockets, from the first on.
+    folder: Option<Folder>,
     is_stopped: bool,
 }
 
@@ -126,15 +143,44 @@ struct Child {
     pid: u32,
     began: Instant,
     generation: u64,
-    /// Our ends of its slot sockets, until it is admitted.
-    sockets: Vec<OwnedFd>,
-    slots: Vec<(SlotId, Arc<Mailbox>)>,
-    drivers: usize,
     is_retiring: bool,
-    /// A request timed out: it is killed once its other slots have finished.
-    is_stuck: bool,
     has_reported: bool,
     tail: Arc<Mutex<VecDeque<String>>>,
+    role: Role,
+}
+
+impl Child {
+    /// The last lines that it wrote.
+    fn tail(&self) -> String {
+        let mut lines = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.make_contiguous().join("\n")
+    }
+}
+
+/// What a process is to the rest of the server.
+#[derive(Debug)]
+enum Role {
+    Worker(Slots),
+    Server(Listed),
+}
+
+/// A process that is about to be started.
+#[derive(Debug)]
+struct Prepared {
+    launch: process::Launch,
+    role: Role,
+    readiness: Readiness,
+    /// Keeps a port from others until the process is there to take it.
+    reserved: Option<TcpListener>,
+}
+
+/// How a process becomes ready.
+#[derive(Debug)]
+enum Readiness {
+    /// It says so here.
+    Control(OwnedFd),
+    /// It answers.
+    Probe(Probe),
 }
 
 impl Executor {
@@ -143,12 +189,8 @@ impl Executor {
         config: config::App,
         loops: Vec<LoopHandle>,
         boot: watch::Sender<Boot>,
+        policy: Policy,
     ) -> Self {
-        let policy = Policy {
-            processes: config.processes.max,
-            boot_timeout: config.boot_timeout,
-            ..Policy::default()
-        };
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         Self {
             shared,
@@ -165,6 +207,7 @@ impl Executor {
             next_round: clock::now() + ROUND,
             interpreter: String::new(),
             next_home: 0,
+            folder: None,
             is_stopped: false,
         }
     }
@@ -213,7 +256,7 @@ impl Executor {
             }
             Input::DrainOverdue => self.event(Event::DrainOverdue),
             Input::Control { worker, message } => self.handle_control(worker, message),
-            Input::Gone { worker } => self.lose_slots(worker),
+            Input::Gone { worker } => self.lose(worker),
             Input::Exited { worker, exit } => self.handle_exited(worker, exit),
             Input::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
             Input::Terminate { worker } => {
@@ -222,6 +265,7 @@ impl Executor {
                     let _ = process::terminate(child.pid);
                 }
             }
+            Input::Idle { worker } => self.event(Event::Idle { worker }),
             Input::StuckOverdue { worker } => {
                 if self.children.contains_key(&worker) {
                     self.event(Event::ResponseTimedOut { worker });
@@ -288,6 +332,8 @@ impl Executor {
             Action::WakeAt(at) => self.wake_at = Some(at),
             Action::Stopped => {
                 self.is_stopped = true;
+                // Whoever waits for the end may look whether anything is left.
+                self.folder = None;
                 self.fail_waiting("the application stopped", None);
                 for done in self.drained.drain(..) {
                     let _ = done.send(());
@@ -315,81 +361,68 @@ impl Executor {
 /// Processes.
 impl Executor {
     fn spawn(&mut self, worker: WorkerId, generation: u64) -> Result<u32, String> {
-        let interpreter = interpreter::find(&self.config)?;
-        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-        let (control, control_theirs) = net::worker_pair().map_err(say("socketpair"))?;
-        let bundle = file::in_memory("penstock-worker", &embed::bundle(self.shared.dialect))
-            .map_err(say("memfd"))?;
-        let mut sockets = Vec::new();
-        let mut slot_fds = Vec::new();
-        let (bundle_fd, control_fd) = (bundle.as_raw_fd(), control_theirs.as_raw_fd());
-        let mut inherit = vec![bundle, control_theirs];
-        for _ in 0..self.config.threads {
-            let (ours, theirs) = net::worker_pair().map_err(say("socketpair"))?;
-            slot_fds.push(theirs.as_raw_fd());
-            sockets.push(ours);
-            inherit.push(theirs);
-        }
-        let launch = Launch {
-            dialect: self.shared.dialect,
-            interpreter: interpreter.as_os_str(),
-            bundle_fd,
-            control_fd,
-            slot_fds: &slot_fds,
-            app: &self.config.name,
-            dir: self.config.dir.as_os_str(),
-            entry: &self.config.entry,
+        let prepared = match self.shared.way {
+            Way::Workers(dialect) => self.prepare_worker(dialect),
+            Way::Servers(_) => self.prepare_server(worker),
         };
-        let mut argv = launch.argv().into_iter();
-        let program = argv.next().unwrap_or_default();
-        let started = process::start(&process::Launch {
-            program,
-            args: argv.collect(),
-            dir: self.config.dir.clone(),
-            env: self.environment(),
-            inherit,
-        })
-        .map_err(|error| format!("{}: {error}", interpreter.display()))?;
+        let Prepared {
+            launch,
+            role,
+            readiness,
+            reserved,
+        } = prepared?;
+        drop(reserved);
+        let started = process::start(&launch)
+            .map_err(|error| format!("{}: {error}", Path::new(&launch.program).display()))?;
         let pid = started.pid;
         self.shared.metrics.started.increment();
         let child = Child {
             pid,
             began: clock::now(),
             generation,
-            sockets,
-            slots: Vec::new(),
-            drivers: 0,
             is_retiring: false,
-            is_stuck: false,
             has_reported: false,
             tail: Arc::default(),
+            role,
         };
-        self.watch(worker, started, control, Arc::clone(&child.tail));
+        self.watch(worker, started, readiness, Arc::clone(&child.tail));
         self.children.insert(worker, child);
         Ok(pid)
     }
 
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let multiprocess = if self.config.processes.max > 1 {
-            "1"
-        } else {
-            "0"
-        };
-        let house = [
-            ("PENSTOCK_APP", self.config.name.as_str()),
-            ("PENSTOCK_MULTIPROCESS", multiprocess),
-        ];
-        let house = house.map(|(k, v)| (k.into(), v.into()));
-        let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
-        house.into_iter().chain(own).collect()
+    /// Puts to use what a process that is ready offers.
+    fn admit(&mut self, worker: WorkerId) {
+        match self.shared.way {
+            Way::Workers(_) => self.admit_slots(worker),
+            Way::Servers(_) => self.list(worker),
+        }
     }
 
-    /// Follows a process to its end: control messages, output lines, exit, in this order at the end.
+    /// Gives a process no more requests; `true` when nothing is in progress.
+    fn retire(&mut self, worker: WorkerId) -> bool {
+        if let Some(child) = self.children.get_mut(&worker) {
+            child.is_retiring = true;
+        }
+        match self.shared.way {
+            Way::Workers(_) => self.retire_slots(worker),
+            Way::Servers(_) => self.retire_server(worker),
+        }
+    }
+
+    /// Gives up what a process offered that is gone.
+    fn lose(&mut self, worker: WorkerId) {
+        match self.shared.way {
+            Way::Workers(_) => self.lose_slots(worker),
+            Way::Servers(_) => self.unlist(worker),
+        }
+    }
+
+    /// Follows a process to its end: readiness, output lines, exit, in this order at the end.
     fn watch(
         &self,
         worker: WorkerId,
         mut started: Started,
-        control: OwnedFd,
+        readiness: Readiness,
         tail: Arc<Mutex<VecDeque<String>>>,
     ) {
         let inputs = self.inputs.clone();
@@ -404,26 +437,7 @@ impl Executor {
                 }
                 tail.push_back(text.to_owned());
             };
-            let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
-            let words = async {
-                let (Ok(stdout), Ok(stderr)) = pipes else {
-                    return;
-                };
-                tokio::join!(
-                    read_control(control, worker, &inputs),
-                    watch_process::read_lines(stdout, line),
-                    watch_process::read_lines(stderr, line),
-                );
-            };
-            let mut words = std::pin::pin!(words);
-            tokio::select! {
-                () = &mut words => watch_process::ended(&started.exit).await,
-                () = watch_process::ended(&started.exit) => {
-                    // The executor ends only after `Exited`.
-                    let _ = inputs.send(Input::Gone { worker }).await;
-                    clock::until(clock::now() + LAST_WORDS, &mut words).await;
-                }
-            }
+            follow(worker, &started, readiness, line, &inputs).await;
             // Whatever it started in its group ends with it; before it is reaped its number is
             // certainly still its own.
             let _ = process::kill_group(pid);
@@ -451,6 +465,18 @@ impl Executor {
                     report: traceback,
                 });
             }
+            ControlMessage::Silent => {
+                child.has_reported = true;
+                let place = match &child.role {
+                    Role::Server(listed) => shown(listed.address()),
+                    Role::Worker(_) => "its socket".to_owned(),
+                };
+                let limit = self.config.boot_timeout;
+                let tail = child.tail();
+                let report =
+                    format!("the worker did not answer at {place} within {limit:?}\n{tail}");
+                self.event(Event::BootFailed { worker, report });
+            }
             ControlMessage::Broken(why) => {
                 let pid = child.pid;
                 log::error!(
@@ -463,15 +489,19 @@ impl Executor {
     }
 
     fn handle_exited(&mut self, worker: WorkerId, exit: Option<Exit>) {
-        self.lose_slots(worker);
+        self.lose(worker);
         let Some(child) = self.children.remove(&worker) else {
             return;
         };
         if !child.has_reported {
-            let lines = child.tail.lock().unwrap_or_else(PoisonError::into_inner);
-            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            let tail = child.tail();
             let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
-            let report = format!("the worker {how} before it was ready\n{}", lines.join("\n"));
+            let hint = match (&child.role, exit) {
+                // The first thing to think of with programs that were written to be daemons.
+                (Role::Server(_), Some(Exit::Code(0))) => " (it has to stay in the foreground)",
+                _ => "",
+            };
+            let report = format!("the worker {how} before it was ready{hint}\n{tail}");
             self.event(Event::BootFailed { worker, report });
         }
         let status = match exit {
@@ -486,7 +516,8 @@ impl Executor {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
-        if signal == Signal::Terminate && child.is_retiring && child.drivers == 0 {
+        let is_closed = matches!(&child.role, Role::Worker(slots) if slots.is_closed());
+        if signal == Signal::Terminate && child.is_retiring && is_closed {
             // Its sockets are closed: it ends by itself, with what it wants to do at its end.
             return self.later(clock::now() + LAST_ACTS, Input::Terminate { worker });
         }
@@ -498,316 +529,57 @@ impl Executor {
     }
 }
 
-/// Slots.
-impl Executor {
-    fn admit(&mut self, worker: WorkerId) {
-        let Some(child) = self.children.get_mut(&worker) else {
-            return;
+/// Waits for a process's end, and for its last words.
+async fn follow(
+    worker: WorkerId,
+    started: &Started,
+    readiness: Readiness,
+    line: impl Fn(&str) + Copy + Send,
+    inputs: &mpsc::Sender<Input>,
+) {
+    let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
+    let words = async {
+        let boot = boot(worker, started, readiness, inputs);
+        let (Ok(stdout), Ok(stderr)) = pipes else {
+            return boot.await;
         };
-        for socket in child.sockets.drain(..) {
-            let home = self.next_home % self.loops.len();
-            self.next_home += 1;
-            let spec = SlotSpec {
-                generation: child.generation,
-                home,
-                capacity: 1,
-            };
-            let (slot, mailbox) = self.shared.dispatch.add_slot(clock::now(), spec);
-            child.slots.push((slot, Arc::clone(&mailbox)));
-            child.drivers += 1;
-            let (app, inputs, pid) = (Arc::clone(&self.shared), self.inputs.clone(), child.pid);
-            self.loops[home].spawn(async move {
-                let end = match Stream::new(socket) {
-                    Ok(stream) => Driver::new(app, slot, mailbox, pid, stream).run().await,
-                    Err(error) => {
-                        let now = clock::now();
-                        app.dispatch.remove(now, slot, &mailbox, Vec::new());
-                        End::Broken(error.to_string())
-                    }
-                };
-                // The executor ends only when all processes have.
-                let _ = inputs.send(Input::DriverEnded { worker, end }).await;
-            });
-        }
-    }
-
-    /// Takes the worker's slots out of the queue; `true` when nothing is in progress.
-    fn retire(&mut self, worker: WorkerId) -> bool {
-        let Some(child) = self.children.get_mut(&worker) else {
-            return false;
-        };
-        child.is_retiring = true;
-        for (slot, mailbox) in &child.slots {
-            self.shared.dispatch.retire(*slot, mailbox);
-        }
-        child.drivers == 0
-    }
-
-    /// Ends the drivers of a process that is gone, whoever else still holds its sockets.
-    fn lose_slots(&self, worker: WorkerId) {
-        let slots = self.children.get(&worker).map(|child| &child.slots);
-        for (slot, mailbox) in slots.into_iter().flatten() {
-            self.shared.dispatch.lose(*slot, mailbox);
-        }
-    }
-
-    fn handle_driver_ended(&mut self, worker: WorkerId, end: End) {
-        let Some(child) = self.children.get_mut(&worker) else {
-            return;
-        };
-        child.drivers -= 1;
-        let is_last = child.drivers == 0;
-        match end {
-            End::Retired => {}
-            End::Died if child.is_retiring => {}
-            End::Died => {
-                // Its exit is about to be seen; a worker that only lost a thread is replaced.
-                self.later(clock::now() + SLOT_GONE, Input::SlotGone { worker });
-                return;
-            }
-            End::Broken(why) => {
-                let pid = child.pid;
-                log::error!(
-                    "{}[{pid}]: broke the worker protocol: {why}",
-                    self.shared.name
-                );
-                return self.event(Event::ProtocolBroken { worker });
-            }
-            End::TimedOut => {
-                child.is_stuck = true;
-                if !is_last {
-                    // Its other threads go on until a new worker has taken their place, and then finish
-                    // what they have: but not for ever, as the stuck one may be burning a core.
-                    let until =
-                        clock::now() + self.config.boot_timeout + self.config.response_timeout;
-                    self.later(until, Input::StuckOverdue { worker });
-                    self.event(Event::Recycle { worker });
-                    return;
-                }
-            }
-        }
-        let Some(child) = self.children.get(&worker) else {
-            return;
-        };
-        if child.is_stuck && is_last {
-            self.event(Event::ResponseTimedOut { worker });
-        } else if child.is_retiring && is_last {
-            self.event(Event::Idle { worker });
-        }
-    }
-}
-
-/// Words.
-impl Executor {
-    fn report(&mut self, report: Report) {
-        let name = &self.shared.name;
-        let pid = |pid: Option<u32>| pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        match report {
-            Report::WorkerReady { pid: p, boot, .. } => {
-                log::info!("{name}[{}]: ready in {boot:.1?}", pid(p));
-            }
-            Report::Up { took, .. } => {
-                let interpreter = self.interpreter.clone();
-                self.boot.send_replace(Boot::Ready { took, interpreter });
-            }
-            Report::Crashed {
-                pid: p,
-                status,
-                next_try,
-                ..
-            } => {
-                self.shared.metrics.crashed.increment();
-                let when = next_time(next_try);
-                log::error!(
-                    "{name}[{}]: worker {status} unasked; replaced {when}",
-                    pid(p)
-                );
-            }
-            Report::BootFailed {
-                report, next_try, ..
-            } => {
-                let when = next_try.map_or_else(String::new, |next| {
-                    format!("; tried again {}", next_time(next))
-                });
-                log::error!("{name}: a worker did not start{when}\n{report}");
-                if next_try.is_some() {
-                    self.boot.send_if_modified(|boot| {
-                        let is_first = *boot == Boot::Pending;
-                        if is_first {
-                            *boot = Boot::Failed { report };
-                        }
-                        is_first
-                    });
-                }
-            }
-            Report::Killed { pid: p, reason, .. } => {
-                let level = match reason {
-                    KillReason::StopTimedOut => log::Level::Warn,
-                    _ => log::Level::Error,
-                };
-                log::log!(level, "{name}[{}]: worker killed: {reason}", pid(p));
-            }
-            Report::RestartBegan { generation } => {
-                log::info!("{name}: restart to generation {generation}");
-            }
-            Report::Restarted { generation, took } => {
-                log::info!("{name}: generation {generation} serves, after {took:.1?}");
-            }
-            Report::OldVersionKept { generation, report } => {
-                log::error!(
-                    "{name}: the new version is given up, generation {generation} serves on\n{report}"
-                );
-            }
-        }
-    }
-
-    /// Shows the state to the status page, and refuses requests while nothing can take them.
-    fn publish(&mut self) {
-        let state = self.supervisor.state();
-        let word = match &state {
-            AppState::Starting => "starting",
-            AppState::Ready => "ready",
-            AppState::Degraded => "degraded",
-            AppState::Failing { .. } => "failing",
-            AppState::Draining => "draining",
-            AppState::Stopped => "stopped",
-        };
-        let mut shown = self.supervisor.restart_error().map(str::to_owned);
-        match state {
-            AppState::Failing { report } if !self.supervisor.is_boot_failing() => {
-                self.shared.refusing.store(None);
-                shown = Some(report);
-            }
-            AppState::Failing { report } => {
-                if self.shared.refusing.load().is_none() {
-                    self.refuse(
-                        "the application does not boot",
-                        Some(report.as_str().into()),
-                    );
-                }
-                shown = Some(report);
-            }
-            AppState::Starting | AppState::Ready | AppState::Degraded => {
-                self.shared.refusing.store(None);
-            }
-            AppState::Draining | AppState::Stopped => {}
-        }
-        let workers: Vec<WorkerView> = self.supervisor.workers().map(|w| self.view(w)).collect();
-        self.shared.set_state(StateView {
-            state: word.to_owned(),
-            report: shown,
-            interpreter: self.interpreter.clone(),
-            generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
-            workers,
-        });
-    }
-
-    fn view(&self, worker: &crate::supervisor::Worker) -> WorkerView {
-        let child = self.children.get(&worker.id);
-        WorkerView {
-            pid: worker.pid,
-            generation: worker.generation,
-            state: match worker.state {
-                WorkerState::Booting => "booting",
-                WorkerState::Ready => "ready",
-                WorkerState::Retiring => "retiring",
-                WorkerState::Stopping => "stopping",
-            },
-            since: worker.since,
-            restarts: worker.restarts,
-            mailboxes: child
-                .map(|c| {
-                    c.slots
-                        .iter()
-                        .map(|(_, mailbox)| Arc::clone(mailbox))
-                        .collect()
-                })
-                .unwrap_or_default(),
-        }
-    }
-
-    /// Refuses new requests, and those that wait.
-    fn refuse(&self, cause: &str, detail: Option<Arc<str>>) {
-        let refusal = Refusal {
-            cause: cause.to_owned(),
-            detail: detail.clone(),
-        };
-        self.shared.refusing.store(Some(Arc::new(refusal)));
-        if detail.is_some() {
-            self.fail_waiting(cause, detail);
-        }
-    }
-
-    fn fail_waiting(&self, cause: &str, detail: Option<Arc<str>>) {
-        for mut job in self.shared.dispatch.clear() {
-            let mut fault = Fault::new(FaultKind::Unavailable, cause.to_owned());
-            fault.detail.clone_from(&detail);
-            job.answer(Err(fault));
-        }
-    }
-}
-
-fn next_time(delay: Duration) -> String {
-    if delay.is_zero() {
-        "at once".to_owned()
-    } else {
-        format!("in {delay:.1?}")
-    }
-}
-
-/// Reads a worker's control socket to its end, or to the first thing that it must not say.
-async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<Input>) {
-    let Ok(stream) = Stream::new(control) else {
-        return;
+        tokio::join!(
+            boot,
+            watch_process::read_lines(stdout, line),
+            watch_process::read_lines(stderr, line),
+        );
     };
-    let mut decoder = ControlDecoder::new();
-    let mut received = Vec::new();
-    let mut chunk = vec![0; 4096];
-    loop {
-        let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut chunk)).await;
-        let count = match read {
-            Ok(0) | Err(_) => return,
-            Ok(count) => count,
-        };
-        received.extend_from_slice(&chunk[..count]);
-        while let Some(message) = next_message(&mut decoder, &mut received) {
-            let is_broken = matches!(message, ControlMessage::Broken(_));
-            let sent = inputs.send(Input::Control { worker, message }).await;
-            if is_broken || sent.is_err() {
-                return;
-            }
+    let mut words = std::pin::pin!(words);
+    tokio::select! {
+        () = &mut words => watch_process::ended(&started.exit).await,
+        () = watch_process::ended(&started.exit) => {
+            // The executor ends only after `Exited`.
+            let _ = inputs.send(Input::Gone { worker }).await;
+            clock::until(clock::now() + LAST_WORDS, &mut words).await;
         }
     }
 }
 
-fn next_message(decoder: &mut ControlDecoder, received: &mut Vec<u8>) -> Option<ControlMessage> {
-    loop {
-        let (message, used) = match decoder.decode(received) {
-            Ok(None) => return None,
-            Ok(Some((event, used))) => (control_message(&event), used),
-            Err(error) => {
-                received.clear();
-                return Some(ControlMessage::Broken(error.to_string()));
+/// Waits until a process is ready or says that it will never be; ends with it.
+async fn boot(
+    worker: WorkerId,
+    started: &Started,
+    readiness: Readiness,
+    inputs: &mpsc::Sender<Input>,
+) {
+    match readiness {
+        Readiness::Control(control) => workers::read_control(control, worker, inputs).await,
+        Readiness::Probe(probe) => tokio::select! {
+            answered = clock::until(probe.deadline, probe.answered()) => {
+                let interpreter = probe.program;
+                let message = match answered {
+                    Some(()) => ControlMessage::Ready { interpreter },
+                    None => ControlMessage::Silent,
+                };
+                // The executor ends only after `Exited`.
+                let _ = inputs.send(Input::Control { worker, message }).await;
             }
-        };
-        received.drain(..used);
-        if message.is_some() {
-            return message;
-        }
-    }
-}
-
-fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
-    match event {
-        ControlEvent::Ready { json } => {
-            let about: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-            let word = |key: &str| about[key].as_str().unwrap_or("?").to_owned();
-            let interpreter = format!("{}, {}", word("interpreter"), word("interface"));
-            Some(ControlMessage::Ready { interpreter })
-        }
-        ControlEvent::BootFailed { traceback } => Some(ControlMessage::BootFailed {
-            traceback: (*traceback).to_owned(),
-        }),
-        _ => None,
+            () = watch_process::ended(&started.exit) => {}
+        },
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use penstock_exchange::bodies::{Collected, collect};
 use penstock_exchange::{
     ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Response, Timing,
 };
@@ -20,8 +21,7 @@ use penstock_runtime::{LazyDeadline, clock, loops};
 use penstock_wire::{RequestBody as FrameBody, encode_request};
 use tokio::sync::oneshot;
 
-use crate::app::{App, AppShared};
-use crate::collect::{Collected, collect};
+use crate::app::{App, AppShared, Way};
 use crate::dispatch::{Job, Placed};
 use crate::environ;
 
@@ -40,7 +40,7 @@ impl Handler for App {
         let shared = Arc::clone(shared);
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
-            let body = collect(body, &shared.limits.load_full(), &shared.pool.load_full()).await?;
+            let body = collect(body, &shared.store.load_full()).await?;
             submit(&shared, &request, body)?.await
         }))
     }
@@ -48,6 +48,10 @@ impl Handler for App {
 
 /// Encodes the request and puts it in line.
 fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result<Call, Fault> {
+    let Way::Workers(dialect) = shared.way else {
+        let cause = "its requests go to the upstream of its processes";
+        return Err(Fault::new(FaultKind::House, cause));
+    };
     let now = clock::now();
     let since = now.saturating_duration_since(request.arrived);
     let arrived = clock::wall().saturating_sub(since);
@@ -57,7 +61,7 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         Collected::Memory(bytes) => FrameBody::Inline(bytes),
         Collected::File { .. } => FrameBody::File,
     };
-    encode_request(&mut frame, shared.dialect, content, |encoder| {
+    encode_request(&mut frame, dialect, content, |encoder| {
         environ::encode(encoder, request, body.length(), arrived);
     })
     .map_err(|error| Fault::new(FaultKind::House, format!("environment: {error}")))?;

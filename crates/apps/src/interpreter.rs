@@ -2,14 +2,15 @@
 //!
 //! Looked up at every start, so that a virtual environment made later is found. Python: the
 //! configured one, `.venv` or `venv` in the folder, `VIRTUAL_ENV`, `python3`. Ruby: the configured
-//! one, `ruby`. Bundler is the worker script's part.
+//! one, `ruby`. Bundler is the worker script's part. For a `command` or `fastcgi` application it is the
+//! program that its command line begins with.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind};
 
-/// Finds the interpreter.
+/// Finds the interpreter, or the program of a command line.
 ///
 /// # Errors
 /// A sentence that says what was looked for and where.
@@ -21,6 +22,7 @@ pub fn find(app: &App) -> Result<PathBuf, String> {
     let name = match app.kind {
         AppKind::Wsgi => "python3",
         AppKind::Rack => "ruby",
+        AppKind::Command | AppKind::FastCgi => return program(app),
     };
     let environments = environments(app);
     let own = environments
@@ -41,6 +43,22 @@ pub fn find(app: &App) -> Result<PathBuf, String> {
     })
 }
 
+/// The program of a command line: a path as seen from the application's folder, or a bare name.
+fn program(app: &App) -> Result<PathBuf, String> {
+    let word = app.command.first().map_or("", String::as_str);
+    let named = Path::new(word);
+    if named.components().count() > 1 {
+        let path = app.dir.join(named);
+        return match path.is_file() {
+            true => Ok(path),
+            false => Err(format!("program `{}` not found", path.display())),
+        };
+    }
+    let own = app.env.get("PATH").map(OsString::from);
+    in_folders(own.or_else(|| std::env::var_os("PATH")), named)
+        .ok_or_else(|| format!("program `{word}` not found in PATH"))
+}
+
 fn environments(app: &App) -> Vec<PathBuf> {
     if app.kind != AppKind::Wsgi {
         return Vec::new();
@@ -55,7 +73,11 @@ fn in_path(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.exists().then(|| program.to_owned());
     }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    in_folders(std::env::var_os("PATH"), program)
+}
+
+fn in_folders(path: Option<OsString>, program: &Path) -> Option<PathBuf> {
+    let path = path.unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))
         .find(|path| path.is_file())

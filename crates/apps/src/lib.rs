@@ -1,25 +1,24 @@
 //! Applications: their queue, their workers, and the supervisor that keeps them up.
 //!
-//! The way of a request: [`App`] (a handler) reads its body (`collect`), builds the environment
+//! The way of a request: [`App`] (a handler) reads its body (`exchange::bodies`), builds the environment
 //! (`environ`), puts it in line (`dispatch`); the driver of a free slot (`slot`) hands it to a worker
-//! and gives the answer back (`reply`, `spool`). Beside it `executor` starts and ends workers as the
+//! and gives the answer back (`reply`, a spool). Beside it `executor` starts and ends workers as the
 //! pure [`supervisor`] decides. What must stay true: a worker has one request a slot, and the front
 //! end always knows which; no worker waits for a client; no worker outlives the server.
 
 mod app;
-mod collect;
 mod dispatch;
 pub mod embed;
 mod environ;
 mod executor;
 mod handler;
 mod interpreter;
-mod nameless;
 mod reply;
+mod server_set;
 mod slot;
-mod spool;
 pub mod supervisor;
 
 pub use app::{App, AppSnapshot, Boot, Setup, WorkerSnapshot};
 pub use dispatch::QueueUse;
 pub use interpreter::find as find_interpreter;
+pub use server_set::ServerSet;

@@ -14,16 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use penstock_exchange::bodies::{SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_queue::{SlotId, Start};
-use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_wire::{Decoder, Event, encode_cancel};
 
 use crate::app::AppShared;
 use crate::dispatch::{Job, Mailbox};
 use crate::reply::{self, ReplyHead};
-use crate::spool::{SpoolWriter, spool};
 
 /// A slot whose recent requests took less than this may be handed the next one before it has
 /// answered: then the hand-over costs more than the wait behind another request.
@@ -550,8 +549,8 @@ impl Driver {
             is_unbuffered,
             ..
         } = head;
-        let limits = self.app.spool_limits(is_unbuffered);
-        let (writer, reader) = spool(limits, declared.or(length));
+        let store = self.app.store.load_full();
+        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
         response.body = Body::Stream(Box::new(reader));
         self.open = Some(Open::Spool(writer));
         self.answer(Ok(response));
@@ -588,10 +587,10 @@ impl Driver {
             penstock_runtime::loops::spawn_here(async move {
                 let mut spool = spool;
                 let end = spool.settle().await;
-                spool.finish(end);
+                spool.finish(end.map(|()| None));
             });
         } else {
-            spool.finish(Ok(()));
+            spool.finish(Ok(None));
         }
     }
 
@@ -688,6 +687,7 @@ impl Driver {
             app,
             handler: Some((&self.app.name).into()),
             worker: self.pid,
+            ..Timing::default()
         };
         let (kind, cause) = match end {
             End::TimedOut => {
@@ -748,7 +748,7 @@ fn file_response(
         file: Arc::new(file),
         start: offset,
         len,
-        pool: Pool::clone(&app.pool.load()),
+        pool: app.store.load().pool.clone(),
     });
     Ok(response)
 }

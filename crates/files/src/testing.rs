@@ -77,11 +77,13 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         scheme: "http",
         address: None,
         name: String::new(),
+        proxy_protocol: false,
     };
     let arrival = Arrival {
         peer: PeerAddress::Unix,
         listener: Arc::new(listener),
         client: Arc::default(),
+        trust: Arc::default(),
         at,
     };
     let head = head(line, fields);

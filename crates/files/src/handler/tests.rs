@@ -56,6 +56,7 @@ impl Site {
         match reply {
             Ok(Reply::Response(response)) => (when, response.status.code(), text(&response.body)),
             Ok(Reply::Pass(_)) => (when, 0, "passed".to_owned()),
+            Ok(Reply::Redirect(_)) => panic!("files do not redirect"),
             Err(fault) => (when, fault.kind.status().code(), String::new()),
         }
     }
@@ -80,6 +81,7 @@ fn text(body: &Body) -> String {
         Body::Omitted(length) => format!("omitted {length:?}"),
         Body::Empty => String::new(),
         Body::Stream(_) => panic!("files do not stream"),
+        Body::Takeover(_) => panic!("files do not switch protocols"),
     }
 }
 
@@ -366,6 +368,7 @@ fn a_full_pool_refuses_only_what_is_not_known() {
             let found = match work.await {
                 Ok(Reply::Response(response)) => Ok(response.status.code()),
                 Ok(Reply::Pass(_)) => Ok(0),
+                Ok(Reply::Redirect(_)) => panic!("files do not redirect"),
                 Err(fault) => Err(fault.kind),
             };
             assert_eq!(found, expected, "{path}");

@@ -1,0 +1,369 @@
+//! Where a server of its own listens, and how it is told.
+//!
+//! The executor opens a [`Place`] for each process of a `command` or `fastcgi` application. What must
+//! stay true: no two processes of an application have the same place, also not one that is still
+//! ending and its successor; sockets lie in a folder that only this user can enter, and go with their
+//! process.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use penstock_config::{App, AppKind, ServerAddr};
+
+/// Longest path of a Unix socket: `sun_path` has 108 bytes, the last of them zero (unix(7)).
+const PATH_MAX: usize = 107;
+
+/// The number of an inherited socket (`SD_LISTEN_FDS_START`, sd_listen_fds(3)).
+const LISTEN_FD: RawFd = 3;
+
+/// The number of a FastCGI application's socket (`FCGI_LISTENSOCK_FILENO`, FastCGI 1.0, section 2.2).
+const FASTCGI_FD: RawFd = 0;
+
+const SHELL: &str = "/bin/sh";
+
+/// Programs that look for inherited sockets by `LISTEN_FDS` want their own process id beside it, which
+/// nobody else knows before they run. Where there is no shell they have to be told by `{fd}`.
+const SAY_PID: &str = r#"LISTEN_PID=$$; export LISTEN_PID; exec "$@""#;
+
+/// Ports that are tried until one is not taken by another process of the application, and folders
+/// until one is not there.
+const TRIES: u32 = 1000;
+
+/// What a command line leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blank {
+    /// `{port}`: a free port on loopback that it is to listen on.
+    Port,
+    /// `{socket}`: the path of a Unix socket that it is to make.
+    Socket,
+    /// `{fd}`: the number of a listening socket that it inherits.
+    Descriptor,
+    /// Nothing: a listening socket is its descriptor 0 (FastCGI 1.0, section 2.2).
+    Stdin,
+}
+
+/// A place to listen at, not used yet.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) address: ServerAddr,
+    /// The socket that the process inherits, and the number that it has there.
+    pub(super) listener: Option<(OwnedFd, RawFd)>,
+    /// Keeps the port from others for as long as it lives.
+    pub(super) reserved: Option<TcpListener>,
+    pub(super) file: Option<SocketFile>,
+}
+
+/// A socket's path, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct SocketFile(PathBuf);
+
+/// A folder of our own for sockets, removed with all in it when this is dropped.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Blank {
+    /// Finds it in the command line of `app`.
+    ///
+    /// # Errors
+    /// A sentence, when there is none or more than one; `config` refuses such commands before.
+    pub(super) fn of(app: &App) -> Result<Self, String> {
+        let all = [Self::Port, Self::Socket, Self::Descriptor];
+        let is_in = |blank: &Self| app.command.iter().any(|word| word.contains(blank.text()));
+        let mut found = all.into_iter().filter(is_in);
+        match (found.next(), found.next()) {
+            (Some(blank), None) => Ok(blank),
+            (Some(one), Some(other)) => Err(format!(
+                "the command has {} and {}: a process listens at one place",
+                one.text(),
+                other.text()
+            )),
+            (None, _) if app.kind == AppKind::FastCgi => Ok(Self::Stdin),
+            (None, _) => Err("the command has none of {port}, {socket} and {fd}: \
+                     nobody would know where it listens"
+                .to_owned()),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Port => "{port}",
+            Self::Socket => "{socket}",
+            Self::Descriptor => "{fd}",
+            // Never searched for.
+            Self::Stdin => "",
+        }
+    }
+
+    /// Whether the process inherits its socket, so that connecting to it always works.
+    pub(super) fn is_inherited(self) -> bool {
+        matches!(self, Self::Descriptor | Self::Stdin)
+    }
+}
+
+impl Place {
+    /// A port on loopback that is free and that `is_taken` does not know.
+    ///
+    /// # Errors
+    /// When the kernel has none left.
+    pub(super) fn port(is_taken: impl Fn(&ServerAddr) -> bool) -> io::Result<Self> {
+        // Those that are refused stay bound until another is found: the kernel gives each once.
+        let mut refused = Vec::new();
+        for _ in 0..TRIES {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let address = ServerAddr::Tcp(listener.local_addr()?);
+            if is_taken(&address) {
+                refused.push(listener);
+                continue;
+            }
+            return Ok(Self {
+                address,
+                listener: None,
+                reserved: Some(listener),
+                file: None,
+            });
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// A TCP socket on loopback that listens already.
+    ///
+    /// # Errors
+    /// What `bind` says.
+    pub(super) fn listening_port() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Ok(Self {
+            address: ServerAddr::Tcp(listener.local_addr()?),
+            listener: Some((listener.into(), LISTEN_FD)),
+            reserved: None,
+            file: None,
+        })
+    }
+
+    /// A path in `folder`, where nothing is yet.
+    ///
+    /// # Errors
+    /// When it is too long for a socket.
+    pub(super) fn path(folder: &Folder, name: &str) -> io::Result<Self> {
+        let path = folder.0.join(name);
+        if path.as_os_str().len() > PATH_MAX {
+            let why = format!(
+                "{}: longer than the {PATH_MAX} bytes that a socket's path may have; \
+                 choose a shorter limits.temp_dir",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(Self {
+            address: ServerAddr::Unix(path.clone()),
+            listener: None,
+            reserved: None,
+            file: Some(SocketFile(path)),
+        })
+    }
+
+    /// A Unix socket in `folder` that listens already.
+    ///
+    /// # Errors
+    /// As [`Place::path`], and what `bind` says.
+    pub(super) fn listening_path(folder: &Folder, name: &str) -> io::Result<Self> {
+        let mut place = Self::path(folder, name)?;
+        // A blocking one: that is what programs expect to inherit.
+        let listener = UnixListener::bind(folder.0.join(name))?;
+        place.listener = Some((listener.into(), FASTCGI_FD));
+        Ok(place)
+    }
+
+    /// The command line of `app` with its blank filled in.
+    pub(super) fn fill(&self, app: &App) -> Vec<OsString> {
+        let fill = |word: &String| match (&self.address, &self.listener) {
+            (_, Some((_, fd))) => word
+                .replace(Blank::Descriptor.text(), &fd.to_string())
+                .into(),
+            (ServerAddr::Tcp(address), None) => {
+                let port = address.port().to_string();
+                word.replace(Blank::Port.text(), &port).into()
+            }
+            (ServerAddr::Unix(path), None) => {
+                let path = path.display().to_string();
+                word.replace(Blank::Socket.text(), &path).into()
+            }
+            (ServerAddr::Name { .. } | ServerAddr::Srv(_), None) => word.into(),
+        };
+        let words = app.command.iter().map(fill);
+        match &self.listener {
+            Some((_, LISTEN_FD)) if Path::new(SHELL).exists() => {
+                let wrapper = [SHELL, "-c", SAY_PID, "sh"].map(OsString::from);
+                wrapper.into_iter().chain(words).collect()
+            }
+            _ => words.collect(),
+        }
+    }
+}
+
+impl Folder {
+    /// Makes `penstock-PID-NAME` in `parent`, or the like when that is there, for this user alone.
+    ///
+    /// # Errors
+    /// What `mkdir` says.
+    pub(super) fn make(parent: &Path, app: &str) -> io::Result<Self> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let app: String = app.chars().take(24).map(plain).collect();
+        let pid = std::process::id();
+        for number in 0..TRIES {
+            let name = match number {
+                0 => format!("penstock-{pid}-{app}"),
+                // An application of that name may still be ending, and a number may come again.
+                _ => format!("penstock-{pid}-{app}-{number}"),
+            };
+            let path = parent.join(name);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    let why = format!("{}: {error}", path.display());
+                    return Err(io::Error::new(error.kind(), why));
+                }
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // A process that never came to bind it left nothing, one that is tidy neither.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is a few empty files in a folder for temporary ones.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn app(kind: AppKind, words: &[&str]) -> App {
+        let mut app = App::new("shop/1", PathBuf::from("/"), kind, "");
+        app.command = words.iter().map(ToString::to_string).collect();
+        app
+    }
+
+    #[test]
+    fn a_command_says_where_its_processes_listen() {
+        let rows: [(&str, AppKind, &[&str], Option<Blank>); 7] = [
+            (
+                "port",
+                AppKind::Command,
+                &["x", "-p{port}"],
+                Some(Blank::Port),
+            ),
+            (
+                "socket",
+                AppKind::Command,
+                &["x", "{socket}"],
+                Some(Blank::Socket),
+            ),
+            (
+                "fd",
+                AppKind::Command,
+                &["x", "fd://{fd}"],
+                Some(Blank::Descriptor),
+            ),
+            (
+                "twice",
+                AppKind::Command,
+                &["{port}", "{port}"],
+                Some(Blank::Port),
+            ),
+            ("none", AppKind::Command, &["x", "{prt}"], None),
+            (
+                "none, fastcgi",
+                AppKind::FastCgi,
+                &["x"],
+                Some(Blank::Stdin),
+            ),
+            ("two", AppKind::FastCgi, &["{port}", "{socket}"], None),
+        ];
+        for (name, kind, words, expected) in rows {
+            assert_eq!(Blank::of(&app(kind, words)).ok(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_free_and_not_that_of_another_process() {
+        let place = Place::port(|_| false).unwrap();
+        let ServerAddr::Tcp(address) = place.address else {
+            panic!("a port is a TCP address");
+        };
+        assert!(
+            TcpListener::bind(address).is_err(),
+            "it is kept from others"
+        );
+        drop(place.reserved);
+        assert!(TcpListener::bind(address).is_ok(), "and then free");
+        let seen = std::cell::RefCell::new(Vec::new());
+        let is_taken = |address: &ServerAddr| {
+            seen.borrow_mut().push(address.clone());
+            seen.borrow().len() < 3
+        };
+        let place = Place::port(is_taken).unwrap();
+        assert!(!seen.borrow()[..2].contains(&place.address));
+        let nothing = Place::port(|_| true).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_command_line_is_filled_in() {
+        let app = app(
+            AppKind::Command,
+            &["thin", "-p", "{port}", "--tag={port}-{x}"],
+        );
+        let place = Place::port(|_| false).unwrap();
+        let port = match place.address {
+            ServerAddr::Tcp(address) => address.port(),
+            _ => 0,
+        };
+        let words = place.fill(&app);
+        let expected = [
+            "thin",
+            "-p",
+            &port.to_string(),
+            &format!("--tag={port}-{{x}}"),
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn sockets_lie_in_a_folder_that_only_this_user_can_enter_and_that_goes_with_its_owner() {
+        let parent = std::env::temp_dir();
+        let (one, other) = (
+            Folder::make(&parent, "shop/1").unwrap(),
+            Folder::make(&parent, "shop/1").unwrap(),
+        );
+        assert_ne!(one.0, other.0, "an application and its successor");
+        let mode = std::fs::metadata(&one.0).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let place = Place::listening_path(&one, "1.sock").unwrap();
+        assert!(one.0.join("1.sock").exists());
+        drop(place);
+        assert!(!one.0.join("1.sock").exists(), "gone with its process");
+        let too_long = Place::path(&one, &"x".repeat(100)).unwrap_err();
+        assert!(too_long.to_string().contains("107 bytes"), "{too_long}");
+        let path = one.0.clone();
+        drop(one);
+        assert!(!path.exists());
+    }
+}

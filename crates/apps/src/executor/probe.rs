@@ -1,0 +1,73 @@
+//! When a server of its own is ready: once it answers.
+//!
+//! A listening socket does not say much: many servers listen before they load the application, and at
+//! one that was inherited every connection succeeds. So the probe connects, says at once that it has
+//! no more to send, and waits for the server to close in turn, which takes a server that accepts and
+//! reads. What must stay true: nothing is sent, so no server sees a request; the caller ends the wait
+//! with the process, or when the boot time-out has passed.
+
+use std::future::poll_fn;
+use std::io;
+use std::time::{Duration, Instant};
+
+use penstock_config::ServerAddr;
+use penstock_runtime::{Stream, clock};
+
+/// Between two tries at a server that does not answer yet.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a server that took the trouble to listen may leave the connection open before it is
+/// believed to be ready all the same: not every one reads before it has a thread to spare.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How to find out whether a process is ready.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pub(super) address: ServerAddr,
+    /// The process inherited its socket: that it can be connected to says nothing.
+    pub(super) is_inherited: bool,
+    /// When to give the process up.
+    pub(super) deadline: Instant,
+    /// What runs, in a word, for messages.
+    pub(super) program: String,
+}
+
+impl Probe {
+    /// Waits until the server answers. Cancel safe.
+    pub(super) async fn answered(&self) {
+        loop {
+            if let Ok(stream) = self.connect().await
+                && self.is_closed_by_peer(&stream).await
+            {
+                return;
+            }
+            clock::sleep(PAUSE).await;
+        }
+    }
+
+    async fn connect(&self) -> io::Result<Stream> {
+        let stream = match &self.address {
+            ServerAddr::Tcp(address) => Stream::connect_tcp(*address).await?,
+            ServerAddr::Unix(path) => Stream::connect_unix(path).await?,
+            ServerAddr::Name { .. } | ServerAddr::Srv(_) => {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+        };
+        stream.shutdown_write();
+        Ok(stream)
+    }
+
+    /// Whether the server has seen the connection; `false` when it was reset, as by a process that
+    /// ended with it in its queue.
+    async fn is_closed_by_peer(&self, stream: &Stream) -> bool {
+        let mut greeting = [0; 64];
+        let read = poll_fn(|cx| stream.poll_read(cx, &mut greeting));
+        if self.is_inherited {
+            return read.await.is_ok();
+        }
+        match clock::until(clock::now() + PATIENCE, read).await {
+            Some(read) => read.is_ok(),
+            None => true,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Processes that are servers of their own: any program that speaks HTTP or FastCGI.
+//!
+//! The executor's hand for `command` and `fastcgi`. A process is told where to listen (`place`), is
+//! ready once it answers there (`probe`), and then belongs to the upstream behind the `ServerSet`.
+//! Retiring it means to take it out of the set and to wait until nothing is in progress, then SIGTERM.
+//! What must stay true: the set never has the address of a process whose end was seen.
+
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_config::{ServerAddr, UpstreamServer};
+use penstock_runtime::{clock, loops};
+use penstock_sys::process;
+
+use super::place::{Blank, Folder, Place, SocketFile};
+use super::probe::Probe;
+use super::{Executor, Input, Prepared, Readiness, Role};
+use crate::app::Way;
+use crate::interpreter;
+use crate::server_set::ServerSet;
+use crate::supervisor::WorkerId;
+
+/// Between two looks at what a server that is to end still has in progress.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Where a process listens, and whether the set knows.
+#[derive(Debug)]
+pub(super) struct Listed {
+    address: ServerAddr,
+    is_in_set: bool,
+    /// Removed with the process.
+    _file: Option<SocketFile>,
+}
+
+impl Listed {
+    pub(super) fn address(&self) -> &ServerAddr {
+        &self.address
+    }
+}
+
+/// Starting one.
+impl Executor {
+    pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<Prepared, String> {
+        interpreter::find(&self.config)?;
+        let blank = Blank::of(&self.config)?;
+        let place = self.open_place(blank, worker);
+        let place = place.map_err(|error| format!("no place to listen: {error}"))?;
+        let mut words = place.fill(&self.config).into_iter();
+        let launch = process::Launch {
+            program: words.next().unwrap_or_default(),
+            args: words.collect(),
+            dir: self.config.dir.clone(),
+            env: self.server_environment(blank, &place.address),
+            inherit: Vec::new(),
+            place: place.listener.into_iter().collect(),
+        };
+        let program = self.config.command.first().cloned().unwrap_or_default();
+        Ok(Prepared {
+            launch,
+            readiness: Readiness::Probe(Probe {
+                address: place.address.clone(),
+                is_inherited: blank.is_inherited(),
+                deadline: clock::now() + self.config.boot_timeout,
+                program,
+            }),
+            role: Role::Server(Listed {
+                address: place.address,
+                is_in_set: false,
+                _file: place.file,
+            }),
+            reserved: place.reserved,
+        })
+    }
+
+    fn open_place(&mut self, blank: Blank, worker: WorkerId) -> io::Result<Place> {
+        let name = format!("{worker}.sock");
+        match blank {
+            Blank::Port => Place::port(|address| self.is_taken(address)),
+            Blank::Descriptor => Place::listening_port(),
+            Blank::Socket => Place::path(self.folder()?, &name),
+            Blank::Stdin => Place::listening_path(self.folder()?, &name),
+        }
+    }
+
+    /// A child that is ending keeps its address until nothing more can be in progress there.
+    fn is_taken(&self, address: &ServerAddr) -> bool {
+        let mut roles = self.children.values().map(|child| &child.role);
+        roles.any(|role| matches!(role, Role::Server(listed) if listed.address == *address))
+            || self
+                .server_set()
+                .is_some_and(|set| set.in_progress(address) > 0)
+    }
+
+    fn folder(&mut self) -> io::Result<&Folder> {
+        if self.folder.is_none() {
+            let parent = self.shared.store.load().temp_dir.clone();
+            self.folder = Some(Folder::make(&parent, &self.config.name)?);
+        }
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        self.folder.as_ref().ok_or_else(missing)
+    }
+
+    fn server_environment(&self, blank: Blank, address: &ServerAddr) -> Vec<(OsString, OsString)> {
+        let mut env = vec![("PENSTOCK_APP".into(), self.config.name.as_str().into())];
+        match (blank, address) {
+            (Blank::Port, ServerAddr::Tcp(address)) => {
+                env.push(("PORT".into(), address.port().to_string().into()));
+            }
+            // With `LISTEN_PID`, which the process itself has to set.
+            (Blank::Descriptor, _) => env.push(("LISTEN_FDS".into(), "1".into())),
+            _ => {}
+        }
+        let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
+        env.extend(own);
+        env
+    }
+}
+
+/// Its place in the set.
+impl Executor {
+    fn server_set(&self) -> Option<&Arc<dyn ServerSet>> {
+        match &self.shared.way {
+            Way::Servers(set) => Some(set),
+            Way::Workers(_) => None,
+        }
+    }
+
+    /// Adds a process that is ready to the set.
+    pub(super) fn list(&mut self, worker: WorkerId) {
+        let Way::Servers(set) = &self.shared.way else {
+            return;
+        };
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
+        if let Role::Server(listed) = &mut child.role {
+            listed.is_in_set = true;
+            let server = UpstreamServer::new(listed.address.clone());
+            set.add(server, child.generation);
+        }
+    }
+
+    /// Takes a process out of the set, if it is in.
+    pub(super) fn unlist(&mut self, worker: WorkerId) {
+        let Way::Servers(set) = &self.shared.way else {
+            return;
+        };
+        let role = self.children.get_mut(&worker).map(|child| &mut child.role);
+        if let Some(Role::Server(listed)) = role
+            && std::mem::take(&mut listed.is_in_set)
+        {
+            set.remove(&listed.address);
+        }
+    }
+
+    /// Gives a process no more requests; `true` when none is in progress, else `Input::Idle` follows.
+    pub(super) fn retire_server(&mut self, worker: WorkerId) -> bool {
+        self.unlist(worker);
+        let role = self.children.get(&worker).map(|child| &child.role);
+        let (Some(set), Some(Role::Server(listed))) = (self.server_set(), role) else {
+            return false;
+        };
+        if set.in_progress(&listed.address) == 0 {
+            return true;
+        }
+        let (set, address) = (Arc::clone(set), listed.address.clone());
+        let inputs = self.inputs.clone();
+        let until = clock::now() + self.retire_patience();
+        loops::spawn_here(async move {
+            while set.in_progress(&address) > 0 && clock::now() < until {
+                clock::sleep(LOOK).await;
+            }
+            // The executor may have ended: a drain has a deadline of its own.
+            let _ = inputs.send(Input::Idle { worker }).await;
+        });
+        false
+    }
+
+    /// How long requests that a retiring process has may take: as long as the upstream lets one
+    /// take, or, where that is without end, until an answer has begun and stalled. What goes on
+    /// beyond, an upgraded connection above all, ends as the process does on SIGTERM.
+    fn retire_patience(&self) -> Duration {
+        let upstream = self.config.upstream.as_deref();
+        upstream.map_or(self.config.response_timeout, |upstream| {
+            let unbounded = upstream.response_timeout + upstream.stall_timeout;
+            upstream.total_timeout.unwrap_or(unbounded)
+        })
+    }
+}

@@ -1,0 +1,588 @@
+//! Real processes of `command` and `fastcgi` applications, started and ended by the executor.
+//!
+//! Small Python programs stand for servers of any kind; [`Servers`] stands for the upstream and keeps
+//! what it is told. Each test drives one [`App`] on a loop of its own and drains it at the end, which
+//! also proves that no process is left.
+
+#![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use penstock_config::{AppKind, ServerAddr, UpstreamServer};
+use penstock_exchange::bodies::BodyStore;
+use penstock_runtime::blocking::Pool;
+
+use super::*;
+use crate::server_set::ServerSet;
+use crate::{App, Setup};
+
+/// How long anything may take on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server in the manner of its first argument (`port`, `path`, `fd`), at the address that is the
+/// second. It answers each connection with its process id.
+const SERVER: &str = r#"
+import os, socket, sys
+way, place = sys.argv[1:3]
+if way == "fd":
+    listener = socket.socket(fileno=int(place))
+else:
+    family = socket.AF_UNIX if way == "path" else socket.AF_INET
+    listener = socket.socket(family)
+    listener.bind(place if way == "path" else ("127.0.0.1", int(place)))
+    listener.listen()
+while True:
+    client, _ = listener.accept()
+    if client.recv(1000):
+        client.sendall(b"%d %s" % (os.getpid(), os.environ.get("PORT", "-").encode()))
+    client.close()
+"#;
+
+/// An upstream that keeps what it is told.
+#[derive(Debug)]
+struct Servers {
+    listed: watch::Sender<Vec<(ServerAddr, u64)>>,
+    /// Where a request is in progress.
+    busy: Mutex<Option<ServerAddr>>,
+}
+
+impl ServerSet for Servers {
+    fn add(&self, server: UpstreamServer, generation: u64) {
+        self.listed.send_modify(|listed| {
+            assert!(listed.iter().all(|(address, _)| *address != server.address));
+            listed.push((server.address, generation));
+        });
+    }
+
+    fn remove(&self, address: &ServerAddr) {
+        self.listed
+            .send_modify(|listed| listed.retain(|(listed, _)| listed != address));
+    }
+
+    fn in_progress(&self, address: &ServerAddr) -> usize {
+        usize::from(self.busy.lock().unwrap().as_ref() == Some(address))
+    }
+}
+
+impl Servers {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            listed: watch::Sender::new(Vec::new()),
+            busy: Mutex::default(),
+        })
+    }
+
+    /// Waits until the servers are as wanted, and gives them.
+    async fn when(&self, wanted: impl FnMut(&Vec<(ServerAddr, u64)>) -> bool) -> Vec<ServerAddr> {
+        let mut listed = self.listed.subscribe();
+        let listed = within(listed.wait_for(wanted)).await;
+        let listed = listed.expect("the set lives").clone();
+        listed.into_iter().map(|(address, _)| address).collect()
+    }
+}
+
+/// A folder that goes with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let name = format!("penstock-test-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn put(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().file_name().into_string().unwrap()
+        };
+        entries.map(name).collect()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    let done = clock::until(clock::now() + PATIENCE, work).await;
+    done.expect("it comes to something in time")
+}
+
+/// Looks again and again.
+async fn until(is_so: impl Fn() -> bool) {
+    let mut pace = tokio::time::interval(Duration::from_millis(5));
+    within(async {
+        while !is_so() {
+            pace.tick().await;
+        }
+    })
+    .await;
+}
+
+fn on_a_loop(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {
+    let mut app = config::App::new("shop", dir.0.clone(), kind, "");
+    app.command = words.iter().map(ToString::to_string).collect();
+    app.processes = config::Processes::exactly(1);
+    app.boot_timeout = PATIENCE;
+    app
+}
+
+/// Starts an application that is quicker to lose its patience than a real one.
+fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
+    let setup = Setup {
+        loops: Vec::new(),
+        store: BodyStore {
+            body_memory: 0,
+            response_memory: 0,
+            response_spool: 0,
+            temp_dir: dir.0.clone(),
+            pool: Pool::new("default", 1, 1),
+        },
+    };
+    let policy = Policy {
+        stop_timeout: Duration::from_millis(300),
+        ..App::policy(&app)
+    };
+    App::start_by(
+        policy,
+        app,
+        &setup,
+        Arc::clone(servers) as Arc<dyn ServerSet>,
+    )
+}
+
+/// Ends an application; nothing of it may be left.
+async fn end(app: &App, dir: &Dir, servers: &Servers) {
+    within(app.drain(clock::now() + Duration::from_secs(1))).await;
+    assert_eq!(app.snapshot().workers.len(), 0);
+    assert_eq!(servers.when(|_| true).await, []);
+    let left: Vec<_> = dir.entries();
+    let is_ours = |name: &&String| name.starts_with("penstock-");
+    assert_eq!(left.iter().find(is_ours), None, "folders of sockets");
+}
+
+/// What a server answers to a line: its process id and its `PORT`.
+fn ask(address: &ServerAddr) -> (u32, String) {
+    let mut answer = String::new();
+    match address {
+        ServerAddr::Tcp(address) => exchange(TcpStream::connect(address).unwrap(), &mut answer),
+        ServerAddr::Unix(path) => exchange(UnixStream::connect(path).unwrap(), &mut answer),
+        other => panic!("{other:?}"),
+    }
+    let (pid, port) = answer.split_once(' ').expect("two words");
+    (pid.parse().unwrap(), port.to_owned())
+}
+
+fn exchange(mut stream: impl Read + Write, answer: &mut String) {
+    stream.write_all(b"who are you\n").unwrap();
+    stream.read_to_string(answer).unwrap();
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn tcp(address: &ServerAddr) -> SocketAddr {
+    match address {
+        ServerAddr::Tcp(address) => *address,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn any_http_server_that_takes_a_port_is_used() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("http"), Servers::new());
+        dir.put("hello.txt", "hello");
+        let words = [
+            "python3",
+            "-m",
+            "http.server",
+            "--bind",
+            "127.0.0.1",
+            "{port}",
+        ];
+        let mut config = app(&dir, AppKind::Command, &words);
+        config.processes = config::Processes::exactly(2);
+        let app = start(config, &dir, &servers);
+        let ready = within(app.up()).await.expect("it runs");
+        assert_eq!(ready.1, "python3");
+        let listed = servers.when(|listed| listed.len() == 2).await;
+        assert_ne!(listed[0], listed[1]);
+        for address in &listed {
+            let mut stream = TcpStream::connect(tcp(address)).unwrap();
+            stream
+                .write_all(b"GET /hello.txt HTTP/1.0\r\n\r\n")
+                .unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+            assert!(answer.ends_with("hello"), "{answer}");
+        }
+        let workers = app.snapshot().workers.into_iter();
+        let mut shown: Vec<_> = workers.filter_map(|w| w.address).collect();
+        let mut addresses: Vec<_> = listed.iter().map(|a| tcp(a).to_string()).collect();
+        shown.sort();
+        addresses.sort();
+        assert_eq!(shown, addresses);
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_process_listens_where_it_is_told_to() {
+    for (way, blank) in [("port", "{port}"), ("path", "{socket}"), ("fd", "{fd}")] {
+        on_a_loop(async {
+            let (dir, servers) = (Dir::new(way), Servers::new());
+            let script = dir.put("server.py", SERVER);
+            let config = app(&dir, AppKind::Command, &["python3", &script, way, blank]);
+            let app = start(config, &dir, &servers);
+            let listed = servers.when(|listed| listed.len() == 1).await;
+            let (pid, port) = ask(&listed[0]);
+            assert_eq!(app.snapshot().workers[0].pid, Some(pid), "{way}");
+            let expected = match way {
+                "port" => tcp(&listed[0]).port().to_string(),
+                _ => "-".to_owned(),
+            };
+            assert_eq!(port, expected, "{way}: PORT");
+            if let ServerAddr::Unix(path) = &listed[0] {
+                assert!(path.starts_with(&dir.0), "below limits.temp_dir");
+            }
+            end(&app, &dir, &servers).await;
+        });
+    }
+}
+
+#[test]
+fn an_inherited_socket_is_announced_as_by_a_service_manager() {
+    const ACTIVATED: &str = r#"
+import os, socket
+assert os.environ["LISTEN_PID"] == str(os.getpid())
+assert os.environ["LISTEN_FDS"] == "1"
+listener = socket.socket(fileno=3)
+while True:
+    client, _ = listener.accept()
+    if client.recv(1000):
+        client.sendall(b"%d -" % os.getpid())
+    client.close()
+"#;
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("activated"), Servers::new());
+        let script = dir.put("server.py", ACTIVATED);
+        let config = app(&dir, AppKind::Command, &["python3", &script, "{fd}"]);
+        let app = start(config, &dir, &servers);
+        let listed = servers.when(|listed| listed.len() == 1).await;
+        assert_eq!(app.snapshot().workers[0].pid, Some(ask(&listed[0]).0));
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_fastcgi_program_finds_its_socket_as_descriptor_0() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("fastcgi"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let mut config = app(&dir, AppKind::FastCgi, &["python3", &script, "fd", "0"]);
+        config.processes = config::Processes::exactly(3);
+        let app = start(config, &dir, &servers);
+        let listed = servers.when(|listed| listed.len() == 3).await;
+        let mut pids = Vec::new();
+        for address in &listed {
+            assert!(matches!(address, ServerAddr::Unix(_)), "{address:?}");
+            pids.push(ask(address).0);
+        }
+        pids.sort_unstable();
+        let workers = app.snapshot().workers.into_iter();
+        let mut expected: Vec<_> = workers.filter_map(|worker| worker.pid).collect();
+        expected.sort_unstable();
+        assert_eq!(pids, expected, "one socket a process");
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_process_that_only_listens_is_not_ready() {
+    const LATE: &str = r#"
+import os, select, socket, sys, time
+listener = socket.socket(fileno=int(sys.argv[1]))
+select.select([listener], [], [])
+open("called", "w").close()
+while not os.path.exists("loaded"):
+    time.sleep(0.01)
+while True:
+    client, _ = listener.accept()
+    client.recv(1000)
+    client.close()
+"#;
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("late"), Servers::new());
+        let script = dir.put("server.py", LATE);
+        let config = app(&dir, AppKind::Command, &["python3", &script, "{fd}"]);
+        let app = start(config, &dir, &servers);
+        until(|| dir.0.join("called").exists()).await;
+        let soon = clock::now() + probe::PATIENCE + Duration::from_millis(200);
+        let mut listed = servers.listed.subscribe();
+        let early = clock::until(soon, listed.wait_for(|listed| !listed.is_empty())).await;
+        assert!(early.is_none(), "it has not accepted anything");
+        drop(early);
+        dir.put("loaded", "");
+        servers.when(|listed| listed.len() == 1).await;
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_server_that_leaves_connections_open_is_ready_all_the_same() {
+    const MUTE: &str = r#"
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+clients = []
+while True:
+    clients.append(listener.accept())
+"#;
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("mute"), Servers::new());
+        let script = dir.put("server.py", MUTE);
+        let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
+        let app = start(config, &dir, &servers);
+        servers.when(|listed| listed.len() == 1).await;
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_program_that_does_not_start_is_reported_in_its_own_words() {
+    let rows: [(&str, &[&str], &str); 4] = [
+        (
+            "dies",
+            &["python3", "-c", "import nothing_of_the_kind # {port}"],
+            "No module named 'nothing_of_the_kind'",
+        ),
+        (
+            "daemon",
+            &["python3", "-c", "# {port}"],
+            "it has to stay in the foreground",
+        ),
+        (
+            "missing",
+            &["no-such-program", "{port}"],
+            "`no-such-program` not found in PATH",
+        ),
+        ("no file", &["./server", "{port}"], "/server` not found"),
+    ];
+    for (name, words, expected) in rows {
+        on_a_loop(async {
+            let (dir, servers) = (Dir::new(name), Servers::new());
+            let app = start(app(&dir, AppKind::Command, words), &dir, &servers);
+            let Boot::Failed { report } = within(app.booted()).await else {
+                panic!("{name}: it cannot have started");
+            };
+            assert!(report.contains(expected), "{name}: {report}");
+            let refusal = app.refusal().expect("requests need not wait");
+            assert_eq!(refusal.detail.as_deref(), Some(report.as_str()), "{name}");
+            end(&app, &dir, &servers).await;
+        });
+    }
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_given_up() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("silent"), Servers::new());
+        let words = ["sh", "-c", "echo listening elsewhere; sleep 1000", "{port}"];
+        let mut config = app(&dir, AppKind::Command, &words);
+        config.boot_timeout = Duration::from_millis(500);
+        let app = start(config, &dir, &servers);
+        let Boot::Failed { report } = within(app.booted()).await else {
+            panic!("it cannot have started");
+        };
+        assert!(report.contains("did not answer at 127.0.0.1:"), "{report}");
+        assert!(report.contains("listening elsewhere"), "{report}");
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn another_port_is_tried_after_one_was_in_use() {
+    const UNLUCKY: &str = r#"
+import os, socket, sys
+if not os.path.exists("tried"):
+    open("tried", "w").write(sys.argv[1])
+    sys.exit("Address already in use")
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    listener.accept()[0].close()
+"#;
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("unlucky"), Servers::new());
+        let script = dir.put("server.py", UNLUCKY);
+        let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
+        let app = start(config, &dir, &servers);
+        let listed = servers.when(|listed| listed.len() == 1).await;
+        let tried = std::fs::read_to_string(dir.0.join("tried")).unwrap();
+        assert_ne!(tcp(&listed[0]).port().to_string(), tried);
+        assert!(app.refusal().is_none());
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_process_that_dies_leaves_the_set_at_once_and_is_replaced() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("crash"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let config = app(
+            &dir,
+            AppKind::Command,
+            &["python3", &script, "path", "{socket}"],
+        );
+        let app = start(config, &dir, &servers);
+        let first = servers.when(|listed| listed.len() == 1).await;
+        let (pid, _) = ask(&first[0]);
+        process::kill_group(pid).unwrap();
+        servers.when(Vec::is_empty).await;
+        let second = servers.when(|listed| listed.len() == 1).await;
+        assert_ne!(first, second, "an address is not used twice");
+        assert_ne!(ask(&second[0]).0, pid);
+        assert_eq!(app.metrics().crashed.value(), 1);
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_process_ends_only_when_nothing_is_in_progress_and_its_successor_serves() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("roll"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let config = app(
+            &dir,
+            AppKind::Command,
+            &["python3", &script, "port", "{port}"],
+        );
+        let app = start(config, &dir, &servers);
+        let first = servers.when(|listed| listed.len() == 1).await;
+        let (pid, _) = ask(&first[0]);
+        *servers.busy.lock().unwrap() = Some(first[0].clone());
+        within(app.restart()).await.expect("the new code boots");
+        let second = servers.when(|listed| listed.len() == 1).await;
+        assert_ne!(first, second);
+        assert_eq!(
+            servers.listed.borrow()[0].1,
+            2,
+            "the generation that serves"
+        );
+        assert!(is_alive(pid), "a request is in progress there");
+        assert_eq!(ask(&first[0]).0, pid);
+        *servers.busy.lock().unwrap() = None;
+        until(|| !is_alive(pid)).await;
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_request_without_end_does_not_keep_an_old_process_for_ever() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("endless"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let words = ["python3", &script, "port", "{port}"];
+        let mut config = app(&dir, AppKind::Command, &words);
+        let mut upstream = config::Upstream::new("shop", config::Protocol::Http, Vec::new());
+        upstream.total_timeout = Some(Duration::from_millis(200));
+        config.upstream = Some(Box::new(upstream));
+        let app = start(config, &dir, &servers);
+        let first = servers.when(|listed| listed.len() == 1).await;
+        let (pid, _) = ask(&first[0]);
+        *servers.busy.lock().unwrap() = Some(first[0].clone());
+        within(app.restart()).await.expect("the new code boots");
+        until(|| !is_alive(pid)).await;
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_drain_waits_for_requests_in_progress_until_its_deadline() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("drain"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let words = ["python3", &script, "port", "{port}"];
+        let app = start(app(&dir, AppKind::Command, &words), &dir, &servers);
+        let listed = servers.when(|listed| listed.len() == 1).await;
+        *servers.busy.lock().unwrap() = Some(listed[0].clone());
+        let deadline = clock::now() + Duration::from_millis(300);
+        let drained = app.drain(deadline);
+        let mut drained = std::pin::pin!(drained);
+        assert!(clock::until(deadline, &mut drained).await.is_none());
+        assert!(servers.listed.borrow().is_empty(), "no new requests");
+        within(drained).await;
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn the_old_processes_serve_on_when_new_ones_do_not_boot() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("kept"), Servers::new());
+        let script = dir.put("server.py", SERVER);
+        let config = app(
+            &dir,
+            AppKind::Command,
+            &["python3", &script, "port", "{port}"],
+        );
+        let app = start(config, &dir, &servers);
+        let first = servers.when(|listed| listed.len() == 1).await;
+        dir.put("server.py", "def");
+        let why = within(app.restart()).await.expect_err("it cannot boot");
+        assert!(why.contains("SyntaxError"), "{why}");
+        assert_eq!(servers.when(|_| true).await, first);
+        ask(&first[0]);
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
+fn a_process_that_ignores_sigterm_is_killed_with_its_children() {
+    const STUBBORN: &str = r#"
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+child = os.fork()
+while True:
+    client, _ = listener.accept()
+    if client.recv(1000):
+        client.sendall(b"%d -" % (child or os.getpid()))
+    client.close()
+"#;
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("stubborn"), Servers::new());
+        let script = dir.put("server.py", STUBBORN);
+        let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
+        let app = start(config, &dir, &servers);
+        let listed = servers.when(|listed| listed.len() == 1).await;
+        let (child, _) = ask(&listed[0]);
+        let pid = app.snapshot().workers[0].pid.unwrap();
+        assert!(is_alive(pid) && is_alive(child));
+        end(&app, &dir, &servers).await;
+        until(|| !is_alive(pid) && !is_alive(child)).await;
+    });
+}

@@ -1,0 +1,50 @@
+//! The seam between processes that are servers of their own and the upstream that uses them.
+//!
+//! The `executor` starts the processes of `command` and `fastcgi` applications and tells a
+//! [`ServerSet`] where they listen; `penstock`'s wiring makes one of the application's upstream. What
+//! must stay true: an address is added once its process is ready, taken out before the process is
+//! asked to end or as soon as its end is seen, and never used again while requests to it are in
+//! progress.
+
+use std::fmt;
+
+use penstock_config::{ServerAddr, UpstreamServer};
+
+/// The servers of one upstream, as the supervisor of their processes sees it.
+///
+/// Called from the control loop: no call may block.
+pub trait ServerSet: Send + Sync + fmt::Debug {
+    /// A process is ready: it may get requests. `generation` is the code it runs; newer is better.
+    fn add(&self, server: UpstreamServer, generation: u64);
+
+    /// A process is about to end or has ended: it gets no new requests, those in progress finish.
+    /// An address that is not there is no error.
+    fn remove(&self, address: &ServerAddr);
+
+    /// Requests in progress at an address, also after [`ServerSet::remove`].
+    fn in_progress(&self, address: &ServerAddr) -> usize;
+}
+
+/// The set of an application that no upstream uses.
+#[derive(Debug)]
+pub(crate) struct Nobody;
+
+impl ServerSet for Nobody {
+    fn add(&self, _: UpstreamServer, _: u64) {}
+
+    fn remove(&self, _: &ServerAddr) {}
+
+    fn in_progress(&self, _: &ServerAddr) -> usize {
+        0
+    }
+}
+
+/// An address as people write it.
+pub(crate) fn shown(address: &ServerAddr) -> String {
+    match address {
+        ServerAddr::Tcp(address) => address.to_string(),
+        ServerAddr::Unix(path) => format!("unix:{}", path.display()),
+        ServerAddr::Name { host, port } => format!("{host}:{port}"),
+        ServerAddr::Srv(name) => format!("srv:{name}"),
+    }
+}
