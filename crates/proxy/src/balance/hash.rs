@@ -1,0 +1,75 @@
+//! Keys to servers: rendezvous hashing with bounded loads.
+//!
+//! Used by `balance.rs`. Every server draws a number from the key and its own name, and the highest
+//! in relation to its share has the key. There is no table to rebuild: a server that comes takes only
+//! the keys for which its number is the highest, one that goes leaves each of its keys to the next.
+//! Where the highest has more than 1.25 times its share of all that is in progress, the next gets the
+//! request ("Consistent Hashing with Bounded Loads", Mirrokni and others). The cost is one logarithm a
+//! server, well below a microsecond for dozens of them.
+//! What must stay true: `hash_key` gives the same number in every process and version, so that several
+//! front ends agree.
+
+use super::{Candidate, with_room};
+
+/// The number of a key or of a server's name; no secret is in it, it only spreads.
+pub(crate) fn hash_key(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    // The length stands for the padding of the last word.
+    let mut hash = bytes.len() as u64;
+    for word in words.iter().chain([&last]) {
+        hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        hash ^= hash >> 32;
+    }
+    mix(hash)
+}
+
+/// The server of this key: of those with room the highest below its bound, else the highest.
+pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
+    let mut load = Load {
+        active: 1,
+        share: 0,
+    };
+    for candidate in candidates {
+        load.active += u64::from(candidate.active);
+        load.share += candidate.share();
+    }
+    let rank = |c: &Candidate| (load.is_below_bound(c), score(c, key));
+    let mut best: Option<(&Candidate, (bool, f64))> = None;
+    for candidate in with_room(candidates) {
+        let rank = rank(candidate);
+        if best.is_none_or(|(_, highest)| rank > highest) {
+            best = Some((candidate, rank));
+        }
+    }
+    best.map(|(candidate, _)| candidate.index)
+}
+
+/// Every bit of the argument changes half of the result's (the finaliser of splitmix64).
+pub(super) fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
+}
+
+/// The sums over all candidates, the request that is to be placed included.
+struct Load {
+    active: u64,
+    share: u64,
+}
+
+impl Load {
+    /// Whether with this request it has at most 1.25 times its share, rounded up.
+    fn is_below_bound(&self, candidate: &Candidate) -> bool {
+        let has = 4 * u128::from(candidate.active) * u128::from(self.share);
+        has < 5 * u128::from(self.active) * u128::from(candidate.share())
+    }
+}
+
+/// The highest of the scores -share / ln(u), u drawn evenly, is each one's in proportion to its share.
+fn score(candidate: &Candidate, key: u64) -> f64 {
+    let drawn = mix(key ^ candidate.id) >> 11;
+    let even = (drawn as f64 + 0.5) / (1_u64 << 53) as f64;
+    candidate.share() as f64 / -even.ln()
+}

@@ -1,0 +1,512 @@
+//! What a server's requests, probes and operator make of it: one sentence a test, and random orders of
+//! inputs against what must always hold.
+
+use super::*;
+
+const RULES: Rules = Rules {
+    failures: 3,
+    eject_time: Duration::from_secs(10),
+    rise: 2,
+    fall: 3,
+    slow_start: Duration::ZERO,
+};
+
+const SLOW: Rules = Rules {
+    slow_start: Duration::from_secs(10),
+    ..RULES
+};
+
+struct Bed {
+    ejection: Ejection,
+    zero: Instant,
+}
+
+impl Bed {
+    fn new(rules: Rules) -> Self {
+        let zero = Instant::now();
+        Self {
+            ejection: Ejection::with_rules(rules, zero),
+            zero,
+        }
+    }
+
+    fn at(&self, seconds: u64) -> Instant {
+        self.zero + Duration::from_secs(seconds)
+    }
+
+    /// One input, a second later than zero by `seconds`.
+    fn give(&mut self, seconds: u64, input: Input) -> Option<Transition> {
+        let now = self.at(seconds);
+        match input {
+            Good => self.ejection.success(now),
+            Bad => self.ejection.failure(now, true),
+            BadLast => self.ejection.failure(now, false),
+            ProbeGood => self.ejection.probe(now, true),
+            ProbeBad => self.ejection.probe(now, false),
+            Tick => self.ejection.tick(now),
+            Told(admin) => self.ejection.admin(now, admin),
+        }
+    }
+
+    /// Fails requests until it is ejected; gives for how long.
+    fn eject(&mut self, seconds: u64) -> Duration {
+        for _ in 0..9 {
+            if let Some(Transition::Ejected { time, .. }) = self.give(seconds, Bad) {
+                return time;
+            }
+        }
+        panic!("nine failures do not eject: {:?}", self.ejection);
+    }
+
+    /// Takes it down by probes.
+    fn down(&mut self, seconds: u64) {
+        let last = [0; 3].map(|_| self.give(seconds, ProbeBad))[2];
+        assert_eq!(last, Some(Transition::Down { probes: 3 }));
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Input {
+    Good,
+    Bad,
+    BadLast,
+    ProbeGood,
+    ProbeBad,
+    Tick,
+    Told(Admin),
+}
+
+/// Each with its time in seconds.
+type Inputs = [(u64, Input)];
+
+use Admin::{Disabled, Draining, Ready};
+use Input::{Bad, BadLast, Good, ProbeBad, ProbeGood, Tick, Told};
+
+#[test]
+fn goes_from_state_to_state() {
+    let rows: [(&str, &Inputs, &str); 22] = [
+        ("a new one", &[], "up"),
+        ("two failures", &[(0, Bad), (0, Bad)], "up"),
+        ("three", &[(0, Bad), (0, Bad), (0, Bad)], "ejected"),
+        (
+            "not in a row",
+            &[(0, Bad), (0, Bad), (0, Good), (0, Bad)],
+            "up",
+        ),
+        (
+            "the last one",
+            &[(0, BadLast), (0, BadLast), (0, BadLast)],
+            "up",
+        ),
+        (
+            "it is spared later",
+            &[(0, BadLast), (0, BadLast), (0, BadLast), (0, Bad)],
+            "ejected",
+        ),
+        (
+            "too early",
+            &[(0, Bad), (0, Bad), (0, Bad), (9, Tick)],
+            "ejected",
+        ),
+        (
+            "its time is over",
+            &[(0, Bad), (0, Bad), (0, Bad), (10, Tick)],
+            "probing",
+        ),
+        (
+            "a good trial",
+            &[(0, Bad), (0, Bad), (0, Bad), (10, Tick), (11, Good)],
+            "up",
+        ),
+        (
+            "a bad trial",
+            &[(0, Bad), (0, Bad), (0, Bad), (10, Tick), (11, Bad)],
+            "ejected",
+        ),
+        (
+            "of the last",
+            &[(0, Bad), (0, Bad), (0, Bad), (10, Tick), (11, BadLast)],
+            "up",
+        ),
+        (
+            "late success",
+            &[(0, Bad), (0, Bad), (0, Bad), (1, Good)],
+            "ejected",
+        ),
+        (
+            "probes do not end it",
+            &[(0, Bad), (0, Bad), (0, Bad), (1, ProbeGood), (2, ProbeGood)],
+            "ejected",
+        ),
+        ("two bad probes", &[(0, ProbeBad), (2, ProbeBad)], "up"),
+        (
+            "three bad probes",
+            &[(0, ProbeBad), (2, ProbeBad), (4, ProbeBad)],
+            "down",
+        ),
+        (
+            "a good one between",
+            &[(0, ProbeBad), (2, ProbeBad), (4, ProbeGood), (6, ProbeBad)],
+            "up",
+        ),
+        (
+            "one good probe",
+            &[(0, ProbeBad), (2, ProbeBad), (4, ProbeBad), (6, ProbeGood)],
+            "down",
+        ),
+        (
+            "good requests are none",
+            &[(0, ProbeBad), (2, ProbeBad), (4, ProbeBad), (6, Good)],
+            "down",
+        ),
+        ("told to drain", &[(0, Told(Draining))], "draining"),
+        ("told to stop", &[(0, Told(Disabled))], "disabled"),
+        (
+            "and ready again",
+            &[(0, Told(Disabled)), (1, Told(Ready))],
+            "up",
+        ),
+        (
+            "drains while ejected",
+            &[(0, Bad), (0, Bad), (0, Bad), (1, Told(Draining))],
+            "draining",
+        ),
+    ];
+    for (name, inputs, expected) in rows {
+        let mut bed = Bed::new(RULES);
+        for (seconds, input) in inputs {
+            bed.give(*seconds, *input);
+        }
+        assert_eq!(bed.ejection.state().as_str(), expected, "{name}");
+    }
+}
+
+#[test]
+fn two_good_probes_bring_it_up_again_and_all_counts_begin_anew() {
+    let mut bed = Bed::new(RULES);
+    assert_eq!([bed.give(0, Bad), bed.give(0, Bad)], [None, None]);
+    bed.down(0);
+    let up = [0; 2].map(|_| bed.give(5, ProbeGood));
+    assert_eq!(up, [None, Some(Transition::Up { probes: 2 })]);
+    let inputs = [Bad, Bad, ProbeBad, ProbeBad];
+    assert_eq!(inputs.map(|input| bed.give(6, input)), [None; 4]);
+}
+
+#[test]
+fn a_good_trial_begins_the_count_of_failures_anew() {
+    let mut bed = Bed::new(RULES);
+    bed.eject(0);
+    bed.give(10, Tick);
+    let inputs = [Good, Bad, Bad].map(|input| bed.give(10, input));
+    assert_eq!(inputs, [Some(Transition::Restored), None, None]);
+}
+
+#[test]
+fn says_what_happened_and_when() {
+    let mut bed = Bed::new(RULES);
+    let ejected = Transition::Ejected {
+        failures: 3,
+        time: Duration::from_secs(10),
+    };
+    assert_eq!(
+        [0; 3].map(|_| bed.give(1, Bad)),
+        [None, None, Some(ejected)]
+    );
+    assert_eq!(bed.ejection.next_tick(), Some(bed.at(11)));
+    assert_eq!(bed.ejection.state(), State::Ejected { until: bed.at(11) });
+    assert_eq!(bed.give(11, Tick), Some(Transition::Trial));
+    assert_eq!(bed.ejection.next_tick(), None);
+    assert_eq!(bed.give(12, Good), Some(Transition::Restored));
+    let told = Transition::Admin(Draining);
+    assert_eq!(
+        [0; 2].map(|_| bed.give(13, Told(Draining))),
+        [Some(told), None]
+    );
+}
+
+#[test]
+fn lets_through_what_its_state_allows() {
+    let rows: [(&str, &Inputs, Option<u32>); 6] = [
+        ("up", &[], None),
+        ("ejected", &[(0, Bad), (0, Bad), (0, Bad)], Some(0)),
+        (
+            "on trial",
+            &[(0, Bad), (0, Bad), (0, Bad), (10, Tick)],
+            Some(1),
+        ),
+        (
+            "down",
+            &[(0, ProbeBad), (0, ProbeBad), (0, ProbeBad)],
+            Some(0),
+        ),
+        ("draining", &[(0, Told(Draining))], Some(0)),
+        ("disabled", &[(0, Told(Disabled))], Some(0)),
+    ];
+    for (name, inputs, expected) in rows {
+        let mut bed = Bed::new(RULES);
+        for (seconds, input) in inputs {
+            bed.give(*seconds, *input);
+        }
+        assert_eq!(bed.ejection.requests_max(), expected, "{name}");
+        assert_eq!(bed.ejection.takes_requests(), expected != Some(0), "{name}");
+    }
+}
+
+#[test]
+fn each_ejection_in_a_row_is_twice_as_long_up_to_thirty_times() {
+    let mut bed = Bed::new(RULES);
+    let mut now = 0;
+    for factor in [1, 2, 4, 8, 16, 30, 30, 30] {
+        let time = bed.eject(now);
+        assert_eq!(time, RULES.eject_time * factor);
+        now += time.as_secs();
+        assert_eq!(bed.give(now, Tick), Some(Transition::Trial));
+    }
+    assert_eq!(bed.give(now, Good), Some(Transition::Restored));
+    assert_eq!(bed.eject(now), RULES.eject_time, "a success ends the row");
+    bed.give(now + 10, Tick);
+    assert_eq!(bed.give(now + 10, BadLast), Some(Transition::Restored));
+    bed.give(now + 11, Good);
+    assert_eq!(
+        bed.eject(now + 12),
+        RULES.eject_time,
+        "after the last one's trial too"
+    );
+}
+
+#[test]
+fn many_ejections_and_endless_times_do_not_overflow() {
+    let mut bed = Bed::new(Rules {
+        eject_time: Duration::MAX,
+        ..RULES
+    });
+    for day in 0..100 {
+        assert_eq!(bed.eject(day * 86_400), EJECT_TIME_MAX);
+        assert_eq!(bed.give((day + 1) * 86_400, Tick), Some(Transition::Trial));
+    }
+}
+
+#[test]
+fn with_a_bound_of_zero_no_failure_ejects() {
+    let mut bed = Bed::new(Rules {
+        failures: 0,
+        ..RULES
+    });
+    assert!((0..1000).all(|_| bed.give(0, Bad).is_none()));
+    assert_eq!(bed.ejection.state(), State::Up);
+}
+
+#[test]
+fn its_share_grows_after_it_came_back() {
+    type Back = fn(&mut Bed);
+    let ways: [(&str, Back); 5] = [
+        ("joined at zero", |_| {}),
+        ("after a trial", |bed| {
+            bed.ejection.ramp_from = bed.at(9);
+            bed.eject(0);
+            bed.give(10, Tick);
+            assert_eq!(bed.ejection.ramp(bed.at(10)), 1000, "the trial comes soon");
+            bed.zero = bed.at(40);
+            bed.give(0, Good);
+        }),
+        ("after probes", |bed| {
+            bed.down(0);
+            bed.zero = bed.at(40);
+            bed.give(0, ProbeGood);
+            bed.give(0, ProbeGood);
+        }),
+        ("told after draining", |bed| {
+            bed.give(0, Told(Draining));
+            bed.zero = bed.at(40);
+            bed.give(0, Told(Ready));
+        }),
+        ("told after being disabled", |bed| {
+            bed.give(0, Told(Disabled));
+            bed.zero = bed.at(40);
+            bed.give(0, Told(Ready));
+        }),
+    ];
+    for (name, come_back) in ways {
+        let mut bed = Bed::new(SLOW);
+        come_back(&mut bed);
+        let ramp = |tenths: u64| {
+            bed.ejection
+                .ramp(bed.zero + Duration::from_millis(tenths * 100))
+        };
+        let shares = [0, 1, 50, 99, 100, 5000].map(ramp);
+        assert_eq!(shares, [0, 10, 500, 990, 1000, 1000], "{name}");
+    }
+}
+
+#[test]
+fn without_a_slow_start_it_has_its_whole_share_at_once() {
+    let bed = Bed::new(RULES);
+    assert_eq!(bed.ejection.ramp(bed.zero), 1000);
+    assert_eq!(bed.ejection.ramp(bed.zero - Duration::from_secs(1)), 1000);
+}
+
+#[test]
+fn while_it_is_disabled_nothing_counts() {
+    let mut bed = Bed::new(RULES);
+    assert_eq!([bed.give(0, Bad), bed.give(0, Bad)], [None, None]);
+    bed.give(0, Told(Disabled));
+    assert!(!bed.ejection.wants_probes());
+    for input in [
+        Bad, ProbeBad, ProbeGood, Good, Tick, Bad, Bad, ProbeBad, ProbeBad,
+    ] {
+        assert_eq!(bed.give(1, input), None, "{input:?}");
+    }
+    bed.give(2, Told(Ready));
+    assert_eq!(bed.ejection.state(), State::Up);
+    assert_eq!(bed.give(3, Bad), None, "the count begins anew");
+}
+
+#[test]
+fn while_it_drains_its_health_goes_on() {
+    let mut bed = Bed::new(RULES);
+    bed.give(0, Told(Draining));
+    assert!(bed.ejection.wants_probes());
+    bed.down(1);
+    assert_eq!(bed.ejection.state(), State::Draining);
+    bed.give(2, Told(Ready));
+    assert_eq!(bed.ejection.state(), State::Down);
+}
+
+#[test]
+fn takes_its_rules_from_the_configuration() {
+    let mut upstream = config::Upstream::new("legacy", config::Protocol::Http, Vec::new());
+    upstream.eject = config::Eject {
+        failures: 2,
+        time: Duration::from_secs(7),
+    };
+    upstream.health = Some(config::Health {
+        rise: 5,
+        fall: 4,
+        ..config::Health::default()
+    });
+    upstream.slow_start = Duration::from_secs(20);
+    let rules = Rules {
+        failures: 2,
+        eject_time: Duration::from_secs(7),
+        rise: 5,
+        fall: 4,
+        slow_start: Duration::from_secs(20),
+    };
+    assert_eq!(Ejection::new(&upstream, Instant::now()).rules, rules);
+}
+
+#[test]
+fn log_lines_name_the_cause() {
+    let ejected = Transition::Ejected {
+        failures: 3,
+        time: Duration::from_millis(2500),
+    };
+    let rows = [
+        (
+            ejected,
+            "ejected for 2.5 s after failed requests in a row: 3",
+        ),
+        (
+            Transition::Down { probes: 3 },
+            "down after failed probes in a row: 3",
+        ),
+        (Transition::Admin(Draining), "draining, as told"),
+    ];
+    for (transition, expected) in rows {
+        assert_eq!(transition.to_string(), expected);
+    }
+}
+
+#[test]
+fn keeps_its_promises_in_random_orders_of_inputs() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seeds = match number("PENSTOCK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PENSTOCK_SEEDS").unwrap_or(300),
+    };
+    for seed in seeds {
+        let run = std::panic::catch_unwind(|| random_inputs(seed));
+        assert!(run.is_ok(), "replay with PENSTOCK_SEED={seed}");
+    }
+}
+
+fn random_inputs(seed: u64) {
+    let mut state = seed;
+    let mut below = |bound: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % bound
+    };
+    let mut bed = Bed::new(if below(2) == 0 { SLOW } else { RULES });
+    let mut seconds = 0;
+    for _ in 0..500 {
+        seconds += below(3) * below(8);
+        let input = match below(40) {
+            0..10 => Good,
+            10..22 => Bad,
+            22..25 => BadLast,
+            25..29 => ProbeGood,
+            29..34 => ProbeBad,
+            34..38 => Tick,
+            38 => Told(Ready),
+            _ => Told([Draining, Disabled][usize::try_from(below(2)).unwrap()]),
+        };
+        let before = bed.ejection.clone();
+        let transition = bed.give(seconds, input);
+        check_step(&before, &bed, seconds, input, transition);
+    }
+    // Told to work, and with good requests and probes, it is up in the end, whatever happened.
+    bed.give(seconds, Told(Ready));
+    for _ in 0..2 {
+        bed.give(seconds, ProbeGood);
+    }
+    bed.give(seconds + 300, Tick);
+    bed.give(seconds + 300, Good);
+    assert_eq!(bed.ejection.state(), State::Up);
+    assert_eq!(bed.ejection.ramp(bed.at(seconds + 310)), 1000);
+}
+
+fn check_step(
+    before: &Ejection,
+    bed: &Bed,
+    seconds: u64,
+    input: Input,
+    transition: Option<Transition>,
+) {
+    let (ejection, now) = (&bed.ejection, bed.at(seconds));
+    if before.state() != ejection.state() {
+        assert!(transition.is_some(), "{input:?} changed it without a word");
+    }
+    if matches!(input, BadLast) {
+        assert!(
+            ejection.takes_requests() || !before.takes_requests(),
+            "the last was taken away"
+        );
+    }
+    if matches!(input, Good) {
+        assert!(
+            ejection.takes_requests() || !before.takes_requests(),
+            "good ones take nothing away"
+        );
+    }
+    if let Some(Transition::Ejected { time, .. }) = transition {
+        let most = RULES.eject_time * EJECT_FACTOR_MAX;
+        assert!((RULES.eject_time..=most).contains(&time));
+        assert!(matches!(input, Bad));
+        assert_eq!(ejection.next_tick(), Some(now + time));
+    }
+    let is_ejected = matches!(ejection.condition, Condition::Ejected { .. });
+    let is_disabled = ejection.admin == Disabled;
+    assert_eq!(ejection.next_tick().is_some(), is_ejected && !is_disabled);
+    if matches!(input, Tick) {
+        assert!(
+            ejection.next_tick().is_none_or(|then| then > now),
+            "a trial is overdue"
+        );
+    }
+    assert!(ejection.ramp(now) <= 1000);
+    assert!(
+        ejection.failures < RULES.failures || !matches!(input, Bad) || !ejection.takes_requests()
+    );
+}

@@ -1,0 +1,241 @@
+//! The variables of a request for gateway protocols: one table for FastCGI, SCGI and uwsgi, and the same
+//! facts in AJP's packet.
+//!
+//! Called by `codec::gateway` once a try. Names are those of RFC 3875 and what PHP, uWSGI and their like
+//! expect besides; how a field becomes a variable is `exchange::cgi`'s, which fields do `exchange::fields`'
+//! and what is said of the client `forward`'s, so that every protocol tells the same. What must stay true:
+//! the length of the body is decided here alone; `params` of the configuration go over everything else; a
+//! variable comes once.
+//!
+//! Which script a path means is decided by its text, as no disk is touched on a loop: see [`Script`].
+
+mod script;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+
+use penstock_config as config;
+use penstock_exchange::Request;
+use penstock_exchange::cgi::{self, Digits};
+use penstock_exchange::fields::fate;
+use penstock_http::RequestHead;
+use penstock_sys::net::PeerAddress;
+use penstock_wire::ajp::{ForwardRequest, encode_forward};
+use penstock_wire::gateway::{EncodeError, Pairs};
+
+use crate::environ::script::Script;
+use crate::forward;
+use crate::source::Framing;
+
+/// Tells all variables of `request`; `server` is the name of the one that gets it.
+pub(crate) fn tell(
+    pairs: &mut impl Pairs,
+    config: &config::Upstream,
+    request: &Request,
+    framing: Framing,
+    server: &str,
+) {
+    // Not to be changed by anybody: it is where the body ends.
+    if let Framing::Length(length) = framing {
+        pairs.pair(CONTENT_LENGTH, Digits::new().number(length));
+    }
+    let params = &config.params;
+    let mut rest = Rest { pairs, params };
+    let host = forward::host(config, &request.head, server);
+    tell_request(&mut rest, request);
+    tell_script(&mut rest, config, request.path());
+    tell_ends(&mut rest, request, host);
+    tell_fields(&mut rest, config, request, host);
+    for (name, value) in params {
+        if name.as_bytes() != CONTENT_LENGTH {
+            pairs.pair(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
+
+/// Writes AJP's packet of `request`; its container decodes the path and finds the script.
+///
+/// # Errors
+/// When it does not fit into a packet, or holds a zero byte.
+pub(crate) fn ajp(
+    out: &mut Vec<u8>,
+    config: &config::Upstream,
+    request: &Request,
+    framing: Framing,
+    server: &str,
+) -> Result<(), EncodeError> {
+    let head = &*request.head;
+    let host = forward::host(config, head, server);
+    let (mut address, mut port, mut length) = (Digits::new(), Digits::new(), Digits::new());
+    let (server_name, server_port) = cgi::server(host, &request.listener, &mut port);
+    let (remote_addr, remote_port) = match request.peer {
+        PeerAddress::Tcp(peer) => (address.address(peer.ip().to_canonical()), Some(peer.port())),
+        PeerAddress::Unix => (&b""[..], None),
+    };
+    let target = head.target_path_query();
+    let packet = ForwardRequest {
+        method: head.method_str(),
+        protocol: head.version().as_str(),
+        path: target.split_once('?').map_or(target, |(path, _)| path),
+        query: request.query(),
+        remote_addr: text(remote_addr),
+        remote_port,
+        server_name: text(server_name),
+        server_port: text(server_port).parse().unwrap_or(0),
+        is_tls: request.listener.scheme == "https",
+        secret: config.secret.as_deref(),
+    };
+    // Always told: containers that are not told ask for a body where there is none.
+    let length = length.number(match framing {
+        Framing::Length(length) => length,
+        Framing::None | Framing::Chunked => 0,
+    });
+    let mut told = Vec::with_capacity(TOLD_BYTES);
+    forward::tell_of_request(
+        &mut told,
+        config.forwarded,
+        request,
+        request.is_from_proxy(),
+    );
+    let named = forward::connection_names(head);
+    let fields = head.fields().filter(|(name, _)| passes(named, name));
+    let fields = std::iter::once(("Host", host.as_bytes()))
+        .chain(fields)
+        .chain(told_fields(&told))
+        .chain(std::iter::once(("Content-Length", length)));
+    encode_forward(out, &packet, fields)
+}
+
+/// The request line, and what a gateway says of itself.
+fn tell_request(pairs: &mut impl Pairs, request: &Request) {
+    let head = &*request.head;
+    let scheme = request.listener.scheme;
+    let query = request.query().unwrap_or("");
+    for (name, value) in [
+        ("REQUEST_METHOD", head.method_str()),
+        ("REQUEST_URI", head.target_path_query()),
+        ("QUERY_STRING", query),
+        ("SERVER_PROTOCOL", head.version().as_str()),
+        ("REQUEST_SCHEME", scheme),
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+        ("SERVER_SOFTWARE", "penstock"),
+        // PHP may be built to run nothing without it.
+        ("REDIRECT_STATUS", "200"),
+    ] {
+        pairs.pair(name.as_bytes(), value.as_bytes());
+    }
+    // Absent otherwise: some programs only look whether it is there.
+    if scheme == "https" {
+        pairs.pair(b"HTTPS", b"on");
+    }
+}
+
+fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, path: &[u8]) {
+    let root = config.root.as_ref().map(|root| {
+        let root = root.as_os_str().as_bytes();
+        root.strip_suffix(b"/").unwrap_or(root)
+    });
+    let script = match root {
+        Some(_) => Script::of(path, config.index.as_deref()),
+        // Without a folder of scripts the application itself looks at the path.
+        None => Script::none(path),
+    };
+    pairs.pair(b"DOCUMENT_URI", path);
+    pairs.pair(b"SCRIPT_NAME", &script.name);
+    pairs.pair(b"PATH_INFO", script.info);
+    let Some(root) = root else { return };
+    pairs.pair(b"DOCUMENT_ROOT", root);
+    if !script.name.is_empty() {
+        let mut file = Vec::with_capacity(root.len() + script.name.len());
+        file.extend_from_slice(root);
+        file.extend_from_slice(&script.name);
+        pairs.pair(b"SCRIPT_FILENAME", &file);
+    }
+}
+
+/// Both ends of the client's connection.
+fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
+    let mut room = Digits::new();
+    let (name, port) = cgi::server(host, &request.listener, &mut room);
+    pairs.pair(b"SERVER_NAME", name);
+    pairs.pair(b"SERVER_PORT", port);
+    // Which address it was is not known of a listener on all of them.
+    let listens = request.listener.address.map(|address| address.ip());
+    if let Some(address) = listens.filter(|address| !address.is_unspecified()) {
+        tell_address(pairs, b"SERVER_ADDR", address);
+    }
+    match request.peer {
+        PeerAddress::Tcp(peer) => {
+            tell_address(pairs, b"REMOTE_ADDR", peer.ip());
+            pairs.pair(b"REMOTE_PORT", room.number(u64::from(peer.port())));
+        }
+        // RFC 3875 §4.1.8 wants it in every request.
+        PeerAddress::Unix => pairs.pair(b"REMOTE_ADDR", b""),
+    }
+}
+
+fn tell_address(pairs: &mut impl Pairs, name: &[u8], address: IpAddr) {
+    pairs.pair(name, Digits::new().address(address.to_canonical()));
+}
+
+fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Request, host: &str) {
+    let head = &*request.head;
+    if !host.is_empty() {
+        pairs.pair(b"HTTP_HOST", host.as_bytes());
+    }
+    let named = forward::connection_names(head);
+    let mut pair = |name: &[u8], value: &[u8]| pairs.pair(name, value);
+    cgi::fields(head, |name| passes(named, name), &mut pair);
+    let mut told = Vec::with_capacity(TOLD_BYTES);
+    forward::tell_of_request(
+        &mut told,
+        config.forwarded,
+        request,
+        request.is_from_proxy(),
+    );
+    for (name, value) in told_fields(&told) {
+        cgi::field(name, value, &mut pair);
+    }
+}
+
+/// Whether a field of the client's goes on as it is; what proxies say of clients is written anew.
+fn passes(named: Option<&RequestHead>, name: &str) -> bool {
+    fate(name).reaches_application(false) && !forward::is_named(named, name)
+}
+
+/// The fields in the lines that `forward` wrote.
+fn told_fields(lines: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+    lines.split(|&byte| byte == b'\n').filter_map(|line| {
+        let line = line.strip_suffix(b"\r")?;
+        let colon = memchr::memchr(b':', line)?;
+        Some((text(&line[..colon]), line[colon + 1..].trim_ascii()))
+    })
+}
+
+/// Names, addresses and numbers are ASCII; whatever is not counts as nothing.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Everything that the configuration may say otherwise.
+struct Rest<'a, P> {
+    pairs: &'a mut P,
+    params: &'a BTreeMap<String, String>,
+}
+
+impl<P: Pairs> Pairs for Rest<'_, P> {
+    fn pair(&mut self, name: &[u8], value: &[u8]) {
+        // A variable that comes twice is an error in SCGI, and means the first or the last elsewhere.
+        if self.params.is_empty() || !self.params.contains_key(text(name)) {
+            self.pairs.pair(name, value);
+        }
+    }
+}
+
+const CONTENT_LENGTH: &[u8] = b"CONTENT_LENGTH";
+/// What `forward` has to say of most requests.
+const TOLD_BYTES: usize = 256;
+
+#[cfg(test)]
+mod tests;

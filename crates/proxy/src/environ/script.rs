@@ -1,0 +1,95 @@
+//! Which script a path means, by its text.
+//!
+//! Called by `environ` for upstreams with a `root`, the folder of scripts as their servers see it. What
+//! must stay true: only a segment whose own name ends in `.php` is ever named as a script, so a file that
+//! somebody uploaded is none. PHP may still go up a path whose script is missing, and run
+//! `/uploads/a.jpg` for `/uploads/a.jpg/x.php`: `cgi.fix_pathinfo = 0` in its configuration forbids that.
+
+use std::borrow::Cow;
+
+/// A path in two: the script, and what is left for it to read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Script<'p> {
+    /// `SCRIPT_NAME`: relative to the root, with its slash; empty for none.
+    pub(super) name: Cow<'p, [u8]>,
+    /// `PATH_INFO`.
+    pub(super) info: &'p [u8],
+}
+
+impl<'p> Script<'p> {
+    /// Splits behind the first script in `path`; a path without one is all `index`'s, if there is that.
+    pub(super) fn of(path: &'p [u8], index: Option<&str>) -> Self {
+        if let Some(end) = script_end(path) {
+            let (name, info) = path.split_at(end);
+            let name = Cow::Borrowed(name);
+            return Self { name, info };
+        }
+        match index {
+            Some(index) => Self {
+                name: Cow::Owned([b"/", index.as_bytes()].concat()),
+                info: path,
+            },
+            None => Self::none(path),
+        }
+    }
+
+    /// No script: the application reads all of the path.
+    pub(super) fn none(path: &'p [u8]) -> Self {
+        Self {
+            name: Cow::Borrowed(&[]),
+            info: path,
+        }
+    }
+}
+
+/// Where the first segment that is a script ends.
+fn script_end(path: &[u8]) -> Option<usize> {
+    let mut end = 0;
+    for segment in path.split_inclusive(|&byte| byte == b'/') {
+        let name = segment.strip_suffix(b"/").unwrap_or(segment);
+        // The suffix alone is the name of a hidden file.
+        if name.len() > SUFFIX.len() && name.ends_with(SUFFIX) {
+            return Some(end + name.len());
+        }
+        end += segment.len();
+    }
+    None
+}
+
+const SUFFIX: &[u8] = b".php";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_behind_its_script() {
+        let index = Some("index.php");
+        for (path, index, name, info) in [
+            ("/x.php", None, "/x.php", ""),
+            ("/blog/x.php/extra", index, "/blog/x.php", "/extra"),
+            ("/x.php/", index, "/x.php", "/"),
+            ("/x.php/y.php", index, "/x.php", "/y.php"),
+            ("//x.php//e", index, "//x.php", "//e"),
+            ("/", index, "/index.php", "/"),
+            ("/2024/post", index, "/index.php", "/2024/post"),
+            ("/2024/post", None, "", "/2024/post"),
+            ("/", Some("public/app.php"), "/public/app.php", "/"),
+            // Not its own name that ends so.
+            ("/a.php.jpg", index, "/index.php", "/a.php.jpg"),
+            ("/a.jpg/x.php", index, "/a.jpg/x.php", ""),
+            ("/x.php5", index, "/index.php", "/x.php5"),
+            ("/x.php ", index, "/index.php", "/x.php "),
+            ("/xphp", index, "/index.php", "/xphp"),
+            ("/x.PHP", index, "/index.php", "/x.PHP"),
+            ("/.php", index, "/index.php", "/.php"),
+            ("/.php/a", None, "", "/.php/a"),
+            ("*", index, "/index.php", "*"),
+            ("", None, "", ""),
+        ] {
+            let script = Script::of(path.as_bytes(), index);
+            let found = (&*script.name, script.info);
+            assert_eq!(found, (name.as_bytes(), info.as_bytes()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What went wrong with one try at one server, and whether another may be made.
+//!
+//! Made by `connection`, `exchange` steps in `call` and `relay`; judged in `call`, which either tries
+//! again or turns it into the [`Fault`] that the client gets. What must stay true: a request that is
+//! not idempotent is repeated only when no byte of it can have reached an application.
+
+use std::borrow::Cow;
+
+use penstock_exchange::{Fault, FaultKind};
+
+/// One try's failure.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: FaultKind,
+    pub(crate) cause: Cow<'static, str>,
+    pub(crate) stage: Stage,
+}
+
+/// How far a try got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No byte of the request left this machine's hands: any request may go elsewhere.
+    Unsent,
+    /// The server may have begun on it.
+    Sent,
+    /// A final response has begun: nothing can be repeated.
+    Answered,
+    /// Not the server's doing: the client's body failed, or the house.
+    Ours,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FaultKind, stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            cause: cause.into(),
+            stage,
+        }
+    }
+
+    pub(crate) fn died(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(FaultKind::BackendDied, stage, cause)
+    }
+
+    pub(crate) fn broken(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(FaultKind::BackendBroken, stage, cause)
+    }
+
+    pub(crate) fn late(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(FaultKind::BackendTimeout, stage, cause)
+    }
+
+    /// Whether another try may be made of a request that is `idempotent` or not.
+    pub(crate) fn allows_retry(&self, idempotent: bool) -> bool {
+        match self.stage {
+            Stage::Unsent => true,
+            Stage::Sent => idempotent,
+            Stage::Answered | Stage::Ours => false,
+        }
+    }
+
+    /// Whether it speaks against the server.
+    pub(crate) fn blames_server(&self) -> bool {
+        self.stage != Stage::Ours && self.kind != FaultKind::ClientGone
+    }
+}
+
+impl From<Fault> for Failure {
+    /// A failure of the request's own body, or of the house: no server had a part in it.
+    fn from(fault: Fault) -> Self {
+        Self {
+            kind: fault.kind,
+            cause: fault.cause,
+            stage: Stage::Ours,
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! What a client's head becomes for an HTTP server, as the bytes that are sent.
+//!
+//! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
+//! is checked by `sent` and taken out, since it differs each time.
+
+use super::*;
+use crate::testing::{CLIENT, PROXY, request_of, upstream};
+
+const SERVER: &str = "10.0.0.5:3000";
+/// What `CLIENT` gets said of it by default.
+const TOLD: &str = "X-Forwarded-For: 192.0.2.7\r\n\
+                    X-Forwarded-Proto: http\r\n\
+                    X-Forwarded-Host: a.test\r\n";
+
+fn plain() -> config::Upstream {
+    upstream(config::Protocol::Http)
+}
+
+/// The head that is sent, and whether it asks for another protocol.
+fn sent(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> (String, bool) {
+    let request = request_of(head, peer);
+    let before = clock::wall();
+    let mut out = b"before".to_vec();
+    let upgrades = encode(&mut out, config, &request, framing, SERVER);
+    let text = String::from_utf8(out).unwrap();
+    let text = text.strip_prefix("before").unwrap();
+    let start = "X-Request-Start: t=";
+    let at = text.find(start).unwrap();
+    let end = at + text[at..].find("\r\n").unwrap();
+    let time: f64 = text[at + start.len()..end].parse().unwrap();
+    let apart = (time - before.as_secs_f64()).abs();
+    assert!(apart < 60.0, "{}", &text[at..end]);
+    (format!("{}{}", &text[..at], &text[end + 2..]), upgrades)
+}
+
+/// The fields between `Host` and what the front end says.
+fn passed(fields: &str, framing: Framing) -> (String, bool) {
+    let head = format!("GET /p?q HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+    let (text, upgrades) = sent(&plain(), &head, CLIENT, framing);
+    let text = text.strip_prefix("GET /p?q HTTP/1.1\r\nHost: a.test\r\n");
+    let (passed, rest) = text.unwrap().split_once(TOLD).unwrap();
+    assert!(rest.starts_with("Via: 1.1 penstock\r\n"), "{rest}");
+    assert_eq!(rest.matches("\r\n\r\n").count(), 1);
+    (passed.to_owned(), upgrades)
+}
+
+#[test]
+fn a_head_is_written_anew() {
+    for (row, head, expected) in [
+        (
+            "plain",
+            "GET /a%20b/../c?d=%20e HTTP/1.1\r\nhost:a.test\r\nAccept:  x \r\n\r\n",
+            "GET /a%20b/../c?d=%20e HTTP/1.1\r\nHost: a.test\r\nAccept: x\r\n",
+        ),
+        (
+            "absolute target",
+            "GET http://a.test/x?y HTTP/1.1\r\nHost: a.test\r\n\r\n",
+            "GET /x?y HTTP/1.1\r\nHost: a.test\r\n",
+        ),
+        (
+            "other method",
+            "PURGE / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+            "PURGE / HTTP/1.1\r\nHost: a.test\r\n",
+        ),
+    ] {
+        let (text, _) = sent(&plain(), head, CLIENT, Framing::None);
+        let expected = format!("{expected}{TOLD}Via: 1.1 penstock\r\n\r\n");
+        assert_eq!(text, expected, "{row}");
+    }
+    let (old, _) = sent(&plain(), "GET / HTTP/1.0\r\n\r\n", CLIENT, Framing::None);
+    assert!(old.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{old}");
+    assert!(old.ends_with("Via: 1.0 penstock\r\n\r\n"), "{old}");
+}
+
+#[test]
+fn fields_pass_or_stay() {
+    for (row, fields, expected) in [
+        ("ordinary", "A: 1\r\nB: 2\r\n", "A: 1\r\nB: 2\r\n"),
+        (
+            "repeated",
+            "Cookie: a\r\nCookie: b\r\n",
+            "Cookie: a\r\nCookie: b\r\n",
+        ),
+        (
+            "other bytes than ascii",
+            "A: caf\u{e9}\r\n",
+            "A: caf\u{e9}\r\n",
+        ),
+        (
+            "keep-alive",
+            "Connection: keep-alive\r\nKeep-Alive: max=5\r\n",
+            "",
+        ),
+        (
+            "hop by hop",
+            "TE: trailers\r\nTrailer: A\r\nProxy-Connection: close\r\n",
+            "",
+        ),
+        ("expectation", "Expect: 100-continue\r\n", ""),
+        (
+            "named",
+            "Connection: close, X-Hop\r\nx-hop: 1\r\nB: 2\r\n",
+            "B: 2\r\n",
+        ),
+        (
+            "named in two",
+            "Connection: a\r\nConnection: b\r\nA: 1\r\nB: 2\r\nC: 3\r\n",
+            "C: 3\r\n",
+        ),
+        (
+            "named and not there",
+            "Connection: X-Hop\r\nB: 2\r\n",
+            "B: 2\r\n",
+        ),
+        (
+            "named: what the front end says",
+            "Connection: via, x-request-start\r\n",
+            "",
+        ),
+        (
+            "underscores",
+            "X_Forwarded_For: 9\r\nA_B: 1\r\nHost_: x\r\n",
+            "",
+        ),
+        (
+            "spoofed address",
+            "X-Forwarded-For: 9.9.9.9\r\nX-Real-IP: 9.9.9.9\r\n",
+            "",
+        ),
+        (
+            "spoofed scheme",
+            "X-Forwarded-Proto: https\r\nX-Forwarded-Ssl: on\r\n",
+            "",
+        ),
+        (
+            "spoofed host",
+            "x-forwarded-host: evil\r\nX-Forwarded-Port: 1\r\n",
+            "",
+        ),
+        (
+            "spoofed element",
+            "Forwarded: for=9.9.9.9\r\nVia: 1.1 evil\r\n",
+            "",
+        ),
+        ("httpoxy", "Proxy: http://evil\r\n", ""),
+        ("start", "X-Request-Start: t=1\r\n", ""),
+        (
+            "sendfile",
+            "X-Sendfile-Type: X-Accel-Redirect\r\nX-Accel-Mapping: /=/\r\n",
+            "",
+        ),
+        (
+            "target in a field",
+            "X-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\n",
+            "",
+        ),
+    ] {
+        assert_eq!(
+            passed(fields, Framing::None),
+            (expected.to_owned(), false),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn another_protocol_is_asked_for_where_that_is_safe() {
+    let asks = |protocol: &str| format!("Connection: Upgrade\r\nUpgrade: {protocol}\r\n");
+    for (row, fields, framing, expected) in [
+        (
+            "websocket",
+            asks("websocket"),
+            Framing::None,
+            Some("websocket"),
+        ),
+        ("any other", asks("foo/1"), Framing::None, Some("foo/1")),
+        ("http/2", asks("h2c"), Framing::None, None),
+        ("http/2 in capitals", asks("H2C"), Framing::None, None),
+        ("http/2 by its name", asks("HTTP/2.0"), Framing::None, None),
+        (
+            "http/2 among others",
+            asks("websocket, h2c"),
+            Framing::None,
+            None,
+        ),
+        ("tls", asks("TLS/1.0, HTTP/1.1"), Framing::None, None),
+        (
+            "no option",
+            "Upgrade: websocket\r\n".to_owned(),
+            Framing::None,
+            None,
+        ),
+        (
+            "no field",
+            "Connection: Upgrade\r\n".to_owned(),
+            Framing::None,
+            None,
+        ),
+        ("before a body", asks("websocket"), Framing::Length(5), None),
+        ("before chunks", asks("websocket"), Framing::Chunked, None),
+    ] {
+        let (text, upgrades) = passed(&fields, framing);
+        let expected = expected.map(asks);
+        assert_eq!(upgrades, expected.is_some(), "{row}");
+        assert_eq!(text, expected.unwrap_or_default(), "{row}");
+    }
+    let settings = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n";
+    assert_eq!(passed(settings, Framing::None), (String::new(), false));
+    let keys = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n";
+    let expected = "Sec-WebSocket-Key: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+    assert_eq!(passed(keys, Framing::None), (expected.to_owned(), true));
+}
+
+#[test]
+fn the_client_is_told_of_in_every_form() {
+    use config::Forwarded::{Both, Off, Standard, XForwarded};
+    for (form, peer, expected) in [
+        (
+            XForwarded,
+            CLIENT,
+            "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
+        ),
+        (
+            XForwarded,
+            "[2001:db8::7]:50000",
+            "X-Forwarded-For: 2001:db8::7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
+        ),
+        (
+            XForwarded,
+            "unix",
+            "X-Forwarded-For: unix:\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
+        ),
+        (
+            Standard,
+            "203.0.113.100:5",
+            "Forwarded: for=203.0.113.100;proto=http;host=\"a.test:81\"\r\n",
+        ),
+        (
+            Standard,
+            "[2001:db8::7]:50000",
+            "Forwarded: for=\"[2001:db8::7]\";proto=http;host=\"a.test:81\"\r\n",
+        ),
+        (
+            Standard,
+            "[::ffff:192.0.2.10]:5",
+            "Forwarded: for=192.0.2.10;proto=http;host=\"a.test:81\"\r\n",
+        ),
+        (
+            Standard,
+            "unix",
+            "Forwarded: for=unknown;proto=http;host=\"a.test:81\"\r\n",
+        ),
+        (
+            Both,
+            "1.20.255.0:5",
+            "X-Forwarded-For: 1.20.255.0\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n\
+             Forwarded: for=1.20.255.0;proto=http;host=\"a.test:81\"\r\n",
+        ),
+        (Off, CLIENT, ""),
+    ] {
+        let mut config = plain();
+        config.forwarded = form;
+        let head = "GET / HTTP/1.1\r\nHost: a.test:81\r\n\r\n";
+        let (text, _) = sent(&config, head, peer, Framing::None);
+        let expected =
+            format!("GET / HTTP/1.1\r\nHost: a.test:81\r\n{expected}Via: 1.1 penstock\r\n\r\n");
+        assert_eq!(text, expected, "{form:?} {peer}");
+    }
+}
+
+#[test]
+fn a_trusted_proxy_is_believed_and_added_to() {
+    let said = "X-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\
+                X-Forwarded-For: 192.0.2.3\r\n\
+                X-Forwarded-Proto: https\r\n\
+                X-Forwarded-Host: front.test\r\n\
+                X-Forwarded-Port: 443\r\n\
+                X-Forwarded-Prefix: /a\r\n\
+                X-Forwarded-Prefix: /b\r\n\
+                X-Real-IP: 192.0.2.1\r\n\
+                Forwarded: for=192.0.2.1\r\n\
+                Via: 1.1 front\r\n";
+    let x_forwarded = "X-Forwarded-For: 192.0.2.1, 192.0.2.2, 192.0.2.3, 127.0.0.1\r\n\
+                       X-Forwarded-Proto: https\r\n\
+                       X-Forwarded-Host: front.test\r\n\
+                       X-Forwarded-Port: 443\r\n\
+                       X-Forwarded-Prefix: /a, /b\r\n\
+                       X-Real-IP: 192.0.2.1\r\n";
+    let standard = "Forwarded: for=192.0.2.1, for=127.0.0.1;proto=http;host=\"a.test\"\r\n";
+    for (form, expected) in [
+        (config::Forwarded::XForwarded, x_forwarded.to_owned()),
+        (config::Forwarded::Standard, standard.to_owned()),
+        (config::Forwarded::Both, format!("{x_forwarded}{standard}")),
+        (config::Forwarded::Off, String::new()),
+    ] {
+        let mut config = plain();
+        config.forwarded = form;
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
+        let (text, _) = sent(&config, &head, PROXY, Framing::None);
+        let expected = format!(
+            "GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 front, 1.1 penstock\r\n\r\n"
+        );
+        assert_eq!(text, expected, "{form:?}");
+    }
+    let empty = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For:\r\nX-Forwarded-Proto:\r\n\r\n";
+    let (text, _) = sent(&plain(), empty, PROXY, Framing::None);
+    let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn the_host_is_the_one_that_is_configured() {
+    let text = config::HostHeader::Text("inner.test".to_owned());
+    for (host, expected) in [
+        (config::HostHeader::Client, "a.test"),
+        (config::HostHeader::Server, SERVER),
+        (text, "inner.test"),
+    ] {
+        let mut config = plain();
+        config.host = host;
+        let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        let (text, _) = sent(&config, head, CLIENT, Framing::None);
+        let expected = format!("GET / HTTP/1.1\r\nHost: {expected}\r\n{TOLD}");
+        assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(text.matches("\r\nHost:").count(), 1);
+    }
+}
+
+#[test]
+fn framing_is_what_is_sent_and_not_what_was_said() {
+    for (method, fields, framing, expected) in [
+        ("GET", "", Framing::None, ""),
+        ("GET", "Content-Length: 7\r\n", Framing::None, ""),
+        ("POST", "", Framing::None, "Content-Length: 0\r\n"),
+        (
+            "PUT",
+            "Content-Length: 0\r\n",
+            Framing::None,
+            "Content-Length: 0\r\n",
+        ),
+        ("PATCH", "", Framing::None, "Content-Length: 0\r\n"),
+        ("DELETE", "", Framing::None, ""),
+        (
+            "POST",
+            "Transfer-Encoding: chunked\r\n",
+            Framing::Length(9),
+            "Content-Length: 9\r\n",
+        ),
+        (
+            "POST",
+            "Content-Length: 7\r\nConnection: x\r\n",
+            Framing::Length(7),
+            "Content-Length: 7\r\n",
+        ),
+        (
+            "POST",
+            "Content-Length: 7\r\n",
+            Framing::Chunked,
+            "Transfer-Encoding: chunked\r\n",
+        ),
+    ] {
+        let row = format!("{method} {fields:?} {framing:?}");
+        let head = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+        let (text, _) = sent(&plain(), &head, CLIENT, framing);
+        let expected = format!("Via: 1.1 penstock\r\n{expected}\r\n");
+        assert!(text.ends_with(&expected), "{row}: {text}");
+        let length = text.matches("ontent-").count() + text.matches("ransfer-").count();
+        assert!(length <= 1, "{row}: {text}");
+    }
+}
+
+#[test]
+fn a_server_is_told_when_its_connection_is_not_kept() {
+    let head = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive\r\n\r\n";
+    let upgrade = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
+    let mut none_kept = plain();
+    none_kept.connections.soft = 0;
+    let mut announced = plain();
+    announced.proxy_protocol = Some(config::ProxyProtocol::V1);
+    for (row, config, head, expected) in [
+        ("kept", &plain(), head, None),
+        ("none kept", &none_kept, head, Some("Connection: close\r\n")),
+        (
+            "one client each",
+            &announced,
+            head,
+            Some("Connection: close\r\n"),
+        ),
+        (
+            "another protocol",
+            &none_kept,
+            upgrade,
+            Some("Connection: Upgrade\r\n"),
+        ),
+    ] {
+        let (text, _) = sent(config, head, CLIENT, Framing::None);
+        assert_eq!(
+            text.matches("Connection:").count(),
+            usize::from(expected.is_some()),
+            "{row}"
+        );
+        assert!(text.contains(expected.unwrap_or_default()), "{row}: {text}");
+    }
+}

@@ -1,0 +1,307 @@
+//! From the head that a server sends to the head that a client gets.
+//!
+//! `codec` fills a [`HeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
+//! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
+//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed. What must stay true: a
+//! client never sees a field that speaks to the front end.
+
+use penstock_http::{CheckedField, FieldBlock, FieldError, Status};
+
+/// A final response's head.
+#[derive(Debug)]
+pub(crate) struct ReplyHead {
+    pub(crate) status: Status,
+    /// Ready to send, without framing.
+    pub(crate) fields: FieldBlock,
+    /// The declared length of the body; of the body that GET would have, for HEAD.
+    pub(crate) length: Option<u64>,
+    /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
+    pub(crate) is_unbuffered: bool,
+    /// What it asks of the front end; rarely there.
+    pub(crate) accel: Option<Box<Accel>>,
+}
+
+/// What a response asks of the front end.
+#[derive(Debug, Default)]
+pub(crate) struct Accel {
+    /// Another route has the body (`X-Accel-Redirect`).
+    pub(crate) redirect: Option<String>,
+    /// A file is the body (`X-Sendfile`).
+    pub(crate) sendfile: Option<Vec<u8>>,
+    /// Bytes per second at most (`X-Accel-Limit-Rate`).
+    pub(crate) rate_max: Option<u64>,
+}
+
+/// Takes the fields of a head one by one.
+#[derive(Debug)]
+pub(crate) struct HeadBuilder {
+    head: ReplyHead,
+    /// Fields that `Connection` names: of this hop only.
+    named: Vec<u8>,
+    upgrade: Option<Vec<u8>>,
+    has_bad_length: bool,
+}
+
+/// What is done with a field.
+enum Kind {
+    Pass,
+    Drop,
+    Connection,
+    Upgrade,
+    Length,
+    Type,
+    Redirect,
+    Sendfile,
+    Buffering,
+    Rate,
+}
+
+impl HeadBuilder {
+    /// For a response whose fields take about `bytes`.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            head: ReplyHead {
+                status: Status::OK,
+                fields: FieldBlock::with_capacity(bytes),
+                length: None,
+                is_unbuffered: false,
+                accel: None,
+            },
+            named: Vec::new(),
+            upgrade: None,
+            has_bad_length: false,
+        }
+    }
+
+    /// Adds a field of an HTTP head, which a scanner has checked.
+    pub(crate) fn take_checked(&mut self, field: CheckedField<'_>) {
+        if self.is_passed(field.name(), field.value()) {
+            self.head.fields.push_field(field);
+        }
+    }
+
+    /// Adds a field of another protocol's head.
+    ///
+    /// # Errors
+    /// When it could not be sent on.
+    pub(crate) fn take(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        if self.is_passed(name.as_bytes(), value) {
+            self.head.fields.push(name, value)?;
+        }
+        Ok(())
+    }
+
+    /// The head with its status; `None` when its `Content-Length` is not one number.
+    pub(crate) fn finish(mut self, status: Status) -> Option<ReplyHead> {
+        self.head.status = status;
+        if self.has_bad_length {
+            return None;
+        }
+        if !self.named.is_empty() {
+            for name in self.named.split(|&byte| byte == b',') {
+                let name = std::str::from_utf8(name.trim_ascii()).unwrap_or_default();
+                self.head.fields.remove(name);
+            }
+        }
+        if let Some(upgrade) = self
+            .upgrade
+            .filter(|_| self.head.status == Status::SWITCHING_PROTOCOLS)
+        {
+            self.head.fields.push_static("Connection", "Upgrade");
+            // It was a field of a checked head.
+            let _ = self.head.fields.push("Upgrade", &upgrade);
+        }
+        Some(self.head)
+    }
+
+    fn is_passed(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match kind(name) {
+            Kind::Pass => return true,
+            Kind::Drop => {}
+            Kind::Connection => self.note_connection(value),
+            Kind::Upgrade => self.upgrade = Some(value.to_vec()),
+            Kind::Length => {
+                let length = parse_length(value);
+                let is_other = self.head.length.is_some_and(|known| Some(known) != length);
+                self.has_bad_length |= length.is_none() || is_other;
+                self.head.length = length;
+            }
+            Kind::Type => {
+                let kind = value.get(..EVENT_STREAM.len());
+                self.head.is_unbuffered |=
+                    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
+                return true;
+            }
+            Kind::Buffering => self.head.is_unbuffered |= value.eq_ignore_ascii_case(b"no"),
+            Kind::Redirect => {
+                self.accel().redirect = std::str::from_utf8(value).ok().map(str::to_owned);
+            }
+            Kind::Sendfile => self.accel().sendfile = Some(value.to_vec()),
+            Kind::Rate => self.accel().rate_max = parse_length(value).filter(|&rate| rate > 0),
+        }
+        false
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        for option in value.split(|&byte| byte == b',') {
+            let option = option.trim_ascii();
+            let is_known = [&b"close"[..], b"keep-alive", b"upgrade", b""]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(option));
+            if !is_known {
+                self.named.extend_from_slice(option);
+                self.named.push(b',');
+            }
+        }
+    }
+
+    fn accel(&mut self) -> &mut Accel {
+        self.head.accel.get_or_insert_default()
+    }
+}
+
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
+/// The length decides nearly always, before any byte is compared.
+fn kind(name: &[u8]) -> Kind {
+    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+    match name.len() {
+        2 if is("te") => Kind::Drop,
+        7 if is("upgrade") => Kind::Upgrade,
+        7 if is("trailer") => Kind::Drop,
+        10 if is("connection") => Kind::Connection,
+        10 if is("keep-alive") => Kind::Drop,
+        10 if is("x-sendfile") => Kind::Sendfile,
+        12 if is("content-type") => Kind::Type,
+        14 if is("content-length") => Kind::Length,
+        15 if is("x-accel-expires") || is("x-accel-charset") => Kind::Drop,
+        16 if is("x-accel-redirect") => Kind::Redirect,
+        16 if is("proxy-connection") => Kind::Drop,
+        17 if is("transfer-encoding") => Kind::Drop,
+        17 if is("x-accel-buffering") => Kind::Buffering,
+        18 if is("x-accel-limit-rate") => Kind::Rate,
+        20 if is("x-lighttpd-send-file") => Kind::Sendfile,
+        _ => Kind::Pass,
+    }
+}
+
+/// RFC 9110 §8.6: 1*DIGIT, or a list of the same number.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    let mut found = None;
+    for element in value.split(|&byte| byte == b',') {
+        let digits = element.trim_ascii();
+        if digits.is_empty() || digits.len() > 19 || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        if found.is_some_and(|known| known != number) {
+            return None;
+        }
+        found = Some(number);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built(status: u16, fields: &[(&str, &str)]) -> Option<ReplyHead> {
+        let mut builder = HeadBuilder::new(100);
+        for (name, value) in fields {
+            builder.take(name, value.as_bytes()).unwrap();
+        }
+        builder.finish(Status::new(status).unwrap())
+    }
+
+    #[test]
+    fn fields_of_the_connection_stay_here() {
+        let head = built(
+            200,
+            &[
+                ("Connection", "close, X-Hop"),
+                ("x-hop", "1"),
+                ("Keep-Alive", "timeout=5"),
+                ("Transfer-Encoding", "chunked"),
+                ("Upgrade", "h2c"),
+                ("TE", "trailers"),
+                ("Trailer", "A"),
+                ("Server", "x"),
+                ("Proxy-Connection", "close"),
+            ],
+        );
+        assert_eq!(head.unwrap().fields.as_bytes(), b"Server: x\r\n");
+    }
+
+    #[test]
+    fn what_speaks_to_the_front_end_is_taken_out() {
+        let head = built(
+            200,
+            &[
+                ("X-Accel-Redirect", "/internal/a?b"),
+                ("X-Accel-Limit-Rate", "1000"),
+                ("X-Accel-Buffering", "no"),
+                ("X-Sendfile", "/srv/a"),
+                ("X-Accel-Expires", "0"),
+                ("A", "1"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(head.fields.as_bytes(), b"A: 1\r\n");
+        assert!(head.is_unbuffered);
+        let accel = head.accel.unwrap();
+        assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
+        assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
+        assert_eq!(accel.rate_max, Some(1000));
+    }
+
+    #[test]
+    fn an_event_stream_is_never_held_back() {
+        for (value, expected) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream; charset=utf-8", true),
+            ("text/html", false),
+            ("text", false),
+        ] {
+            let head = built(200, &[("Content-Type", value)]).unwrap();
+            assert_eq!(head.is_unbuffered, expected, "{value}");
+            assert!(head.fields.contains("content-type"));
+        }
+    }
+
+    #[test]
+    fn a_length_is_one_number() {
+        for (values, expected) in [
+            (&["5"][..], Some(Some(5))),
+            (&["5", "5"], Some(Some(5))),
+            (&["5, 5"], Some(Some(5))),
+            (&[], Some(None)),
+            (&["5", "6"], None),
+            (&["5, 6"], None),
+            (&["-5"], None),
+            (&["+5"], None),
+            (&[""], None),
+            (&["99999999999999999999"], None),
+        ] {
+            let fields: Vec<_> = values
+                .iter()
+                .map(|value| ("Content-Length", *value))
+                .collect();
+            assert_eq!(
+                built(200, &fields).map(|head| head.length),
+                expected,
+                "{values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_switch_of_protocols_names_the_protocol() {
+        let head = built(101, &[("connection", "upgrade"), ("upgrade", "websocket")]);
+        let fields = head.unwrap().fields;
+        assert_eq!(
+            fields.as_bytes(),
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Connections that a server always has: `connections.min`, opened before a request asks for them.
+//!
+//! A task for each server, started by `maintain` on the control loop. A connection made here waits with
+//! the idle ones until a loop takes it over. What must stay true: a server that refuses is asked less and
+//! less often and nobody hears of it, for requests and probes tell that better.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use penstock_config::{self as config, Protocol};
+use penstock_runtime::clock;
+
+use crate::connection::{Connection, Server};
+use crate::roster::MemberKey;
+use crate::upstream::Shared;
+
+/// Whether servers of this upstream have connections before requests ask for them. Not where each
+/// connection serves one request: servers of those protocols give a worker to a connection that says
+/// nothing yet.
+pub(super) fn is_wanted(config: &config::Upstream) -> bool {
+    let is_kept = match config.protocol {
+        Protocol::Http | Protocol::FastCgi | Protocol::Ajp => config.proxy_protocol.is_none(),
+        Protocol::Scgi | Protocol::Uwsgi => false,
+    };
+    is_kept && config.connections.min > 0
+}
+
+/// Keeps the server at `connections.min` until it or the upstream is gone.
+pub(super) async fn keep(shared: Weak<Shared>, key: MemberKey) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let Some(wanted) = shared.upgrade().and_then(|it| Wanted::of(&it, key)) else {
+            return;
+        };
+        pause = next_pause(pause, wanted.open(&shared, key).await);
+        clock::sleep(pause).await;
+    }
+}
+
+/// Until the next look, after one that went well or not.
+pub(super) fn next_pause(pause: Duration, is_well: bool) -> Duration {
+    if is_well {
+        PAUSE_MIN
+    } else {
+        pause.saturating_mul(2).min(PAUSE_MAX)
+    }
+}
+
+/// What a server lacks.
+struct Wanted {
+    server: Arc<Server>,
+    count: u32,
+    connect_timeout: Duration,
+}
+
+impl Wanted {
+    /// None when the server is gone.
+    fn of(shared: &Shared, key: MemberKey) -> Option<Self> {
+        let roster = shared.roster();
+        let member = roster.member(key)?;
+        let min = match member.ejection.takes_requests() {
+            true => shared.config.connections.min,
+            false => 0,
+        };
+        Some(Self {
+            server: Arc::clone(&member.server),
+            count: min.saturating_sub(member.open()),
+            connect_timeout: shared.config.connect_timeout,
+        })
+    }
+
+    /// Opens them, one after the other; `false` when one failed.
+    async fn open(self, shared: &Weak<Shared>, key: MemberKey) -> bool {
+        for _ in 0..self.count {
+            let deadline = clock::now() + self.connect_timeout;
+            let Ok(mut connection) = Connection::open(&self.server, deadline).await else {
+                return false;
+            };
+            // It is as doubtful as one that was used: its server may close it while it waits.
+            connection.served = 1;
+            let Some(shared) = shared.upgrade() else {
+                return true;
+            };
+            let now = clock::now();
+            shared.change(|roster, aftermath| {
+                // This loop serves no requests: its connections are the last list's.
+                let refused = roster.keep(now, key, connection, usize::MAX);
+                aftermath.dropped.extend(refused);
+            });
+        }
+        true
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);

@@ -1,0 +1,330 @@
+//! What an upstream does by itself, with servers on loopback; and what tests of the neighbours begin with.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use config::{Protocol, ServerAddr, UpstreamServer};
+use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::clock;
+
+use super::capacity;
+use crate::resolve::Source;
+use crate::roster::{Claimed, Ended, MemberKey, Outcome, Place, Waiter, Want};
+use crate::{ServerSnapshot, Setup, Upstream};
+
+/// Runs a test on a loop of its own, as the control loop is one.
+pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+/// Waits for something that has to come true.
+pub(crate) async fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_true() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        let soon = Instant::now() + Duration::from_millis(5);
+        clock::until(soon, std::future::pending::<()>()).await;
+    }
+}
+
+pub(crate) fn server(address: &str) -> UpstreamServer {
+    UpstreamServer::new(address.parse().unwrap())
+}
+
+/// An upstream with these servers.
+pub(crate) fn configured(protocol: Protocol, servers: &[&str]) -> config::Upstream {
+    let servers = servers.iter().map(|address| server(address)).collect();
+    config::Upstream {
+        resolve_interval: Duration::from_secs(1),
+        ..config::Upstream::new("pool", protocol, servers)
+    }
+}
+
+pub(crate) fn start(config: config::Upstream) -> Arc<Upstream> {
+    start_resolved_by(config, Source::System)
+}
+
+/// The same with names resolved elsewhere.
+pub(crate) fn start_resolved_by(config: config::Upstream, source: Source) -> Arc<Upstream> {
+    Upstream::start_with(config, setup(), source)
+}
+
+fn setup() -> Setup {
+    let store = BodyStore {
+        body_memory: 1024,
+        response_memory: 1024,
+        response_spool: 1024,
+        temp_dir: std::env::temp_dir(),
+        pool: Pool::new("bodies", 1, 1),
+    };
+    Setup {
+        loops: 1,
+        store,
+        sendfile: None,
+    }
+}
+
+/// Names and states of the servers.
+pub(crate) fn states(upstream: &Upstream) -> Vec<(String, &'static str)> {
+    let servers = upstream.snapshot().servers.into_iter();
+    servers.map(|it| (it.name, it.state)).collect()
+}
+
+pub(crate) fn first(upstream: &Upstream) -> ServerSnapshot {
+    upstream.snapshot().servers.remove(0)
+}
+
+pub(crate) fn first_key(upstream: &Upstream) -> MemberKey {
+    upstream.shared.roster().members()[0].key
+}
+
+/// Begins a request.
+pub(crate) fn claim(upstream: &Upstream) -> Place {
+    let waiter = || Waiter {
+        grant: tokio::sync::oneshot::channel().0,
+    };
+    let claimed = (upstream.shared)
+        .change(|roster, after| roster.claim(clock::now(), 0, &Want::default(), waiter, after));
+    match claimed {
+        Claimed::Place(place) => place,
+        other => panic!("no place: {other:?}"),
+    }
+}
+
+/// Ends it.
+pub(crate) fn release(upstream: &Upstream, place: &Place) {
+    upstream.shared.release(place.slot, None, &ended());
+}
+
+fn ended() -> Ended {
+    Ended {
+        outcome: Outcome::Success,
+        queue: Duration::ZERO,
+        connect: None,
+        answer: None,
+    }
+}
+
+/// A server that takes connections and closes each when told to; their number since the start.
+struct Taker {
+    address: String,
+    accepted: Arc<AtomicUsize>,
+    close: Arc<tokio::sync::Notify>,
+}
+
+async fn taker() -> Taker {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (accepted, close) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(tokio::sync::Notify::new()),
+    );
+    let (count, closing) = (Arc::clone(&accepted), Arc::clone(&close));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let closing = Arc::clone(&closing);
+            tokio::spawn(async move {
+                closing.notified().await;
+                drop(stream);
+            });
+        }
+    });
+    Taker {
+        address,
+        accepted,
+        close,
+    }
+}
+
+#[test]
+fn configured_servers_are_there_at_once_with_their_bounds() {
+    on_a_loop(async {
+        let mut config = configured(Protocol::Http, &["127.0.0.1:81", "unix:/run/a.sock"]);
+        config.max_active = Some(7);
+        config.servers[1].max_active = Some(2);
+        config.servers[1].weight = 3;
+        let upstream = start(config);
+        let seen: Vec<_> = (upstream.snapshot().servers.into_iter())
+            .map(|it| (it.name, it.state, it.weight, it.active_max))
+            .collect();
+        let row = |name: &str, weight, max| (name.to_owned(), "up", weight, Some(max));
+        assert_eq!(
+            seen,
+            [row("127.0.0.1:81", 1, 7), row("unix:/run/a.sock", 3, 2)]
+        );
+    });
+}
+
+#[test]
+fn no_server_has_more_in_progress_than_connections() {
+    let mut config = configured(Protocol::Http, &[]);
+    config.connections.max = 10;
+    let rows = [
+        ("nothing said", None, None, 10),
+        ("of the upstream", None, Some(4), 4),
+        ("of the server", Some(6), Some(4), 6),
+        ("above the connections", Some(60), Some(4), 10),
+    ];
+    for (name, own, of_upstream, want) in rows {
+        config.max_active = of_upstream;
+        assert_eq!(capacity(&config, own), want, "{name}");
+    }
+}
+
+#[test]
+fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
+    on_a_loop(async {
+        let taker = taker().await;
+        let mut config = configured(Protocol::Http, &[&taker.address]);
+        config.connections.min = 2;
+        let upstream = start(config);
+        eventually("two idle connections", || {
+            first(&upstream).connections_idle == 2
+        })
+        .await;
+        assert_eq!(taker.accepted.load(Ordering::Relaxed), 2);
+        assert!(upstream.shared.roster().members()[0].open() == 2);
+        taker.close.notify_waiters();
+        eventually("two new ones", || {
+            taker.accepted.load(Ordering::Relaxed) == 4 && first(&upstream).connections_idle == 2
+        })
+        .await;
+        // A request gets one, and knows that it may have been closed meanwhile.
+        let place = claim(&upstream);
+        let (connection, _) = place.kept.as_ref().unwrap();
+        assert!(connection.is_reused());
+        assert_eq!(first(&upstream).requests, 1);
+    });
+}
+
+#[test]
+fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
+    on_a_loop(async {
+        let taker = taker().await;
+        let mut config = configured(Protocol::Http, &[&taker.address]);
+        config.connections.min = 2;
+        let upstream = start(config);
+        eventually("two idle connections", || {
+            first(&upstream).connections_idle == 2
+        })
+        .await;
+        let mut place = claim(&upstream);
+        let name = first(&upstream).name;
+        let said = upstream.manage(crate::Change::Drain(name.clone()));
+        let want = format!("{name} is draining, 1 request in progress");
+        assert_eq!(said, Ok(want));
+        assert_eq!(first(&upstream).connections_open, 1);
+        let kept = place.kept.take();
+        upstream.shared.release(place.slot, kept, &ended());
+        let seen = first(&upstream);
+        assert_eq!((seen.active, seen.connections_open), (0, 0));
+    });
+}
+
+#[test]
+fn a_server_that_refuses_is_asked_less_and_less_often() {
+    let mut pause = super::ahead::next_pause(Duration::from_secs(60), true);
+    let mut pauses = vec![pause.as_secs()];
+    for _ in 0..8 {
+        pause = super::ahead::next_pause(pause, false);
+        pauses.push(pause.as_secs());
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+}
+
+#[test]
+fn nothing_is_opened_ahead_where_a_connection_serves_one_request() {
+    let mut config = configured(Protocol::Http, &[]);
+    config.connections.min = 2;
+    assert!(super::ahead::is_wanted(&config));
+    for protocol in [Protocol::Uwsgi, Protocol::Scgi] {
+        config.protocol = protocol;
+        assert!(!super::ahead::is_wanted(&config), "{protocol:?}");
+    }
+    config.protocol = Protocol::Http;
+    config.proxy_protocol = Some(config::ProxyProtocol::V1);
+    assert!(!super::ahead::is_wanted(&config));
+}
+
+#[test]
+fn an_ejected_server_comes_to_its_trial_without_any_request() {
+    on_a_loop(async {
+        let mut config = configured(Protocol::Http, &["127.0.0.1:81", "127.0.0.1:82"]);
+        config.eject.time = Duration::from_millis(1);
+        let upstream = start(config);
+        let (key, now) = (first_key(&upstream), clock::now());
+        for _ in 0..3 {
+            upstream.shared.change(|roster, aftermath| {
+                roster.change(now, key, aftermath, |health| health.failure(now, true));
+            });
+        }
+        assert_eq!(first(&upstream).state, "ejected");
+        eventually("a trial", || first(&upstream).state == "probing").await;
+    });
+}
+
+#[test]
+fn everything_ends_with_the_upstream() {
+    on_a_loop(async {
+        let taker = taker().await;
+        let tasks = || {
+            tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks()
+        };
+        let before = tasks();
+        let mut config = configured(Protocol::Http, &[&taker.address, "localhost:81"]);
+        config.connections.min = 1;
+        config.health = Some(config::Health {
+            interval: Duration::from_millis(50),
+            ..config::Health::default()
+        });
+        let upstream = start(config);
+        eventually("the name's servers", || {
+            upstream.snapshot().servers.len() > 1
+        })
+        .await;
+        eventually("a task for each", || tasks() >= before + 5).await;
+        drop(upstream);
+        taker.close.notify_waiters();
+        // The taker's own connections end as they are closed.
+        eventually("all tasks end", || {
+            taker.close.notify_waiters();
+            tasks() <= before
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_name_is_no_server_before_it_is_resolved() {
+    on_a_loop(async {
+        let config = configured(Protocol::Http, &["localhost:81"]);
+        let upstream = start(config);
+        assert!(states(&upstream).is_empty());
+        let address: ServerAddr = "localhost:81".parse().unwrap();
+        eventually("an address of it", || {
+            let roster = upstream.shared.roster();
+            let mut members = roster.members().iter();
+            members.any(|it| it.spec.address == address)
+        })
+        .await;
+        let first = first(&upstream);
+        assert_eq!(
+            (first.name.as_str(), first.state),
+            ("localhost:81 (127.0.0.1)", "up")
+        );
+        assert_eq!(
+            upstream.shared.roster().members()[0].server.authority(),
+            "localhost:81"
+        );
+    });
+}

@@ -1,0 +1,174 @@
+//! One probe of one server, from connecting to the verdict.
+//!
+//! Called by `probe`. What must stay true: it ends within `health.timeout` whatever the server does, and
+//! keeps no more of an answer than the head of a response.
+
+use std::future::poll_fn;
+use std::io;
+use std::time::Duration;
+
+use penstock_config::{self as config, Health, HostHeader, Protocol, ProxyProtocol};
+use penstock_http::{Progress, ResponseError, ResponseLimits, ResponseScanner};
+use penstock_runtime::{Stream, clock};
+use penstock_wire::gateway::GatewayError;
+use penstock_wire::{ajp, fastcgi, proxy_protocol};
+use thiserror::Error;
+
+use crate::connection::{Address, Server};
+
+/// Why a probe failed.
+#[derive(Debug, Error)]
+pub(super) enum ProbeError {
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    #[error("no answer within health.timeout ({0:?})")]
+    Late(Duration),
+    #[error("connection failed: {0}")]
+    Broken(#[from] io::Error),
+    #[error("closed without an answer")]
+    Closed,
+    #[error("status {0}")]
+    Status(u16),
+    #[error("bad response: {0}")]
+    Response(#[from] ResponseError),
+    #[error("bad answer: {0}")]
+    Gateway(#[from] GatewayError),
+    #[error("more interim responses than {INTERIM_MAX}")]
+    Interim,
+}
+
+/// Asks a server how it is.
+///
+/// # Errors
+/// Why it is taken for one that is not well.
+pub(super) async fn ask(server: &Server, config: &config::Upstream) -> Result<(), ProbeError> {
+    let Some(health) = &config.health else {
+        return Ok(());
+    };
+    let mut is_connected = false;
+    let asking = async {
+        let stream = connect(&server.address).await?;
+        is_connected = true;
+        converse(&stream, server, config, health).await
+    };
+    let answer = clock::until(clock::now() + health.timeout, asking).await;
+    answer.unwrap_or_else(|| match is_connected {
+        true => Err(ProbeError::Late(health.timeout)),
+        false => Err(ProbeError::Connect(io::ErrorKind::TimedOut.into())),
+    })
+}
+
+async fn connect(address: &Address) -> Result<Stream, ProbeError> {
+    let connected = match address {
+        Address::Tcp(address) => Stream::connect_tcp(*address).await,
+        Address::Unix(path) => Stream::connect_unix(path).await,
+    };
+    connected.map_err(ProbeError::Connect)
+}
+
+async fn converse(
+    stream: &Stream,
+    server: &Server,
+    config: &config::Upstream,
+    health: &Health,
+) -> Result<(), ProbeError> {
+    let mut out = Vec::new();
+    // Without a client: the server is to take the connection for what it is, a check.
+    match config.proxy_protocol {
+        Some(ProxyProtocol::V1) => proxy_protocol::encode_v1(&mut out, None),
+        Some(ProxyProtocol::V2) => proxy_protocol::encode_v2(&mut out, None),
+        None => {}
+    }
+    match (config.protocol, &health.path) {
+        (Protocol::Http, Some(path)) => encode_get(&mut out, path, host(server, config)),
+        (Protocol::FastCgi, _) => fastcgi::encode_probe(&mut out),
+        (Protocol::Ajp, _) => ajp::encode_probe(&mut out),
+        (Protocol::Http, None) | (Protocol::Scgi | Protocol::Uwsgi, _) => {
+            // That it takes connections is all that can be asked.
+            return Ok(stream.write_all(&out).await?);
+        }
+    }
+    stream.write_all(&out).await?;
+    match config.protocol {
+        Protocol::FastCgi => wait_for(stream, fastcgi::probe_answer).await,
+        Protocol::Ajp => wait_for(stream, ajp::probe_answer).await,
+        _ => {
+            let status = read_status(stream).await?;
+            let (low, high) = health.status;
+            match (low..=high).contains(&status) {
+                true => Ok(()),
+                false => Err(ProbeError::Status(status)),
+            }
+        }
+    }
+}
+
+/// The request of a probe (RFC 9112 §3.2, §9.6); the configuration vouches for `path` and `host`.
+fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
+    let lines = [
+        "GET ",
+        path,
+        " HTTP/1.1\r\nHost: ",
+        host,
+        "\r\nUser-Agent: penstock-probe\r\nConnection: close\r\n\r\n",
+    ];
+    lines
+        .iter()
+        .for_each(|text| out.extend_from_slice(text.as_bytes()));
+}
+
+/// The `Host` of a probe: there is no client to take it from.
+fn host<'a>(server: &'a Server, config: &'a config::Upstream) -> &'a str {
+    match &config.host {
+        HostHeader::Text(text) => text,
+        HostHeader::Client | HostHeader::Server => server.authority(),
+    }
+}
+
+/// The status of the final response.
+async fn read_status(stream: &Stream) -> Result<u16, ProbeError> {
+    let (mut received, mut scanner) = (Vec::new(), ResponseScanner::new());
+    let limits = ResponseLimits::default();
+    let mut interim = 0;
+    loop {
+        match scanner.scan(&received, false, &limits)? {
+            Progress::Complete(head) if head.status < 200 && head.status != 101 => {
+                interim += 1;
+                if interim > INTERIM_MAX {
+                    return Err(ProbeError::Interim);
+                }
+                received.drain(..head.len);
+            }
+            Progress::Complete(head) => return Ok(head.status),
+            Progress::Partial => read_more(stream, &mut received).await?,
+        }
+    }
+}
+
+/// Reads until `answer` finds one.
+async fn wait_for(
+    stream: &Stream,
+    answer: impl Fn(&[u8]) -> Result<Option<usize>, GatewayError>,
+) -> Result<(), ProbeError> {
+    let mut received = Vec::new();
+    while answer(&received)?.is_none() {
+        read_more(stream, &mut received).await?;
+    }
+    Ok(())
+}
+
+async fn read_more(stream: &Stream, received: &mut Vec<u8>) -> Result<(), ProbeError> {
+    let len = received.len();
+    received.resize(len + READ_BYTES, 0);
+    let count = poll_fn(|cx| stream.poll_read(cx, &mut received[len..])).await?;
+    received.truncate(len + count);
+    match count {
+        0 => Err(ProbeError::Closed),
+        _ => Ok(()),
+    }
+}
+
+const READ_BYTES: usize = 1024;
+
+/// More than any server has to say before it answers a probe.
+const INTERIM_MAX: usize = 16;

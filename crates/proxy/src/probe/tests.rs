@@ -1,0 +1,382 @@
+//! Probes of servers on loopback that answer by script.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use config::{Health, HostHeader, Protocol, ProxyProtocol};
+use penstock_config as config;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::ask::ask;
+use crate::maintain::tests::{
+    claim, configured, eventually, first, first_key, on_a_loop, release, start,
+};
+
+/// What a server does with each connection.
+#[derive(Debug, Clone)]
+enum Script {
+    /// Reads something, sends this and closes.
+    Answer(Vec<u8>),
+    /// The same in two pieces.
+    Pieces(Vec<u8>, Vec<u8>),
+    /// Never says anything.
+    Silence,
+}
+
+/// A scripted server.
+#[derive(Debug, Clone)]
+struct Origin {
+    address: String,
+    script: Arc<Mutex<Script>>,
+    received: Arc<Mutex<Vec<u8>>>,
+    /// Connections at this moment, and the most there were.
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    all: Arc<AtomicUsize>,
+}
+
+impl Origin {
+    async fn start(script: Script) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Self {
+            address: listener.local_addr().unwrap().to_string(),
+            script: Arc::new(Mutex::new(script)),
+            received: Arc::default(),
+            now: Arc::default(),
+            most: Arc::default(),
+            all: Arc::default(),
+        };
+        let ours = origin.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(ours.clone().serve(stream));
+            }
+        });
+        origin
+    }
+
+    async fn serve(self, mut stream: tokio::net::TcpStream) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        self.all.fetch_add(1, Ordering::Relaxed);
+        let mut buffer = [0; 1024];
+        let count = stream.read(&mut buffer).await.unwrap_or(0);
+        *self.received.lock().unwrap() = buffer[..count].to_vec();
+        let script = self.script.lock().unwrap().clone();
+        match script {
+            Script::Answer(bytes) => drop(stream.write_all(&bytes).await),
+            Script::Pieces(first, rest) => {
+                drop(stream.write_all(&first).await);
+                tokio::task::yield_now().await;
+                drop(stream.write_all(&rest).await);
+            }
+            // Until the peer goes.
+            Script::Silence => drop(stream.read(&mut buffer).await),
+        }
+        self.now.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn play(&self, script: Script) {
+        *self.script.lock().unwrap() = script;
+    }
+}
+
+fn answer(text: &str) -> Script {
+    Script::Answer(text.as_bytes().to_vec())
+}
+
+fn health(path: Option<&str>) -> Health {
+    Health {
+        path: path.map(str::to_owned),
+        interval: Duration::from_millis(20),
+        timeout: Duration::from_millis(300),
+        ..Health::default()
+    }
+}
+
+/// Asks a server that plays `script`: what was found, and what the server received.
+async fn asked(config: &config::Upstream, script: Script) -> (Result<(), String>, Vec<u8>) {
+    let origin = Origin::start(script).await;
+    let mut config = config.clone();
+    config.servers = vec![crate::maintain::tests::server(&origin.address)];
+    let health = config.health.take();
+    let upstream = start(config.clone());
+    config.health = health;
+    let server = Arc::clone(&upstream.shared.roster().members()[0].server);
+    let result = ask(&server, &config)
+        .await
+        .map_err(|error| error.to_string());
+    (result, origin.received.lock().unwrap().clone())
+}
+
+#[test]
+fn an_http_server_is_judged_by_the_status_of_its_final_response() {
+    let pieces = |first: &str, rest: &str| Script::Pieces(first.into(), rest.into());
+    let rows = [
+        ("well", answer("HTTP/1.1 200 OK\r\n\r\n"), Ok(())),
+        (
+            "the last that is well",
+            answer("HTTP/1.0 399 So\r\n\r\n"),
+            Ok(()),
+        ),
+        (
+            "in pieces",
+            pieces("HTTP/1.1 20", "4 No Content\r\n\r\n"),
+            Ok(()),
+        ),
+        (
+            "behind an interim one",
+            answer("HTTP/1.1 103 Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
+            Ok(()),
+        ),
+        (
+            "an error",
+            answer("HTTP/1.1 503 Busy\r\n\r\n"),
+            Err("status 503"),
+        ),
+        (
+            "no http",
+            answer("220 mail\r\n"),
+            Err("bad response: not an http/1 response"),
+        ),
+        ("nothing", answer(""), Err("closed without an answer")),
+        (
+            "half a head",
+            answer("HTTP/1.1 200 OK\r\nA: b"),
+            Err("closed without an answer"),
+        ),
+        (
+            "silence",
+            Script::Silence,
+            Err("no answer within health.timeout (300ms)"),
+        ),
+        (
+            "interim responses for ever",
+            answer(&"HTTP/1.1 100 Continue\r\n\r\n".repeat(20)),
+            Err("more interim responses than 16"),
+        ),
+    ];
+    on_a_loop(async {
+        let mut config = configured(Protocol::Http, &[]);
+        config.health = Some(health(Some("/up?deep=1")));
+        for (name, script, want) in rows {
+            let (result, received) = asked(&config, script).await;
+            assert_eq!(result, want.map_err(str::to_owned), "{name}");
+            let received = String::from_utf8(received).unwrap();
+            assert!(
+                received.starts_with("GET /up?deep=1 HTTP/1.1\r\nHost: 127.0.0.1:"),
+                "{name}: {received}"
+            );
+            let rest = "\r\nUser-Agent: penstock-probe\r\nConnection: close\r\n\r\n";
+            assert!(received.ends_with(rest), "{name}: {received}");
+        }
+    });
+}
+
+/// What is found, and what the server was asked.
+type Wanted = (Result<(), &'static str>, &'static [u8]);
+
+#[test]
+fn each_protocol_has_its_own_question() {
+    let get_values = b"\x01\x09\0\0\0\x11\x07\0\x0f\0FCGI_MPXS_CONNS\0\0\0\0\0\0\0";
+    let values = b"\x01\x0a\0\0\0\x12\0\0\x0f\x01FCGI_MPXS_CONNS0";
+    let silence = "no answer within health.timeout (300ms)";
+    let closed = "closed without an answer";
+    let script = |bytes: &[u8]| Script::Answer(bytes.to_vec());
+    let rows: [(&str, Protocol, Script, Wanted); 7] = [
+        (
+            "fastcgi",
+            Protocol::FastCgi,
+            script(values),
+            (Ok(()), get_values),
+        ),
+        (
+            "fastcgi is silent",
+            Protocol::FastCgi,
+            Script::Silence,
+            (Err(silence), get_values),
+        ),
+        (
+            "ajp",
+            Protocol::Ajp,
+            script(b"AB\0\x01\x09"),
+            (Ok(()), b"\x12\x34\0\x01\x0a"),
+        ),
+        (
+            "ajp closes",
+            Protocol::Ajp,
+            script(b"AB\0"),
+            (Err(closed), b"\x12\x34\0\x01\x0a"),
+        ),
+        (
+            "http without a path",
+            Protocol::Http,
+            Script::Silence,
+            (Ok(()), b""),
+        ),
+        ("scgi", Protocol::Scgi, Script::Silence, (Ok(()), b"")),
+        ("uwsgi", Protocol::Uwsgi, Script::Silence, (Ok(()), b"")),
+    ];
+    on_a_loop(async {
+        for (name, protocol, script, (want, question)) in rows {
+            let mut config = configured(protocol, &[]);
+            config.health = Some(health(None));
+            let (result, received) = asked(&config, script).await;
+            assert_eq!(result, want.map_err(str::to_owned), "{name}");
+            assert_eq!(received, question, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_probe_says_which_host_it_means_and_that_it_is_a_check() {
+    on_a_loop(async {
+        let mut config = configured(Protocol::Http, &[]);
+        config.health = Some(health(Some("/")));
+        config.host = HostHeader::Text("shop.example".to_owned());
+        config.proxy_protocol = Some(ProxyProtocol::V1);
+        let (result, received) = asked(&config, answer("HTTP/1.1 200 OK\r\n\r\n")).await;
+        assert_eq!(result, Ok(()));
+        let want = "PROXY UNKNOWN\r\nGET / HTTP/1.1\r\nHost: shop.example\r\n";
+        assert!(received.starts_with(want.as_bytes()), "{received:?}");
+    });
+}
+
+#[test]
+fn a_server_that_refuses_is_not_well() {
+    on_a_loop(async {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        for (name, address) in [
+            ("tcp", address.as_str()),
+            ("unix", "unix:/nonexistent/a.sock"),
+        ] {
+            let mut config = configured(Protocol::Uwsgi, &[address]);
+            let upstream = start(config.clone());
+            config.health = Some(health(None));
+            let server = Arc::clone(&upstream.shared.roster().members()[0].server);
+            let error = ask(&server, &config).await.unwrap_err().to_string();
+            assert!(error.starts_with("cannot connect: "), "{name}: {error}");
+        }
+    });
+}
+
+#[test]
+fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
+    on_a_loop(async {
+        let origin = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
+        let mut config = configured(Protocol::Http, &[&origin.address]);
+        config.health = Some(health(Some("/up")));
+        let upstream = start(config);
+        // Before the first probe it has requests.
+        assert_eq!(first(&upstream).state, "up");
+        eventually("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
+        let seen = first(&upstream);
+        assert_eq!((seen.state, seen.last_error), ("up", None));
+        origin.play(answer("HTTP/1.1 500 Oh\r\n\r\n"));
+        eventually("down", || first(&upstream).state == "down").await;
+        assert_eq!(first(&upstream).last_error.as_deref(), Some("status 500"));
+        origin.play(answer("HTTP/1.1 200 OK\r\n\r\n"));
+        eventually("up", || first(&upstream).state == "up").await;
+        // Of no concern to requests: no slot, no connection of theirs.
+        let seen = first(&upstream);
+        assert_eq!(
+            (seen.requests, seen.connects, seen.connections_open),
+            (0, 0, 0)
+        );
+    });
+}
+
+#[test]
+fn a_server_has_one_probe_at_a_time() {
+    on_a_loop(async {
+        let origin = Origin::start(Script::Silence).await;
+        let mut config = configured(Protocol::Http, &[&origin.address]);
+        config.health = Some(Health {
+            interval: Duration::from_millis(1),
+            timeout: Duration::from_millis(30),
+            ..health(Some("/up"))
+        });
+        let upstream = start(config);
+        eventually("down", || first(&upstream).state == "down").await;
+        assert!(
+            origin.most.load(Ordering::Relaxed) <= 2,
+            "the last may not be seen as closed yet"
+        );
+        let all = origin.all.load(Ordering::Relaxed);
+        assert!(all >= 3, "{all}");
+    });
+}
+
+#[test]
+fn a_server_with_all_it_may_have_owes_no_answer() {
+    on_a_loop(async {
+        let origin = Origin::start(Script::Silence).await;
+        let mut config = configured(Protocol::Http, &[&origin.address]);
+        config.max_active = Some(1);
+        config.health = Some(Health {
+            timeout: Duration::from_millis(20),
+            ..health(Some("/up"))
+        });
+        let upstream = start(config);
+        let place = claim(&upstream);
+        eventually("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
+        let seen = first(&upstream);
+        assert_eq!((seen.state, seen.last_error), ("up", None));
+        release(&upstream, &place);
+        eventually("down", || first(&upstream).state == "down").await;
+    });
+}
+
+#[test]
+fn a_disabled_server_is_left_alone_and_one_that_leaves_is_forgotten() {
+    on_a_loop(async {
+        let origin = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
+        let other = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
+        let mut config = configured(Protocol::Http, &[&origin.address, &other.address]);
+        config.health = Some(health(Some("/up")));
+        let upstream = start(config);
+        let count = |of: &Origin| of.all.load(Ordering::Relaxed);
+        eventually("a probe", || count(&origin) > 0).await;
+        let name = first(&upstream).name;
+        upstream
+            .manage(crate::Change::Disable(name.clone()))
+            .unwrap();
+        // One may be under way.
+        let (before, others) = (count(&origin) + 1, count(&other));
+        eventually("probes of the other", || count(&other) >= others + 6).await;
+        assert!(count(&origin) <= before);
+        upstream.manage(crate::Change::Enable(name)).unwrap();
+        eventually("probes again", || count(&origin) > before).await;
+        let key = first_key(&upstream);
+        let tasks = || {
+            tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks()
+        };
+        upstream.shared.change(|roster, aftermath| {
+            roster.remove(penstock_runtime::clock::now(), key, aftermath);
+        });
+        let (removed_at, others) = (count(&origin), count(&other));
+        eventually("probes of the other", || count(&other) >= others + 6).await;
+        assert!(count(&origin) <= removed_at + 1);
+        drop(upstream);
+        eventually("the end of all that probes", || tasks() <= LISTENERS).await;
+    });
+}
+
+/// Tasks of two scripted servers.
+const LISTENERS: usize = 2;
+
+#[test]
+fn first_probes_are_spread() {
+    let drawn: Vec<f64> = (0..64).map(|_| super::fraction()).collect();
+    assert!(drawn.iter().all(|it| (0.0..=1.0).contains(it)));
+    let (low, high) = (
+        drawn.iter().any(|&it| it < 0.4),
+        drawn.iter().any(|&it| it > 0.6),
+    );
+    assert!(low && high, "{drawn:?}");
+}

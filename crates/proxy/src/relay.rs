@@ -1,0 +1,130 @@
+//! The rest of a response that was not there at once: off the server as fast as it comes.
+//!
+//! Started by `call` behind the head: a task of its own reads on and pushes into a spool, from which edge
+//! takes at the client's pace. So a slow client holds memory and then a file, never the server. What
+//! must stay true: a body that is cut is seen as cut; a client that leaves frees the place at once; the
+//! clock between bytes stands still while it is the client who is waited for.
+
+use std::task::Poll;
+use std::time::Instant;
+
+use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::{Body, Fault};
+use penstock_runtime::{clock, loops};
+
+use crate::call::outcome;
+use crate::claim::Lease;
+use crate::failure::{Failure, Stage};
+use crate::roster::Outcome;
+use crate::source::Source;
+use crate::talk::{End, Talk};
+
+/// A response after its head.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub(crate) talk: Talk,
+    pub(crate) lease: Lease,
+    /// What is left of the request's body.
+    pub(crate) source: Source,
+    /// Its end, if that is known: then only trailers are left.
+    pub(crate) end: Option<End>,
+    pub(crate) total_deadline: Option<Instant>,
+}
+
+/// Relays the rest behind `begun`, in a task of its own; gives the body for the client.
+pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>, is_unbuffered: bool) -> Body {
+    let store = rest.lease.shared().store.load_full();
+    let (mut writer, reader) = spool(store, is_unbuffered, length);
+    writer.push(&begun);
+    loops::spawn_here(run(rest, writer));
+    Body::Stream(Box::new(reader))
+}
+
+/// What the relay waits for.
+enum Step {
+    Ended(End),
+    /// The spool is full: the client is waited for.
+    Full,
+    Left,
+    Failed(Failure),
+}
+
+async fn run(mut rest: Rest, mut writer: SpoolWriter) {
+    let mut end = rest.end.take();
+    let step = loop {
+        if let Some(end) = end.take() {
+            break Step::Ended(end);
+        }
+        if writer.is_over()
+            && let Err(fault) = writer.settle().await
+        {
+            break Step::Failed(fault.into());
+        }
+        match next(&mut rest, &mut writer).await {
+            Step::Full => {}
+            step => break step,
+        }
+    };
+    let Rest { talk, lease, .. } = rest;
+    match step {
+        Step::Ended(mut end) => {
+            let trailers = end.trailers.take();
+            // The server is done; what the client has not taken may still be on its way to the file.
+            lease.finish(talk.into_connection(&end), Outcome::Success);
+            let settled = writer.settle().await;
+            writer.finish(settled.map(|()| trailers));
+        }
+        Step::Full | Step::Left => {
+            talk.cut();
+            lease.finish(None, Outcome::Neutral);
+        }
+        Step::Failed(failure) => {
+            let server = &lease.server().name;
+            let cause = format!("{server}: {}", failure.cause);
+            let kind = failure.kind;
+            talk.cut();
+            lease.finish(None, outcome(&failure));
+            writer.finish(Err(Fault::new(kind, cause)));
+        }
+    }
+}
+
+/// Reads until the spool is full or the response ends.
+async fn next(rest: &mut Rest, writer: &mut SpoolWriter) -> Step {
+    let config = std::sync::Arc::clone(&rest.lease.shared().config);
+    let mut stalled_at = clock::now() + config.stall_timeout;
+    std::future::poll_fn(|cx| {
+        loop {
+            let mut take = |piece: &[u8]| writer.push(piece);
+            let server = &rest.lease.server().name;
+            let source = &mut rest.source;
+            match rest.talk.poll_read(cx, source, None, server, &mut take) {
+                Poll::Ready(Ok(said)) => {
+                    if let Some(end) = said.end {
+                        return Poll::Ready(Step::Ended(end));
+                    }
+                    if writer.is_over() {
+                        return Poll::Ready(Step::Full);
+                    }
+                    stalled_at = clock::now() + config.stall_timeout;
+                }
+                Poll::Ready(Err(failure)) => return Poll::Ready(Step::Failed(failure)),
+                Poll::Pending => break,
+            }
+        }
+        if writer.poll_gone(cx) {
+            return Poll::Ready(Step::Left);
+        }
+        let (at, name) = match rest.total_deadline {
+            Some(total) if total < stalled_at => (total, "total_timeout"),
+            _ => (stalled_at, "stall_timeout"),
+        };
+        let deadline = &mut rest.talk.connection().deadline;
+        deadline.set(at);
+        deadline.poll(cx).map(|()| {
+            let cause = format!("{name}: the response did not go on in time");
+            Step::Failed(Failure::late(Stage::Answered, cause))
+        })
+    })
+    .await
+}

@@ -1,0 +1,316 @@
+//! The servers that answers of the DNS stand for, and what changed since the last.
+//!
+//! Pure; called by `resolve` with what `lookup` brought. What must stay true: an answer that is missing
+//! takes no server away; the same answer in another order changes nothing; of the records of a service
+//! (RFC 2782) those of the lowest priority come first, all others are backups.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// One server that a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The host and port that was looked up.
+    pub(super) host: String,
+    pub(super) address: SocketAddr,
+    pub(super) weight: u32,
+    pub(super) backup: bool,
+}
+
+/// What became of the question for addresses of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Family {
+    Found(Vec<IpAddr>),
+    /// There are none, as far as the DNS knows.
+    Nothing,
+    /// No answer.
+    Failed,
+}
+
+/// One target of a service, with its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Service {
+    pub(super) priority: u16,
+    pub(super) weight: u16,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+/// What has to be done to get from one set of servers to another.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Changes {
+    pub(super) added: Vec<Target>,
+    /// The same address with another weight or rank.
+    pub(super) changed: Vec<Target>,
+    pub(super) removed: Vec<Target>,
+}
+
+/// The addresses of a host, in order and each once; those `known` stand in for a family without an
+/// answer. Empty is no reason to believe that there are none.
+pub(super) fn merge(known: &[IpAddr], v4: Family, v6: Family) -> Vec<IpAddr> {
+    let of_family = |family, is_wanted: fn(&IpAddr) -> bool| match family {
+        Family::Found(found) => found,
+        Family::Nothing => Vec::new(),
+        Family::Failed => known.iter().copied().filter(is_wanted).collect(),
+    };
+    let mut all = of_family(v4, IpAddr::is_ipv4);
+    all.extend(of_family(v6, IpAddr::is_ipv6));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The servers of a host.
+pub(super) fn of_host(
+    (host, port): (&str, u16),
+    addresses: &[IpAddr],
+    weight: u32,
+    backup: bool,
+) -> Vec<Target> {
+    let target = |&address| Target {
+        host: host_name(host, port),
+        address: SocketAddr::new(address, port),
+        weight,
+        backup,
+    };
+    addresses.iter().map(target).collect()
+}
+
+/// The servers of a service. A weight of 0 is the smallest share there is; `backup` makes all of them
+/// backups.
+pub(super) fn of_services(services: &[Service], backup: bool) -> Vec<Target> {
+    let first = services.iter().map(|service| service.priority).min();
+    let mut all: Vec<Target> = Vec::new();
+    for service in services {
+        let is_backup = backup || Some(service.priority) != first;
+        let host = (service.host.as_str(), service.port);
+        let weight = u32::from(service.weight).max(1);
+        for target in of_host(host, &service.addresses, weight, is_backup) {
+            match all.iter_mut().find(|known| is_same(known, &target)) {
+                // Named twice, it has its better rank.
+                Some(known) if known.backup && !is_backup => *known = target,
+                Some(_) => {}
+                None => all.push(target),
+            }
+        }
+    }
+    all
+}
+
+/// Host and port in one, without the dot at the end of a whole name.
+pub(super) fn host_name(host: &str, port: u16) -> String {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    format!("{host}:{port}")
+}
+
+/// What leads from `known` to `found`.
+pub(super) fn changes(known: &[Target], found: &[Target]) -> Changes {
+    let same = |set: &[Target], target: &Target| set.iter().find(|it| is_same(it, target)).cloned();
+    let kept = |target: &&Target| same(known, target).is_some_and(|old| old != **target);
+    Changes {
+        added: (found.iter())
+            .filter(|target| same(known, target).is_none())
+            .cloned()
+            .collect(),
+        changed: found.iter().filter(kept).cloned().collect(),
+        removed: (known.iter())
+            .filter(|target| same(found, target).is_none())
+            .cloned()
+            .collect(),
+    }
+}
+
+/// Until the next question after an answer that is good for `ttl`: at least each `interval`, but not
+/// more often than each second.
+pub(super) fn pause(ttl: Duration, interval: Duration) -> Duration {
+    ttl.min(interval).max(PAUSE_MIN)
+}
+
+/// Until the next question after so many without an answer.
+pub(super) fn pause_failed(failures: u32, interval: Duration) -> Duration {
+    let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
+    let grown = PAUSE_MIN.saturating_mul(doubled.unwrap_or(u32::MAX));
+    pause(grown, interval)
+}
+
+fn is_same(one: &Target, other: &Target) -> bool {
+    one.address == other.address && one.host == other.host
+}
+
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| ip(text)).collect()
+    }
+
+    fn found(texts: &[&str]) -> Family {
+        Family::Found(ips(texts))
+    }
+
+    fn target(address: &str, weight: u32, backup: bool) -> Target {
+        Target {
+            host: "app:80".to_owned(),
+            address: address.parse().unwrap(),
+            weight,
+            backup,
+        }
+    }
+
+    fn service(priority: u16, weight: u16, host: &str, addresses: &[&str]) -> Service {
+        Service {
+            priority,
+            weight,
+            host: host.to_owned(),
+            port: 80,
+            addresses: ips(addresses),
+        }
+    }
+
+    #[test]
+    fn a_family_without_an_answer_keeps_its_addresses() {
+        let known = ["192.0.2.1", "2001:db8::1"];
+        let cases = [
+            (
+                "both answer",
+                found(&["192.0.2.9"]),
+                found(&["2001:db8::9"]),
+                vec!["192.0.2.9", "2001:db8::9"],
+            ),
+            (
+                "only one exists",
+                found(&["192.0.2.9"]),
+                Family::Nothing,
+                vec!["192.0.2.9"],
+            ),
+            (
+                "the other fails",
+                found(&["192.0.2.9"]),
+                Family::Failed,
+                vec!["192.0.2.9", "2001:db8::1"],
+            ),
+            (
+                "one fails, none of the other",
+                Family::Failed,
+                Family::Nothing,
+                vec!["192.0.2.1"],
+            ),
+            ("both fail", Family::Failed, Family::Failed, known.to_vec()),
+            ("nothing at all", Family::Nothing, Family::Nothing, vec![]),
+            (
+                "twice and in disorder",
+                found(&["192.0.2.9", "192.0.2.3", "192.0.2.9"]),
+                Family::Nothing,
+                vec!["192.0.2.3", "192.0.2.9"],
+            ),
+        ];
+        for (name, v4, v6, want) in cases {
+            assert_eq!(merge(&ips(&known), v4, v6), ips(&want), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_lowest_priority_comes_first_and_the_others_are_backups() {
+        let services = [
+            service(20, 7, "spare", &["192.0.2.3"]),
+            service(10, 5, "a", &["192.0.2.1", "2001:db8::1"]),
+            service(10, 0, "b", &["192.0.2.2"]),
+            service(30, 1, "b", &["192.0.2.2"]),
+        ];
+        let seen: Vec<_> = (of_services(&services, false).into_iter())
+            .map(|it| (it.host, it.address.ip(), it.weight, it.backup))
+            .collect();
+        let row =
+            |host: &str, address, weight, backup| (host.to_owned(), ip(address), weight, backup);
+        let want = vec![
+            row("spare:80", "192.0.2.3", 7, true),
+            row("a:80", "192.0.2.1", 5, false),
+            row("a:80", "2001:db8::1", 5, false),
+            row("b:80", "192.0.2.2", 1, false),
+        ];
+        assert_eq!(seen, want);
+        assert!(of_services(&services, true).iter().all(|it| it.backup));
+        let late = [
+            service(30, 1, "b", &["192.0.2.2"]),
+            service(10, 2, "b", &["192.0.2.2"]),
+        ];
+        let only = of_services(&late, false);
+        assert_eq!((only.len(), only[0].weight, only[0].backup), (1, 2, false));
+    }
+
+    /// Added, changed and removed.
+    type Parts = [Vec<Target>; 3];
+
+    #[test]
+    fn only_what_differs_is_a_change() {
+        let (a, b, c) = ("192.0.2.1:80", "192.0.2.2:80", "[2001:db8::1]:80");
+        let known = [target(a, 1, false), target(b, 1, false)];
+        let cases: [(&str, Vec<Target>, Parts); 5] = [
+            (
+                "the same in another order",
+                vec![target(b, 1, false), target(a, 1, false)],
+                [vec![], vec![], vec![]],
+            ),
+            (
+                "one more",
+                vec![
+                    target(a, 1, false),
+                    target(b, 1, false),
+                    target(c, 1, false),
+                ],
+                [vec![target(c, 1, false)], vec![], vec![]],
+            ),
+            (
+                "one less",
+                vec![target(b, 1, false)],
+                [vec![], vec![], vec![target(a, 1, false)]],
+            ),
+            (
+                "another weight",
+                vec![target(a, 3, false), target(b, 1, false)],
+                [vec![], vec![target(a, 3, false)], vec![]],
+            ),
+            (
+                "another rank, and an exchange",
+                vec![target(a, 1, true), target(c, 1, false)],
+                [
+                    vec![target(c, 1, false)],
+                    vec![target(a, 1, true)],
+                    vec![target(b, 1, false)],
+                ],
+            ),
+        ];
+        for (name, found, [added, changed, removed]) in cases {
+            let want = Changes {
+                added,
+                changed,
+                removed,
+            };
+            assert_eq!(changes(&known, &found), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn questions_follow_the_ttl_within_a_second_and_the_interval() {
+        let seconds = Duration::from_secs;
+        let cases = [
+            ("no ttl at all", Duration::ZERO, 30, 1),
+            ("within", seconds(7), 30, 7),
+            ("far longer than the interval", seconds(86400), 30, 30),
+            ("an interval below a second", seconds(7), 0, 1),
+        ];
+        for (name, ttl, interval, want) in cases {
+            assert_eq!(pause(ttl, seconds(interval)), seconds(want), "{name}");
+        }
+        let failed = [1, 2, 3, 6, 7, 400].map(|n| pause_failed(n, seconds(40)).as_secs());
+        assert_eq!(failed, [1, 2, 4, 32, 40, 40]);
+    }
+}

@@ -1,0 +1,369 @@
+//! Names that are followed, with a DNS server on loopback whose answers change.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use config::{Protocol, ServerAddr};
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use penstock_config as config;
+use tokio::net::UdpSocket;
+
+use super::Source;
+use crate::maintain::tests::{
+    claim, configured, eventually, on_a_loop, release, start_resolved_by as start, states,
+};
+use crate::{Change, Upstream};
+
+/// A name server on loopback; what it does not know has no such name.
+#[derive(Debug, Clone)]
+struct Dns {
+    port: u16,
+    zone: Arc<Mutex<Zone>>,
+}
+
+#[derive(Debug, Default)]
+struct Zone {
+    records: HashMap<(String, RecordType), Vec<RData>>,
+    /// Answers everything with "server failed".
+    is_broken: bool,
+    questions: usize,
+}
+
+impl Dns {
+    async fn start() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let dns = Self {
+            port: socket.local_addr().unwrap().port(),
+            zone: Arc::default(),
+        };
+        let zone = Arc::clone(&dns.zone);
+        tokio::spawn(async move {
+            let mut buffer = [0; 1500];
+            while let Ok((count, peer)) = socket.recv_from(&mut buffer).await {
+                let question = Message::from_vec(&buffer[..count]).unwrap();
+                let reply = zone.lock().unwrap().answer(&question).to_vec().unwrap();
+                socket.send_to(&reply, peer).await.unwrap();
+            }
+        });
+        dns
+    }
+
+    fn source(&self) -> Source {
+        let mut connection = ConnectionConfig::udp();
+        connection.port = self.port;
+        let server = NameServerConfig::new(IpAddr::V4(Ipv4Addr::LOCALHOST), true, vec![connection]);
+        Source::Given(ResolverConfig::from_parts(None, Vec::new(), vec![server]))
+    }
+
+    fn set(&self, name: &str, addresses: &[&str]) {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|it| it.parse().unwrap()).collect();
+        let mut zone = self.zone.lock().unwrap();
+        for (kind, is_kind) in [
+            (RecordType::A, IpAddr::is_ipv4 as fn(&IpAddr) -> bool),
+            (RecordType::AAAA, IpAddr::is_ipv6),
+        ] {
+            let records = addresses
+                .iter()
+                .filter(|it| is_kind(it))
+                .map(|&it| it.into());
+            zone.records
+                .insert((format!("{name}."), kind), records.collect());
+        }
+    }
+
+    fn set_services(&self, name: &str, services: &[(u16, u16, u16, &str)]) {
+        let record = |&(priority, weight, port, host): &(u16, u16, u16, &str)| {
+            let target = Name::from_ascii(format!("{host}.")).unwrap();
+            RData::SRV(SRV::new(priority, weight, port, target))
+        };
+        let records = services.iter().map(record).collect();
+        let key = (format!("{name}."), RecordType::SRV);
+        self.zone.lock().unwrap().records.insert(key, records);
+    }
+
+    fn breaks(&self, is_broken: bool) {
+        self.zone.lock().unwrap().is_broken = is_broken;
+    }
+
+    fn questions(&self) -> usize {
+        self.zone.lock().unwrap().questions
+    }
+}
+
+impl Zone {
+    fn answer(&mut self, question: &Message) -> Message {
+        self.questions += 1;
+        let query = question.queries[0].clone();
+        let mut reply = Message::response(question.metadata.id, question.metadata.op_code);
+        let key = (query.name().to_ascii().to_lowercase(), query.query_type());
+        let found = self.records.get(&key);
+        reply.metadata.response_code = match found {
+            _ if self.is_broken => ResponseCode::ServFail,
+            Some(_) => ResponseCode::NoError,
+            None => ResponseCode::NXDomain,
+        };
+        for data in found.into_iter().flatten().filter(|_| !self.is_broken) {
+            reply.add_answer(Record::from_rdata(query.name().clone(), 1, data.clone()));
+        }
+        reply.add_query(query);
+        reply
+    }
+}
+
+fn names(upstream: &Upstream) -> Vec<String> {
+    let mut names: Vec<_> = states(upstream).into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn servers_follow_the_addresses_of_their_name() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        dns.set("app.test", &["192.0.2.1", "2001:db8::1"]);
+        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
+        let both = ["app.test:80 (192.0.2.1)", "app.test:80 (2001:db8::1)"];
+        eventually("both addresses", || names(&upstream) == both).await;
+        let place = claim(&upstream);
+        let was_first = place.server.name.contains("192.0.2.1");
+        dns.set("app.test", &["192.0.2.2"]);
+        eventually("another", || {
+            names(&upstream).contains(&"app.test:80 (192.0.2.2)".to_owned())
+        })
+        .await;
+        // The one with a request in progress leaves with it.
+        let left = if was_first { both[0] } else { both[1] };
+        assert!(states(&upstream).contains(&(left.to_owned(), "leaving")));
+        assert_eq!(states(&upstream).len(), 2);
+        release(&upstream, &place);
+        assert_eq!(names(&upstream), ["app.test:80 (192.0.2.2)"]);
+    });
+}
+
+#[test]
+fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        let service = "_http._tcp.app.test";
+        dns.set_services(
+            service,
+            &[
+                (1, 5, 8001, "a.test"),
+                (1, 0, 8002, "b.test"),
+                (2, 9, 8003, "c.test"),
+            ],
+        );
+        dns.set("a.test", &["192.0.2.1"]);
+        dns.set("b.test", &["192.0.2.2"]);
+        dns.set("c.test", &["192.0.2.3"]);
+        let upstream = start(
+            configured(Protocol::Http, &[&format!("srv:{service}")]),
+            dns.source(),
+        );
+        let seen = || -> Vec<(String, u32, bool)> {
+            let servers = upstream.snapshot().servers.into_iter();
+            servers.map(|it| (it.name, it.weight, it.backup)).collect()
+        };
+        let row = |name: &str, weight, backup| (name.to_owned(), weight, backup);
+        let want = [
+            row("a.test:8001 (192.0.2.1)", 5, false),
+            row("b.test:8002 (192.0.2.2)", 1, false),
+            row("c.test:8003 (192.0.2.3)", 9, true),
+        ];
+        eventually("all targets", || seen().len() == 3).await;
+        let mut sorted = seen();
+        sorted.sort();
+        assert_eq!(sorted, want);
+        // Other weights and ranks are taken over by the servers that are there.
+        let keys = || -> Vec<_> {
+            let roster = upstream.shared.roster();
+            let mut keys: Vec<_> = roster.members().iter().map(|it| it.key.0).collect();
+            keys.sort_unstable();
+            keys
+        };
+        let before = keys();
+        dns.set_services(
+            service,
+            &[
+                (2, 7, 8001, "a.test"),
+                (2, 0, 8002, "b.test"),
+                (1, 9, 8003, "c.test"),
+            ],
+        );
+        let want = [
+            row("a.test:8001 (192.0.2.1)", 7, true),
+            row("b.test:8002 (192.0.2.2)", 1, true),
+            row("c.test:8003 (192.0.2.3)", 9, false),
+        ];
+        eventually("the new ranks", || {
+            let mut sorted = seen();
+            sorted.sort();
+            sorted == want
+        })
+        .await;
+        assert_eq!(keys(), before);
+        // A target whose name fails stays with what is known of it.
+        dns.zone
+            .lock()
+            .unwrap()
+            .records
+            .remove(&("b.test.".to_owned(), RecordType::A));
+        dns.set("a.test", &["192.0.2.11"]);
+        eventually("the new address", || {
+            names(&upstream)[0] == "a.test:8001 (192.0.2.11)"
+        })
+        .await;
+        assert_eq!(names(&upstream)[1], "b.test:8002 (192.0.2.2)");
+    });
+}
+
+#[test]
+fn without_an_answer_everything_stays() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        dns.set("app.test", &["192.0.2.1"]);
+        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
+        let one = ["app.test:80 (192.0.2.1)"];
+        eventually("its address", || names(&upstream) == one).await;
+        for (name, is_broken) in [("the server fails", true), ("the name is unknown", false)] {
+            dns.zone.lock().unwrap().records.clear();
+            dns.breaks(is_broken);
+            let asked = dns.questions();
+            eventually("more questions", || dns.questions() > asked + 1).await;
+            assert_eq!(names(&upstream), one, "{name}");
+        }
+        dns.set("app.test", &["192.0.2.2"]);
+        eventually("the next answer", || {
+            names(&upstream) == ["app.test:80 (192.0.2.2)"]
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_name_that_is_unknown_at_the_start_is_asked_for_again() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        let servers = ["127.0.0.1:81", "app.test:80"];
+        let upstream = start(configured(Protocol::Http, &servers), dns.source());
+        eventually("questions", || dns.questions() >= 2).await;
+        assert_eq!(names(&upstream), ["127.0.0.1:81"]);
+        dns.set("app.test", &["192.0.2.1"]);
+        let both = ["127.0.0.1:81", "app.test:80 (192.0.2.1)"];
+        eventually("its server", || names(&upstream) == both).await;
+    });
+}
+
+#[test]
+fn an_address_that_the_operator_removed_stays_away_until_the_dns_gives_it_anew() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
+        eventually("both", || names(&upstream).len() == 2).await;
+        let (one, two) = ("app.test:80 (192.0.2.1)", "app.test:80 (192.0.2.2)");
+        upstream.manage(Change::Remove(one.to_owned())).unwrap();
+        // Two questions a look: with the third the first two are dealt with.
+        let asked = dns.questions();
+        eventually("one more answer", || dns.questions() >= asked + 3).await;
+        assert_eq!(names(&upstream), [two]);
+        dns.set("app.test", &["192.0.2.2"]);
+        let asked = dns.questions();
+        eventually("an answer without it", || dns.questions() >= asked + 3).await;
+        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        eventually("both again", || names(&upstream) == [one, two]).await;
+    });
+}
+
+#[test]
+fn what_is_said_of_a_name_holds_for_servers_to_come() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        dns.set("app.test", &["192.0.2.1"]);
+        let upstream = start(configured(Protocol::Http, &[]), dns.source());
+        let name = "app.test:80".to_owned();
+        let added = upstream.manage(Change::Add(crate::maintain::tests::server(&name)));
+        assert_eq!(added.as_deref(), Ok("app.test:80 was added"));
+        eventually("its address", || names(&upstream).len() == 1).await;
+        upstream.manage(Change::Weight(name.clone(), 4)).unwrap();
+        upstream
+            .manage(Change::MaxActive(name.clone(), Some(2)))
+            .unwrap();
+        upstream.manage(Change::Drain(name.clone())).unwrap();
+        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        eventually("both", || names(&upstream).len() == 2).await;
+        for server in upstream.snapshot().servers {
+            let seen = (server.weight, server.active_max, server.state);
+            assert_eq!(seen, (4, Some(2), "draining"), "{}", server.name);
+        }
+        let address: ServerAddr = name.parse().unwrap();
+        upstream.manage(Change::Remove(name.clone())).unwrap();
+        assert!(names(&upstream).is_empty());
+        assert!(upstream.shared.roster().names.find(&address).is_none());
+        // Added again while the old follower may still wait, it is there once.
+        upstream.add_server(crate::maintain::tests::server(&name), 0);
+        eventually("both", || names(&upstream).len() == 2).await;
+        let asked = dns.questions();
+        eventually("more answers", || dns.questions() >= asked + 3).await;
+        assert_eq!(names(&upstream).len(), 2);
+    });
+}
+
+#[test]
+fn answers_are_believed_for_the_interval_at_most() {
+    on_a_loop(async {
+        // The hosts file says nothing of time.
+        let mut asker = super::Asker::new(Source::System);
+        let name: ServerAddr = "localhost:80".parse().unwrap();
+        let likeness = super::Likeness {
+            weight: 1,
+            backup: false,
+        };
+        let found = asker.ask(&name, likeness, &[]).await.unwrap();
+        assert!(
+            found
+                .targets
+                .iter()
+                .any(|it| it.address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST))
+        );
+        let interval = Duration::from_secs(30);
+        assert_eq!(super::pause(found.ttl, interval), interval);
+    });
+}
+
+#[test]
+fn without_name_servers_the_reason_is_told() {
+    on_a_loop(async {
+        let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
+        let mut asker = super::Asker::new(Source::Given(nobody));
+        let name: ServerAddr = "app.test:80".parse().unwrap();
+        let likeness = super::Likeness {
+            weight: 1,
+            backup: false,
+        };
+        let error = asker.ask(&name, likeness, &[]).await.unwrap_err();
+        assert!(error.to_string().starts_with("name servers: "), "{error}");
+    });
+}
+
+#[test]
+fn trouble_is_told_at_once_and_then_each_minute() {
+    let (mut trouble, begun) = (super::Trouble::default(), std::time::Instant::now());
+    let name: ServerAddr = "app.test:80".parse().unwrap();
+    let mut told = Vec::new();
+    for second in 0..150 {
+        let now = begun + Duration::from_secs(second);
+        trouble.add(now, "pool", &name, &super::LookupError::NoSuchName);
+        if trouble.told_at == Some(now) {
+            told.push(second);
+        }
+    }
+    assert_eq!((told, trouble.failures), (vec![0, 60, 120], 150));
+    trouble.end("pool", &name);
+    assert_eq!((trouble.failures, trouble.told_at), (0, None));
+}

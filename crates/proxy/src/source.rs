@@ -1,0 +1,204 @@
+//! Where the body of a request comes from while it is sent to a server.
+//!
+//! Buffered bodies (memory or a nameless file) can be sent again to another server; one that streams
+//! from its client cannot, once a byte of it was taken. Used by `call` through [`Source::poll_piece`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile};
+use penstock_exchange::{Fault, FaultKind, IncomingBody};
+
+/// Bytes of a body sent to a server at a time.
+pub(crate) const PIECE_BYTES: usize = 128 * 1024;
+
+/// The body of one request.
+pub(crate) enum Source {
+    Empty,
+    /// All of it; `sent` bytes were taken.
+    Memory {
+        bytes: Vec<u8>,
+        sent: usize,
+    },
+    /// All of it in a file.
+    File(FileSource),
+    /// As the client sends it.
+    Stream {
+        body: Box<dyn IncomingBody>,
+        is_begun: bool,
+        is_done: bool,
+    },
+}
+
+/// A body in a file.
+pub(crate) struct FileSource {
+    file: Arc<NamelessFile>,
+    len: u64,
+    sent: u64,
+    store: Arc<BodyStore>,
+    reading: Option<Reading>,
+}
+
+type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>, Fault>> + Send>>;
+
+impl Source {
+    pub(crate) fn buffered(collected: Collected, store: &Arc<BodyStore>) -> Self {
+        match collected {
+            Collected::Empty => Self::Empty,
+            Collected::Memory(bytes) => Self::Memory { bytes, sent: 0 },
+            Collected::File { file, len } => Self::File(FileSource {
+                file,
+                len,
+                sent: 0,
+                store: Arc::clone(store),
+                reading: None,
+            }),
+        }
+    }
+
+    pub(crate) fn streaming(body: Box<dyn IncomingBody>) -> Self {
+        Self::Stream {
+            body,
+            is_begun: false,
+            is_done: false,
+        }
+    }
+
+    /// How it will be framed.
+    pub(crate) fn framing(&self) -> Framing {
+        match self {
+            Self::Empty => Framing::None,
+            Self::Memory { bytes, .. } => Framing::Length(bytes.len() as u64),
+            Self::File(file) => Framing::Length(file.len),
+            Self::Stream { body, .. } => body.length().map_or(Framing::Chunked, Framing::Length),
+        }
+    }
+
+    /// Begins again for another server; `false` when what was taken cannot be taken again.
+    pub(crate) fn rewind(&mut self) -> bool {
+        match self {
+            Self::Empty => {}
+            Self::Memory { sent, .. } => *sent = 0,
+            Self::File(file) => {
+                file.sent = 0;
+                file.reading = None;
+            }
+            Self::Stream { is_begun, .. } => return !*is_begun,
+        }
+        true
+    }
+
+    /// All that is left, when it is in memory and small.
+    pub(crate) fn take_small(&mut self, most: usize) -> Option<&[u8]> {
+        match self {
+            Self::Empty => Some(&[]),
+            Self::Memory { bytes, sent } if bytes.len() - *sent <= most => {
+                let from = std::mem::replace(sent, bytes.len());
+                Some(&bytes[from..])
+            }
+            _ => None,
+        }
+    }
+
+    /// The next piece of at most `most` bytes into the empty `into`; ready with `false` at the end.
+    ///
+    /// # Errors
+    /// The client's, or the temporary file's.
+    pub(crate) fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        match self {
+            Self::Empty => Poll::Ready(Ok(false)),
+            Self::Memory { bytes, sent } => {
+                let count = (bytes.len() - *sent).min(most);
+                into.extend_from_slice(&bytes[*sent..*sent + count]);
+                *sent += count;
+                Poll::Ready(Ok(count > 0))
+            }
+            Self::File(file) => file.poll_piece(cx, most, into),
+            Self::Stream {
+                body,
+                is_begun,
+                is_done,
+            } => {
+                while into.is_empty() && !*is_done {
+                    // Its first poll invites the client to send.
+                    *is_begun = true;
+                    *is_done = !ready!(body.poll_fill(cx, into))?;
+                }
+                Poll::Ready(Ok(!into.is_empty()))
+            }
+        }
+    }
+}
+
+impl FileSource {
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        let left = usize::try_from(self.len - self.sent).unwrap_or(usize::MAX);
+        let want = left.min(most).min(PIECE_BYTES);
+        if want == 0 {
+            return Poll::Ready(Ok(false));
+        }
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            None => {
+                into.resize(want, 0);
+                if let Ok(read @ 1..) = self.file.read_at_if_cached(into, self.sent) {
+                    into.truncate(read);
+                    self.sent += read as u64;
+                    return Poll::Ready(Ok(true));
+                }
+                into.clear();
+                let reading = read_cold(&self.store, Arc::clone(&self.file), self.sent, want);
+                self.reading.insert(reading)
+            }
+        };
+        let piece = ready!(reading.as_mut().poll(cx));
+        self.reading = None;
+        let piece = piece?;
+        self.sent += piece.len() as u64;
+        into.extend_from_slice(&piece);
+        Poll::Ready(Ok(true))
+    }
+}
+
+fn read_cold(store: &Arc<BodyStore>, file: Arc<NamelessFile>, at: u64, want: usize) -> Reading {
+    let pool = store.pool.clone();
+    Box::pin(async move {
+        let read = pool.run(move || {
+            let mut bytes = vec![0; want];
+            file.read_exact_at(&mut bytes, at).map(|()| bytes)
+        });
+        match read.await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(error)) => Err(Fault::new(
+                FaultKind::House,
+                format!("cannot read a temporary file: {error}"),
+            )),
+            Err(full) => Err(Fault::new(FaultKind::Overloaded, full.to_string())),
+        }
+    })
+}
+
+/// How the end of a request's body is told to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    None,
+    Length(u64),
+    Chunked,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Source").field(&self.framing()).finish()
+    }
+}

@@ -1,0 +1,71 @@
+//! Requests as edge makes them, for the tests of what servers are told.
+//!
+//! Used by the tests of `forward`, `environ` and `codec`. The client is `CLIENT`, which nobody trusts, or
+//! whoever the test says; the listener is on 127.0.0.1:8080.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use penstock_config as config;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+
+/// Where requests come from.
+pub(crate) const CLIENT: &str = "192.0.2.7:50000";
+/// A peer that is trusted to speak for others.
+pub(crate) const PROXY: &str = "127.0.0.1:50000";
+
+/// The request of `CLIENT` with that head, which ends with its blank line.
+pub(crate) fn request(head: &str) -> Request {
+    request_of(head, CLIENT)
+}
+
+/// The request of a peer: an address, or `unix`.
+pub(crate) fn request_of(head: &str, peer: &str) -> Request {
+    let peer = match peer {
+        "unix" => PeerAddress::Unix,
+        address => PeerAddress::Tcp(address.parse().unwrap()),
+    };
+    let listens = Some("127.0.0.1:8080".parse().unwrap());
+    request_at(head, peer, "http", listens)
+}
+
+/// The same at some listener.
+pub(crate) fn request_at(
+    head: &str,
+    peer: PeerAddress,
+    scheme: &'static str,
+    listens: Option<SocketAddr>,
+) -> Request {
+    let limits = HeadLimits {
+        target_bytes: 8192,
+        header_bytes: 200_000,
+        headers: 100,
+    };
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+        panic!("a valid head: {head:?}")
+    };
+    let listener = ListenerInfo {
+        scheme,
+        address: listens,
+        name: String::new(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: clock::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// An upstream with every default.
+pub(crate) fn upstream(protocol: config::Protocol) -> config::Upstream {
+    config::Upstream::new("test", protocol, Vec::new())
+}

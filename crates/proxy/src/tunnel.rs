@@ -1,0 +1,254 @@
+//! Bytes both ways between a client and a server, whatever they mean: upgrades and TCP listeners.
+//!
+//! An upgrade comes here from `call` with its place and connection; a TCP listener's connection claims
+//! its own. Bytes go through the loop's shared buffer; only what the other side does not take is kept.
+//! What must stay true: an idle tunnel owns no buffer; each direction ends by itself (half-close) and
+//! the tunnel with both; a side that takes nothing stops the other from being read.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use penstock_config as config;
+use penstock_exchange::{ListenerInfo, Takeover, TakeoverFuture, TunnelHandler};
+use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+use penstock_sys::net::PeerAddress;
+
+use crate::balance::hash_key;
+use crate::call::outcome;
+use crate::claim::{Claimant, Lease, Waited, claim};
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::roster::{Outcome, Want};
+use crate::talk::Talk;
+use crate::upstream::{Shared, Upstream};
+
+/// An agreed upgrade, until edge hands the client over.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    lease: Lease,
+    connection: Connection,
+    /// What the server sent behind its answer.
+    from_server: Vec<u8>,
+}
+
+impl Tunnel {
+    pub(crate) fn of_upgrade(lease: Lease, talk: Talk) -> Self {
+        let (connection, from_server) = talk.into_tunnel();
+        Self {
+            lease,
+            connection,
+            from_server,
+        }
+    }
+}
+
+impl Takeover for Tunnel {
+    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+        let Self {
+            lease,
+            connection,
+            from_server,
+        } = *self;
+        let idle = lease.shared().config.tunnel_timeout;
+        Box::pin(async move {
+            copy_both(&client, &connection.stream, early, from_server, idle).await;
+            drop(connection);
+            lease.finish(None, Outcome::Success);
+        })
+    }
+}
+
+/// A TCP listener's handler: each connection is one place at a server while it lasts.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    shared: Arc<Shared>,
+}
+
+impl Upstream {
+    /// The handler of a TCP listener.
+    #[must_use]
+    pub fn tunnel(&self) -> Arc<dyn TunnelHandler> {
+        Arc::new(Passage {
+            shared: Arc::clone(&self.shared),
+        })
+    }
+}
+
+impl TunnelHandler for Passage {
+    fn serve(
+        &self,
+        client: Arc<Stream>,
+        peer: PeerAddress,
+        listener: Arc<ListenerInfo>,
+        early: Vec<u8>,
+    ) -> TakeoverFuture {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let (lease, connection) = match reach(&shared, peer, &listener).await {
+                Ok(reached) => reached,
+                Err(failure) => {
+                    // There is no protocol to say it in: the client sees a cut connection.
+                    log::error!("{}: {}: {}", listener.name, shared.name, failure.cause);
+                    client.abort();
+                    return;
+                }
+            };
+            let idle = shared.config.tunnel_timeout;
+            copy_both(&client, &connection.stream, early, Vec::new(), idle).await;
+            drop(connection);
+            lease.finish(None, Outcome::Success);
+        })
+    }
+}
+
+/// A place and a connection of its own for one client.
+async fn reach(
+    shared: &Arc<Shared>,
+    peer: PeerAddress,
+    listener: &ListenerInfo,
+) -> Result<(Lease, Connection), Failure> {
+    let deadline = clock::now() + shared.config.queue_timeout;
+    let claimant = Claimant {
+        deadline,
+        client: None,
+    };
+    let key = match (&shared.config.balance, peer) {
+        (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {
+            Some(hash_key(address.ip().to_canonical().to_string().as_bytes()))
+        }
+        _ => None,
+    };
+    let (mut tried, mut waited) = (Vec::new(), Waited::default());
+    loop {
+        let want = Want {
+            key,
+            sticky: None,
+            tried: &tried,
+        };
+        let mut lease = claim(shared, &want, &claimant, &mut waited).await?;
+        let key = lease.key();
+        match lease.connect(peer, listener).await {
+            Ok(connection) => return Ok((lease, connection)),
+            Err(failure) => {
+                lease.finish(None, outcome(&failure));
+                log::debug!("{}: tried another server: {}", shared.name, failure.cause);
+                tried.push(key);
+                shared.roster().count_retry();
+            }
+        }
+    }
+}
+
+/// Copies until both sides have ended, one breaks, or nothing moved for `idle`.
+async fn copy_both(
+    client: &Stream,
+    server: &Stream,
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    idle: Duration,
+) {
+    let mut up = Flow::new(to_server);
+    let mut down = Flow::new(to_client);
+    let mut deadline = LazyDeadline::new(clock::now() + idle);
+    std::future::poll_fn(|cx| {
+        let (Some(sent_up), Some(sent_down)) = (
+            up.poll_copy(cx, client, server),
+            down.poll_copy(cx, server, client),
+        ) else {
+            // The other side must not take what it has for the whole.
+            client.abort();
+            server.abort();
+            return Poll::Ready(());
+        };
+        if up.is_over && down.is_over {
+            return Poll::Ready(());
+        }
+        if sent_up || sent_down {
+            deadline.set(clock::now() + idle);
+        }
+        deadline.poll(cx)
+    })
+    .await;
+}
+
+/// Pieces copied in a row before other connections get their turn.
+const TURN: usize = 16;
+
+/// One direction.
+#[derive(Debug)]
+struct Flow {
+    /// Read and not taken yet by the other side.
+    pending: Vec<u8>,
+    is_ended: bool,
+    is_over: bool,
+}
+
+impl Flow {
+    fn new(pending: Vec<u8>) -> Self {
+        Self {
+            pending,
+            is_ended: false,
+            is_over: false,
+        }
+    }
+
+    /// Copies what is there; `None` when a side broke, else whether anything moved.
+    fn poll_copy(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Option<bool> {
+        let mut moved = false;
+        for _ in 0..TURN {
+            match self.poll_piece(cx, from, to) {
+                Poll::Ready(Some(true)) => moved = true,
+                Poll::Ready(Some(false)) | Poll::Pending => return Some(moved),
+                Poll::Ready(None) => return None,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Some(moved)
+    }
+
+    /// One piece; ready with `Some(false)` when this direction is over, with `None` when it broke.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+    ) -> Poll<Option<bool>> {
+        if self.is_over {
+            return Poll::Ready(Some(false));
+        }
+        if !self.pending.is_empty() {
+            let Ok(written) = ready!(to.poll_write(cx, &[IoSlice::new(&self.pending)])) else {
+                return Poll::Ready(None);
+            };
+            self.pending.drain(..written);
+            if self.pending.is_empty() {
+                // An idle tunnel owns no buffer.
+                self.pending = Vec::new();
+            }
+            return Poll::Ready(Some(true));
+        }
+        if self.is_ended {
+            to.shutdown_write();
+            self.is_over = true;
+            return Poll::Ready(Some(true));
+        }
+        buffers::with_receive(|buffer| {
+            let Ok(count) = ready!(from.poll_read(cx, buffer)) else {
+                return Poll::Ready(None);
+            };
+            if count == 0 {
+                self.is_ended = true;
+                return Poll::Ready(Some(true));
+            }
+            let written = match to.poll_write(cx, &[IoSlice::new(&buffer[..count])]) {
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(_)) => return Poll::Ready(None),
+                Poll::Pending => 0,
+            };
+            self.pending.extend_from_slice(&buffer[written..count]);
+            Poll::Ready(Some(true))
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! One upstream as the rest of the server sees it.
+//!
+//! Made by `penstock`'s wiring at start and at reload; a handler for HTTP, a tunnel for TCP listeners;
+//! shown on the status page and changed by the admin API. What loops share is [`Shared`]: one lock
+//! around the roster, held for the length of one decision.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::metrics::HistogramValues;
+use penstock_exchange::{Handler, Handling, Request};
+use penstock_queue::{SlotId, Start};
+use penstock_runtime::clock;
+
+use crate::call;
+use crate::connection::{Address, Connection};
+use crate::resolve::Source;
+use crate::roster::{
+    Aftermath, Counts, Ended, Grant, Member, MemberSpec, Roster, ServerSnapshot, Waiter,
+};
+
+/// A running upstream.
+#[derive(Debug)]
+pub struct Upstream {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What an upstream needs of the house.
+#[derive(Debug)]
+pub struct Setup {
+    /// How many loops there are.
+    pub loops: usize,
+    /// Where bodies wait.
+    pub store: BodyStore,
+    /// Gives out the files that `X-Sendfile` may name; their paths are relative to `sendfile_root`.
+    pub sendfile: Option<Arc<dyn Handler>>,
+}
+
+/// Which bodies a route has read whole before they go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffering {
+    /// Requests, before a server hears of them.
+    pub request: bool,
+    /// Responses, off the server, faster than the client takes them.
+    pub response: bool,
+}
+
+/// What loops share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) name: Arc<str>,
+    pub(crate) config: Arc<config::Upstream>,
+    pub(crate) store: ArcSwap<BodyStore>,
+    pub(crate) sendfile: Option<Arc<dyn Handler>>,
+    /// Guards the servers, their slots and the line; never held across an await.
+    roster: Mutex<Roster>,
+}
+
+/// An upstream at one moment.
+#[derive(Debug, Clone)]
+pub struct UpstreamSnapshot {
+    /// Its name.
+    pub name: String,
+    /// http, fastcgi, scgi, uwsgi, ajp.
+    pub protocol: &'static str,
+    /// Whether any server takes requests.
+    pub is_up: bool,
+    /// Requests waiting.
+    pub waiting: usize,
+    /// The queue's bound.
+    pub queue_max: usize,
+    /// How long the oldest has waited.
+    pub oldest_wait: Duration,
+    /// Its counters.
+    pub counts: Counts,
+    /// Waiting in line.
+    pub queue_time: HistogramValues,
+    /// Making connections.
+    pub connect_time: HistogramValues,
+    /// From hand-over to the head of the response.
+    pub answer_time: HistogramValues,
+    /// Its servers.
+    pub servers: Vec<ServerSnapshot>,
+}
+
+impl Upstream {
+    /// Starts the upstream on the current loop, which is the control loop: probes, names and idle
+    /// connections are looked after there.
+    #[must_use]
+    pub fn start(config: config::Upstream, setup: Setup) -> Arc<Self> {
+        Self::start_with(config, setup, Source::System)
+    }
+
+    /// The same with names from `names`.
+    pub(crate) fn start_with(config: config::Upstream, setup: Setup, names: Source) -> Arc<Self> {
+        let config = Arc::new(config);
+        let roster = Roster::new(&config, setup.loops, clock::now());
+        let shared = Arc::new(Shared {
+            name: config.name.as_str().into(),
+            config,
+            store: ArcSwap::from_pointee(setup.store),
+            sendfile: setup.sendfile,
+            roster: Mutex::new(roster),
+        });
+        crate::maintain::start(&shared, names);
+        Arc::new(Self { shared })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The configuration that it runs with.
+    #[must_use]
+    pub fn config(&self) -> &config::Upstream {
+        &self.shared.config
+    }
+
+    /// Bodies wait elsewhere or in other bounds, from a reload on.
+    pub fn adopt(&self, store: BodyStore) {
+        self.shared.store.store(Arc::new(store));
+    }
+
+    /// The handler for a route that has buffering of its own.
+    #[must_use]
+    pub fn handler(&self, buffering: Buffering) -> Arc<dyn Handler> {
+        Arc::new(RouteHandler {
+            shared: Arc::clone(&self.shared),
+            buffering,
+        })
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> UpstreamSnapshot {
+        let now = clock::now();
+        let roster = self.shared.roster();
+        let (waiting, oldest_wait) = roster.waiting(now);
+        let [queue_time, connect_time, answer_time] = roster.times();
+        UpstreamSnapshot {
+            name: self.shared.name.to_string(),
+            protocol: self.shared.config.protocol.as_str(),
+            is_up: roster.is_up(),
+            waiting,
+            queue_max: self.shared.config.queue_max,
+            oldest_wait,
+            counts: roster.counts(),
+            queue_time,
+            connect_time,
+            answer_time,
+            servers: (roster.members().iter()).map(Member::snapshot).collect(),
+        }
+    }
+}
+
+/// An upstream behind one route.
+#[derive(Debug)]
+struct RouteHandler {
+    shared: Arc<Shared>,
+    buffering: Buffering,
+}
+
+impl Handler for RouteHandler {
+    fn handle(&self, request: Request) -> Handling {
+        let shared = Arc::clone(&self.shared);
+        Handling::Later(Box::pin(call::run(shared, request, self.buffering)))
+    }
+}
+
+impl Shared {
+    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the roster, then does what follows from it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Roster, &mut Aftermath) -> T) -> T {
+        let mut aftermath = Aftermath::default();
+        let result = change(&mut self.roster(), &mut aftermath);
+        self.settle(aftermath);
+        result
+    }
+
+    /// A request at a server has ended.
+    pub(crate) fn release(
+        &self,
+        slot: SlotId,
+        connection: Option<(Connection, usize)>,
+        ended: &Ended,
+    ) {
+        let now = clock::now();
+        self.change(|roster, aftermath| roster.release(now, slot, connection, ended, aftermath));
+    }
+
+    /// A place that was given and not used goes to the next.
+    pub(crate) fn give_back(&self, slot: SlotId) {
+        let now = clock::now();
+        self.change(|roster, aftermath| roster.give_back(now, slot, aftermath));
+    }
+
+    /// Adds a server that needs no name to be resolved.
+    pub(crate) fn add(&self, address: Address, name: Arc<str>, spec: MemberSpec) {
+        let now = clock::now();
+        self.change(|roster, aftermath| {
+            roster.add(now, address, name, spec, aftermath);
+        });
+    }
+
+    /// Does what the lock was too short for.
+    fn settle(&self, aftermath: Aftermath) {
+        let Aftermath {
+            starts,
+            dropped,
+            transitions,
+        } = aftermath;
+        drop(dropped);
+        for (server, transition) in transitions {
+            transition.log(&self.name, &server.name);
+        }
+        // One that is gone gives its place to the next, who may be gone too.
+        let mut starts = VecDeque::from(starts);
+        while let Some(Start {
+            slot,
+            job: Waiter { grant },
+            ..
+        }) = starts.pop_front()
+        {
+            if let Err(Grant { slot }) = grant.send(Grant { slot }) {
+                let mut aftermath = Aftermath::default();
+                self.roster().give_back(clock::now(), slot, &mut aftermath);
+                starts.extend(aftermath.starts);
+            }
+        }
+    }
+}
