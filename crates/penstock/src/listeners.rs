@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::ListenAddr;
+use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
-use penstock_exchange::ListenerInfo;
+use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle};
 use penstock_sys::net;
 
@@ -29,15 +29,79 @@ pub(crate) struct Serving {
     pub(crate) wanted: ListenAddr,
     /// As printed, with the real port.
     pub(crate) name: String,
+    proxy_protocol: bool,
     stop: Drain,
     unix_path: Option<PathBuf>,
 }
 
-/// Opens `wanted` for `loops` loops.
+/// Opens what a configuration listens on and `kept` does not have.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_all(
+    config: &Config,
+    kept: &[Serving],
+    loops: usize,
+) -> Result<Vec<Opened>, String> {
+    let wanted = wanted(config);
+    let new = wanted
+        .iter()
+        .filter(|(address, heralded)| !kept.iter().any(|serving| serving.is(address, *heralded)));
+    new.map(|(address, heralded)| open(address, *heralded, loops))
+        .collect()
+}
+
+/// What a configuration listens on, and whether connections there begin with a PROXY header.
+fn wanted(config: &Config) -> Vec<(&ListenAddr, bool)> {
+    let server = &config.server;
+    let listen = server.listen.iter();
+    listen
+        .map(|address| (address, server.proxy_protocol.contains(address)))
+        .collect()
+}
+
+/// Stops what a new configuration does not listen on, and adds what `open` opened.
+pub(crate) fn swap(
+    config: &Config,
+    listeners: &mut Vec<Serving>,
+    changes: &mut Vec<String>,
+    open: impl FnOnce(&mut Vec<Serving>),
+) {
+    let wanted = wanted(config);
+    let (kept, gone): (Vec<Serving>, Vec<Serving>) = std::mem::take(listeners)
+        .into_iter()
+        .partition(|serving| wanted.iter().any(|(address, it)| serving.is(address, *it)));
+    *listeners = kept;
+    let known = listeners.len();
+    open(listeners);
+    stop_all(&gone, &listeners[known..], changes);
+    changes.extend(
+        listeners[known..]
+            .iter()
+            .map(|new| format!("{} opened", new.name)),
+    );
+}
+
+/// Stops listeners; those at whose address another has been opened leave its socket file alone.
+pub(crate) fn stop_all(gone: &[Serving], opened: &[Serving], changes: &mut Vec<String>) {
+    for serving in gone {
+        match opened.iter().any(|new| new.wanted == serving.wanted) {
+            true => serving.stop_accepting(),
+            false => serving.stop(),
+        }
+        changes.push(format!("{} closed", serving.name));
+    }
+}
+
+/// Opens `wanted` for `loops` loops; `proxy_protocol` says that connections begin with its header.
 ///
 /// # Errors
 /// Which address could not be opened, and why.
-pub(crate) fn open(wanted: &ListenAddr, loops: usize) -> Result<Opened, String> {
+pub(crate) fn open(
+    wanted: &ListenAddr,
+    proxy_protocol: bool,
+    loops: usize,
+) -> Result<Opened, String> {
     let say = |error: std::io::Error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => ": another program listens there",
@@ -66,6 +130,7 @@ pub(crate) fn open(wanted: &ListenAddr, loops: usize) -> Result<Opened, String> 
         scheme: "http",
         address,
         name,
+        proxy_protocol,
     });
     Ok(Opened {
         wanted: wanted.clone(),
@@ -87,11 +152,35 @@ fn open_tcp(address: SocketAddr, loops: usize) -> std::io::Result<(Vec<OwnedFd>,
 
 impl Opened {
     /// Begins to accept, on each loop with a socket of its own.
-    pub(crate) fn serve(mut self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
+    pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
+        self.serve_by(loops, |socket, info, stop| {
+            accept(Arc::clone(edge), socket, info, stop)
+        })
+    }
+
+    /// The same, giving each connection's bytes to `handler`.
+    pub(crate) fn serve_tunnel(
+        self,
+        edge: &Arc<Edge>,
+        loops: &[LoopHandle],
+        handler: &Arc<dyn TunnelHandler>,
+    ) -> Serving {
+        self.serve_by(loops, |socket, info, stop| {
+            accept_tunnel(Arc::clone(edge), socket, info, stop, Arc::clone(handler))
+        })
+    }
+
+    fn serve_by<F>(
+        mut self,
+        loops: &[LoopHandle],
+        accept: impl Fn(OwnedFd, Arc<ListenerInfo>, Drain) -> F,
+    ) -> Serving
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let stop = Drain::new();
         for (socket, event_loop) in self.sockets.drain(..).zip(loops) {
-            let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
-            event_loop.spawn(accept(edge, socket, info, stop));
+            event_loop.spawn(accept(socket, Arc::clone(&self.info), stop.clone()));
         }
         self.serving(stop)
     }
@@ -113,6 +202,7 @@ impl Opened {
         };
         Serving {
             name: self.info.name.clone(),
+            proxy_protocol: self.info.proxy_protocol,
             wanted: self.wanted,
             stop,
             unix_path,
@@ -126,7 +216,26 @@ async fn accept(edge: Arc<Edge>, socket: OwnedFd, info: Arc<ListenerInfo>, stop:
     }
 }
 
+async fn accept_tunnel(
+    edge: Arc<Edge>,
+    socket: OwnedFd,
+    info: Arc<ListenerInfo>,
+    stop: Drain,
+    handler: Arc<dyn TunnelHandler>,
+) {
+    let accepting =
+        penstock_edge::accept_tunnel(edge, socket, Arc::clone(&info), stop, handler).await;
+    if let Err(error) = accepting {
+        log::error!("{}: {error}", info.name);
+    }
+}
+
 impl Serving {
+    /// Whether it is the listener of that address, with that form of connections.
+    pub(crate) fn is(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
+        self.wanted == *address && self.proxy_protocol == proxy_protocol
+    }
+
     /// Stops accepting; connections that were accepted go on.
     pub(crate) fn stop(&self) {
         self.stop.begin();
@@ -134,6 +243,11 @@ impl Serving {
             // Removed first by us, or already gone: either way nobody finds a dead socket.
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    /// The same, leaving a socket file alone that another listener has made anew.
+    pub(crate) fn stop_accepting(&self) {
+        self.stop.begin();
     }
 
     /// Waits until no loop accepts any more.

@@ -8,6 +8,8 @@ mod cli;
 mod listeners;
 mod server;
 mod source;
+mod tcp;
+mod upstreams;
 mod wiring;
 
 use std::process::ExitCode;

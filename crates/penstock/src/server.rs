@@ -5,14 +5,13 @@
 //! fails before anything is served, a reload changes nothing unless all of it works, a shutdown
 //! loses no request that was accepted until its deadline.
 
-use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_apps::{App, Boot, Setup};
-use penstock_config::{Config, Invocation, ListenAddr, PathPattern};
+use penstock_apps::{App, Boot};
+use penstock_config::{Config, Invocation, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::logger::LineWriter;
@@ -23,7 +22,9 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cli;
 use crate::listeners::{self, Opened, Serving};
-use crate::wiring::{self, Apps, Pools};
+use crate::tcp::{self, TcpServing};
+use crate::upstreams::{self, Rooms, Started, default_pool};
+use crate::wiring;
 
 /// How long an application that was taken out of the configuration may finish.
 const REMOVED_DRAIN: Duration = Duration::from_secs(60);
@@ -75,9 +76,9 @@ pub(crate) struct Server {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) config: Config,
-    pub(crate) apps: Apps,
-    pub(crate) pools: Pools,
+    pub(crate) rooms: Rooms,
     pub(crate) listeners: Vec<Serving>,
+    pub(crate) streams: Vec<TcpServing>,
     pub(crate) admin: Option<Serving>,
     pub(crate) reloads: u64,
     /// Why the last reload was refused; `None` after one that worked.
@@ -157,36 +158,27 @@ impl Server {
         loops: Loops,
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
-        let opened: Vec<Opened> = config
-            .server
-            .listen
-            .iter()
-            .map(|address| listeners::open(address, count))
-            .collect::<Result<_, _>>()?;
+        let opened = listeners::open_all(&config, &[], count)?;
+        let streams = tcp::open_all(&config, &[], count)?;
         let admin = config
             .server
             .admin
             .as_ref()
-            .map(|a| listeners::open(a, 1))
+            .map(|a| listeners::open(a, false, 1))
             .transpose();
         let admin =
             admin.map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
         let pools = wiring::pools(&config, None);
-        let setup = Setup {
-            loops: loops.handles().to_vec(),
-            limits: config.limits.clone(),
-            pool: default_pool(&pools),
-        };
-        let apps: Apps = config
-            .apps
-            .iter()
-            .map(|(name, app)| (name.clone(), App::start(app.clone(), &setup)))
-            .collect();
-        let settings = wiring::settings(&config, &apps, &pools, count, options.development)?;
+        let mut started = Started::default();
+        let none = Rooms::default();
+        upstreams::start(&config, &none, pools, loops.handles(), &mut started)?;
+        let rooms = started.rooms;
+        let settings = wiring::settings(&config, &rooms, count, options.development)?;
         let admin_settings = Settings {
             limits: config.limits.clone(),
             routing: Routing::default(),
             access_log: None,
+            trust: Arc::default(),
             development: true,
         };
         let edge = Arc::new(Edge::new(settings, count));
@@ -195,6 +187,7 @@ impl Server {
             .into_iter()
             .map(|o| o.serve(&edge, loops.handles()))
             .collect();
+        let streams = tcp::serve_all(streams, &rooms.upstreams, &edge, loops.handles());
         let admin = admin.map(|opened| opened.serve_here(&admin_edge));
         let server = Arc::new(Self {
             invocation,
@@ -207,9 +200,9 @@ impl Server {
             draining: AtomicBool::new(false),
             live: Mutex::new(Live {
                 config,
-                apps,
-                pools,
+                rooms,
                 listeners,
+                streams,
                 admin,
                 reloads: 0,
                 reload_error: None,
@@ -228,6 +221,8 @@ impl Server {
         let mut routing = Routing::default();
         let route = Route {
             path: PathPattern::any(),
+            internal: false,
+            filters: None,
             handlers: [admin].into(),
         };
         routing.add(
@@ -241,6 +236,7 @@ impl Server {
             limits,
             routing,
             access_log: None,
+            trust: Arc::default(),
             development: true,
         };
         self.admin_edge.replace(settings, &[]);
@@ -251,9 +247,10 @@ impl Server {
         let announce = &self.options.announce;
         let (names, admin, apps): (Vec<String>, _, Vec<Arc<App>>) = {
             let live = self.live();
-            let names = live.listeners.iter().map(|l| l.name.clone()).collect();
+            let mut names: Vec<String> = live.listeners.iter().map(|l| l.name.clone()).collect();
+            names.extend(live.streams.iter().map(TcpServing::name));
             let admin = live.admin.as_ref().map(|a| a.name.clone());
-            (names, admin, live.apps.values().cloned().collect())
+            (names, admin, live.rooms.apps.values().cloned().collect())
         };
         for name in names {
             announce.write(format!("listening {name}\n").into_bytes());
@@ -274,7 +271,7 @@ impl Server {
         let _ = left.recv().await;
         if let Some(fd) = self.options.ready_fd {
             let path = format!("/proc/self/fd/{fd}");
-            let pool = default_pool(&self.live().pools);
+            let pool = default_pool(&self.live().rooms.pools);
             let announce = announce.clone();
             let written = pool
                 .run(move || {
@@ -353,21 +350,35 @@ impl Server {
     }
 
     async fn try_reload(self: &Arc<Self>) -> Result<String, String> {
-        let (invocation, pool) = (self.invocation.clone(), default_pool(&self.live().pools));
+        let (invocation, pool) = (
+            self.invocation.clone(),
+            default_pool(&self.live().rooms.pools),
+        );
         let resolved = pool.run(move || cli::resolve(&invocation)).await;
         let config = resolved.map_err(|error| error.to_string())??;
-        let opened = self.open_new_listeners(&config)?;
-        let pools = {
+        let count = self.loops.handles().len();
+        let (opened, streams, pools, old) = {
             let live = self.live();
-            wiring::pools(&config, Some((&live.config, &live.pools)))
+            (
+                listeners::open_all(&config, &live.listeners, count)?,
+                tcp::open_all(&config, &live.streams, count)?,
+                wiring::pools(&config, Some((&live.config, &live.rooms.pools))),
+                live.rooms.clone(),
+            )
         };
-        let (apps, fresh) = self.start_changed_apps(&config, &pools);
-        let built = match all_booted(&fresh).await {
+        let mut started = Started::default();
+        let begun = upstreams::start(&config, &old, pools, self.loops.handles(), &mut started);
+        drop(old);
+        let Started { rooms, fresh } = started;
+        let booted = match begun {
+            Ok(()) => all_booted(&fresh).await,
+            Err(error) => Err(error),
+        };
+        let built = match booted {
             Ok(()) => {
-                let (config, apps, pools) = (config.clone(), apps.clone(), pools.clone());
+                let (config, rooms) = (config.clone(), rooms.clone());
                 let development = self.options.development;
-                let loops = self.loops.handles().len();
-                let build = move || wiring::settings(&config, &apps, &pools, loops, development);
+                let build = move || wiring::settings(&config, &rooms, count, development);
                 pool.run(build)
                     .await
                     .map_err(|error| error.to_string())
@@ -381,7 +392,7 @@ impl Server {
             false => Ok(settings),
         });
         match built {
-            Ok(settings) => Ok(self.swap(config, settings, opened, apps, pools)),
+            Ok(settings) => Ok(self.swap(config, settings, (opened, streams), rooms)),
             Err(error) => {
                 fresh
                     .into_iter()
@@ -391,85 +402,48 @@ impl Server {
         }
     }
 
-    fn open_new_listeners(&self, config: &Config) -> Result<Vec<Opened>, String> {
-        let kept: Vec<ListenAddr> = self
-            .live()
-            .listeners
-            .iter()
-            .map(|serving| serving.wanted.clone())
-            .collect();
-        let new = config
-            .server
-            .listen
-            .iter()
-            .filter(|address| !kept.contains(address));
-        new.map(|address| listeners::open(address, self.loops.handles().len()))
-            .collect()
-    }
-
-    /// Starts what is new or configured differently; gives all of the new configuration's
-    /// applications and, apart, those that were started.
-    fn start_changed_apps(&self, config: &Config, pools: &Pools) -> (Apps, Vec<Arc<App>>) {
-        let old = self.live().apps.clone();
-        let setup = Setup {
-            loops: self.loops.handles().to_vec(),
-            limits: config.limits.clone(),
-            pool: default_pool(pools),
-        };
-        let mut fresh = Vec::new();
-        let mut apps = BTreeMap::new();
-        for (name, app) in &config.apps {
-            let running = match old.get(name).filter(|running| running.config() == app) {
-                Some(running) => Arc::clone(running),
-                None => {
-                    let started = App::start(app.clone(), &setup);
-                    fresh.push(Arc::clone(&started));
-                    started
-                }
-            };
-            apps.insert(name.clone(), running);
-        }
-        (apps, fresh)
-    }
-
     fn swap(
         &self,
         config: Config,
         settings: Settings,
-        opened: Vec<Opened>,
-        apps: Apps,
-        pools: Pools,
+        (opened, streams): (Vec<Opened>, Vec<(Opened, String)>),
+        rooms: Rooms,
     ) -> String {
         self.edge.replace(settings, self.loops.handles());
         let mut live = self.live();
-        for app in apps.values() {
-            app.adopt(config.limits.clone(), default_pool(&pools));
+        let store = wiring::body_store(&config.limits, default_pool(&rooms.pools));
+        for app in rooms.apps.values() {
+            app.adopt(store.clone());
+        }
+        for upstream in rooms.upstreams.values() {
+            upstream.adopt(store.clone());
         }
         let mut changes = Vec::new();
-        for (name, old) in std::mem::replace(&mut live.apps, apps) {
-            if live
-                .apps
-                .get(&name)
-                .is_none_or(|new| !Arc::ptr_eq(new, &old))
-            {
+        let old = std::mem::replace(&mut live.rooms, rooms);
+        for (name, old) in old.apps {
+            let new = live.rooms.apps.get(&name);
+            if new.is_none_or(|new| !Arc::ptr_eq(new, &old)) {
                 changes.push(format!("application {name} replaced"));
                 drain_later(old, REMOVED_DRAIN);
             }
         }
-        let wanted = &config.server.listen;
-        let (kept, gone): (Vec<Serving>, Vec<Serving>) = std::mem::take(&mut live.listeners)
-            .into_iter()
-            .partition(|serving| wanted.contains(&serving.wanted));
-        live.listeners = kept;
-        for serving in &gone {
-            serving.stop();
-            changes.push(format!("{} closed", serving.name));
+        for (name, old) in old.upstreams {
+            let new = live.rooms.upstreams.get(&name);
+            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
+            // Requests that began before hold what they need of the old one.
+            if is_replaced && live.config.upstreams.contains_key(&name) {
+                changes.push(format!("upstream {name} replaced"));
+            }
         }
-        for opened in opened {
-            let serving = opened.serve(&self.edge, self.loops.handles());
-            changes.push(format!("{} opened", serving.name));
-            live.listeners.push(serving);
-        }
+        let upstreams = live.rooms.upstreams.clone();
+        let loops = self.loops.handles();
+        listeners::swap(&config, &mut live.listeners, &mut changes, |listeners| {
+            for opened in opened {
+                listeners.push(opened.serve(&self.edge, loops));
+            }
+        });
+        let fresh = tcp::serve_all(streams, &upstreams, &self.edge, loops);
+        tcp::swap(&config, &mut live.streams, &upstreams, fresh, &mut changes);
         if config.server.threads != live.config.server.threads {
             changes.push("server.threads changes at the next start".to_owned());
         }
@@ -477,7 +451,7 @@ impl Server {
             changes.push("server.admin changes at the next start".to_owned());
         }
         // Threads of the pools that are gone or changed end once their work is done.
-        for (name, pool) in std::mem::replace(&mut live.pools, pools) {
+        for (name, pool) in old.pools {
             if live.config.blocking.get(&name) != config.blocking.get(&name) {
                 close_later(pool);
             }
@@ -523,7 +497,7 @@ impl Server {
 
     /// Drains all applications at the same time.
     async fn drain_apps(&self, deadline: Instant) {
-        let apps: Vec<Arc<App>> = self.live().apps.values().cloned().collect();
+        let apps: Vec<Arc<App>> = self.live().rooms.apps.values().cloned().collect();
         let (running, mut ended) = mpsc::channel::<()>(1);
         for app in apps {
             let running = running.clone();
@@ -538,7 +512,13 @@ impl Server {
     }
 
     async fn finish_requests(&self, deadline: Instant) {
-        let stopping: Vec<Serving> = std::mem::take(&mut self.live().listeners);
+        let stopping: Vec<Serving> = {
+            let mut live = self.live();
+            let streams = std::mem::take(&mut live.streams);
+            let streams = streams.into_iter().map(TcpServing::into_serving);
+            let listeners = std::mem::take(&mut live.listeners);
+            listeners.into_iter().chain(streams).collect()
+        };
         stopping.iter().for_each(Serving::stop);
         for serving in &stopping {
             clock::until(deadline, serving.stopped()).await;
@@ -574,12 +554,6 @@ async fn announce_app(app: &App, announce: &LineWriter) {
         "app {name}: {kind}, {processes} {plural}{threads}, ready in {took:.1} s ({interpreter})\n"
     );
     announce.write(line.into_bytes());
-}
-
-fn default_pool(pools: &Pools) -> penstock_runtime::blocking::Pool {
-    let found = pools.get("default").cloned();
-    // The configuration always has it.
-    found.unwrap_or_else(|| penstock_runtime::blocking::Pool::new("default", 1, 1024))
 }
 
 async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {

@@ -4,6 +4,8 @@
 //! server weakly: the admin interface must not keep it alive. A reload or restart runs in a task of
 //! its own, so a client that leaves does not stop it half-way.
 
+mod upstreams;
+
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
@@ -12,12 +14,13 @@ use penstock_config::Limits;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, Limit, PoolStatus, QueueStatus, ServerState, Snapshot,
-    Source, Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus, QueueStatus,
+    ServerState, Snapshot, Source, Times, Traffic, Use, WorkerStatus,
 };
 use tokio::sync::oneshot;
 
 use crate::server::{Live, Server};
+use crate::tcp::TcpServing;
 
 /// The server, for `status`.
 #[derive(Debug)]
@@ -46,8 +49,7 @@ impl Source for House {
         };
         let live = server.live();
         let metrics = |app: &penstock_apps::App| Arc::clone(app.metrics());
-        live.apps
-            .iter()
+        (live.rooms.apps.iter())
             .map(|(name, app)| (name.clone(), metrics(app)))
             .collect()
     }
@@ -66,11 +68,29 @@ impl Source for House {
         let app = self
             .0
             .upgrade()
-            .and_then(|server| server.live().apps.get(app).cloned());
+            .and_then(|server| server.live().rooms.apps.get(app).cloned());
         Box::pin(async move {
             let app = app?;
             detached(async move { app.restart().await }).await
         })
+    }
+
+    fn manage(
+        &self,
+        upstream: &str,
+        change: ManageRequest,
+    ) -> BoxFuture<'static, Result<String, ManageError>> {
+        let found = self.0.upgrade().and_then(|server| {
+            let live = server.live();
+            // The lock is given back before the change takes its own.
+            let found = live.rooms.upstreams.get(upstream).cloned()?;
+            Some((found, live.rooms.apps.contains_key(upstream)))
+        });
+        let done = match found {
+            Some((upstream, is_app)) => upstreams::manage(&upstream, change, is_app),
+            None => Err(ManageError::UnknownUpstream(upstream.to_owned())),
+        };
+        Box::pin(std::future::ready(done))
     }
 
     fn stop(&self) {
@@ -84,7 +104,7 @@ impl Source for House {
         if server.is_draining() {
             return Err("the server is stopping".to_owned());
         }
-        let apps: Vec<_> = server.live().apps.values().cloned().collect();
+        let apps: Vec<_> = server.live().rooms.apps.values().cloned().collect();
         let unready = apps.iter().map(|app| app.snapshot()).find(|app| {
             // Degraded still answers.
             !matches!(app.state.as_str(), "ready" | "degraded")
@@ -111,6 +131,7 @@ fn snapshot(server: &Server) -> Snapshot {
     let connections = server.edge.connections() as u64;
     let limits = &live.config.limits;
     let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name.clone()).collect();
+    listeners.extend(live.streams.iter().map(TcpServing::name));
     listeners.extend(live.admin.as_ref().map(|admin| admin.name.clone()));
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
@@ -138,10 +159,11 @@ fn snapshot(server: &Server) -> Snapshot {
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
-        apps: live
-            .apps
-            .values()
+        apps: (live.rooms.apps.values())
             .map(|app| app_status(app.snapshot(), app.metrics()))
+            .collect(),
+        upstreams: (live.rooms.upstreams.values())
+            .map(|upstream| upstreams::status(upstream.snapshot()))
             .collect(),
         pools: pools(&live),
         limits: bounds(limits, connections),
@@ -149,7 +171,7 @@ fn snapshot(server: &Server) -> Snapshot {
 }
 
 fn pools(live: &Live) -> Vec<PoolStatus> {
-    let pools = live.pools.iter().map(|(name, pool)| {
+    let pools = live.rooms.pools.iter().map(|(name, pool)| {
         let usage = pool.usage();
         let bounds = live.config.blocking.get(name).copied().unwrap_or_default();
         PoolStatus {
@@ -234,6 +256,7 @@ fn ended() -> Snapshot {
         reload_error: None,
         log_lines_dropped: 0,
         apps: Vec::new(),
+        upstreams: Vec::new(),
         pools: Vec::new(),
         limits: Vec::new(),
     }

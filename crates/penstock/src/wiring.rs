@@ -3,22 +3,18 @@
 //! Builds, from a checked configuration and running applications, the settings that `edge` swaps in.
 //! Nothing is changed here: a failure leaves the server as it was.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_apps::App;
-use penstock_config::{AccessLog as AccessLogConfig, Config, LogTarget};
-use penstock_edge::{AccessLog, Route, Routing, Settings, Site};
-use penstock_exchange::Handler;
+use penstock_config::{AccessLog as AccessLogConfig, Config, Limits, LogTarget};
+use penstock_edge::{AccessLog, Filters, Route, Routing, Settings, Site};
+use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::{Handler, Network, Trust};
 use penstock_files::{Files, FilesSetup};
+use penstock_proxy::{Buffering, Upstream};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, Target};
 
-/// Running applications by name.
-pub(crate) type Apps = BTreeMap<String, Arc<App>>;
-
-/// Pools for blocking work by name.
-pub(crate) type Pools = BTreeMap<String, Pool>;
+use crate::upstreams::{OfApp, Pools, Rooms};
 
 /// Builds the settings of the front end. May block (opens roots and logs).
 ///
@@ -26,8 +22,7 @@ pub(crate) type Pools = BTreeMap<String, Pool>;
 /// What could not be opened.
 pub(crate) fn settings(
     config: &Config,
-    apps: &Apps,
-    pools: &Pools,
+    rooms: &Rooms,
     loops: usize,
     development: bool,
 ) -> Result<Settings, String> {
@@ -35,9 +30,13 @@ pub(crate) fn settings(
     for site in &config.sites {
         let mut routes = Vec::new();
         for route in &site.routes {
-            let handlers = handlers(route, apps, pools, loops)?;
+            let handlers = handlers(route, rooms, loops)?;
+            let (asked, answered) = (&route.request_headers, &route.response_headers);
+            let filters = Filters::compile(&route.rewrite, asked, answered);
             routes.push(Route {
                 path: route.path.clone(),
+                internal: route.internal,
+                filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
             });
         }
@@ -53,19 +52,37 @@ pub(crate) fn settings(
         limits: config.limits.clone(),
         routing,
         access_log,
+        trust: Arc::new(trust(config)?),
         development,
     })
 }
 
-/// Files first, then the application.
+/// Whose word about their clients is taken.
+pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
+    let Some(proxies) = &config.server.trusted_proxies else {
+        return Ok(Trust::default());
+    };
+    let (mut networks, mut unix) = (Vec::new(), false);
+    for text in proxies {
+        if text == "unix" {
+            unix = true;
+        } else {
+            let network = text.parse::<Network>();
+            networks.push(network.map_err(|()| format!("server.trusted_proxies: `{text}`"))?);
+        }
+    }
+    Ok(Trust::new(networks, unix))
+}
+
+/// Files first, then the application or upstream.
 fn handlers(
     route: &penstock_config::Route,
-    apps: &Apps,
-    pools: &Pools,
+    rooms: &Rooms,
     loops: usize,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
     if let Some(files) = &route.files {
+        let pools = &rooms.pools;
         let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
         let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
         let setup = FilesSetup {
@@ -73,19 +90,39 @@ fn handlers(
             try_: files.try_.clone(),
             pool: pool.clone(),
             loops,
-            falls_through: route.app.is_some(),
+            falls_through: route.app.is_some() || route.upstream.is_some(),
         };
         let opened = Files::open(setup);
         let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
         handlers.push(Arc::new(opened));
     }
     if let Some(name) = &route.app {
-        let app = apps
-            .get(name)
-            .ok_or_else(|| format!("no application `{name}`"))?;
-        handlers.push(Arc::clone(app) as Arc<dyn Handler>);
+        let app = rooms.apps.get(name);
+        let app = app.ok_or_else(|| format!("no application `{name}`"))?;
+        handlers.push(match rooms.upstreams.get(name) {
+            Some(upstream) if app.config().upstream.is_some() => {
+                Arc::new(OfApp::new(app, behind(upstream, route)))
+            }
+            _ => Arc::clone(app) as Arc<dyn Handler>,
+        });
+    }
+    if let Some(name) = &route.upstream {
+        let upstream = rooms.upstreams.get(name);
+        let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
+        handlers.push(behind(upstream, route));
     }
     Ok(handlers)
+}
+
+/// An upstream with what the route says of buffering.
+fn behind(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
+    let config = upstream.config();
+    upstream.handler(Buffering {
+        request: route.request_buffering.unwrap_or(config.request_buffering),
+        response: route
+            .response_buffering
+            .unwrap_or(config.response_buffering),
+    })
 }
 
 fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
@@ -109,6 +146,17 @@ fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
         writer,
         format: log.format,
     })
+}
+
+/// Where bodies wait, and how much of them.
+pub(crate) fn body_store(limits: &Limits, pool: Pool) -> BodyStore {
+    BodyStore {
+        body_memory: limits.body_memory,
+        response_memory: limits.response_memory,
+        response_spool: limits.response_spool,
+        temp_dir: limits.temp_dir.clone(),
+        pool,
+    }
 }
 
 /// The pools that a configuration names. Those that an older one has with the same bounds go on.

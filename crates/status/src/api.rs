@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, Response,
+    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody, Response,
 };
 use penstock_http::{Method, RequestHead, Status};
 use serde::Serialize;
 
 use crate::events::{EVENT_INTERVAL, Feed};
+use crate::manage::BadChange;
 use crate::page::{ASSETS, Asset, POLICY};
-use crate::{BoxFuture, Source, exposition, guard};
+use crate::{BoxFuture, ManageError, Source, exposition, guard, manage};
 
 /// The admin API as a handler.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Admin {
         })
     }
 
-    fn change(&self, what: Change<'_>) -> Handling {
+    fn change(&self, what: Change<'_>, body: RequestBody) -> Handling {
         match what {
             Change::Stop => {
                 self.source.stop();
@@ -90,6 +91,10 @@ impl Admin {
                     }
                 }))
             }
+            Change::Servers(upstream) => {
+                let work = change_servers(Arc::clone(&self.source), upstream.to_owned(), body);
+                self.later(Box::pin(work))
+            }
         }
     }
 
@@ -103,11 +108,44 @@ impl Admin {
 }
 
 impl Handler for Admin {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, mut request: Request) -> Handling {
+        let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match decide(&request) {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
-            Ok(Route::Change(what)) => self.change(what),
+            Ok(Route::Change(what)) => self.change(what, body),
             Err(refusal) => self.now(Ok(refusal.respond())),
+        }
+    }
+}
+
+/// Reads what is wanted of an upstream's servers, and has it done.
+async fn change_servers(
+    source: Arc<dyn Source>,
+    upstream: String,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    let text = manage::read(body).await?;
+    let change = match text.and_then(|text| manage::parse(&text)) {
+        Ok(change) => change,
+        Err(error) => {
+            let status = match error {
+                BadChange::TooLarge => Status::CONTENT_TOO_LARGE,
+                BadChange::Malformed(_) | BadChange::NotAnObject => Status::BAD_REQUEST,
+            };
+            return json(status, &Outcome::failed(error.to_string()));
+        }
+    };
+    match source.manage(&upstream, change).await {
+        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
+        Err(error) => {
+            let status = match error {
+                ManageError::BadAddress { .. } => Status::BAD_REQUEST,
+                ManageError::UnknownUpstream(_) | ManageError::UnknownServer { .. } => {
+                    Status::NOT_FOUND
+                }
+                ManageError::Refused(_) => Status::CONFLICT,
+            };
+            json(status, &Outcome::failed(error.to_string()))
         }
     }
 }
@@ -133,6 +171,7 @@ enum Read {
 enum Change<'a> {
     Reload,
     Restart(&'a str),
+    Servers(&'a str),
     Stop,
 }
 
@@ -174,13 +213,20 @@ fn find(path: &str) -> Option<Route<'_>> {
         "/stop" => Route::Change(Change::Stop),
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),
-            None => Route::Change(Change::Restart(app_to_restart(other)?)),
+            None => Route::Change(find_named(other)?),
         },
     })
 }
 
-fn app_to_restart(path: &str) -> Option<&str> {
-    let name = path.strip_prefix("/apps/")?.strip_suffix("/restart")?;
+/// Changes of something that the path names.
+fn find_named(path: &str) -> Option<Change<'_>> {
+    let restart = between(path, "/apps/", "/restart").map(Change::Restart);
+    restart.or_else(|| between(path, "/upstreams/", "/servers").map(Change::Servers))
+}
+
+/// The one segment between two parts of a path.
+fn between<'a>(path: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let name = path.strip_prefix(before)?.strip_suffix(after)?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 

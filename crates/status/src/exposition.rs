@@ -1,19 +1,18 @@
 //! The metrics text that Prometheus and its kin collect (text exposition format 0.0.4).
 //!
 //! Rendered by `api` for `/metrics`: counters and histograms straight from edge's and the
-//! applications' sets, gauges from a snapshot. What must stay true: the samples of one metric stand
+//! applications' sets, gauges and all of the upstreams from a snapshot. What must stay true: the samples of one metric stand
 //! together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
 //! released, are a promise to dashboards.
+
+mod upstreams;
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use penstock_exchange::metrics::{
-    AppMetrics, BUCKETS_US, Counter, EdgeMetrics, Histogram, HistogramValues,
-};
+use penstock_exchange::metrics::{AppMetrics, Counter, EdgeMetrics, Histogram};
 
-use crate::snapshot::from_us;
-use crate::{AppStatus, PoolStatus, ServerState, Snapshot, Source};
+use crate::{AppStatus, PoolStatus, ServerState, Snapshot, Source, Times};
 
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -29,6 +28,8 @@ pub(crate) fn render(source: &dyn Source) -> String {
     let _ = page.edge(&source.edge());
     let _ = page.app_counts(&source.apps());
     let _ = page.app_gauges(&snapshot.apps);
+    let _ = page.upstreams(&snapshot.upstreams);
+    let _ = page.servers(&snapshot.upstreams);
     let _ = page.pools(&snapshot.pools);
     page.text
 }
@@ -161,7 +162,7 @@ impl Page {
             "histogram",
             "From complete head to last byte handed to the kernel.",
         )?;
-        self.histogram(name, None, &edge.total_time.values())
+        self.histogram(name, None, &Times::new(&edge.total_time))
     }
 
     fn app_counts(&mut self, apps: &[(String, Arc<AppMetrics>)]) -> fmt::Result {
@@ -179,7 +180,8 @@ impl Page {
         for (name, help, histogram) in APP_HISTOGRAMS {
             self.head(name, "histogram", help)?;
             for (app, metrics) in apps {
-                self.histogram(name, Some(app), &histogram(metrics).values())?;
+                let times = Times::new(histogram(metrics));
+                self.histogram(name, Some(("app", app)), &times)?;
             }
         }
         Ok(())
@@ -244,21 +246,20 @@ impl Page {
     }
 
     /// The lines of one histogram: cumulative buckets, sum, count.
-    fn histogram(&mut self, name: &str, app: Option<&str>, at: &HistogramValues) -> fmt::Result {
-        let label = app
-            .map(|app| format!("app=\"{}\"", Escaped(app)))
+    fn histogram(&mut self, name: &str, label: Option<(&str, &str)>, at: &Times) -> fmt::Result {
+        let label = label
+            .map(|(label, value)| format!("{label}=\"{}\"", Escaped(value)))
             .unwrap_or_default();
         let comma = if label.is_empty() { "" } else { "," };
         let mut seen = 0;
-        for (&bound, count) in BUCKETS_US.iter().zip(&at.counts) {
+        for (le, count) in at.buckets.le_seconds.iter().zip(&at.buckets.counts) {
             seen += count;
-            let le = from_us(bound);
             writeln!(
                 self.text,
                 "penstock_{name}_bucket{{{label}{comma}le=\"{le}\"}} {seen}"
             )?;
         }
-        let count = at.count();
+        let (sum, count) = (at.sum_seconds, at.count);
         writeln!(
             self.text,
             "penstock_{name}_bucket{{{label}{comma}le=\"+Inf\"}} {count}"
@@ -268,11 +269,7 @@ impl Page {
         } else {
             format!("{{{label}}}")
         };
-        writeln!(
-            self.text,
-            "penstock_{name}_sum{braces} {}",
-            from_us(at.sum_us)
-        )?;
+        writeln!(self.text, "penstock_{name}_sum{braces} {sum}")?;
         writeln!(self.text, "penstock_{name}_count{braces} {count}")
     }
 }

@@ -1,21 +1,23 @@
 //! A made-up server for this crate's tests, and requests to it.
 //!
-//! One application serves, one does not boot and has a name that every format must escape. What the
-//! API asked of the server is noted in `asked`.
+//! One application serves, one does not boot and has a name that every format must escape; so has one
+//! of the two upstreams. What the API asked of the server is noted in `asked`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AppCounters, AppStatus, BoxFuture, Limit, PoolStatus, QueueStatus, ServerState, Snapshot,
-    Source, Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, Limit, LineStatus, ManageError, ManageRequest, PoolStatus,
+    QueueStatus, ServerState, ServerStatus, Snapshot, Source, Times, Traffic, UpstreamCounters,
+    UpstreamStatus, Use, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
@@ -62,6 +64,52 @@ impl FakeSource {
             workers,
         }
     }
+
+    fn upstream(&self, name: &str, servers: Vec<ServerStatus>) -> UpstreamStatus {
+        UpstreamStatus {
+            name: name.into(),
+            protocol: "http".into(),
+            up: !servers.is_empty(),
+            queue: LineStatus {
+                waiting: 12,
+                max: 500,
+                oldest_wait: Duration::from_millis(750),
+            },
+            counters: UpstreamCounters {
+                requests: 1,
+                queue_full: 2,
+                queue_timeout: 3,
+                queue_abandoned: 4,
+                unavailable: 5,
+                retries: 6,
+                retries_refused: 7,
+            },
+            queue_time: Times::new(&self.app.queue_time),
+            connect_time: Times::new(&self.app.app_time),
+            answer_time: Times::new(&self.app.app_time),
+            servers,
+        }
+    }
+}
+
+/// A server whose numbers all differ.
+pub(crate) fn server(name: &str, state: &str) -> ServerStatus {
+    ServerStatus {
+        name: name.into(),
+        state: state.into(),
+        weight: 2,
+        backup: false,
+        active: 3,
+        active_max: Some(8),
+        connections_open: 5,
+        connections_idle: 4,
+        requests: 100,
+        failures: 7,
+        timeouts: 6,
+        connects: 9,
+        reuses: 91,
+        last_error: None,
+    }
 }
 
 impl Source for FakeSource {
@@ -99,6 +147,21 @@ impl Source for FakeSource {
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
                 self.app(ODD_NAME, Some("Traceback\n  </script>".into()), vec![]),
+            ],
+            upstreams: vec![
+                self.upstream(
+                    "backends",
+                    vec![
+                        server("127.0.0.1:3000", "leaving"),
+                        server("127.0.0.1:3000", "up"),
+                        ServerStatus {
+                            active_max: None,
+                            last_error: Some("cannot connect".into()),
+                            ..server("unix:/run/b.sock", "ejected")
+                        },
+                    ],
+                ),
+                self.upstream(ODD_NAME, vec![]),
             ],
             pools: vec![PoolStatus {
                 name: "default".into(),
@@ -151,6 +214,31 @@ impl Source for FakeSource {
         })
     }
 
+    fn manage(
+        &self,
+        upstream: &str,
+        change: ManageRequest,
+    ) -> BoxFuture<'static, Result<String, ManageError>> {
+        self.ask(&format!("{upstream}: {change:?}"));
+        let is_known = upstream == "backends";
+        let is_broken = self.is_broken.load(Ordering::Relaxed);
+        let upstream = upstream.to_owned();
+        Box::pin(async move {
+            match change {
+                _ if !is_known => Err(ManageError::UnknownUpstream(upstream)),
+                ManageRequest::Add(new) if new.server.is_empty() => Err(ManageError::BadAddress {
+                    server: new.server,
+                    expected: "an address",
+                }),
+                ManageRequest::Drain { server } if server != "127.0.0.1:3000" => {
+                    Err(ManageError::UnknownServer { upstream, server })
+                }
+                _ if is_broken => Err(ManageError::Refused("the upstream is closed".into())),
+                _ => Ok("done".into()),
+            }
+        })
+    }
+
     fn stop(&self) {
         self.ask("stop");
     }
@@ -171,6 +259,29 @@ pub(crate) enum Via {
     Unix,
 }
 
+/// A body that comes in pieces of at most so many bytes and may hide its length.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pub(crate) left: Vec<u8>,
+    pub(crate) size: usize,
+    pub(crate) length: Option<u64>,
+    /// Counts the bytes that were taken.
+    pub(crate) taken: Arc<AtomicUsize>,
+}
+
+impl IncomingBody for Pieces {
+    fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        let size = self.size.min(self.left.len());
+        into.extend(self.left.drain(..size));
+        self.taken.fetch_add(size, Ordering::Relaxed);
+        Poll::Ready(Ok(size > 0))
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+}
+
 /// A request from its head's text, lines apart by `\n`, without the blank line.
 pub(crate) fn request(head: &str, via: Via) -> Request {
     let raw = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
@@ -185,8 +296,10 @@ pub(crate) fn request(head: &str, via: Via) -> Request {
             scheme: "http",
             address,
             name: "admin".into(),
+            proxy_protocol: false,
         }),
         client: Arc::default(),
+        trust: Arc::default(),
         at: Instant::now(),
     };
     let path = RequestPath::of(&head).unwrap();

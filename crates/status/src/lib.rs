@@ -1,9 +1,9 @@
 //! What the server says of itself: live page, snapshot as JSON, metrics text, and the admin API.
 //!
 //! [`Admin`] is a handler like any other, put on the admin listener by `penstock`'s wiring, which
-//! also implements [`Source`]: this room asks it for a [`Snapshot`] or for a reload, and knows no
+//! also implements [`Source`]: this room asks it for a [`Snapshot`] or for a change, and knows no
 //! other room. The way of a request: `guard` refuses what a foreign web page could have sent, `api`
-//! routes it, `events`, `exposition` and `page` make the answer. What must stay true: a look at the
+//! routes it, `manage` reads what it wants changed, `events`, `exposition` and `page` make the answer. What must stay true: a look at the
 //! status costs little and is bounded, whoever looks and however often.
 
 mod api;
@@ -12,13 +12,16 @@ mod exposition;
 #[cfg(test)]
 mod fake;
 mod guard;
+mod manage;
 mod page;
 mod snapshot;
 mod source;
 
 pub use api::Admin;
+pub use manage::{ManageError, ManageRequest, NewServer};
 pub use snapshot::{
-    AppCounters, AppStatus, Buckets, Limit, PoolStatus, QueueStatus, ServerState, Snapshot, Times,
-    Traffic, Unit, Use, WorkerStatus,
+    AppCounters, AppStatus, Buckets, Limit, LineStatus, PoolStatus, QueueStatus, ServerState,
+    ServerStatus, Snapshot, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use,
+    WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

@@ -13,7 +13,7 @@ pub(crate) struct Asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 8] = [
+pub(crate) const ASSETS: [Asset; 9] = [
     Asset {
         path: "/",
         content_type: "text/html; charset=utf-8",
@@ -28,6 +28,11 @@ pub(crate) const ASSETS: [Asset; 8] = [
         path: "/views.js",
         content_type: "text/javascript; charset=utf-8",
         text: include_str!("ui/views.js"),
+    },
+    Asset {
+        path: "/upstreams.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/upstreams.js"),
     },
     Asset {
         path: "/elements.js",

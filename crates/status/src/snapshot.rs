@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use penstock_exchange::metrics::{AppMetrics, BUCKETS_US, EdgeMetrics, Histogram};
+use penstock_exchange::metrics::{AppMetrics, BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
 use serde::{Serialize, Serializer};
 
 /// The whole server at one moment.
@@ -43,6 +43,8 @@ pub struct Snapshot {
     pub log_lines_dropped: u64,
     /// The applications.
     pub apps: Vec<AppStatus>,
+    /// The upstreams.
+    pub upstreams: Vec<UpstreamStatus>,
     /// The pools for blocking work.
     pub pools: Vec<PoolStatus>,
     /// Every bound by its configured name.
@@ -208,6 +210,93 @@ pub struct WorkerStatus {
     pub resident_bytes: Option<u64>,
 }
 
+/// One upstream.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpstreamStatus {
+    /// Its name.
+    pub name: String,
+    /// `http`, `fastcgi`, `scgi`, `uwsgi`, `ajp`.
+    pub protocol: String,
+    /// Whether any of its servers takes requests.
+    pub up: bool,
+    /// Its queue.
+    pub queue: LineStatus,
+    /// What it counted since the start.
+    pub counters: UpstreamCounters,
+    /// Waiting for a server.
+    pub queue_time: Times,
+    /// Making connections; requests on kept ones are not in it.
+    pub connect_time: Times,
+    /// From a server having the request to the head of its response.
+    pub answer_time: Times,
+    /// Its servers.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// The line of requests that wait for a server.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct LineStatus {
+    /// Requests waiting.
+    pub waiting: usize,
+    /// The bound on them.
+    pub max: usize,
+    /// How long the oldest has waited.
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
+    pub oldest_wait: Duration,
+}
+
+/// An upstream's counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct UpstreamCounters {
+    /// Requests that asked for a server.
+    pub requests: u64,
+    /// Refused: the queue was full.
+    pub queue_full: u64,
+    /// Refused: waited too long.
+    pub queue_timeout: u64,
+    /// Clients that left while they waited.
+    pub queue_abandoned: u64,
+    /// Refused: no server was up.
+    pub unavailable: u64,
+    /// Tries after the first.
+    pub retries: u64,
+    /// Retries not made because the budget was used up.
+    pub retries_refused: u64,
+}
+
+/// One server of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServerStatus {
+    /// Its address. One that is added again while it leaves is there twice.
+    pub name: String,
+    /// up, ejected, probing, down, draining, disabled, leaving.
+    pub state: String,
+    /// Its share against the others'.
+    pub weight: u32,
+    /// Whether it gets requests only when no other server can.
+    pub backup: bool,
+    /// Requests in progress.
+    pub active: u32,
+    /// The most it may have; `None` when nothing but `connections.max` bounds them.
+    pub active_max: Option<u32>,
+    /// Connections there are.
+    pub connections_open: u32,
+    /// Those of them that wait for a request.
+    pub connections_idle: usize,
+    /// Requests that it was given.
+    pub requests: u64,
+    /// Those that it failed.
+    pub failures: u64,
+    /// Those among them that it did not answer in time.
+    pub timeouts: u64,
+    /// Connections made for requests.
+    pub connects: u64,
+    /// Requests on a kept connection.
+    pub reuses: u64,
+    /// Why its last probe failed, if ever one did.
+    pub last_error: Option<String>,
+}
+
 /// One pool for blocking work.
 #[derive(Debug, Clone, Serialize)]
 pub struct PoolStatus {
@@ -291,7 +380,12 @@ impl Times {
     /// The histogram as it is now.
     #[must_use]
     pub fn new(histogram: &Histogram) -> Self {
-        let values = histogram.values();
+        Self::from_values(&histogram.values())
+    }
+
+    /// The summary of a histogram's numbers.
+    #[must_use]
+    pub fn from_values(values: &HistogramValues) -> Self {
         let quantile = |q| from_us(values.quantile_us(q));
         Self {
             count: values.count(),
@@ -354,7 +448,7 @@ impl Limit {
 }
 
 /// Microseconds as seconds.
-pub(crate) fn from_us(us: u64) -> f64 {
+fn from_us(us: u64) -> f64 {
     as_f64(us) / 1e6
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 
-use crate::Snapshot;
+use crate::{ManageError, ManageRequest, Snapshot};
 
 /// Work that answers later.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -41,6 +41,16 @@ pub trait Source: Send + Sync + Debug {
     /// # Errors
     /// Why the new code was given up; the old code serves on.
     fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>>;
+
+    /// Changes the servers of one upstream; gives a sentence on what is true now.
+    ///
+    /// # Errors
+    /// That there is no such upstream or server, or why the change cannot be; nothing has changed.
+    fn manage(
+        &self,
+        upstream: &str,
+        change: ManageRequest,
+    ) -> BoxFuture<'static, Result<String, ManageError>>;
 
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use penstock_config::{Invocation, ListenAddr};
+use serde_json::Value;
 
 use super::{AdminArguments, complain, say};
 
@@ -28,7 +29,7 @@ pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
         if json {
             return Ok(answer);
         }
-        let value: serde_json::Value =
+        let value: Value =
             serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))?;
         Ok(in_words(&value))
     }))
@@ -127,7 +128,7 @@ impl Answer {
         if self.status < 300 {
             return Ok(self.body);
         }
-        let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
+        let value: Option<Value> = serde_json::from_str(&self.body).ok();
         let error = value.as_ref().and_then(|value| value["error"].as_str());
         Err(error.unwrap_or_else(|| self.body.trim_end()).to_owned())
     }
@@ -162,12 +163,7 @@ fn ask(
 }
 
 /// The status as a person reads it at a terminal.
-fn in_words(status: &serde_json::Value) -> String {
-    let text = |value: &serde_json::Value| match value {
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    };
+fn in_words(status: &Value) -> String {
     let mut lines = vec![format!(
         "{}, pid {}, up {} s, {} requests, {} connections",
         text(&status["state"]),
@@ -176,31 +172,117 @@ fn in_words(status: &serde_json::Value) -> String {
         text(&status["traffic"]["requests_total"]),
         text(&status["connections"]["used"]),
     )];
-    for app in status["apps"].as_array().into_iter().flatten() {
-        let queue = &app["queue"];
-        lines.push(format!(
-            "app {}: {}, {}, {} of {} slots busy, {} waiting (at most {})",
-            text(&app["name"]),
-            text(&app["kind"]),
-            text(&app["state"]),
-            text(&queue["in_progress"]),
-            text(&queue["slots"]),
-            text(&queue["waiting"]),
-            text(&queue["max"]),
-        ));
-        for worker in app["workers"].as_array().into_iter().flatten() {
-            let megabytes = worker["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
-            lines.push(format!(
-                "  worker {}: {}, generation {}, {} in progress, {megabytes:.1} MiB",
-                text(&worker["pid"]),
-                text(&worker["state"]),
-                text(&worker["generation"]),
-                text(&worker["in_progress"]),
-            ));
-        }
-        if let Some(report) = app["report"].as_str() {
-            lines.push(report.trim_end().replace('\n', "\n  "));
-        }
+    for app in elements(&status["apps"]) {
+        app_in_words(app, &mut lines);
+    }
+    for upstream in elements(&status["upstreams"]) {
+        upstream_in_words(upstream, &mut lines);
     }
     lines.join("\n")
+}
+
+fn app_in_words(app: &Value, lines: &mut Vec<String>) {
+    let queue = &app["queue"];
+    lines.push(format!(
+        "app {}: {}, {}, {} of {} slots busy, {} waiting (at most {})",
+        text(&app["name"]),
+        text(&app["kind"]),
+        text(&app["state"]),
+        text(&queue["in_progress"]),
+        text(&queue["slots"]),
+        text(&queue["waiting"]),
+        text(&queue["max"]),
+    ));
+    for worker in elements(&app["workers"]) {
+        let megabytes = worker["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+        lines.push(format!(
+            "  worker {}: {}, generation {}, {} in progress, {megabytes:.1} MiB",
+            text(&worker["pid"]),
+            text(&worker["state"]),
+            text(&worker["generation"]),
+            text(&worker["in_progress"]),
+        ));
+    }
+    if let Some(report) = app["report"].as_str() {
+        lines.push(report.trim_end().replace('\n', "\n  "));
+    }
+}
+
+fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
+    let is_up = upstream["up"].as_bool().unwrap_or(false);
+    lines.push(format!(
+        "upstream {}: {}, {}, {} waiting (at most {})",
+        text(&upstream["name"]),
+        text(&upstream["protocol"]),
+        if is_up { "up" } else { "no server is up" },
+        text(&upstream["queue"]["waiting"]),
+        text(&upstream["queue"]["max"]),
+    ));
+    for server in elements(&upstream["servers"]) {
+        let bound = match &server["active_max"] {
+            Value::Null => String::new(),
+            max => format!(" (at most {})", text(max)),
+        };
+        lines.push(format!(
+            "  server {}: {}, {} in progress{bound}, {} requests, {} failed, {} connections",
+            text(&server["name"]),
+            text(&server["state"]),
+            text(&server["active"]),
+            text(&server["requests"]),
+            text(&server["failures"]),
+            text(&server["connections_open"]),
+        ));
+        if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
+            lines.push(format!("    {error}"));
+        }
+    }
+}
+
+fn elements(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
+        let server = json!({
+            "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
+            "requests": 120, "failures": 2, "connections_open": 5, "last_error": "no answer",
+        });
+        let mut unbounded = server.clone();
+        unbounded["name"] = json!("unix:/run/b.sock");
+        unbounded["state"] = json!("ejected");
+        unbounded["active_max"] = Value::Null;
+        let queue = json!({ "waiting": 7, "max": 500 });
+        let said = in_words(&json!({ "upstreams": [
+            { "name": "backends", "protocol": "http", "up": true, "queue": queue,
+              "servers": [server, unbounded] },
+            { "name": "legacy", "protocol": "ajp", "up": false, "queue": queue, "servers": [] },
+        ] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "upstream backends: http, up, 7 waiting (at most 500)",
+                "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
+                 5 connections",
+                "  server unix:/run/b.sock: ejected, 3 in progress, 120 requests, 2 failed, \
+                 5 connections",
+                "    no answer",
+                "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
+            ]
+        );
+    }
 }

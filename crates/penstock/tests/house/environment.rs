@@ -170,9 +170,9 @@ const FIELDS: [Row; 21] = [
         ],
     ),
     (
-        "all token characters",
+        "a name that programs take for another",
         "X-!#$%&'*+.^`|~1: a",
-        &[("HTTP_X_!#$%&'*+.^`|~1", Some("a"))],
+        &[("HTTP_X_!#$%&'*+.^`|~1", None)],
     ),
     (
         "authorization",

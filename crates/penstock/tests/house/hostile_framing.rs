@@ -3,15 +3,14 @@
 //! Rows as in `hostile_heads`: one refusal, the end of the connection, and neither the request nor
 //! the one behind it reaches the application.
 
-use crate::hostile_heads::{refuses, server};
+use crate::hostile_heads::{Rows, refuses, server};
 
 /// A POST to `/` with these lines behind its Host.
 fn post(lines: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: localhost\r\n{lines}").into_bytes()
 }
 
-#[test]
-fn refuses_two_ways_to_frame_a_body() {
+pub(crate) fn two_ways_to_frame_a_body() -> Rows {
     let chunks = "5\r\nhello\r\n0\r\n\r\n";
     let rows = [
         (
@@ -47,11 +46,16 @@ fn refuses_two_ways_to_frame_a_body() {
             "Connection: host\r\nContent-Length: 0\r\n\r\n",
         ),
     ];
-    refuses(&rows.map(|(name, lines)| (name, 400, post(&format!("{lines}{chunks}")))));
+    rows.map(|(name, lines)| (name, 400, post(&format!("{lines}{chunks}"))))
+        .into()
 }
 
 #[test]
-fn refuses_every_length_that_is_not_one_plain_number() {
+fn refuses_two_ways_to_frame_a_body() {
+    refuses(&two_ways_to_frame_a_body());
+}
+
+pub(crate) fn doubtful_lengths() -> Rows {
     let values: [&[u8]; 27] = [
         b"",
         b"5,5",
@@ -102,11 +106,15 @@ fn refuses_every_length_that_is_not_one_plain_number() {
         let end = b"\r\n\r\nhello";
         rows.push((name, 400, [post("").as_slice(), line, end].concat()));
     }
-    refuses(&rows);
+    rows
 }
 
 #[test]
-fn refuses_every_coding_but_chunked() {
+fn refuses_every_length_that_is_not_one_plain_number() {
+    refuses(&doubtful_lengths());
+}
+
+pub(crate) fn other_codings() -> Rows {
     let rows: [(u16, &[u8]); 24] = [
         (501, b"Transfer-Encoding: xchunked"),
         (501, b"Transfer-Encoding: identity"),
@@ -152,11 +160,15 @@ fn refuses_every_coding_but_chunked() {
         .collect();
     let old = "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     rows.push(("chunked in HTTP/1.0", 400, old.into()));
-    refuses(&rows);
+    rows
 }
 
 #[test]
-fn refuses_chunks_that_are_not_exactly_what_they_say() {
+fn refuses_every_coding_but_chunked() {
+    refuses(&other_codings());
+}
+
+pub(crate) fn doubtful_chunks() -> Rows {
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(64 << 10));
     let many = format!(
         "{}0\r\n\r\n",
@@ -213,7 +225,13 @@ fn refuses_chunks_that_are_not_exactly_what_they_say() {
         ("long trailers", &trailers),
     ];
     let head = "Transfer-Encoding: chunked\r\n\r\n";
-    refuses(&rows.map(|(name, body)| (name, 400, post(&format!("{head}{body}")))));
+    rows.map(|(name, body)| (name, 400, post(&format!("{head}{body}"))))
+        .into()
+}
+
+#[test]
+fn refuses_chunks_that_are_not_exactly_what_they_say() {
+    refuses(&doubtful_chunks());
 }
 
 #[test]
@@ -247,8 +265,7 @@ fn an_unfinished_body_never_reaches_the_application() {
     assert_eq!(server.site().seen(), [""; 0]);
 }
 
-#[test]
-fn refuses_expectations_that_nobody_can_meet() {
+pub(crate) fn expectations() -> Rows {
     let values = [
         "y 100-continue",
         "100-continue, 100-continue",
@@ -260,5 +277,10 @@ fn refuses_expectations_that_nobody_can_meet() {
         let lines = format!("Content-Length: 5\r\nExpect: {value}\r\n\r\nhello");
         ("an expectation", 417, post(&lines))
     };
-    refuses(&values.map(row));
+    values.map(row).into()
+}
+
+#[test]
+fn refuses_expectations_that_nobody_can_meet() {
+    refuses(&expectations());
 }

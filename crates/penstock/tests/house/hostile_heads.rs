@@ -7,8 +7,11 @@
 
 use crate::support::{RawClient, Server, Site};
 
+/// What each row of a table has: its name, the status it gets, the bytes.
+pub(crate) type Rows = Vec<(&'static str, u16, Vec<u8>)>;
+
 /// A request behind the one in question; nobody may answer it when the first is doubtful.
-const BEHIND: &str = "GET /behind HTTP/1.1\r\nHost: localhost\r\n\r\n";
+pub(crate) const BEHIND: &str = "GET /behind HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 pub(crate) fn server() -> Server {
     let server = Site::with_app().serve(&["--processes", "1"]);
@@ -51,8 +54,7 @@ fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nHost: localhost\r\n", line, b"\r\n\r\n"].concat()
 }
 
-#[test]
-fn refuses_malformed_fields() {
+pub(crate) fn malformed_fields() -> Rows {
     let long_name = [&[b'a'; 300][..], b": b"].concat();
     let long_value = [b"X: ".as_slice(), &[b'a'; 100_000]].concat();
     let many = "A: b\r\n".repeat(5_000);
@@ -82,11 +84,16 @@ fn refuses_malformed_fields() {
         ("5,000 fields", 431, many.as_bytes()),
         ("1,500 cookies", 431, cookies.as_bytes()),
     ];
-    refuses(&rows.map(|(name, status, line)| (name, status, with_line(line))));
+    rows.map(|(name, status, line)| (name, status, with_line(line)))
+        .into()
 }
 
 #[test]
-fn refuses_a_host_that_is_not_exactly_one() {
+fn refuses_malformed_fields() {
+    refuses(&malformed_fields());
+}
+
+pub(crate) fn doubtful_hosts() -> Rows {
     let rows: [(&str, &[u8]); 17] = [
         ("missing", b"GET / HTTP/1.1\r\n\r\n"),
         (
@@ -118,11 +125,15 @@ fn refuses_a_host_that_is_not_exactly_one() {
             b"GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n",
         ),
     ];
-    refuses(&rows.map(|(name, bytes)| (name, 400, bytes.to_vec())));
+    rows.map(|(name, bytes)| (name, 400, bytes.to_vec())).into()
 }
 
 #[test]
-fn refuses_malformed_request_lines() {
+fn refuses_a_host_that_is_not_exactly_one() {
+    refuses(&doubtful_hosts());
+}
+
+pub(crate) fn malformed_request_lines() -> Rows {
     let long_target = format!("/{}", "a".repeat(100_000));
     let long_method = "A".repeat(100_000);
     let rows: [(&str, u16, &[u8]); 37] = [
@@ -189,7 +200,12 @@ fn refuses_malformed_request_lines() {
         501,
         format!("{long_method} / HTTP/1.1").into_bytes(),
     ));
-    refuses(&rows);
+    rows
+}
+
+#[test]
+fn refuses_malformed_request_lines() {
+    refuses(&malformed_request_lines());
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod hostile_heads;
 mod house_rules;
 mod idle_memory;
 mod overload;
+mod proxy;
 mod rack;
 mod regressions;
 mod reload;

@@ -6,6 +6,7 @@
 //! SIGTERM, whatever happens no process is left, and a failed test shows the server's log.
 
 mod client;
+mod origin;
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 pub(crate) use client::{Broken, RawClient, Response, find, get};
+pub(crate) use origin::{Address, Origin, Reserved, Script, Seen, Step, head_of, last_page, page};
 
 /// How long anything may take that is not itself what a test measures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,14 +1,15 @@
 //! Routes, refusals and changes, asked of a made-up server.
 
 use std::future::poll_fn;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use serde_json::Value;
 
 use super::*;
 use crate::events::STREAMS_MAX;
-use crate::fake::{FakeSource, Via, request};
+use crate::fake::{FakeSource, Pieces, Via, request};
+use crate::manage::BODY_BYTES;
 
 fn admin() -> (Arc<FakeSource>, Admin) {
     let source = Arc::new(FakeSource::default());
@@ -26,7 +27,28 @@ fn ask(admin: &Admin, line: &str) -> Response {
 }
 
 fn ask_via(admin: &Admin, head: &str, via: Via) -> Response {
-    let reply = match admin.handle(request(head, via)) {
+    answer(admin, request(head, via))
+}
+
+/// Asks for a change of `upstream`'s servers.
+fn ask_servers(admin: &Admin, upstream: &str, body: Pieces) -> Response {
+    let line = format!("POST /upstreams/{upstream}/servers HTTP/1.1\nHost: 127.0.0.1:8090");
+    let mut request = request(&line, Via::Tcp);
+    request.body = RequestBody::Incoming(Box::new(body));
+    answer(admin, request)
+}
+
+fn pieces(text: &str) -> Pieces {
+    Pieces {
+        left: text.into(),
+        size: 7,
+        length: Some(text.len() as u64),
+        taken: Arc::default(),
+    }
+}
+
+fn answer(admin: &Admin, request: Request) -> Response {
+    let reply = match admin.handle(request) {
         Handling::Now(reply) => reply,
         Handling::Later(mut work) => {
             let mut cx = Context::from_waker(Waker::noop());
@@ -38,7 +60,7 @@ fn ask_via(admin: &Admin, head: &str, via: Via) -> Response {
     };
     match reply.unwrap() {
         Reply::Response(response) => response,
-        Reply::Pass(_) => panic!("passed on"),
+        other => panic!("passed on: {other:?}"),
     }
 }
 
@@ -103,6 +125,15 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
         ("POST /apps/a/b/restart", local, Via::Tcp, 404),
         ("POST /apps/guestbook/stop", local, Via::Tcp, 404),
         ("POST /apps/%ff/restart", local, Via::Tcp, 404),
+        ("POST /upstreams//servers", local, Via::Tcp, 404),
+        ("POST /upstreams/a/b/servers", local, Via::Tcp, 404),
+        ("POST /upstreams/servers", local, Via::Tcp, 404),
+        ("POST /upstreams/backends", local, Via::Tcp, 404),
+        ("POST /upstreams/backends/servers", foreign, Via::Tcp, 403),
+        ("POST /upstreams/backends/servers", origin, Via::Tcp, 403),
+        ("POST /upstreams/backends/servers", origin, Via::Unix, 403),
+        ("GET /upstreams/backends/servers", local, Via::Tcp, 405),
+        ("DELETE /upstreams/backends/servers", local, Via::Tcp, 405),
         ("POST /nothing", origin, Via::Tcp, 404),
         ("POST /", local, Via::Tcp, 405),
         ("PUT /status.json", local, Via::Tcp, 405),
@@ -180,6 +211,134 @@ fn changes_are_asked_of_the_server_and_answered_as_json() {
             "{line}"
         );
         assert_eq!(source.asked(), [asked], "{line}");
+    }
+}
+
+#[test]
+fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
+    let drain = r#"{"action": "drain", "server": "127.0.0.1:3000"}"#;
+    let asked = r#"backends: Drain { server: "127.0.0.1:3000" }"#;
+    for (name, upstream, body_sent, is_broken, status, expected, asked) in [
+        (
+            "done",
+            "backends",
+            drain,
+            false,
+            200,
+            r#"{"ok":true,"message":"done"}"#,
+            Some(asked),
+        ),
+        (
+            "cannot be",
+            "backends",
+            drain,
+            true,
+            409,
+            r#"{"ok":false,"error":"the upstream is closed"}"#,
+            Some(asked),
+        ),
+        (
+            "unknown upstream",
+            "other",
+            drain,
+            false,
+            404,
+            r#"{"ok":false,"error":"there is no upstream named other"}"#,
+            Some(r#"other: Drain { server: "127.0.0.1:3000" }"#),
+        ),
+        (
+            "unknown server",
+            "backends",
+            r#"{"action": "drain", "server": "a:1"}"#,
+            false,
+            404,
+            r#"{"ok":false,"error":"upstream backends has no server a:1"}"#,
+            Some(r#"backends: Drain { server: "a:1" }"#),
+        ),
+        (
+            "no address",
+            "backends",
+            r#"{"action": "add", "server": ""}"#,
+            false,
+            400,
+            r#"{"ok":false,"error":"\"\" is no server: expected an address"}"#,
+            Some(
+                r#"backends: Add(NewServer { server: "", weight: 1, max_active: None, backup: false })"#,
+            ),
+        ),
+        (
+            "malformed",
+            "backends",
+            "drain it",
+            false,
+            400,
+            "expected an object such as",
+            None,
+        ),
+        (
+            "empty",
+            "backends",
+            "",
+            false,
+            400,
+            "expected an object such as",
+            None,
+        ),
+    ] {
+        let (source, admin) = admin();
+        source.is_broken.store(is_broken, Ordering::Relaxed);
+        let response = ask_servers(&admin, upstream, pieces(body_sent));
+        assert_eq!(response.status.code(), status, "{name}");
+        let said = body(&response);
+        assert!(said.contains(expected), "{name}: {said}");
+        let said: Value = serde_json::from_str(said).unwrap();
+        assert_eq!(said["ok"], status == 200, "{name}");
+        assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
+    }
+}
+
+#[test]
+fn a_change_without_a_body_is_malformed() {
+    let (source, admin) = admin();
+    let response = ask(&admin, "POST /upstreams/backends/servers");
+    assert_eq!(response.status, Status::BAD_REQUEST);
+    assert!(source.asked().is_empty());
+}
+
+#[test]
+fn a_body_is_bounded_whether_it_says_its_length_or_not() {
+    let drain = r#"{"action": "drain", "server": "127.0.0.1:3000"}"#;
+    for (name, len, says_length, status, taken_max) in [
+        ("at the bound", BODY_BYTES, true, 200, BODY_BYTES),
+        ("at the bound, chunked", BODY_BYTES, false, 200, BODY_BYTES),
+        ("one more", BODY_BYTES + 1, true, 413, 0),
+        (
+            "one more, chunked",
+            BODY_BYTES + 1,
+            false,
+            413,
+            BODY_BYTES + 1,
+        ),
+        (
+            "endless, chunked",
+            64 * BODY_BYTES,
+            false,
+            413,
+            BODY_BYTES + 1000,
+        ),
+    ] {
+        let (source, admin) = admin();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let body_sent = Pieces {
+            left: format!("{drain}{}", " ".repeat(len - drain.len())).into(),
+            size: 1000,
+            length: says_length.then_some(len as u64),
+            taken: Arc::clone(&taken),
+        };
+        let response = ask_servers(&admin, "backends", body_sent);
+        assert_eq!(response.status.code(), status, "{name}");
+        assert!(taken.load(Ordering::Relaxed) <= taken_max, "{name}");
+        assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use penstock_exchange::metrics::BUCKETS_US;
+
 use super::*;
 use crate::fake::{FakeSource, ODD_NAME};
 
@@ -151,7 +153,8 @@ fn buckets_are_cumulative_and_end_with_the_count() {
         let key = format!("{}{labels:?}", sample.metric);
         series.entry(key).or_default().push((le, sample.value));
     }
-    assert_eq!(series.len(), 5);
+    // Edge's one, two of each application, three of each upstream.
+    assert_eq!(series.len(), 1 + 2 * 2 + 2 * 3);
     for (key, buckets) in &series {
         assert_eq!(buckets.len(), BUCKETS_US.len() + 1, "{key}");
         assert!(
@@ -225,4 +228,96 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
     ] {
         assert_eq!(value(&samples, name, labels), expected, "{name}");
     }
+}
+
+#[test]
+fn upstreams_and_servers_have_their_own_values() {
+    let samples = parse(&render(&busy_source()));
+    for (name, expected) in [
+        ("up", 1.0),
+        ("queue_waiting", 12.0),
+        ("queue_max", 500.0),
+        ("queue_oldest_seconds", 0.75),
+        ("requests_total", 1.0),
+        ("queue_full_total", 2.0),
+        ("queue_timeout_total", 3.0),
+        ("queue_abandoned_total", 4.0),
+        ("unavailable_total", 5.0),
+        ("retries_total", 6.0),
+        ("retries_refused_total", 7.0),
+        ("queue_time_seconds_count", 5.0),
+        ("connect_time_seconds_count", 0.0),
+        ("answer_time_seconds_count", 0.0),
+    ] {
+        let name = format!("penstock_upstream_{name}");
+        let found = value(&samples, &name, &[("upstream", "backends")]);
+        assert_eq!(found, expected, "{name}");
+    }
+    assert_eq!(
+        value(&samples, "penstock_upstream_up", &[("upstream", ODD_NAME)]),
+        0.0
+    );
+    for (name, expected) in [
+        ("active", 3.0),
+        ("weight", 2.0),
+        ("backup", 0.0),
+        ("connections_open", 5.0),
+        ("connections_idle", 4.0),
+        ("requests_total", 100.0),
+        ("failures_total", 7.0),
+        ("timeouts_total", 6.0),
+        ("connects_total", 9.0),
+        ("reuses_total", 91.0),
+    ] {
+        let name = format!("penstock_upstream_server_{name}");
+        let labels = [("upstream", "backends"), ("server", "unix:/run/b.sock")];
+        assert_eq!(value(&samples, &name, &labels), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
+    let samples = parse(&render(&busy_source()));
+    let labels = [("upstream", "backends"), ("server", "127.0.0.1:3000")];
+    let of = |name: &str| {
+        value(
+            &samples,
+            &format!("penstock_upstream_server_{name}"),
+            &labels,
+        )
+    };
+    assert_eq!(
+        (of("active"), of("connections_open"), of("connections_idle")),
+        (6.0, 10.0, 8.0)
+    );
+    assert_eq!(
+        (
+            of("requests_total"),
+            of("failures_total"),
+            of("timeouts_total")
+        ),
+        (200.0, 14.0, 12.0)
+    );
+    assert_eq!(
+        (of("connects_total"), of("reuses_total"), of("weight")),
+        (18.0, 182.0, 2.0)
+    );
+    let states: Vec<_> = (samples.iter())
+        .filter(|s| s.name == "penstock_upstream_server_state")
+        .map(|s| (s.labels["server"].as_str(), s.labels["state"].as_str()))
+        .collect();
+    assert_eq!(
+        states,
+        [("127.0.0.1:3000", "up"), ("unix:/run/b.sock", "ejected")]
+    );
+}
+
+#[test]
+fn a_bound_that_is_not_there_has_no_sample() {
+    let samples = parse(&render(&busy_source()));
+    let bounded: Vec<_> = (samples.iter())
+        .filter(|s| s.name == "penstock_upstream_server_active_max")
+        .map(|s| (s.labels["server"].as_str(), s.value))
+        .collect();
+    assert_eq!(bounded, [("127.0.0.1:3000", 8.0)]);
 }

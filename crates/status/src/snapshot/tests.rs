@@ -45,7 +45,14 @@ fn the_names_of_the_fields_are_stable() {
         .collect::<Vec<_>>()
     };
     let mut expected: Vec<_> = KEYS.split_whitespace().map(str::to_owned).collect();
-    for path in ["apps[].app_time", "apps[].queue_time", "traffic.total_time"] {
+    for path in [
+        "apps[].app_time",
+        "apps[].queue_time",
+        "traffic.total_time",
+        "upstreams[].answer_time",
+        "upstreams[].connect_time",
+        "upstreams[].queue_time",
+    ] {
         expected.extend(times(path));
     }
     expected.sort();
@@ -68,7 +75,19 @@ const KEYS: &str = "
     reload_error reloads resident_bytes state threads
     traffic.accepted traffic.active traffic.client_gone traffic.malformed
     traffic.received_bytes traffic.requests_total traffic.responses[] traffic.sent_bytes
-    traffic.too_slow uptime_seconds version";
+    traffic.too_slow uptime_seconds version
+    upstreams[].counters.queue_abandoned upstreams[].counters.queue_full
+    upstreams[].counters.queue_timeout upstreams[].counters.requests
+    upstreams[].counters.retries upstreams[].counters.retries_refused
+    upstreams[].counters.unavailable upstreams[].name upstreams[].protocol
+    upstreams[].queue.max upstreams[].queue.oldest_wait_seconds upstreams[].queue.waiting
+    upstreams[].servers[].active upstreams[].servers[].active_max
+    upstreams[].servers[].backup upstreams[].servers[].connections_idle
+    upstreams[].servers[].connections_open upstreams[].servers[].connects
+    upstreams[].servers[].failures upstreams[].servers[].last_error
+    upstreams[].servers[].name upstreams[].servers[].requests
+    upstreams[].servers[].reuses upstreams[].servers[].state upstreams[].servers[].timeouts
+    upstreams[].servers[].weight upstreams[].up";
 
 #[test]
 fn durations_are_seconds_and_units_are_named() {
@@ -76,6 +95,11 @@ fn durations_are_seconds_and_units_are_named() {
     assert_eq!(json["uptime_seconds"], 90.5);
     assert_eq!(json["state"], "running");
     assert_eq!(json["apps"][0]["workers"][0]["since_seconds"], 1.5);
+    assert_eq!(json["upstreams"][0]["queue"]["oldest_wait_seconds"], 0.75);
+    assert_eq!(
+        json["upstreams"][0]["servers"][2]["active_max"],
+        Value::Null
+    );
     assert_eq!(json["limits"][1]["unit"], "seconds");
     assert_eq!(json["limits"][1]["max"], 10.0);
     let rate = serde_json::to_value(Limit::rate("body_rate_min", 500)).unwrap();

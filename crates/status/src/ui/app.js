@@ -1,12 +1,14 @@
 // The live page: takes the server's snapshot once a second and shows it.
 //
-// Here are the connection, what stands above everything, and the buttons; views.js shows the rest.
+// Here are the connection, what stands above everything, and the buttons; views.js and upstreams.js
+// show the rest.
 // What must stay true: every snapshot stands for itself; when there is no news the page says so
 // instead of looking alive.
 
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
+import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, POOL_COLUMNS, serverView, stateTone } from "./views.js";
 
 const STALE_MS = 5000;
@@ -19,6 +21,7 @@ const page = {
   showPools: table(byId("pools"), POOL_COLUMNS),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
+  upstreams: new Map(),
   history: new History(),
   problems: new History(),
   pid: null,
@@ -33,38 +36,43 @@ function show(now) {
     page.pid = now.pid;
     page.history = new History();
     page.problems = new History();
-    page.apps.clear();
-    byId("apps").replaceChildren();
+    for (const [views, id] of [[page.apps, "apps"], [page.upstreams, "upstreams"]]) {
+      views.clear();
+      byId(id).replaceChildren();
+    }
   }
   page.state = now.state;
   setText(byId("version"), now.version);
   page.history.add(now.uptime_seconds, now.traffic.requests_total, [now.traffic.total_time]);
   page.problems.add(now.uptime_seconds, now.traffic.responses[4], []);
   page.showServer(now, page.history, page.problems);
-  showApps(now);
+  showEach(now.apps, page.apps, byId("apps"), (name) => appView(name, act), now.uptime_seconds);
+  showEach(now.upstreams, page.upstreams, byId("upstreams"), upstreamView, now.uptime_seconds);
   page.showPools(now.pools);
   page.showLimits(now.limits);
   byId("main").hidden = false;
-  const troubled = now.apps.filter((app) => stateTone(app.state) === "bad").length;
+  const states = [...now.apps.map((app) => app.state), ...now.upstreams.map(upstreamState)];
+  const troubled = states.filter((state) => stateTone(state) === "bad").length;
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;
 }
 
-function showApps(now) {
-  const names = new Set(now.apps.map((app) => app.name));
-  for (const [name, view] of page.apps) {
+/** A view for each of `parts` by its name, in `parent`; those that are gone go. */
+function showEach(parts, views, parent, makeView, at) {
+  const names = new Set(parts.map((part) => part.name));
+  for (const [name, view] of views) {
     if (!names.has(name)) {
       view.root.remove();
-      page.apps.delete(name);
+      views.delete(name);
     }
   }
-  for (const app of now.apps) {
-    if (!page.apps.has(app.name)) {
-      const view = appView(app.name, act);
-      page.apps.set(app.name, view);
-      byId("apps").append(view.root);
+  for (const part of parts) {
+    if (!views.has(part.name)) {
+      const view = makeView(part.name);
+      views.set(part.name, view);
+      parent.append(view.root);
     }
-    page.apps.get(app.name).update(app, now.uptime_seconds);
+    views.get(part.name).update(part, at);
   }
 }
 

@@ -1,4 +1,5 @@
-// What the page shows of the server, of each application, of pools and limits.
+// What the page shows of the server, of each application, of pools and limits; of upstreams see
+// upstreams.js.
 //
 // app.js makes the views and hands them each snapshot; elements.js draws. A view reads the snapshot
 // and its history and has no other state.
@@ -7,10 +8,12 @@ import { figure, fullness, make, setClass, setText, table } from "./elements.js"
 import { History, WINDOW_SECONDS } from "./history.js";
 import { age, bytes, count, plural, rate, time } from "./numbers.js";
 
+const WARNING_STATES = ["degraded", "starting", "draining", "probing", "disabled", "leaving"];
+
 export function stateTone(state) {
-  if (["running", "ready"].includes(state)) return "good";
-  if (["failing", "stopped"].includes(state)) return "bad";
-  return ["degraded", "starting", "draining"].includes(state) ? "warn" : "";
+  if (["running", "ready", "up"].includes(state)) return "good";
+  if (["failing", "stopped", "down", "ejected"].includes(state)) return "bad";
+  return WARNING_STATES.includes(state) ? "warn" : "";
 }
 
 export function serverView(parent, factList) {
@@ -119,25 +122,24 @@ export function appView(name, act) {
     slots.fill(app.queue.in_progress, app.queue.slots);
     showTimes(waiting, history, 0, app.queue_time);
     showTimes(working, history, 1, app.app_time);
-    showTroubles(refused, counters);
+    // A crash is a worker's, not a request's: it is named but not counted.
+    showTroubles(refused, [
+      ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
+      ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
+      ["worker died", counters.worker_died], ["timed out", counters.timed_out],
+    ], [["crashed", counters.crashed]]);
     showWorkers(app.workers);
     workers.parentElement.hidden = app.workers.length === 0;
   }
   return { root, update };
 }
 
-/** All that went wrong since the start, by kind. */
-function showTroubles(target, counters) {
-  const kinds = [
-    ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
-    ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
-    ["worker died", counters.worker_died], ["timed out", counters.timed_out],
-    ["crashed", counters.crashed],
-  ].filter(([, number]) => number > 0);
-  // A crash is a worker's, not a request's: it is named but not counted here.
-  const total = kinds.reduce((sum, [kind, n]) => sum + (kind === "crashed" ? 0 : n), 0);
-  const text = kinds.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
-  target.show(count(total), "", text, kinds.length > 0 ? "warn" : "");
+/** All that went wrong since the start, by kind; what is `beside` it is named but not counted. */
+export function showTroubles(target, kinds, beside = []) {
+  const named = [...kinds, ...beside].filter(([, number]) => number > 0);
+  const total = kinds.reduce((sum, [, number]) => sum + number, 0);
+  const text = named.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
+  target.show(count(total), "", text, named.length > 0 ? "warn" : "");
 }
 
 export const POOL_COLUMNS = [
@@ -159,10 +161,10 @@ export const LIMIT_COLUMNS = [
   ["bound", false, (l) => UNITS[l.unit](l.max)],
 ];
 
-function showTimes(target, history, index, times) {
+export function showTimes(target, history, index, times, beside = "") {
   const bounds = times.buckets.le_seconds;
   const half = history.quantile(index, 0.5, bounds);
   const most = history.quantile(index, 0.99, bounds);
   if (half === null) target.show("–", "", "none in the last minute");
-  else target.show(half, "p50", `p99 ${most}`);
+  else target.show(half, "p50", `p99 ${most}${beside}`);
 }

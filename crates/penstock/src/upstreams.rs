@@ -1,0 +1,192 @@
+//! Upstreams and applications of a configuration: started, or kept from the one before.
+//!
+//! Used by `server` at start and at reload. What is configured as before runs on with its workers, its
+//! connections and its line of waiting requests; what changed is started beside the old one, which ends
+//! with its last request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use penstock_apps::{App, ServerSet, Setup as AppSetup};
+use penstock_config as config;
+use penstock_config::{Config, TryPattern};
+use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
+use penstock_files::{Files, FilesSetup};
+use penstock_proxy::{Setup, Upstream};
+use penstock_runtime::LoopHandle;
+use penstock_runtime::blocking::Pool;
+
+use crate::wiring;
+
+/// Running applications by name.
+pub(crate) type Apps = BTreeMap<String, Arc<App>>;
+
+/// Running upstreams by name; that of an application has the application's.
+pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
+
+/// Pools for blocking work by name.
+pub(crate) type Pools = BTreeMap<String, Pool>;
+
+/// Everything behind the routes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rooms {
+    pub(crate) apps: Apps,
+    pub(crate) upstreams: Upstreams,
+    pub(crate) pools: Pools,
+}
+
+/// What a start gave besides the rooms.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    pub(crate) rooms: Rooms,
+    /// Those that did not run before.
+    pub(crate) fresh: Vec<Arc<App>>,
+}
+
+/// Starts what is new or configured differently from `old`, on the current loop, and keeps the rest.
+///
+/// # Errors
+/// A folder that cannot be opened; what was started is in `started` and must be ended.
+pub(crate) fn start(
+    config: &Config,
+    old: &Rooms,
+    pools: Pools,
+    loops: &[LoopHandle],
+    started: &mut Started,
+) -> Result<(), String> {
+    let pool = default_pool(&pools);
+    let store = wiring::body_store(&config.limits, pool);
+    started.rooms.pools = pools;
+    for (name, wanted) in &config.upstreams {
+        let kept = old.upstreams.get(name);
+        let upstream = match kept.filter(|running| running.config() == wanted) {
+            Some(running) => Arc::clone(running),
+            None => start_upstream(wanted, &store, &started.rooms.pools, loops)?,
+        };
+        started.rooms.upstreams.insert(name.clone(), upstream);
+    }
+    let setup = AppSetup {
+        loops: loops.to_vec(),
+        store: store.clone(),
+    };
+    for (name, wanted) in &config.apps {
+        let kept = old.apps.get(name);
+        let app = match kept.filter(|running| running.config() == wanted) {
+            Some(running) => {
+                if let Some(upstream) = old.upstreams.get(name) {
+                    let upstream = Arc::clone(upstream);
+                    started.rooms.upstreams.insert(name.clone(), upstream);
+                }
+                Arc::clone(running)
+            }
+            None => start_app(wanted, &setup, loops, started)?,
+        };
+        started.rooms.apps.insert(name.clone(), app);
+    }
+    Ok(())
+}
+
+fn start_app(
+    wanted: &config::App,
+    setup: &AppSetup,
+    loops: &[LoopHandle],
+    started: &mut Started,
+) -> Result<Arc<App>, String> {
+    let app = match &wanted.upstream {
+        None => App::start(wanted.clone(), setup),
+        Some(behind) => {
+            let pools = &started.rooms.pools;
+            let upstream = start_upstream(behind, &setup.store, pools, loops)?;
+            let servers = Arc::new(Processes(Arc::clone(&upstream)));
+            (started.rooms.upstreams).insert(wanted.name.clone(), upstream);
+            App::start_servers(wanted.clone(), setup, servers)
+        }
+    };
+    started.fresh.push(Arc::clone(&app));
+    Ok(app)
+}
+
+fn start_upstream(
+    wanted: &config::Upstream,
+    store: &penstock_exchange::bodies::BodyStore,
+    pools: &Pools,
+    loops: &[LoopHandle],
+) -> Result<Arc<Upstream>, String> {
+    let sendfile = match &wanted.sendfile_root {
+        None => None,
+        Some(root) => {
+            let setup = FilesSetup {
+                root: root.clone(),
+                try_: vec![TryPattern::path()],
+                pool: default_pool(pools),
+                loops: loops.len(),
+                falls_through: false,
+            };
+            let files = Files::open(setup);
+            let files = files.map_err(|error| format!("{}: {error}", root.display()))?;
+            Some(Arc::new(files) as Arc<dyn Handler>)
+        }
+    };
+    let setup = Setup {
+        loops: loops.len(),
+        store: store.clone(),
+        sendfile,
+    };
+    Ok(Upstream::start(wanted.clone(), setup))
+}
+
+/// The pool that is always there.
+pub(crate) fn default_pool(pools: &Pools) -> Pool {
+    let found = pools.get("default").cloned();
+    // The configuration always has it.
+    found.unwrap_or_else(|| Pool::new("default", 1, 1024))
+}
+
+/// An application's processes as the servers of its upstream.
+#[derive(Debug)]
+struct Processes(Arc<Upstream>);
+
+impl ServerSet for Processes {
+    fn add(&self, server: config::UpstreamServer, generation: u64) {
+        self.0.add_server(server, generation);
+    }
+
+    fn remove(&self, address: &config::ServerAddr) {
+        self.0.remove_server(address);
+    }
+
+    fn in_progress(&self, address: &config::ServerAddr) -> usize {
+        self.0.in_progress(address)
+    }
+}
+
+/// The handler of an application whose processes are servers: requests go to the upstream, and as long
+/// as a route holds this the processes are not ended.
+#[derive(Debug)]
+pub(crate) struct OfApp {
+    /// Held, and asked whether its code runs at all.
+    app: Arc<App>,
+    upstream: Arc<dyn Handler>,
+}
+
+impl OfApp {
+    pub(crate) fn new(app: &Arc<App>, upstream: Arc<dyn Handler>) -> Self {
+        Self {
+            app: Arc::clone(app),
+            upstream,
+        }
+    }
+}
+
+impl Handler for OfApp {
+    fn handle(&self, request: Request) -> Handling {
+        match self.app.refusal() {
+            Some(fault) => Handling::Now(Err(fault)),
+            None => self.upstream.handle(request),
+        }
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        self.upstream.at_hand(asked, take);
+    }
+}

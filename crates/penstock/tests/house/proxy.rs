@@ -1,0 +1,210 @@
+//! The reverse proxy, between raw clients and an origin that does what a test says.
+//!
+//! Here what all of them share: a site whose one route leads to the upstream `b`, and what the status
+//! page says of it. What must stay true everywhere: each promise is looked at from both sides, what the
+//! client got and what the origin saw.
+
+mod accel;
+mod admin;
+mod bad_backends;
+mod balancing;
+mod failover;
+mod forwarding;
+mod queueing;
+mod slow_clients;
+mod smuggling;
+mod streaming;
+mod tcp;
+mod upgrades;
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use crate::support::{Address, Origin, PATIENCE, RawClient, Server, Site, eventually};
+
+/// How much later than configured a thing may happen on a busy machine.
+const SLACK: Duration = Duration::from_secs(4);
+
+/// A configuration: these servers in the upstream `b`, these lines in its table and in its route, and
+/// these tables besides (`[server]` lines first, if any).
+struct Front {
+    server: String,
+    servers: Vec<String>,
+    upstream: String,
+    route: String,
+    tables: String,
+}
+
+impl Front {
+    fn new<'a>(servers: impl IntoIterator<Item = &'a Origin>) -> Self {
+        Self::to(servers.into_iter().map(|origin| origin.address()))
+    }
+
+    fn to(addresses: impl IntoIterator<Item = Address>) -> Self {
+        let quoted = addresses.into_iter().map(|a| format!("\"{a}\""));
+        Self {
+            server: "threads = 2".to_owned(),
+            servers: quoted.collect(),
+            upstream: String::new(),
+            route: String::new(),
+            tables: String::new(),
+        }
+    }
+
+    /// With a server written out, as a table.
+    fn server_table(mut self, table: String) -> Self {
+        self.servers.push(table);
+        self
+    }
+
+    /// With lines for `[server]`.
+    fn server(mut self, lines: &str) -> Self {
+        self.server = lines.to_owned();
+        self
+    }
+
+    /// With lines for `[upstreams.b]`.
+    fn upstream(mut self, lines: &str) -> Self {
+        self.upstream = lines.to_owned();
+        self
+    }
+
+    /// With lines for the route.
+    fn route(mut self, lines: &str) -> Self {
+        self.route = lines.to_owned();
+        self
+    }
+
+    /// With tables of their own; routes among them come after the one to `b`.
+    fn tables(mut self, text: &str) -> Self {
+        self.tables = text.to_owned();
+        self
+    }
+
+    fn toml(&self) -> String {
+        format!(
+            "[server]\naccess_log = {{ path = \"access.log\", format = \"json\" }}\n{}\n\n\
+             [upstreams.b]\nservers = [{}]\n{}\n\n\
+             [[sites]]\n[[sites.routes]]\npath = \"/*\"\nupstream = \"b\"\n{}\n\n{}\n",
+            self.server,
+            self.servers.join(", "),
+            self.upstream,
+            self.route,
+            self.tables,
+        )
+    }
+
+    fn serve(&self) -> Server {
+        self.serve_in(Site::new())
+    }
+
+    fn serve_in(&self, site: Site) -> Server {
+        site.config(&self.toml()).serve(&[])
+    }
+}
+
+/// One origin behind the proxy, with these lines in `[upstreams.b]`.
+fn behind(origin: &Origin, upstream: &str) -> Server {
+    Front::new([origin]).upstream(upstream).serve()
+}
+
+/// A new connection on which this target has been asked for.
+fn asking(server: &Server, target: impl Display) -> RawClient {
+    let mut client = server.connect();
+    ask(&mut client, target);
+    client
+}
+
+fn ask(client: &mut RawClient, target: impl Display) {
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+}
+
+/// A POST of this body with its length.
+fn post(target: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// What the status says of the upstream `b`.
+fn status(server: &Server) -> serde_json::Value {
+    let status = server.admin_json();
+    let upstreams = status["upstreams"]
+        .as_array()
+        .expect("upstreams in the status");
+    let found = upstreams.iter().find(|u| u["name"] == "b");
+    found.expect("the upstream in the status").clone()
+}
+
+/// Awaits that so many requests wait in the queue of `b`.
+fn wait_waiting(server: &Server, count: u64) {
+    eventually(PATIENCE, &format!("{count} wait in the queue"), || {
+        status(server)["queue"]["waiting"] == count
+    });
+}
+
+/// Awaits that so many requests of `b` are in progress.
+fn wait_in_progress(server: &Server, count: u64) {
+    eventually(PATIENCE, &format!("{count} in progress"), || {
+        let status = status(server);
+        let servers = status["servers"].as_array().unwrap();
+        let active = servers.iter().map(|s| s["active"].as_u64().unwrap());
+        active.sum::<u64>() == count
+    });
+}
+
+/// Awaits that a server of `b` is in this state.
+fn wait_state(server: &Server, address: &Address, state: &str) {
+    let name = address.to_string();
+    eventually(PATIENCE, &format!("{name} is {state}"), || {
+        let status = status(server);
+        let servers = status["servers"].as_array().unwrap();
+        servers
+            .iter()
+            .any(|s| s["name"] == *name && s["state"] == state)
+    });
+}
+
+/// The access log once it has so many lines.
+fn access_log(server: &Server, lines: usize) -> Vec<serde_json::Value> {
+    eventually(
+        PATIENCE,
+        &format!("{lines} lines in the access log"),
+        || {
+            let text = server.site().read("access.log");
+            let all: Vec<_> = text.lines().map(serde_json::from_str).collect();
+            let whole: Result<Vec<serde_json::Value>, _> = all.into_iter().collect();
+            whole.ok().filter(|all| all.len() >= lines)
+        },
+    )
+}
+
+/// Lets time pass that is itself what the test is about.
+fn pass_time(long: Duration) {
+    let began = Instant::now();
+    eventually(PATIENCE, "time passes", || began.elapsed() >= long);
+}
+
+/// Bytes that no shift or repetition leaves alike.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()[1]
+    };
+    (0..length).map(next).collect()
+}
+
+/// A body in chunks of this size, without trailers.
+fn chunked(body: &[u8], size: usize) -> Vec<u8> {
+    let mut coded = Vec::new();
+    for chunk in body.chunks(size) {
+        coded.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        coded.extend_from_slice(chunk);
+        coded.extend_from_slice(b"\r\n");
+    }
+    coded.extend_from_slice(b"0\r\n\r\n");
+    coded
+}

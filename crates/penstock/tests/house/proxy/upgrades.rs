@@ -1,0 +1,261 @@
+//! Upgrades: a tunnel only after the origin agreed to what was asked, then bytes both ways, as they are.
+//!
+//! What a client sends behind its request belongs to nobody until the answer is known: to the tunnel
+//! after a 101, to the next request after anything else.
+
+use std::time::{Duration, Instant};
+
+use super::{Front, SLACK, access_log, ask, behind, noise};
+use crate::support::{Origin, PATIENCE, RawClient, Script, Step, eventually, head_of, page};
+
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\n\
+                       Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n\r\n";
+const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                      Sec-WebSocket-Accept: BBBB\r\n\r\n";
+
+/// Agrees and sends everything back.
+fn echo() -> Origin {
+    Origin::start(|seen| match seen.field("upgrade") {
+        Some(_) => Script::early().send(AGREED).then(Step::Echo),
+        None => page(seen, "plain"),
+    })
+}
+
+fn upgraded(server: &crate::support::Server) -> RawClient {
+    let mut client = server.connect();
+    client.send(UPGRADE).expect_status(101);
+    client
+}
+
+/// Reads until just these bytes have come.
+fn expect_bytes(client: &mut RawClient, bytes: &[u8]) {
+    eventually(PATIENCE, "bytes through the tunnel", || {
+        client.received.len() >= bytes.len() || {
+            client.read_some();
+            false
+        }
+    });
+    assert!(client.received == bytes, "not the same bytes");
+    client.received.clear();
+}
+
+#[test]
+fn bytes_go_both_ways_as_they_are() {
+    let origin = echo();
+    let server = behind(&origin, "");
+    let mut client = server.connect();
+    let answer = client.send(UPGRADE).expect_status(101);
+    assert_eq!(answer.header("upgrade"), Some("websocket"));
+    assert_eq!(
+        answer
+            .header("connection")
+            .map(str::to_lowercase)
+            .as_deref(),
+        Some("upgrade")
+    );
+    assert_eq!(answer.header("sec-websocket-accept"), Some("BBBB"));
+    let seen = &origin.seen()[0];
+    assert_eq!(seen.field("upgrade").as_deref(), Some("websocket"));
+    assert_eq!(
+        seen.field("connection")
+            .map(|c| c.to_lowercase())
+            .as_deref(),
+        Some("upgrade")
+    );
+    assert_eq!(seen.field("sec-websocket-key").as_deref(), Some("AAAA"));
+    for size in [1, 1_000, 300_000] {
+        let bytes = noise(size);
+        client.send(&bytes);
+        expect_bytes(&mut client, &bytes);
+    }
+    // What looks like a request is none.
+    client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+    expect_bytes(&mut client, b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(origin.lines(), ["GET /chat"]);
+    let line = &access_log(&server, 1)[0];
+    assert_eq!(
+        (line["status"].as_u64(), line["target"].as_str()),
+        (Some(101), Some("/chat"))
+    );
+}
+
+#[test]
+fn nothing_is_tunnelled_before_the_origin_agreed() {
+    let origin = Origin::start(|_| Script::early().gate("go").send(AGREED).then(Step::Echo));
+    let server = behind(&origin, "");
+    let mut client = server.connect();
+    client.send(format!(
+        "{UPGRADE}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+    ));
+    origin.wait_at("go", 1);
+    client.send("more");
+    assert!(origin.received(0).ends_with(b"\r\n\r\n"));
+    let before = origin.received(0);
+    assert!(
+        !String::from_utf8_lossy(&before).contains("smuggled"),
+        "sent before the 101"
+    );
+    origin.open("go");
+    client.expect_status(101);
+    expect_bytes(
+        &mut client,
+        b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\nmore",
+    );
+    assert_eq!(origin.lines(), ["GET /chat"]);
+}
+
+#[test]
+fn bytes_right_behind_the_agreement_are_the_tunnels() {
+    let origin = Origin::start(|_| {
+        Script::early()
+            .send(format!("{AGREED}hello"))
+            .then(Step::Echo)
+    });
+    let server = behind(&origin, "");
+    let mut client = upgraded(&server);
+    expect_bytes(&mut client, b"hello");
+}
+
+#[test]
+fn a_refused_upgrade_is_an_ordinary_exchange() {
+    let refusal = |seen: &crate::support::Seen| match seen.target.as_str() {
+        "/chat" => Script::raw(format!(
+            "{}no",
+            head_of("426 Upgrade Required", "Upgrade: websocket\r\n", 2)
+        ))
+        .keep(),
+        _ => page(seen, "plain"),
+    };
+    let origin = Origin::start(refusal);
+    let server = Front::new([&origin]).server("threads = 1").serve();
+    let mut client = server.connect();
+    client.send(format!("{UPGRADE}GET /next HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert_eq!(client.expect_status(426).text(), "no");
+    assert_eq!(client.expect_status(200).text(), "plain");
+    assert_eq!(origin.lines(), ["GET /chat", "GET /next"]);
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn an_agreement_to_something_else_is_refused() {
+    for (name, answer) in [
+        (
+            "another protocol",
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        ),
+        ("none", "HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+        (
+            "a length",
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n",
+        ),
+    ] {
+        let origin = Origin::start(move |seen| match seen.target.as_str() {
+            "/chat" => Script::early().send(answer).then(Step::Hang),
+            _ => page(seen, "plain"),
+        });
+        let server = behind(&origin, "retry = { attempts = 1 }");
+        let mut client = server.connect();
+        let got = client.send(UPGRADE).response();
+        // A length on a 101 may also be ignored: it means nothing there.
+        let fine = got.status == 502 || (name == "a length" && got.status == 101);
+        assert!(fine, "{name}: {}", got.status);
+        drop(client);
+        origin.wait_closed(0);
+        assert_eq!(server.get("/next").text(), "plain", "{name}");
+    }
+}
+
+#[test]
+fn an_upgrade_to_http_2_is_never_offered_to_origins() {
+    let origin = echo();
+    let server = behind(&origin, "");
+    let mut client = server.connect();
+    for protocol in ["h2c", "H2C", "websocket, h2c", "TLS/1.0"] {
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+        ));
+        let status = client.response().status;
+        let offered = origin.seen().last().and_then(|seen| seen.field("upgrade"));
+        let offered = offered.unwrap_or_default().to_lowercase();
+        assert!(!offered.contains("h2c"), "{protocol}: {offered}");
+        if status == 101 {
+            client = server.connect();
+        }
+    }
+}
+
+#[test]
+fn the_end_of_either_side_is_the_others() {
+    let origin = echo();
+    let server = behind(&origin, "");
+    let mut client = upgraded(&server);
+    client.send("last words").close_write();
+    assert_eq!(client.read_to_end(), b"last words");
+    origin.wait_closed(0);
+    let gone = upgraded(&server);
+    drop(gone);
+    origin.wait_closed(1);
+    let closing = Origin::start(|_| Script::early().send(format!("{AGREED}bye")));
+    let server = behind(&closing, "");
+    let mut client = upgraded(&server);
+    assert_eq!(client.read_to_end(), b"bye");
+    drop(client);
+    eventually(PATIENCE, "no connection is left", || {
+        server.admin_json()["connections"]["used"] == 0
+    });
+}
+
+#[test]
+fn a_silent_tunnel_ends_and_a_talking_one_does_not() {
+    let origin = echo();
+    let server = behind(&origin, "tunnel_timeout = \"600ms\"");
+    let mut talking = upgraded(&server);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        super::pass_time(Duration::from_millis(50));
+        talking.send("x");
+        expect_bytes(&mut talking, b"x");
+    }
+    let quiet = Instant::now();
+    talking.expect_closed();
+    let took = quiet.elapsed();
+    assert!(
+        took >= Duration::from_millis(550) && took < SLACK,
+        "{took:?}"
+    );
+    origin.wait_closed(0);
+}
+
+#[test]
+fn many_tunnels_stay_apart_and_count_as_connections() {
+    let origin = echo();
+    let server = behind(&origin, "");
+    let mut clients: Vec<RawClient> = (0..200).map(|_| upgraded(&server)).collect();
+    assert_eq!(server.admin_json()["connections"]["used"], 200);
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("number {number}"));
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        expect_bytes(client, format!("number {number}").as_bytes());
+    }
+    let mut plain = server.connect();
+    ask(&mut plain, "/plain");
+    assert_eq!(plain.expect_status(200).text(), "plain");
+}
+
+#[test]
+fn a_tunnel_ends_with_the_shutdowns_deadline() {
+    let origin = echo();
+    let server = Front::new([&origin])
+        .server("threads = 1\nshutdown_timeout = \"300ms\"")
+        .serve();
+    let mut client = upgraded(&server);
+    let began = Instant::now();
+    server.signal(rustix::process::Signal::TERM);
+    client.expect_closed();
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "it had its time"
+    );
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
