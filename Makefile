@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build test test-rust test-workers test-real fuzz clean
+.PHONY: run build test test-rust test-workers test-real test-backends fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -47,6 +47,12 @@ test-real: build
 	@scripts/setup test
 	@echo "== real programs"
 	@scripts/test-real
+
+# Apart from the others: it installs php-fpm, Tomcat, uWSGI, Puma and more, which nothing else needs.
+test-backends: build
+	@scripts/setup backends
+	@echo "== real back ends"
+	@scripts/test-real test_backends test_backends_tunnels
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

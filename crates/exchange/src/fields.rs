@@ -40,41 +40,64 @@ impl Fate {
 
 /// What is done with a field of that name, which is a token.
 ///
-/// The length decides nearly always, before any byte is compared.
+/// The length and a letter decide nearly always, before any name is compared.
 #[must_use]
 pub fn fate(name: &str) -> Fate {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
-    match name.len() {
-        2 if is("te") => Fate::Hop,
-        3 if is("via") => Fate::Via,
-        4 if is("host") => Fate::Hop,
+    let first = name.as_bytes().first().map_or(0, |byte| byte | 0x20);
+    match (name.len(), first) {
+        (2, b't') if is("te") => Fate::Hop,
+        (3, b'v') if is("via") => Fate::Via,
+        (4, b'h') if is("host") => Fate::Hop,
         // Never HTTP_PROXY: an environment variable of that name redirects requests of its program.
-        5 if is("proxy") => Fate::House,
-        6 if is("expect") => Fate::Hop,
-        7 if is("trailer") || is("upgrade") => Fate::Hop,
-        9 if is("forwarded") || is("x-real-ip") => Fate::FromProxy,
-        10 if is("connection") || is("keep-alive") => Fate::Hop,
-        10 if is("x-sendfile") => Fate::House,
-        // Frameworks take the target of a request from these two.
-        13 if is("x-rewrite-url") => Fate::House,
-        14 if is("x-original-url") => Fate::House,
-        14 if is("content-length") || is("http2-settings") => Fate::Hop,
-        15 if is("x-accel-mapping") || is("x-request-start") || is("x-sendfile-type") => {
-            Fate::House
-        }
-        15 if is("x-forwarded-for") || is("x-forwarded-ssl") => Fate::FromProxy,
-        16 if is("proxy-connection") => Fate::Hop,
-        16 if is("x-accel-redirect") => Fate::House,
-        16 if is("x-forwarded-host") || is("x-forwarded-port") => Fate::FromProxy,
-        17 if is("transfer-encoding") => Fate::Hop,
-        17 if is("x-forwarded-proto") => Fate::FromProxy,
-        17 if is("x-accel-buffering") => Fate::House,
-        18 if is("x-accel-limit-rate") => Fate::House,
-        18 if is("x-forwarded-prefix") || is("x-forwarded-scheme") => Fate::FromProxy,
+        (5, b'p') if is("proxy") => Fate::House,
+        (6, b'e') if is("expect") => Fate::Hop,
+        (7, b't' | b'u') if is("trailer") || is("upgrade") => Fate::Hop,
+        (9, b'f' | b'x') if is("forwarded") || is("x-real-ip") => Fate::FromProxy,
+        (10, b'c' | b'k') if is("connection") || is("keep-alive") => Fate::Hop,
+        (14, b'c' | b'h') if is("content-length") || is("http2-settings") => Fate::Hop,
+        (16, b'p') if is("proxy-connection") => Fate::Hop,
+        (17, b't') if is("transfer-encoding") => Fate::Hop,
+        (_, b'x') => fate_of_x(name),
         _ if name.contains('_') => Fate::House,
         _ => Fate::Pass,
     }
 }
+
+/// The same for names that begin with an X.
+fn fate_of_x(name: &str) -> Fate {
+    let is_in = |list: &[&str]| list.iter().any(|known| name.eq_ignore_ascii_case(known));
+    if is_in(&X_FROM_PROXIES) {
+        Fate::FromProxy
+    } else if is_in(&X_OF_THE_HOUSE) || name.contains('_') {
+        Fate::House
+    } else {
+        Fate::Pass
+    }
+}
+
+const X_FROM_PROXIES: [&str; 7] = [
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-scheme",
+    "x-forwarded-ssl",
+];
+
+/// Frameworks take the target of a request from two of them.
+const X_OF_THE_HOUSE: [&str; 9] = [
+    "x-accel-buffering",
+    "x-accel-limit-rate",
+    "x-accel-mapping",
+    "x-accel-redirect",
+    "x-original-url",
+    "x-request-start",
+    "x-rewrite-url",
+    "x-sendfile",
+    "x-sendfile-type",
+];
 
 #[cfg(test)]
 mod tests {

@@ -84,12 +84,17 @@ impl FieldBlock {
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
         self.has_framing |= is_framing_name(name);
-        self.has_date |= name.eq_ignore_ascii_case(b"date");
+        self.has_date |= name.len() == 4 && name.eq_ignore_ascii_case(b"date");
         let lines = self.owned();
         lines.reserve(name.len() + value.len() + 4);
-        lines.extend_from_slice(name);
-        lines.extend_from_slice(b": ");
-        lines.extend_from_slice(value);
+        match field.usual_line() {
+            Some(line) => lines.extend_from_slice(line),
+            None => {
+                lines.extend_from_slice(name);
+                lines.extend_from_slice(b": ");
+                lines.extend_from_slice(value);
+            }
+        }
         lines.extend_from_slice(b"\r\n");
     }
 

@@ -19,6 +19,27 @@ pub(crate) const fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
+/// Whether all of `bytes` may stand in a field value.
+pub(crate) fn is_value(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    // Eight at a time; a word that looks doubtful (a tab does) is looked at byte by byte.
+    let is_good = words.iter().all(|word| {
+        !is_doubtful(u64::from_ne_bytes(*word)) || word.iter().all(|&byte| is_value_byte(byte))
+    });
+    is_good && rest.iter().all(|&byte| is_value_byte(byte))
+}
+
+/// Whether one of eight bytes is below the space, or is DEL; both tests are the usual ones for a zero
+/// byte, and never say no where it is yes.
+const fn is_doubtful(word: u64) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
+    let without_del = word ^ (ONES * 0x7f);
+    let del = without_del.wrapping_sub(ONES) & !without_del & HIGH;
+    below_space | del != 0
+}
+
 /// `bytes` without blanks (SP, HTAB) at either end (RFC 9110 §5.6.3, OWS).
 pub(crate) fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
@@ -119,6 +140,25 @@ mod tests {
         let count = (0..=255u8).filter(|&byte| is_token_byte(byte)).count();
         assert_eq!(count, 10 + 26 + 26 + 15);
         assert!(!is_token(b"") && !is_token(b"a b") && is_token(b"x-a"));
+    }
+
+    #[test]
+    fn a_value_is_judged_by_each_of_its_bytes() {
+        for byte in 0..=255_u8 {
+            for len in [1, 7, 8, 9, 16, 21] {
+                for at in [0, len / 2, len - 1] {
+                    let mut value = vec![b'a'; len];
+                    value[at] = byte;
+                    assert_eq!(
+                        is_value(&value),
+                        is_value_byte(byte),
+                        "{byte} at {at} of {len}"
+                    );
+                }
+            }
+        }
+        assert!(is_value(b"") && is_value(b"a\tb c\xff d e f g h"));
+        assert!(!is_value(b"a\tb\rc d e f g h"));
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! that left. What must stay true: whatever happens to a waiting task, its place in line or the place
 //! that was just given to it goes to the next.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
 use penstock_exchange::{ClientState, FaultKind, ListenerInfo};
-use penstock_queue::Ticket;
+use penstock_queue::{SlotId, Ticket};
 use penstock_runtime::{LazyDeadline, clock, loops};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol;
@@ -27,39 +28,41 @@ use crate::upstream::Shared;
 #[derive(Debug)]
 pub(crate) struct Lease {
     shared: Arc<Shared>,
-    place: Place,
+    slot: SlotId,
+    key: MemberKey,
+    server: Arc<Server>,
+    number: u64,
     ended: Ended,
     /// When the server got the request.
     pub(crate) handed_at: Instant,
     is_released: bool,
 }
 
-/// What a wait came to.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Waited {
-    pub(crate) time: Duration,
-    pub(crate) position: usize,
-}
-
-/// Who may stop waiting.
+/// What a claim came to at once.
 #[derive(Debug)]
-pub(crate) struct Claimant<'a> {
-    /// Its time in line ends here.
-    pub(crate) deadline: Instant,
-    /// Says when it left.
-    pub(crate) client: Option<&'a ClientState>,
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the usual one is the large one, and is not to be allocated apart"
+)]
+pub(crate) enum Claim {
+    /// A place, with a kept connection if there is one that looks alive.
+    Place(Lease, Option<Connection>),
+    /// It stands in line.
+    Waits(Box<Wait>),
 }
 
-/// Claims a place, waiting for it if need be.
+/// Claims a place for a request that has waited for `waited` in other lines. Should it have to wait, its
+/// time in line ends at `deadline`, or when `client` leaves.
 ///
 /// # Errors
-/// The queue is full, the time in line is over, the client left, or no server may have the request.
-pub(crate) async fn claim(
+/// The queue is full, or no server may have the request.
+pub(crate) fn claim(
     shared: &Arc<Shared>,
     want: &Want<'_>,
-    claimant: &Claimant<'_>,
-    waited: &mut Waited,
-) -> Result<Lease, Failure> {
+    waited: Duration,
+    deadline: Instant,
+    client: Option<&Arc<ClientState>>,
+) -> Result<Claim, Failure> {
     let now = clock::now();
     let mut receiver = None;
     let make = || {
@@ -71,7 +74,7 @@ pub(crate) async fn claim(
     let claimed = shared.change(|roster, after| roster.claim(now, home, want, make, after));
     let refused = |kind, cause: String| Err(Failure::new(kind, Stage::Ours, cause));
     match claimed {
-        Claimed::Place(place) => Ok(Lease::new(shared, place, waited.time)),
+        Claimed::Place(place) => Ok(Claim::place(shared, place, waited)),
         Claimed::Nobody { why } => refused(FaultKind::Unavailable, why.to_owned()),
         Claimed::Full { len } => refused(
             FaultKind::QueueFull,
@@ -81,64 +84,96 @@ pub(crate) async fn claim(
             let Some(granted) = receiver else {
                 return refused(FaultKind::House, "a waiter without its end".to_owned());
             };
-            let wait = Wait {
-                shared,
+            Ok(Claim::Waits(Box::new(Wait {
+                shared: Arc::clone(shared),
                 ticket,
+                position,
                 granted,
-            };
-            let before = waited.time;
-            waited.position = waited.position.max(position);
-            let result = Box::pin(wait.finish(claimant)).await;
-            waited.time = before + clock::now().saturating_duration_since(now);
-            let place = result?;
-            Ok(Lease::new(shared, place, waited.time))
+                is_idempotent: want.is_idempotent,
+                client: client.map(Arc::clone),
+                since: now,
+                waited,
+                deadline: LazyDeadline::new(deadline),
+            })))
         }
     }
 }
 
-/// A request in line.
-struct Wait<'a> {
-    shared: &'a Arc<Shared>,
-    ticket: Ticket,
-    granted: oneshot::Receiver<Grant>,
+impl Claim {
+    fn place(shared: &Arc<Shared>, mut place: Place, waited: Duration) -> Self {
+        let kept = place.kept.take().and_then(|(it, home)| alive(it, home));
+        Self::Place(Lease::new(shared, place, waited), kept)
+    }
 }
 
-impl Wait<'_> {
-    async fn finish(mut self, claimant: &Claimant<'_>) -> Result<Place, Failure> {
-        let mut timer = LazyDeadline::new(claimant.deadline);
-        let granted = std::future::poll_fn(|cx| {
-            if let Poll::Ready(granted) = std::pin::Pin::new(&mut self.granted).poll(cx) {
-                return Poll::Ready(Ok(granted));
-            }
-            if claimant.client.is_some_and(ClientState::is_gone) {
-                return Poll::Ready(Err(true));
-            }
-            timer.poll(cx).map(|()| Err(false))
-        })
-        .await;
-        match granted {
-            Ok(Ok(grant)) => {
-                let place = self
-                    .shared
-                    .roster()
-                    .accept(grant.slot, loops::current_index());
-                place.ok_or_else(|| ours(FaultKind::Unavailable, "the server was taken out"))
-            }
-            Ok(Err(_)) => Err(ours(FaultKind::Unavailable, "the upstream was taken out")),
-            Err(true) => {
-                self.shared.roster().count_abandoned();
-                Err(ours(
-                    FaultKind::ClientGone,
-                    "left while waiting for a server",
-                ))
-            }
-            Err(false) => {
-                self.shared.roster().count_timeout();
-                let limit = self.shared.config.queue_timeout;
-                let cause = format!("queue.timeout: no free server within {limit:?}");
-                Err(Failure::new(FaultKind::QueueTimeout, Stage::Ours, cause))
-            }
+/// A kept connection that looks alive, on this loop.
+fn alive(connection: Connection, home: usize) -> Option<Connection> {
+    if !connection.stream.is_quiet() {
+        return None;
+    }
+    if home == loops::current_index() {
+        return Some(connection);
+    }
+    connection.move_here().ok()
+}
+
+/// A request in line: a future of its place.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    shared: Arc<Shared>,
+    ticket: Ticket,
+    pub(crate) position: usize,
+    granted: oneshot::Receiver<Grant>,
+    is_idempotent: bool,
+    client: Option<Arc<ClientState>>,
+    since: Instant,
+    /// In lines before.
+    waited: Duration,
+    deadline: LazyDeadline,
+}
+
+impl Wait {
+    /// How long it has waited in all.
+    pub(crate) fn time(&self) -> Duration {
+        self.waited + clock::now().saturating_duration_since(self.since)
+    }
+
+    fn accept(&self, grant: &Grant) -> Result<Claim, Failure> {
+        let (home, is_idempotent) = (loops::current_index(), self.is_idempotent);
+        let place = self
+            .shared
+            .change(|roster, after| roster.accept(grant.slot, home, is_idempotent, after));
+        let place =
+            place.ok_or_else(|| ours(FaultKind::Unavailable, "the server was taken out"))?;
+        Ok(Claim::place(&self.shared, place, self.time()))
+    }
+}
+
+impl Future for Wait {
+    /// Always a place, or why not.
+    type Output = Result<Claim, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(granted) = Pin::new(&mut self.granted).poll(cx) {
+            return Poll::Ready(match granted {
+                Ok(grant) => self.accept(&grant),
+                Err(_) => Err(ours(FaultKind::Unavailable, "the upstream was taken out")),
+            });
         }
+        if self.client.as_ref().is_some_and(|client| client.is_gone()) {
+            self.shared.roster().count_abandoned();
+            let cause = "left while waiting for a server";
+            return Poll::Ready(Err(ours(FaultKind::ClientGone, cause)));
+        }
+        ready!(self.deadline.poll(cx));
+        self.shared.roster().count_timeout();
+        let limit = self.shared.config.queue_timeout;
+        let cause = format!("queue.timeout: no free server within {limit:?}");
+        Poll::Ready(Err(Failure::new(
+            FaultKind::QueueTimeout,
+            Stage::Ours,
+            cause,
+        )))
     }
 }
 
@@ -146,7 +181,7 @@ fn ours(kind: FaultKind, cause: &'static str) -> Failure {
     Failure::new(kind, Stage::Ours, cause)
 }
 
-impl Drop for Wait<'_> {
+impl Drop for Wait {
     fn drop(&mut self) {
         if self.shared.roster().cancel(self.ticket) {
             return;
@@ -169,7 +204,10 @@ impl Lease {
         };
         Self {
             shared: Arc::clone(shared),
-            place,
+            slot: place.slot,
+            key: place.key,
+            server: place.server,
+            number: place.number,
             ended,
             handed_at: clock::now(),
             is_released: false,
@@ -177,16 +215,16 @@ impl Lease {
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
-        &self.place.server
+        &self.server
     }
 
     pub(crate) fn key(&self) -> MemberKey {
-        self.place.key
+        self.key
     }
 
     /// What a sticky cookie says for its server.
     pub(crate) fn number(&self) -> u64 {
-        self.place.number
+        self.number
     }
 
     /// The upstream.
@@ -194,47 +232,49 @@ impl Lease {
         &self.shared
     }
 
-    /// A kept connection, if there is one that looks alive.
-    pub(crate) fn take_kept(&mut self) -> Option<Connection> {
-        let (connection, home) = self.place.kept.take()?;
-        if !connection.stream.is_quiet() {
-            return None;
-        }
-        if home == loops::current_index() {
-            return Some(connection);
-        }
-        connection.move_here().ok()
-    }
-
-    /// Makes a connection, and introduces its client where servers want that.
+    /// Makes a connection, and introduces its client where servers want that. Count it with
+    /// [`Lease::connected`].
     ///
     /// # Errors
     /// Why not.
-    pub(crate) async fn connect(
-        &mut self,
+    pub(crate) fn connect(
+        &self,
         peer: PeerAddress,
         listener: &ListenerInfo,
-    ) -> Result<Connection, Failure> {
-        let begun = clock::now();
-        let deadline = begun + self.shared.config.connect_timeout;
-        let connection = Connection::open(self.server(), deadline).await?;
-        if let Some(version) = self.shared.config.proxy_protocol {
-            let header = proxy_header(version, peer, listener);
-            // Shorter than any socket's buffer: it goes at once or never.
-            let sent = connection.stream.write_all(&header).await;
-            sent.map_err(|error| {
-                let cause = format!("the server takes no PROXY header: {error}");
-                Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause)
-            })?;
+    ) -> impl Future<Output = Result<Connection, Failure>> + Send + use<> {
+        let config = &self.shared.config;
+        let (server, timeout) = (Arc::clone(self.server()), config.connect_timeout);
+        let header = config
+            .proxy_protocol
+            .map(|version| proxy_header(version, peer, listener));
+        async move {
+            let connection = Connection::open(&server, clock::now() + timeout).await?;
+            if let Some(header) = header {
+                // Shorter than any socket's buffer: it goes at once or never.
+                let sent = connection.stream.write_all(&header).await;
+                sent.map_err(|error| {
+                    let cause = format!("the server takes no PROXY header: {error}");
+                    Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause)
+                })?;
+            }
+            Ok(connection)
         }
-        self.ended.connect = Some(clock::now().saturating_duration_since(begun));
-        self.shared.roster().count_connect(self.place.slot);
-        Ok(connection)
+    }
+
+    /// A connection was made, begun at `handed_at`.
+    pub(crate) fn connected(&mut self) {
+        self.ended.connect = Some(clock::now().saturating_duration_since(self.handed_at));
+        self.shared.roster().count_connect(self.slot);
     }
 
     /// How long connecting took, if it was needed.
     pub(crate) fn connect_time(&self) -> Option<Duration> {
         self.ended.connect
+    }
+
+    /// How long its request waited in line.
+    pub(crate) fn waited(&self) -> Duration {
+        self.ended.queue
     }
 
     /// The head of the response has come.
@@ -251,8 +291,7 @@ impl Lease {
         let connection = connection
             .filter(|_| keeps_connections(&self.shared.config))
             .map(|it| (it, loops::current_index()));
-        self.shared
-            .release(self.place.slot, connection, &self.ended);
+        self.shared.release(self.slot, connection, &self.ended);
     }
 }
 
@@ -277,7 +316,7 @@ fn proxy_header(
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.is_released {
-            self.shared.release(self.place.slot, None, &self.ended);
+            self.shared.release(self.slot, None, &self.ended);
         }
     }
 }

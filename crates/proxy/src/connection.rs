@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use penstock_exchange::FaultKind;
@@ -25,6 +25,9 @@ pub(crate) struct Server {
     pub(crate) address: Address,
     /// Connections there are, idle and in use, and those being made.
     pub(crate) open: AtomicU32,
+    /// It was seen to keep a connection behind a response. Some servers close each one without saying so,
+    /// a moment after they answered: a request that meets the close cannot always be repeated.
+    pub(crate) keeps: AtomicBool,
 }
 
 /// Where a server listens, resolved.

@@ -38,14 +38,17 @@ pub(crate) fn encode(
     out.extend_from_slice(head.target_path_query().as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     field(out, "Host", host(config, head, server).as_bytes());
-    let trusted = request.is_from_proxy();
     let named = connection_names(head);
+    let mut has_words = false;
     for (name, value) in head.fields() {
-        let is_passed = fate(name) == Fate::Pass && !is_named(named, name);
-        if is_passed {
-            field(out, name, value);
+        match fate(name) {
+            Fate::Pass if !is_named(named, name) => field(out, name, value),
+            Fate::FromProxy | Fate::Via => has_words = true,
+            _ => {}
         }
     }
+    // Whose words they are matters only where there are some.
+    let trusted = has_words && request.is_from_proxy();
     let upgrade = upgrade(head, framing);
     if let Some(protocol) = upgrade {
         field(out, "Connection", b"Upgrade");
@@ -62,7 +65,11 @@ pub(crate) fn encode(
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
         Framing::None => {}
-        Framing::Length(length) => write(out, format_args!("Content-Length: {length}\r\n")),
+        Framing::Length(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            out.extend_from_slice(Digits::new().number(length));
+            out.extend_from_slice(b"\r\n");
+        }
         Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
     out.extend_from_slice(b"\r\n");
@@ -150,8 +157,23 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
 fn tell_of_client(out: &mut Vec<u8>, form: config::Forwarded, request: &Request, trusted: bool) {
     use config::Forwarded::{Both, Standard, XForwarded};
     let head = &*request.head;
+    if form == XForwarded && !trusted {
+        // The common case: nobody has said anything before us.
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        push_peer(out, request.peer);
+        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+        out.extend_from_slice(request.listener.scheme.as_bytes());
+        out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+        out.extend_from_slice(head.host().as_bytes());
+        out.extend_from_slice(b"\r\n");
+        return;
+    }
     let earlier = |name: &'static str| {
-        (head.field_all(name)).filter(move |value| trusted && !value.is_empty())
+        let values = trusted.then(|| head.field_all(name));
+        values
+            .into_iter()
+            .flatten()
+            .filter(|value| !value.is_empty())
     };
     if matches!(form, XForwarded | Both) {
         out.extend_from_slice(b"X-Forwarded-For: ");
@@ -227,26 +249,10 @@ fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
 fn push_peer(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {
-            IpAddr::V4(v4) => push_v4(out, v4.octets()),
+            ip @ IpAddr::V4(_) => out.extend_from_slice(Digits::new().address(ip)),
             IpAddr::V6(v6) => write(out, format_args!("{v6}")),
         },
         PeerAddress::Unix => out.extend_from_slice(b"unix:"),
-    }
-}
-
-/// Without the formatting machinery, which costs more than the rest of the field.
-fn push_v4(out: &mut Vec<u8>, octets: [u8; 4]) {
-    for (at, octet) in octets.into_iter().enumerate() {
-        if at > 0 {
-            out.push(b'.');
-        }
-        if octet >= 100 {
-            out.push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            out.push(b'0' + octet / 10 % 10);
-        }
-        out.push(b'0' + octet % 10);
     }
 }
 
@@ -254,7 +260,7 @@ fn push_v4(out: &mut Vec<u8>, octets: [u8; 4]) {
 fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {
-            IpAddr::V4(v4) => push_v4(out, v4.octets()),
+            ip @ IpAddr::V4(_) => out.extend_from_slice(Digits::new().address(ip)),
             IpAddr::V6(v6) => write(out, format_args!("\"[{v6}]\"")),
         },
         PeerAddress::Unix => out.extend_from_slice(b"unknown"),

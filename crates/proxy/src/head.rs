@@ -143,6 +143,9 @@ impl HeadBuilder {
     }
 
     fn note_connection(&mut self, value: &[u8]) {
+        if value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close") {
+            return;
+        }
         for option in value.split(|&byte| byte == b',') {
             let option = option.trim_ascii();
             let is_known = [&b"close"[..], b"keep-alive", b"upgrade", b""]
@@ -162,25 +165,33 @@ impl HeadBuilder {
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-/// The length decides nearly always, before any byte is compared.
+/// The length and a letter decide nearly always, before any name is compared.
 fn kind(name: &[u8]) -> Kind {
-    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-    match name.len() {
-        2 if is("te") => Kind::Drop,
-        7 if is("upgrade") => Kind::Upgrade,
-        7 if is("trailer") => Kind::Drop,
-        10 if is("connection") => Kind::Connection,
-        10 if is("keep-alive") => Kind::Drop,
-        10 if is("x-sendfile") => Kind::Sendfile,
-        12 if is("content-type") => Kind::Type,
-        14 if is("content-length") => Kind::Length,
-        15 if is("x-accel-expires") || is("x-accel-charset") => Kind::Drop,
-        16 if is("x-accel-redirect") => Kind::Redirect,
-        16 if is("proxy-connection") => Kind::Drop,
-        17 if is("transfer-encoding") => Kind::Drop,
-        17 if is("x-accel-buffering") => Kind::Buffering,
-        18 if is("x-accel-limit-rate") => Kind::Rate,
-        20 if is("x-lighttpd-send-file") => Kind::Sendfile,
+    // A token's bytes with this bit are those of `known`, which has letters and hyphens only, exactly when
+    // they differ in case alone; compared so, whole words are compared at once.
+    let is = |known: &str| {
+        let bytes = name.iter().zip(known.as_bytes());
+        bytes.fold(0, |differs, (byte, known)| {
+            differs | ((byte | 0x20) ^ known)
+        }) == 0
+    };
+    let first = name.first().map_or(0, |byte| byte | 0x20);
+    match (name.len(), first) {
+        (2, b't') if is("te") => Kind::Drop,
+        (7, b'u') if is("upgrade") => Kind::Upgrade,
+        (7, b't') if is("trailer") => Kind::Drop,
+        (10, b'c') if is("connection") => Kind::Connection,
+        (10, b'k') if is("keep-alive") => Kind::Drop,
+        (10, b'x') if is("x-sendfile") => Kind::Sendfile,
+        (12, b'c') if is("content-type") => Kind::Type,
+        (14, b'c') if is("content-length") => Kind::Length,
+        (15, b'x') if is("x-accel-expires") || is("x-accel-charset") => Kind::Drop,
+        (16, b'x') if is("x-accel-redirect") => Kind::Redirect,
+        (16, b'p') if is("proxy-connection") => Kind::Drop,
+        (17, b't') if is("transfer-encoding") => Kind::Drop,
+        (17, b'x') if is("x-accel-buffering") => Kind::Buffering,
+        (18, b'x') if is("x-accel-limit-rate") => Kind::Rate,
+        (20, b'x') if is("x-lighttpd-send-file") => Kind::Sendfile,
         _ => Kind::Pass,
     }
 }

@@ -10,6 +10,7 @@
 //! repeated only where that is safe; bytes of one response never reach another client.
 
 mod accel;
+mod answer;
 mod balance;
 mod budget;
 mod call;

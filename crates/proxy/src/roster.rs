@@ -131,6 +131,8 @@ pub(crate) struct Want<'a> {
     pub(crate) sticky: Option<u64>,
     /// Members that failed it already.
     pub(crate) tried: &'a [MemberKey],
+    /// It may be repeated on a fresh connection should a kept one turn out to be closed.
+    pub(crate) is_idempotent: bool,
 }
 
 /// A place at a server.
@@ -238,10 +240,10 @@ impl Roster {
         if let Some(index) = chosen
             && self.queue.claim_at(self.members[index].slot)
         {
-            return Claimed::Place(self.place(index, home));
+            return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
         }
         if let Some(index) = self.call_backup(now, want, aftermath) {
-            return Claimed::Place(self.place(index, home));
+            return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
         }
         let is_anybody_up = (self.members.iter())
             .any(|member| member.capacity > 0 && !want.tried.contains(&member.key));
@@ -266,7 +268,9 @@ impl Roster {
             }
             // A slot came free that balancing had passed over.
             Submitted::Start(start) => match self.index_of(start.slot) {
-                Some(index) => Claimed::Place(self.place(index, home)),
+                Some(index) => {
+                    Claimed::Place(self.place(index, home, want.is_idempotent, aftermath))
+                }
                 None => Claimed::Nobody {
                     why: "no server is up",
                 },
@@ -275,9 +279,15 @@ impl Roster {
     }
 
     /// The place of one who waited; `None` when the server is gone meanwhile.
-    pub(crate) fn accept(&mut self, slot: SlotId, home: usize) -> Option<Place> {
+    pub(crate) fn accept(
+        &mut self,
+        slot: SlotId,
+        home: usize,
+        is_idempotent: bool,
+        aftermath: &mut Aftermath,
+    ) -> Option<Place> {
         let index = self.index_of(slot)?;
-        Some(self.place(index, home))
+        Some(self.place(index, home, is_idempotent, aftermath))
     }
 
     /// Takes a waiter out of the line; `false` when it is not there any more.
@@ -405,6 +415,7 @@ impl Roster {
             name,
             address,
             open: 0.into(),
+            keeps: false.into(),
         });
         self.members.push(Member {
             key,
@@ -543,13 +554,28 @@ impl Roster {
         }
     }
 
-    fn place(&mut self, index: usize, home: usize) -> Place {
+    fn place(
+        &mut self,
+        index: usize,
+        home: usize,
+        is_idempotent: bool,
+        aftermath: &mut Aftermath,
+    ) -> Place {
         self.uses += 1;
         let member = &mut self.members[index];
         member.active += 1;
         member.last_used = self.uses;
         member.counts.requests += 1;
-        let kept = member.take_idle(home);
+        let kept = match is_idempotent || member.server.keeps.load(Ordering::Relaxed) {
+            true => member.take_idle(home),
+            false => {
+                // A fresh one it is: the idle ones make room where that is needed.
+                if member.open() >= self.config.connections.max {
+                    (aftermath.dropped).extend(member.take_idle(home).map(|(it, _)| it));
+                }
+                None
+            }
+        };
         member.counts.reuses += u64::from(kept.is_some());
         Place {
             slot: member.slot,
@@ -748,7 +774,11 @@ impl Member {
             while at < list.len() {
                 let idle = now.saturating_duration_since(list[at].idle_since);
                 let is_old = above > 0 && idle >= levels.ttl;
-                if is_old || !list[at].stream.is_quiet() {
+                let is_quiet = list[at].stream.is_quiet();
+                if is_quiet && list[at].served > 0 && idle >= SEEN_TO_KEEP {
+                    self.server.keeps.store(true, Ordering::Relaxed);
+                }
+                if is_old || !is_quiet {
                     above = above.saturating_sub(1);
                     self.idle_count -= 1;
                     dropped.push(list.remove(at));
@@ -828,6 +858,9 @@ pub struct ServerSnapshot {
     /// What its last failed probe said.
     pub last_error: Option<String>,
 }
+
+/// A server that closes behind each response has done so by then.
+const SEEN_TO_KEEP: Duration = Duration::from_millis(200);
 
 /// The number by which a sticky cookie names a server: the same on every machine.
 pub(crate) fn number(name: &str) -> u64 {

@@ -8,10 +8,11 @@
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use penstock_exchange::{ClientState, Request};
 use penstock_http::{FieldBlock, LAST_CHUNK, encode_chunk_head};
-use penstock_runtime::buffers;
+use penstock_runtime::{buffers, clock};
 use penstock_wire::ajp::BodyFlow;
 use penstock_wire::fastcgi;
 
@@ -44,6 +45,10 @@ pub(crate) struct Talk {
     has_more: bool,
     /// It was answered before it was sent.
     is_early: bool,
+    /// The server took something since it was last asked.
+    progress_at: Option<Instant>,
+    /// The rest of the request is not here yet.
+    waits_for_client: bool,
 }
 
 /// How far the request is.
@@ -104,6 +109,8 @@ impl Talk {
                 has_head: false,
                 has_more: false,
                 is_early: false,
+                progress_at: None,
+                waits_for_client: false,
             };
             if form == BodyForm::Ajp {
                 // The first packet goes unasked, the rest as it is asked for.
@@ -133,6 +140,16 @@ impl Talk {
             Sending::Encoded | Sending::Refused => true,
         };
         is_encoded && self.out_sent == self.out.len()
+    }
+
+    /// When the server last took something, if it did since this was last asked.
+    pub(crate) fn take_progress(&mut self) -> Option<Instant> {
+        self.progress_at.take()
+    }
+
+    /// Whether the server has all that there is of the request, and more is to come.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        self.waits_for_client
     }
 
     /// Whether the server has said nothing at all.
@@ -253,6 +270,7 @@ impl Talk {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(count)) => {
                         self.out_sent += count;
+                        self.progress_at = Some(clock::now());
                     }
                     Poll::Ready(Err(_)) => {
                         // Whatever the server said before is still to be read.
@@ -279,7 +297,9 @@ impl Talk {
             Sending::Body => PIECE_BYTES,
         };
         let mut piece = Vec::new();
-        match source.poll_piece(cx, most, &mut piece) {
+        let polled = source.poll_piece(cx, most, &mut piece);
+        self.waits_for_client = polled.is_pending();
+        match polled {
             Poll::Pending => return Ok(false),
             Poll::Ready(Err(fault)) => return Err(fault.into()),
             Poll::Ready(Ok(is_more)) => {

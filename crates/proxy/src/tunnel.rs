@@ -11,15 +11,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use penstock_config as config;
-use penstock_exchange::{ListenerInfo, Takeover, TakeoverFuture, TunnelHandler};
+use penstock_exchange::{FaultKind, ListenerInfo, Takeover, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
 use crate::call::outcome;
-use crate::claim::{Claimant, Lease, Waited, claim};
+use crate::claim::{Claim, Lease, claim};
 use crate::connection::Connection;
-use crate::failure::Failure;
+use crate::failure::{Failure, Stage};
 use crate::roster::{Outcome, Want};
 use crate::talk::Talk;
 use crate::upstream::{Shared, Upstream};
@@ -110,27 +110,37 @@ async fn reach(
     listener: &ListenerInfo,
 ) -> Result<(Lease, Connection), Failure> {
     let deadline = clock::now() + shared.config.queue_timeout;
-    let claimant = Claimant {
-        deadline,
-        client: None,
-    };
     let key = match (&shared.config.balance, peer) {
         (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {
             Some(hash_key(address.ip().to_canonical().to_string().as_bytes()))
         }
         _ => None,
     };
-    let (mut tried, mut waited) = (Vec::new(), Waited::default());
+    let (mut tried, mut waited) = (Vec::new(), Duration::ZERO);
     loop {
         let want = Want {
             key,
             sticky: None,
             tried: &tried,
+            // Its connection is its own from the first byte on.
+            is_idempotent: false,
         };
-        let mut lease = claim(shared, &want, &claimant, &mut waited).await?;
+        let claimed = match claim(shared, &want, waited, deadline, None)? {
+            Claim::Waits(wait) => wait.await?,
+            placed => placed,
+        };
+        let Claim::Place(mut lease, _) = claimed else {
+            // A wait ends in a place or an error.
+            let cause = "a claim without its place";
+            return Err(Failure::new(FaultKind::House, Stage::Ours, cause));
+        };
+        waited = lease.waited();
         let key = lease.key();
         match lease.connect(peer, listener).await {
-            Ok(connection) => return Ok((lease, connection)),
+            Ok(connection) => {
+                lease.connected();
+                return Ok((lease, connection));
+            }
             Err(failure) => {
                 lease.finish(None, outcome(&failure));
                 log::debug!("{}: tried another server: {}", shared.name, failure.cause);

@@ -16,7 +16,7 @@ use penstock_exchange::{Handler, Handling, Request};
 use penstock_queue::{SlotId, Start};
 use penstock_runtime::clock;
 
-use crate::call;
+use crate::call::Call;
 use crate::connection::{Address, Connection};
 use crate::resolve::Source;
 use crate::roster::{
@@ -168,8 +168,8 @@ struct RouteHandler {
 
 impl Handler for RouteHandler {
     fn handle(&self, request: Request) -> Handling {
-        let shared = Arc::clone(&self.shared);
-        Handling::Later(Box::pin(call::run(shared, request, self.buffering)))
+        let call = Call::new(Arc::clone(&self.shared), request, self.buffering);
+        Handling::Later(Box::pin(call))
     }
 }
 

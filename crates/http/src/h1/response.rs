@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::Progress;
 use crate::{
-    grammar::{is_token_byte, is_value_byte, list_elements, parse_u64, trim_blanks},
+    grammar::{is_token_byte, is_value, list_elements, parse_u64, trim_blanks},
     head::Version,
 };
 
@@ -69,6 +69,8 @@ pub struct ResponseHead {
 /// A field whose name and value a scanner has checked: it can be sent on as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedField<'b> {
+    /// Without the line end.
+    line: &'b [u8],
     name: &'b [u8],
     value: &'b [u8],
 }
@@ -77,6 +79,14 @@ impl<'b> CheckedField<'b> {
     /// Its name as sent; a token.
     pub fn name(&self) -> &'b [u8] {
         self.name
+    }
+
+    /// Its line without the line end, if that is written as we would write it: name, colon, one space,
+    /// value.
+    pub(crate) fn usual_line(&self) -> Option<&'b [u8]> {
+        let is_usual = self.line.len() == self.name.len() + 2 + self.value.len()
+            && self.line[self.name.len() + 1] == b' ';
+        is_usual.then_some(self.line)
     }
 
     /// Its value without blanks around it.
@@ -260,20 +270,22 @@ impl ResponseScanner {
         if name.is_empty() {
             return Err(ResponseError::BadFieldName);
         }
-        if !is_text(value) {
+        if !is_value(value) {
             return Err(ResponseError::BadFieldValue);
         }
-        // The length decides nearly always, before any byte is compared.
-        match name.len() {
-            10 if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
-            14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(value)?,
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value)?,
+        let value = trim_blanks(value);
+        // The length and a letter decide nearly always, before any name is compared.
+        match (name.len(), name[0] | 0x20) {
+            (10, b'c') if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
+            (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => {
+                self.note_length(value)?;
+            }
+            (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                self.note_coding(value)?;
+            }
             _ => {}
         }
-        Ok(CheckedField {
-            name,
-            value: trim_blanks(value),
-        })
+        Ok(CheckedField { line, name, value })
     }
 
     fn note_connection(&mut self, value: &[u8]) {
@@ -365,7 +377,7 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16), ResponseError> {
     };
     match reason {
         [] => {}
-        [b' ', text @ ..] if is_text(text) => {}
+        [b' ', text @ ..] if is_value(text) => {}
         [b' ', ..] => return Err(ResponseError::BadFieldValue),
         _ => return Err(ResponseError::BadStatusLine),
     }
@@ -384,12 +396,6 @@ fn check_prefix(buf: &[u8]) -> Result<(), ResponseError> {
 }
 
 // All bytes are looked at, so that the compiler can look at many at once.
-fn is_text(value: &[u8]) -> bool {
-    value
-        .iter()
-        .fold(true, |is_good, &byte| is_good & is_value_byte(byte))
-}
-
 const PREFIX: &[u8] = b"HTTP/1.";
 
 #[cfg(test)]

@@ -90,8 +90,12 @@ pub(crate) fn claim(upstream: &Upstream) -> Place {
     let waiter = || Waiter {
         grant: tokio::sync::oneshot::channel().0,
     };
+    let want = Want {
+        is_idempotent: true,
+        ..Want::default()
+    };
     let claimed = (upstream.shared)
-        .change(|roster, after| roster.claim(clock::now(), 0, &Want::default(), waiter, after));
+        .change(|roster, after| roster.claim(clock::now(), 0, &want, waiter, after));
     match claimed {
         Claimed::Place(place) => place,
         other => panic!("no place: {other:?}"),

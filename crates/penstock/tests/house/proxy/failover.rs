@@ -101,6 +101,28 @@ fn a_connection_closed_while_idle_is_never_blamed_on_a_request() {
     assert!(!server.log().contains("error"), "{}", server.log());
 }
 
+#[test]
+fn a_server_that_closes_after_each_answer_without_a_word_loses_no_request() {
+    // As uWSGI's HTTP and the Ruby FastCGI library do: kept by protocol, gone a moment later. With one
+    // slot and others waiting, the next request is handed over in that moment.
+    let origin = Origin::start(|seen| page(seen, &seen.target).unkept());
+    let server = behind(&origin, "max_active = 1");
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut connection = server.connect();
+                for turn in 0..25 {
+                    let target = format!("/{client}/{turn}");
+                    connection.send(post(&target, b"body"));
+                    assert_eq!(connection.expect_status(200).text(), target);
+                }
+            });
+        }
+    });
+    assert_eq!(origin.seen().len(), 200, "each exactly once");
+}
+
 /// How often these bytes began anywhere at the origin.
 fn begun(origin: &Origin, start: &str) -> usize {
     let all = (0..origin.connections()).map(|number| origin.received(number));

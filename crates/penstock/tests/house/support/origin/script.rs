@@ -73,6 +73,12 @@ impl Script {
         self
     }
 
+    /// The same; the connection is closed, whatever its bytes said.
+    pub(crate) fn unkept(mut self) -> Self {
+        self.keep = false;
+        self
+    }
+
     /// The same; the connection is kept, idle, until the step is done, and then closed.
     pub(crate) fn idle_until(mut self, step: Step) -> Self {
         self.keep = false;

@@ -1,0 +1,225 @@
+//! From a response's beginning to the reply that edge gets.
+//!
+//! Called by `call` once the head is there. A body that is whole goes with it and the place is free; the
+//! rest of another goes through `relay`, a switched protocol becomes a `tunnel`, and a head that speaks
+//! to the front end is obeyed. What must stay true: whatever becomes of the response, the place is given
+//! back exactly once.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use penstock_config as config;
+use penstock_exchange::{Body, FaultKind, InternalRedirect, Reply, Request, Response};
+use penstock_http::Method;
+
+use crate::accel;
+use crate::balance::hash_key;
+use crate::call::Call;
+use crate::claim::Lease;
+use crate::failure::{Failure, Stage};
+use crate::head::{Accel, ReplyHead};
+use crate::relay;
+use crate::roster::Outcome;
+use crate::source::Source;
+use crate::talk::{End, Talk};
+use crate::tunnel::Tunnel;
+
+/// What has come of a response.
+#[derive(Debug, Default)]
+pub(crate) struct Lead {
+    pub(crate) head: Option<ReplyHead>,
+    pub(crate) is_switched: bool,
+    pub(crate) end: Option<End>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Makes the reply, and sees to the rest of the body.
+pub(crate) fn reply(
+    call: &mut Call,
+    lease: Lease,
+    talk: Talk,
+    lead: Lead,
+) -> Result<Reply, Failure> {
+    let Lead {
+        head: Some(head),
+        end,
+        body,
+        is_switched,
+    } = lead
+    else {
+        let cause = "a response without its head";
+        return Err(Failure::new(FaultKind::House, Stage::Ours, cause));
+    };
+    let ReplyHead {
+        status,
+        fields,
+        length,
+        is_unbuffered,
+        accel,
+    } = head;
+    let mut response = Response::new(status, Body::Empty);
+    response.fields = fields;
+    call.timing.handler = Some((&call.shared.name).into());
+    keep_client(call, &lease, &mut response);
+    if is_switched {
+        if !asked_for(call, response.fields.get("upgrade")) {
+            lease.finish(None, Outcome::Failure { timeout: false });
+            let cause = "a switch to a protocol that nobody asked for";
+            return Err(Failure::broken(Stage::Answered, cause));
+        }
+        response.body = Body::Takeover(Box::new(Tunnel::of_upgrade(lease, talk)));
+        response.timing = std::mem::take(&mut call.timing);
+        return Ok(response.into());
+    }
+    if let Some(accel) = accel {
+        response.rate_max = accel.rate_max;
+        let redirect = match redirect(call, &accel, &response) {
+            Ok(redirect) => redirect,
+            Err(failure) => {
+                lease.finish(None, Outcome::Success);
+                return Err(failure);
+            }
+        };
+        if let Some(redirect) = redirect {
+            // What the server has for a body is not wanted.
+            let connection = end.and_then(|end| talk.into_connection(&end));
+            lease.finish(connection, Outcome::Success);
+            return Ok(Reply::Redirect(Box::new(redirect)));
+        }
+    }
+    let is_head = call.request.head.method() == Method::Head;
+    match end {
+        Some(end) if end.trailers.is_none() => {
+            response.body = match body {
+                _ if is_head => Body::Omitted(length),
+                body if body.is_empty() => Body::Empty,
+                body => Body::Bytes(Bytes::from(body)),
+            };
+            let connection = talk.into_connection(&end);
+            lease.finish(connection, Outcome::Success);
+        }
+        end => {
+            let is_unbuffered = is_unbuffered || !call.buffering.response;
+            let source = std::mem::replace(&mut call.source, Source::Empty);
+            let rest = relay::Rest {
+                talk,
+                lease,
+                source,
+                end,
+                total_deadline: total_deadline(call),
+            };
+            response.body = relay::start(rest, body, length, is_unbuffered);
+        }
+    }
+    response.timing = std::mem::take(&mut call.timing);
+    Ok(response.into())
+}
+
+/// Whether the client asked for the protocol that a server switches to.
+fn asked_for(call: &Call, protocol: Option<&[u8]>) -> bool {
+    let Some(protocol) = protocol else {
+        return false;
+    };
+    let mut asked = (call.request.head.field_all("upgrade"))
+        .flat_map(|value| value.split(|&byte| byte == b','));
+    asked.any(|asked| asked.trim_ascii().eq_ignore_ascii_case(protocol))
+}
+
+fn total_deadline(call: &Call) -> Option<Instant> {
+    let limit = call.shared.config.total_timeout?;
+    Some(call.begun? + limit)
+}
+
+/// An internal redirect, if the head asks for one.
+///
+/// # Errors
+/// When it may not be followed.
+fn redirect(
+    call: &Call,
+    accel: &Accel,
+    response: &Response,
+) -> Result<Option<InternalRedirect>, Failure> {
+    let (target, handler) = match accel {
+        Accel {
+            redirect: Some(target),
+            ..
+        } => (target.clone(), None),
+        Accel {
+            sendfile: Some(path),
+            ..
+        } => {
+            let Some(handler) = call.shared.sendfile.clone() else {
+                return Ok(None);
+            };
+            let root = call.shared.config.sendfile_root.as_deref();
+            let target = root.and_then(|root| accel::target_below(root, path));
+            let target = target.ok_or_else(|| {
+                let path = String::from_utf8_lossy(path).escape_debug().to_string();
+                let cause = format!("X-Sendfile outside of sendfile_root: `{path}`");
+                Failure::broken(Stage::Answered, cause)
+            })?;
+            (target, Some(handler))
+        }
+        _ => return Ok(None),
+    };
+    if !target.starts_with('/') {
+        let cause = format!("X-Accel-Redirect to no path: `{}`", target.escape_debug());
+        return Err(Failure::broken(Stage::Answered, cause));
+    }
+    Ok(Some(InternalRedirect {
+        target,
+        handler,
+        fields: accel::surviving(&response.fields),
+        rate_max: accel.rate_max,
+        timing: call.timing.clone(),
+    }))
+}
+
+/// Gives a client without the right cookie the one of its server.
+fn keep_client(call: &Call, lease: &Lease, response: &mut Response) {
+    let Some(cookie) = &call.shared.config.sticky else {
+        return;
+    };
+    if sticky(call) == Some(lease.number()) {
+        return;
+    }
+    let value = format!(
+        "{cookie}={:016x}; Path=/; HttpOnly; SameSite=Lax",
+        lease.number()
+    );
+    // Name and number are valid in a field.
+    let _ = response.fields.push("Set-Cookie", value.as_bytes());
+}
+
+/// The server number that the client's cookie has.
+pub(crate) fn sticky(call: &Call) -> Option<u64> {
+    let cookie = call.shared.config.sticky.as_deref()?;
+    let value = cookie_value(&call.request, cookie)?;
+    u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
+}
+
+/// What the request is hashed by, where that is the balance.
+pub(crate) fn key(call: &Call) -> Option<u64> {
+    let config::Balance::Hash(key) = &call.shared.config.balance else {
+        return None;
+    };
+    let head = &call.request.head;
+    Some(match key {
+        config::HashKey::Path => hash_key(call.request.path()),
+        config::HashKey::Target => hash_key(head.target_path_query().as_bytes()),
+        config::HashKey::Client => hash_key(accel::client_address(&call.request).as_bytes()),
+        config::HashKey::Header(name) => hash_key(head.field(name)?),
+        config::HashKey::Cookie(name) => hash_key(cookie_value(&call.request, name)?),
+    })
+}
+
+/// RFC 6265 §4.2.1: pairs between semicolons.
+fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
+    request.head.field_all("cookie").find_map(|line| {
+        line.split(|&byte| byte == b';').find_map(|pair| {
+            let pair = pair.trim_ascii();
+            let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(value)
+        })
+    })
+}
