@@ -112,6 +112,13 @@ fn adjusted(mut scenario: Scenario, arguments: &CompareArguments) -> Result<Scen
     let is_there = |name: &String| scenario.deployments.iter().any(|one| one.name == *name);
     let mut goals = std::mem::take(&mut scenario.goals);
     goals.retain(|goal| goal.names().into_iter().all(is_there));
+    // And the point that it is about.
+    if let Loads::Sweep { connections, .. } = &scenario.loads {
+        goals.retain(|goal| {
+            goal.connections
+                .is_none_or(|one| connections.contains(&one))
+        });
+    }
     scenario.goals = goals;
     Ok(scenario)
 }
@@ -193,6 +200,11 @@ impl<'a> Contest<'a> {
         let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
         let conditions = Conditions {
             core: scenario.cores.map(|cores| cores.server),
+            // Beside the load: the deployment keeps its core to itself.
+            beside: scenario
+                .beside
+                .as_ref()
+                .map(|beside| (beside, scenario.cores.map(|cores| cores.load))),
             path: paths.first().map_or("/", |path| path),
             headers: &spec.headers,
             expect: &spec.expect,

@@ -2,7 +2,8 @@
 //!
 //! `compare` makes one [`Workshop`] for a scenario, runs the set-up in it, and starts each deployment
 //! with [`Workshop::start`] when it is its turn. All commands run below a keeper (`keeper`), a process
-//! of ours that outlives the bench by as long as it takes to end them. `probe` asks whether a deployment
+//! of ours that outlives the bench by as long as it takes to end them; `kept` is the bench's view of one
+//! keeper's commands. `probe` asks whether a deployment
 //! answers, `account` reads what it spends, `cgroup` limits it, `folder` makes its temporary folder.
 //! What must stay true: whatever way this process ends, nothing that was started here is left; a
 //! deployment that does not answer as the scenario says is an error, never a figure.
@@ -11,6 +12,7 @@ pub mod account;
 mod cgroup;
 mod folder;
 mod keeper;
+mod kept;
 mod link;
 mod order;
 mod probe;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::scenario::Expect;
+use crate::scenario::{Beside, Expect};
 use crate::target::TargetError;
 
 pub use account::{Account, Memory, Processes, Spent, cores_worked};
@@ -44,6 +46,8 @@ pub fn keep() -> ExitCode {
 pub struct Conditions<'a> {
     /// The core for all its processes, when they are pinned.
     pub core: Option<usize>,
+    /// What is started before it and stopped after it, and the core for that.
+    pub beside: Option<(&'a Beside, Option<usize>)>,
     /// What the readiness probe asks for.
     pub path: &'a str,
     /// Header fields that the probe sends, as the load does.
@@ -117,6 +121,9 @@ pub enum DeployError {
         /// Why.
         source: io::Error,
     },
+    /// What runs beside it could not be started.
+    #[error("beside it: {0}")]
+    Beside(Box<Self>),
     /// It was given up, since the run was ended.
     #[error("interrupted")]
     Interrupted,

@@ -51,6 +51,8 @@ pub struct Scenario {
     pub cool_down: Duration,
     /// Several concurrencies one after the other, or several loads at once.
     pub loads: Loads,
+    /// What every deployment talks to, such as the back ends of front ends.
+    pub beside: Option<Beside>,
     /// In the order of the file; at least one, names unique.
     pub deployments: Vec<Deployment>,
     /// Bounds for the result.
@@ -207,6 +209,18 @@ pub enum Content {
     Contains(String),
 }
 
+/// Started before each deployment and stopped after it, in the same folder and with the same ports. Its
+/// cost is not the deployment's.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// Paths below `{{dir}}` and contents, placeholders in both.
+    pub files: Vec<(String, String)>,
+    /// Shell commands, all started at once; at least one.
+    pub start: Vec<String>,
+    /// Where it must answer what the load expects before the deployment is started.
+    pub url: String,
+}
+
 /// One of the deployments that are compared.
 #[derive(Debug, Clone)]
 pub struct Deployment {
@@ -235,6 +249,8 @@ pub struct Deployment {
 pub struct Goal {
     /// The deployment that must meet it.
     pub deployment: String,
+    /// The only point of a sweep that counts, by its connections; else all points do.
+    pub connections: Option<u32>,
     /// What is bounded.
     pub bound: Bound,
 }
@@ -245,7 +261,7 @@ impl Goal {
     pub fn names(&self) -> Vec<&String> {
         let other = match &self.bound {
             Bound::CpuRatio { to, .. } | Bound::RequestsRatio { to, .. } => Some(to),
-            Bound::P99Ms(_) | Bound::CpuUs(_) => None,
+            Bound::P99Ms(_) | Bound::CpuUs(_) | Bound::RequestsHeld(_) | Bound::Errors(_) => None,
         };
         [Some(&self.deployment), other]
             .into_iter()
@@ -275,4 +291,8 @@ pub enum Bound {
     P99Ms(f64),
     /// CPU microseconds a request: at most.
     CpuUs(f64),
+    /// Requests a second at the point of the most connections, as a ratio to the best point's: at least.
+    RequestsHeld(f64),
+    /// Requests that failed or were answered with an error, of any round: at most.
+    Errors(u64),
 }

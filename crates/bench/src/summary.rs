@@ -186,7 +186,11 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let rounds_of = |name: &str| {
         let mut sound = deployments.iter().filter(|found| found.failed.is_none());
         let found = sound.find(|found| found.name == name);
-        found.map_or_else(Vec::new, |found| counted(found, full))
+        let rounds = found.map_or_else(Vec::new, |found| counted(found, full));
+        match goal.connections {
+            Some(connections) => at_point(&rounds, connections),
+            None => rounds,
+        }
     };
     let own_rounds = rounds_of(&goal.deployment);
     let own = rounds(&own_rounds);
@@ -198,7 +202,10 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
                 .filter_map(|(own, other)| Some(of(own)? / of(other)?)),
         )
     };
-    let name = &goal.deployment;
+    let name = match goal.connections {
+        Some(connections) => format!("{} at {connections} connections", goal.deployment),
+        None => goal.deployment.clone(),
+    };
     let (text, found, bound, is_floor) = match &goal.bound {
         Bound::CpuRatio { at_most, to } => (
             format!("{name}: CPU per request <= {at_most} x {to}"),
@@ -224,9 +231,27 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             *at_most,
             false,
         ),
+        Bound::RequestsHeld(at_least) => (
+            format!("{name}: requests/s at the most connections >= {at_least} x its best"),
+            Spread::of(own_rounds.iter().filter_map(|(_, points)| held(points))),
+            *at_least,
+            true,
+        ),
+        // Each round counts: what failed once has failed.
+        Bound::Errors(at_most) => (
+            format!("{name}: errors <= {at_most}"),
+            Spread::of(
+                own_rounds
+                    .iter()
+                    .map(|(_, points)| number(saturating_sum(points.iter().map(Point::failed)))),
+            ),
+            number(*at_most),
+            false,
+        ),
     };
     let meets = |found: Spread| match is_floor {
         true => found.median >= bound,
+        false if matches!(goal.bound, Bound::Errors(_)) => found.max <= bound,
         false => found.median <= bound,
     };
     Goal {
@@ -234,6 +259,26 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         found,
         met: found.is_some_and(meets),
     }
+}
+
+/// The rounds, each reduced to one of its points; those without it are left out.
+fn at_point<'a>(rounds: &[Numbered<'a>], connections: u32) -> Vec<Numbered<'a>> {
+    let point = |&(number, points): &Numbered<'a>| {
+        let at = points
+            .iter()
+            .position(|point| point.connections_total() == connections)?;
+        Some((number, points.get(at..=at)?))
+    };
+    rounds.iter().filter_map(point).collect()
+}
+
+/// Requests a second where there were the most connections, as a ratio to the best point.
+fn held(points: &[Point]) -> Option<f64> {
+    let last = points
+        .iter()
+        .max_by_key(|point| point.connections_total())?;
+    let speeds = points.iter().map(Point::requests_per_second);
+    Some(last.requests_per_second() / speeds.fold(0.0, f64::max))
 }
 
 #[cfg(test)]
@@ -330,8 +375,7 @@ mod tests {
             ("b", less("a")),
             ("a", less("b")),
         ] {
-            let deployment = name.to_owned();
-            let judged = judge(&[scenario::Goal { deployment, bound }], &all);
+            let judged = judge(&[goal(name, bound)], &all);
             let text = &judged[0].text;
             assert!(!judged[0].met && judged[0].found.is_none(), "{text}");
         }
@@ -347,13 +391,11 @@ mod tests {
             deployment("cut in the first", &[&[], fast, fast]),
             deployment("never full", &[&fast[..1]]),
         ];
-        let goals = all[1..].iter().map(|found| scenario::Goal {
-            deployment: found.name.clone(),
-            bound: Bound::RequestsRatio {
-                at_least: 2.0,
-                to: "a".into(),
-            },
-        });
+        let twice = || Bound::RequestsRatio {
+            at_least: 2.0,
+            to: "a".into(),
+        };
+        let goals = all[1..].iter().map(|found| goal(&found.name, twice()));
         for goal in judge(&goals.collect::<Vec<_>>(), &all) {
             let found = goal.found.unwrap();
             assert!(
@@ -412,17 +454,65 @@ mod tests {
             (Bound::CpuUs(1.0), true),
             (Bound::CpuUs(0.9), false),
         ] {
-            let deployment = "b".to_owned();
-            let goal = scenario::Goal { deployment, bound };
-            let judged = judge(std::slice::from_ref(&goal), &all);
+            let judged = judge(&[goal("b", bound)], &all);
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
-        let deployment = "missing".to_owned();
-        let goal = scenario::Goal {
-            deployment,
-            bound: Bound::CpuUs(1.0),
-        };
-        let judged = judge(&[goal], &all);
+        let judged = judge(&[goal("missing", Bound::CpuUs(1.0))], &all);
         assert!(!judged[0].met && judged[0].found.is_none());
+    }
+
+    #[test]
+    fn a_goal_may_be_about_one_point() {
+        let all = [
+            deployment("a", &[&[(16, 1000.0, 2.0), (128, 1000.0, 2.0)]]),
+            deployment("b", &[&[(16, 1000.0, 1.0), (128, 1000.0, 3.0)]]),
+        ];
+        for (connections, met) in [(None, true), (Some(16), true), (Some(128), false)] {
+            let bound = Bound::CpuRatio {
+                at_most: 1.0,
+                to: "a".into(),
+            };
+            let goal = scenario::Goal {
+                connections,
+                ..goal("b", bound)
+            };
+            let judged = judge(&[goal], &all);
+            assert_eq!(judged[0].met, met, "{connections:?}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn throughput_is_held_when_the_most_connections_are_near_the_best_point() {
+        let falls: &[(u32, f64, f64)] = &[(1, 400.0, 1.0), (10, 1000.0, 1.0), (500, 960.0, 1.0)];
+        let rises: &[(u32, f64, f64)] = &[(1, 400.0, 1.0), (10, 900.0, 1.0), (500, 1000.0, 1.0)];
+        for (points, at_least, met) in [
+            (falls, 0.97, false),
+            (falls, 0.96, true),
+            (rises, 0.97, true),
+        ] {
+            let all = [deployment("a", &[points])];
+            let judged = judge(&[goal("a", Bound::RequestsHeld(at_least))], &all);
+            assert_eq!(judged[0].met, met, "{judged:?}");
+        }
+    }
+
+    #[test]
+    fn errors_of_any_round_count() {
+        let points: &[(u32, f64, f64)] = &[(10, 100.0, 1.0)];
+        let mut all = [deployment("a", &[points, points, points])];
+        assert!(judge(&[goal("a", Bound::Errors(0))], &all)[0].met);
+        all[0].rounds[1][0].loads[0].statuses.server_error = 2;
+        for (at_most, met) in [(0, false), (1, false), (2, true)] {
+            let judged = judge(&[goal("a", Bound::Errors(at_most))], &all);
+            assert_eq!(judged[0].met, met, "{judged:?}");
+        }
+    }
+
+    fn goal(deployment: &str, bound: Bound) -> scenario::Goal {
+        scenario::Goal {
+            deployment: deployment.to_owned(),
+            connections: None,
+            bound,
+        }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Window<'a> {
 #[derive(Clone, Copy)]
 struct Look {
     spent: Spent,
+    /// Seconds of what runs beside the server.
+    beside: f64,
     cores: Option<f64>,
 }
 
@@ -76,6 +78,7 @@ impl Follower<'_> {
         let account = self.window.account?;
         Some(Look {
             cores: cores_worked(self.window.cores),
+            beside: account.beside(),
             spent: account.spent(),
         })
     }
@@ -119,9 +122,8 @@ fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> S
     let elapsed = ended.spent.at.duration_since(began.spent.at).as_secs_f64();
     let elapsed = elapsed.max(1e-9);
     let cpu_seconds = (ended.spent.cpu_seconds - began.spent.cpu_seconds).max(0.0);
-    let others = |(before, after): (f64, f64)| {
-        ((after - before - cpu_seconds - generator) / elapsed).max(0.0)
-    };
+    let known = cpu_seconds + (ended.beside - began.beside).max(0.0) + generator;
+    let others = |(before, after): (f64, f64)| ((after - before - known) / elapsed).max(0.0);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
     let cpu_us_per_request = cpu_seconds * 1e6 / requests.max(1) as f64;
     ServerCost {

@@ -66,6 +66,14 @@ const TESTS: &[(&str, fn())] = &[
         counts_the_living_and_the_dead,
     ),
     ("pins_all_its_processes", pins_all_its_processes),
+    (
+        "what_runs_beside_is_there_first_is_gone_last_and_is_not_counted",
+        what_runs_beside_is_there_first_is_gone_last_and_is_not_counted,
+    ),
+    (
+        "a_deployment_does_not_start_without_what_runs_beside_it",
+        a_deployment_does_not_start_without_what_runs_beside_it,
+    ),
     ("a_memory_limit_holds", a_memory_limit_holds),
     ("a_disk_limit_holds", a_disk_limit_holds),
     (
@@ -173,11 +181,15 @@ fn who_ignores_signals_is_killed() {
 fn all_is_gone_when_the_bench_is_killed() {
     let place = Place::new(&format!(
         r#"files = {{ "server.py" = '''{SERVER}''', "daemon.py" = '''{DAEMON}''' }}
-        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "python3 daemon.py sh -c 'sleep 1000; true' {{{{dir}}}}"]"#
+        start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}", "python3 daemon.py sh -c 'sleep 1000; true' {{{{dir}}}}"]
+        [beside]
+        files = {{ "beside.py" = '''{SERVER}''' }}
+        start = ["exec python3 {{{{dir}}}}/beside.py {{{{port2}}}}"]
+        url = "http://127.0.0.1:{{{{port2}}}}""#
     ));
     let (mut bench, told) = stand_in_for_a_bench(&place.file, &[]);
     let [dir, shop] = [PathBuf::from(&told[0]), PathBuf::from(&told[1])];
-    until("both are there", || place.pids_of(&dir).len() == 2);
+    until("all are there", || place.pids_of(&dir).len() == 3);
     let pids = place.pids_of(&dir);
     bench.0.kill().unwrap();
     bench.0.wait().unwrap();
@@ -374,6 +386,63 @@ fn pins_all_its_processes() {
     assert!(found.unwrap_err().to_string().contains("no core 1000"));
 }
 
+fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
+    // Beside it, 0.4 s are burnt before the first answer; the deployment does not start without one.
+    let place = Place::new(&format!(
+        r#"files = {{ "front.py" = '''{SERVER}''', "ask.py" = '''{ASK}''' }}
+        start = ["python3 ask.py {{{{port2}}}} && exec python3 {{{{dir}}}}/front.py {{{{port}}}}"]
+        [beside]
+        files = {{ "back.py" = '''{SERVER}''', "burn.py" = '''{BURN}''' }}
+        start = ["sh -c 'python3 burn.py; true'; exec python3 {{{{dir}}}}/back.py {{{{port2}}}}"]
+        url = "http://127.0.0.1:{{{{port2}}}}""#
+    ));
+    let expect = any();
+    let beside = place.scenario.beside.as_ref().unwrap();
+    let conditions = Conditions {
+        beside: Some((beside, Some(0))),
+        ..conditions(&expect, &RUNS)
+    };
+    let deployment = &place.scenario.deployments[0];
+    let mut running = place.shop.start(deployment, &conditions).unwrap();
+    let dir = PathBuf::from(running.values().fill("{{dir}}"));
+    let pids = place.pids_of(&dir);
+    assert_eq!(pids.len(), 2);
+    let read = |pid: &u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let back = pids
+        .iter()
+        .find(|pid| read(pid, "cmdline").contains("back.py"));
+    let status = read(back.unwrap(), "status");
+    assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+    assert_eq!(running.memory().processes, 1);
+    let (own, beside) = (running.spent().cpu_seconds, running.beside());
+    assert!((0.35..3.0).contains(&beside), "{beside}");
+    assert!(own < 0.35, "{own}");
+    running.stop();
+    assert!(all_gone(&pids));
+    drop(running);
+    assert!(!dir.exists());
+}
+
+fn a_deployment_does_not_start_without_what_runs_beside_it() {
+    let place = Place::new(
+        r#"start = ["touch {{here}}/started; exec sleep 1000"]
+        [beside]
+        start = ["echo out of order; exit 7"]
+        url = "http://127.0.0.1:{{port2}}""#,
+    );
+    let expect = any();
+    let conditions = Conditions {
+        beside: place.scenario.beside.as_ref().map(|beside| (beside, None)),
+        ..conditions(&expect, &RUNS)
+    };
+    let deployment = &place.scenario.deployments[0];
+    let error = place.shop.start(deployment, &conditions).map(drop);
+    let error = error.unwrap_err();
+    assert!(matches!(error, DeployError::Beside(_)), "{error}");
+    assert!(error.to_string().contains("out of order"), "{error}");
+    assert!(!place.folder.join("started").exists());
+}
+
 fn a_memory_limit_holds() {
     let place = Place::new(
         r#"memory = "60MB"
@@ -481,6 +550,14 @@ while True:
     connection.close()
 "#;
 
+/// Ends well if a server answers at a port.
+const ASK: &str = r#"
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+sys.exit(not connection.recv(1))
+"#;
+
 /// Leaves its session and its parents, as daemons do, and becomes its arguments.
 const DAEMON: &str = "
 import os, sys
@@ -586,6 +663,7 @@ fn any() -> Expect {
 fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> Conditions<'a> {
     Conditions {
         core: None,
+        beside: None,
         path: "/",
         headers: &[],
         expect,
@@ -599,9 +677,11 @@ fn stand_in(file: &Path, act: fn(&mut Running)) -> ExitCode {
     let scenario = Scenario::read(file).unwrap();
     let shop = Workshop::new(&scenario.here).unwrap();
     let expect = any();
-    let mut running = shop
-        .start(&scenario.deployments[0], &conditions(&expect, &RUNS))
-        .unwrap();
+    let conditions = Conditions {
+        beside: scenario.beside.as_ref().map(|beside| (beside, None)),
+        ..conditions(&expect, &RUNS)
+    };
+    let mut running = shop.start(&scenario.deployments[0], &conditions).unwrap();
     println!("{}", running.values().fill("{{dir}}"));
     println!("{}", shop.values().penstock.parent().unwrap().display());
     act(&mut running);
@@ -660,7 +740,7 @@ fn all_gone(pids: &BTreeSet<u32>) -> bool {
     pids.iter().all(|pid| is_gone(*pid))
 }
 
-/// Control groups that are named like a deployment's folder.
+/// Control groups that are named after a deployment's folder.
 fn groups_named(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -670,7 +750,11 @@ fn groups_named(dir: &Path) -> Vec<PathBuf> {
             .map(|entry| entry.path())
             .filter(|path| path.is_dir())
         {
-            if path.file_name() == dir.file_name() {
+            let names = path.file_name().zip(dir.file_name());
+            if names.is_some_and(|(name, dir)| {
+                let name = name.to_string_lossy();
+                name.starts_with(&*dir.to_string_lossy())
+            }) {
                 found.push(path.clone());
             }
             folders.push(path);

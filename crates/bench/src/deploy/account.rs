@@ -42,6 +42,10 @@ pub trait Account: Debug {
     fn spent(&self) -> Spent;
     /// Memory of the living; no process in it when who was watched is gone.
     fn memory(&self) -> Memory;
+    /// Seconds so far of what runs beside it for its sake, which are neither its own nor a stranger's.
+    fn beside(&self) -> f64 {
+        0.0
+    }
 }
 
 /// A process that somebody else started, and its descendants.

@@ -15,7 +15,7 @@ use super::error::Wrong;
 use super::placeholder::{Scope, unknown};
 use super::units::{parse_duration, parse_rate, parse_size};
 use super::{
-    Bound, Content, Cores, Deployment, Expect, Goal, LoadSpec, Loads, Paths, Scenario, raw,
+    Beside, Bound, Content, Cores, Deployment, Expect, Goal, LoadSpec, Loads, Paths, Scenario, raw,
 };
 use crate::load::{Order, Until};
 use crate::target::{PATH_RULE, is_path};
@@ -33,6 +33,7 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
     let raw: raw::Scenario = toml::from_str(text)
         .map_err(|error| Wrong::at(error.span().unwrap_or(0..0), error.message()))?;
     let (loads, window) = loads(&raw)?;
+    let beside = raw.beside.as_ref().map(beside).transpose()?;
     let deployments = deployments(&raw.deployments)?;
     let first = match &raw.first {
         Some(name) => named(name, &deployments)?,
@@ -42,7 +43,9 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
             .map(|one| one.name.clone())
             .unwrap_or_default(),
     };
-    let goals = raw.goals.iter().map(|goal| self::goal(goal, &deployments));
+    let goals = raw.goals.iter();
+    let goals = goals.map(|goal| self::goal(goal, &deployments, &loads));
+    let goals = goals.collect::<Checked<_>>()?;
     Ok(Scenario {
         title: filled(&raw.title, "a title")?,
         here: here.to_owned(),
@@ -61,7 +64,8 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
         warm_up: window.warm_up.unwrap_or(Duration::from_secs(1)),
         cool_down: window.cool_down.unwrap_or(Duration::ZERO),
         loads,
-        goals: goals.collect::<Checked<_>>()?,
+        goals,
+        beside,
         deployments,
     })
 }
@@ -358,15 +362,20 @@ fn deployments(raw: &[Spanned<raw::Deployment>]) -> Checked<Vec<Deployment>> {
     }
 }
 
+fn beside(raw: &Spanned<raw::Beside>) -> Checked<Beside> {
+    let beside = raw.get_ref();
+    Ok(Beside {
+        files: files(&beside.files)?,
+        start: commands(&beside.start, &raw.span())?,
+        url: url(&beside.url)?,
+    })
+}
+
 fn deployment(raw: &Spanned<raw::Deployment>) -> Checked<Deployment> {
     let deployment = raw.get_ref();
-    if deployment.start.is_empty() {
-        return wrong(raw.span(), "no command: `start` is missing");
-    }
     let url = match &deployment.url {
         None => "http://127.0.0.1:{{port}}".to_owned(),
-        Some(url) if is_url(url.get_ref()) => text(url, Scope::Start)?,
-        Some(url) => return wrong(url.span(), "expected http://HOST:PORT or unix:PATH"),
+        Some(url) => self::url(url)?,
     };
     let size = |text: &Text| {
         let size = parse_size(text.get_ref()).filter(|size| *size > 0);
@@ -380,13 +389,27 @@ fn deployment(raw: &Spanned<raw::Deployment>) -> Checked<Deployment> {
         name: filled(&deployment.name, "a name")?,
         setup: texts(&deployment.setup, Scope::Shared)?,
         files: files(&deployment.files)?,
-        start: texts(&deployment.start, Scope::Start)?,
+        start: commands(&deployment.start, &raw.span())?,
         env: env(&deployment.env)?,
         url,
         versions: texts(&deployment.versions, Scope::Shared)?,
         memory: deployment.memory.as_ref().map(size).transpose()?,
         disk_read: deployment.disk_read.as_ref().map(rate).transpose()?,
     })
+}
+
+fn commands(raw: &[Text], whole: &Range<usize>) -> Checked<Vec<String>> {
+    match raw.is_empty() {
+        true => wrong(whole.clone(), "no command: `start` is missing"),
+        false => texts(raw, Scope::Start),
+    }
+}
+
+fn url(raw: &Text) -> Checked<String> {
+    match is_url(raw.get_ref()) {
+        true => text(raw, Scope::Start),
+        false => wrong(raw.span(), "expected http://HOST:PORT or unix:PATH"),
+    }
 }
 
 fn is_url(text: &str) -> bool {
@@ -417,38 +440,64 @@ fn env(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
     raw.iter().map(variable).collect()
 }
 
-fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Goal> {
+fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) -> Checked<Goal> {
     let goal = raw.get_ref();
-    let deployment = named(&goal.deployment, deployments)?;
+    let bound = bound(raw, deployments)?;
+    let is_ratio = matches!(bound, Bound::CpuRatio { .. } | Bound::RequestsRatio { .. });
+    if let (false, Some(to)) = (is_ratio, &goal.to) {
+        return wrong(to.span(), "`to` belongs to a ratio");
+    }
+    if let Some(one) = &goal.connections {
+        let is_point = matches!(loads, Loads::Sweep { connections, .. } if connections.contains(one.get_ref()));
+        if !is_point {
+            return wrong(one.span(), "no point of the load has these connections");
+        }
+        if let Bound::RequestsHeld(_) = bound {
+            return wrong(one.span(), "`requests_held` is about all points");
+        }
+    }
+    Ok(Goal {
+        deployment: named(&goal.deployment, deployments)?,
+        connections: goal.connections.as_ref().map(|one| *one.get_ref()),
+        bound,
+    })
+}
+
+fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Bound> {
+    let goal = raw.get_ref();
     let to = || match &goal.to {
         Some(to) => named(to, deployments),
         None => wrong(raw.span(), "a ratio needs `to`, the other deployment"),
     };
-    let bound = match (
-        &goal.cpu_ratio,
-        &goal.requests_ratio,
-        &goal.p99_ms,
-        &goal.cpu_us,
-    ) {
-        (Some(ratio), None, None, None) => Bound::CpuRatio {
-            at_most: above_zero(ratio)?,
-            to: to()?,
-        },
-        (None, Some(ratio), None, None) => Bound::RequestsRatio {
-            at_least: above_zero(ratio)?,
-            to: to()?,
-        },
-        (None, None, Some(bound), None) => Bound::P99Ms(above_zero(bound)?),
-        (None, None, None, Some(bound)) => Bound::CpuUs(above_zero(bound)?),
-        _ => {
-            let message = "one of `cpu_ratio`, `requests_ratio`, `p99_ms` and `cpu_us`";
-            return wrong(raw.span(), message);
-        }
+    let ratio = goal.cpu_ratio.as_ref().map(|ratio| {
+        let (at_most, to) = (above_zero(ratio)?, to()?);
+        Ok(Bound::CpuRatio { at_most, to })
+    });
+    let more = goal.requests_ratio.as_ref().map(|ratio| {
+        let (at_least, to) = (above_zero(ratio)?, to()?);
+        Ok(Bound::RequestsRatio { at_least, to })
+    });
+    let one = |raw: &Option<Spanned<f64>>, bound: fn(f64) -> Bound| {
+        raw.as_ref().map(|raw| above_zero(raw).map(bound))
     };
-    if let (Bound::P99Ms(_) | Bound::CpuUs(_), Some(to)) = (&bound, &goal.to) {
-        return wrong(to.span(), "`to` belongs to a ratio");
+    let errors = goal.errors.as_ref();
+    let mut bounds = [
+        ratio,
+        more,
+        one(&goal.p99_ms, Bound::P99Ms),
+        one(&goal.cpu_us, Bound::CpuUs),
+        one(&goal.requests_held, Bound::RequestsHeld),
+        errors.map(|errors| Ok(Bound::Errors(*errors.get_ref()))),
+    ]
+    .into_iter()
+    .flatten();
+    match (bounds.next(), bounds.next()) {
+        (Some(bound), None) => bound,
+        _ => wrong(
+            raw.span(),
+            "one of `cpu_ratio`, `requests_ratio`, `p99_ms`, `cpu_us`, `requests_held` and `errors`",
+        ),
     }
-    Ok(Goal { deployment, bound })
 }
 
 fn named(name: &Text, deployments: &[Deployment]) -> Checked<String> {

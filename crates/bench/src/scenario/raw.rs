@@ -24,6 +24,7 @@ pub(super) struct Scenario {
     pub(super) ready_timeout: Option<Text>,
     pub(super) load: Option<Spanned<Load>>,
     pub(super) loads: Option<Spanned<Vec<Spanned<Load>>>>,
+    pub(super) beside: Option<Spanned<Beside>>,
     #[serde(default)]
     pub(super) deployments: Vec<Spanned<Deployment>>,
     #[serde(default)]
@@ -89,12 +90,25 @@ pub(super) struct Deployment {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Beside {
+    #[serde(default)]
+    pub(super) files: BTreeMap<Text, Text>,
+    #[serde(default)]
+    pub(super) start: Vec<Text>,
+    pub(super) url: Text,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Goal {
     pub(super) deployment: Text,
+    pub(super) connections: Option<Spanned<u32>>,
     pub(super) cpu_ratio: Option<Spanned<f64>>,
     pub(super) requests_ratio: Option<Spanned<f64>>,
     pub(super) p99_ms: Option<Spanned<f64>>,
     pub(super) cpu_us: Option<Spanned<f64>>,
+    pub(super) requests_held: Option<Spanned<f64>>,
+    pub(super) errors: Option<Spanned<u64>>,
     pub(super) to: Option<Text>,
 }
 

@@ -47,6 +47,16 @@ to = "b"
 [[goals]]
 deployment = "b"
 p99_ms = 5
+
+[[goals]]
+deployment = "b"
+connections = 21
+errors = 0
+
+[beside]
+start = ["exec c {{port3}}"]
+files = { "c.conf" = "listen {{port3}}" }
+url = "unix:{{dir}}/c.sock"
 "#;
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
@@ -78,6 +88,13 @@ fn reads_a_whole_scenario() {
     assert_eq!(scenario.deployments[1].url, "http://127.0.0.1:{{port}}");
     assert_eq!(scenario.goals[0].names(), ["a", "b"]);
     assert_eq!(scenario.goals[1].bound, Bound::P99Ms(5.0));
+    assert_eq!(scenario.goals[1].connections, None);
+    assert_eq!(scenario.goals[2].bound, Bound::Errors(0));
+    assert_eq!(scenario.goals[2].connections, Some(21));
+    let beside = scenario.beside.unwrap();
+    assert_eq!(beside.start, ["exec c {{port3}}"]);
+    assert_eq!(beside.url, "unix:{{dir}}/c.sock");
+    assert_eq!(beside.files.len(), 1);
 }
 
 #[test]
@@ -115,10 +132,21 @@ fn reads_a_mix() {
     assert_eq!(scenario.loads.iter().count(), 2);
 }
 
+/// A mix has one point, which no goal needs to name.
+#[test]
+fn a_goal_of_a_mix_names_no_point() {
+    let text = "title = 'x'\n[[loads]]\nname = 'hot'\nconnections = 50\nduration = '20s'\n\
+        [[deployments]]\nname = 'a'\nstart = ['b']\n\
+        [[goals]]\ndeployment = 'a'\nerrors = 0\nconnections = 50\n";
+    let error = parse(text).map(drop).unwrap_err().to_string();
+    assert!(error.contains("no point"), "{error}");
+}
+
 #[test]
 fn connections_are_numbers_lists_and_ranges() {
     let found = |connections: &str| {
         let text = WHOLE.replace("{ from = 1, to = 31, step = 10 }", connections);
+        let text = text.replace("connections = 21\n", "");
         match parse(&text).map(|scenario| scenario.loads) {
             Ok(Loads::Sweep { connections, .. }) => Some(connections),
             _ => None,
@@ -275,6 +303,34 @@ fn every_mistake_is_named_with_its_place() {
             "p99_ms = 5\nto = \"a\"",
             "46:6",
             "belongs to a ratio",
+        ),
+        (
+            "p99_ms = 5",
+            "requests_held = 0.9\nto = \"a\"",
+            "46:6",
+            "belongs to a ratio",
+        ),
+        (
+            "errors = 0",
+            "errors = 0\np99_ms = 5",
+            "47:1",
+            "one of `cpu_ratio`",
+        ),
+        ("errors = 0", "errors = -1", "50:10", "u64"),
+        ("connections = 21", "connections = 22", "49:15", "no point"),
+        ("errors = 0", "requests_held = 0.9", "49:15", "all points"),
+        (
+            "start = [\"exec c {{port3}}\"]",
+            "",
+            "52:1",
+            "`start` is missing",
+        ),
+        ("{{dir}}/c.sock", "{{dri}}/c.sock", "55:7", "no placeholder"),
+        (
+            "url = \"unix:{{dir}}/c.sock\"",
+            "",
+            "52:1",
+            "missing field `url`",
         ),
         ("[load]", "[lod]", "9:2", "unknown field `lod`"),
         ("[[goals]]", "[[goals", "38:8", ""),
