@@ -31,6 +31,9 @@ ECHOES = 2
 FRONT_MAX = 9000
 # Open before the first look, and not counted: code that runs for the first time costs memory once.
 WARM_UP = 50
+# Opened so often again, which may cost so much more for each: the allocator's gaps, but no leak.
+ROUNDS = 4
+GAPS_MAX = 600
 PATIENCE = 60
 
 CONFIG = """
@@ -160,9 +163,10 @@ class Tunnels(RealCase):
         before = self.memory()
         self.open(TUNNELS)
         during = self.memory()
-        self.close()
-        closed = self.memory()
-        self.open(WARM_UP + TUNNELS)
+        for _ in range(ROUNDS):
+            self.close()
+            closed = self.memory()
+            self.open(WARM_UP + TUNNELS)
         again = self.memory()
         each = {}
         for kind in before:
@@ -175,8 +179,8 @@ class Tunnels(RealCase):
             )
         self.assertLessEqual(each["Anonymous"], BYTES_MAX)
         self.assertLessEqual(each["Rss"], BYTES_MAX)
-        # As many for the second time take the place of the first.
-        self.assertLess((again["Anonymous"] - during["Anonymous"]) / TUNNELS, 300)
+        # As many later take the place of the first.
+        self.assertLess((again["Anonymous"] - during["Anonymous"]) / TUNNELS, GAPS_MAX)
 
 
 if __name__ == "__main__":

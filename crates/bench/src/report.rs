@@ -142,7 +142,8 @@ pub struct Deployment {
 /// All rounds of a deployment.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Mean requests a second over the points of at least 10 connections (over all, if none has).
+    /// Mean requests a second that were answered well, over the points of at least 10 connections (over
+    /// all, if none has).
     pub requests_per_second: Spread,
     /// CPU microseconds of all its processes for each request.
     pub cpu_us_per_request: Option<Spread>,
@@ -404,6 +405,13 @@ impl Figures {
         number(self.retried) * 100.0 > number(self.requests)
     }
 
+    /// Requests a second that were answered well: errors are quickly made, and no throughput.
+    #[must_use]
+    pub fn good_per_second(&self) -> f64 {
+        let good = self.requests.saturating_sub(self.statuses.failed());
+        self.requests_per_second * number(good) / number(self.requests.max(1))
+    }
+
     /// Requests that failed, and responses that say that something is wrong.
     #[must_use]
     pub fn failed(&self) -> u64 {
@@ -419,10 +427,10 @@ impl Point {
         connections.fold(0, u32::saturating_add)
     }
 
-    /// Requests a second of all loads.
+    /// [`Figures::good_per_second`] of all loads.
     #[must_use]
-    pub fn requests_per_second(&self) -> f64 {
-        self.loads.iter().map(|load| load.requests_per_second).sum()
+    pub fn good_per_second(&self) -> f64 {
+        self.loads.iter().map(Figures::good_per_second).sum()
     }
 
     /// What the slowest load's `total` says of itself, in microseconds.

@@ -107,7 +107,7 @@ fn round(points: &[Point]) -> Option<Round> {
         counted.iter().map(|point| of(point)).sum::<f64>() / number(counted.len() as u64)
     };
     Some(Round {
-        per_second: mean(&Point::requests_per_second),
+        per_second: mean(&Point::good_per_second),
         cpu_us: cpu_us(points),
         p99_us: mean(&|point| number(point.slowest(|total| total.p99))),
     })
@@ -277,8 +277,8 @@ fn held(points: &[Point]) -> Option<f64> {
     let last = points
         .iter()
         .max_by_key(|point| point.connections_total())?;
-    let speeds = points.iter().map(Point::requests_per_second);
-    Some(last.requests_per_second() / speeds.fold(0.0, f64::max))
+    let speeds = points.iter().map(Point::good_per_second);
+    Some(last.good_per_second() / speeds.fold(0.0, f64::max))
 }
 
 #[cfg(test)]
@@ -494,6 +494,18 @@ mod tests {
             let judged = judge(&[goal("a", Bound::RequestsHeld(at_least))], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
+    }
+
+    #[test]
+    fn answers_that_are_errors_are_no_throughput() {
+        let mut all = [
+            deployment("a", &[&[(16, 1000.0, 1.0)]]),
+            deployment("b", &[&[(16, 9000.0, 1.0)]]),
+        ];
+        all[1].rounds[0][0].loads[0].statuses.server_error = 900;
+        assert_eq!(summarise(&mut all, "a"), ["a", "b"]);
+        let b = all[1].summary.as_ref().unwrap();
+        assert!(is_near(b.requests_per_second.median, 900.0));
     }
 
     #[test]

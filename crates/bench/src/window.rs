@@ -135,3 +135,26 @@ fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> S
         others: began.cores.zip(ended.cores).map(others),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_beside_a_server_is_neither_its_cost_nor_a_strangers() {
+        let at = std::time::Instant::now();
+        let look = |seconds: u64, cpu_seconds, beside, cores| Look {
+            spent: Spent {
+                at: at + Duration::from_secs(seconds),
+                cpu_seconds,
+            },
+            beside,
+            cores: Some(cores),
+        };
+        let looks = (look(0, 1.0, 2.0, 10.0), look(10, 5.0, 5.0, 20.0));
+        let cost = cost(looks, Memory::default(), 1000, 2.0);
+        assert!((cost.cpu_seconds - 4.0).abs() < 1e-9, "{cost:?}");
+        // 10 s of work: 4 its own, 3 beside it, 2 the generator's.
+        assert!((cost.others.unwrap() - 0.1).abs() < 1e-9, "{cost:?}");
+    }
+}

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{ListenerInfo, TunnelHandler};
+use penstock_exchange::{ListenerInfo, Trust, TunnelHandler};
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 
@@ -99,6 +99,28 @@ async fn accept_for(
     Ok(())
 }
 
+/// Whom a connection is from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender {
+    /// The client, or who stands for it.
+    pub(crate) peer: PeerAddress,
+    /// Whether that address is the client's own. If not, nobody answers for what it says of itself.
+    pub(crate) is_named: bool,
+}
+
+impl Sender {
+    /// A client with that address.
+    pub(crate) fn named(peer: PeerAddress) -> Self {
+        let is_named = true;
+        Self { peer, is_named }
+    }
+
+    /// Whether it may speak for clients of its own.
+    pub(crate) fn is_trusted(self, trust: &Trust) -> bool {
+        self.is_named && trust.covers(self.peer)
+    }
+}
+
 /// What a listener's connections are served by.
 #[derive(Debug, Clone)]
 pub(crate) enum Service {
@@ -114,16 +136,16 @@ impl Service {
         &self,
         edge: Counted,
         stream: Arc<Stream>,
-        peer: PeerAddress,
+        sender: Sender,
         info: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) {
         match self {
             Self::Http => {
-                loops::spawn_here(Connection::new(edge, stream, peer, info, early).run());
+                loops::spawn_here(Connection::new(edge, stream, sender, info, early).run());
             }
             Self::Tunnel(handler) => {
-                tunnel::go_on(edge, handler.serve(stream, peer, info, early));
+                tunnel::go_on(edge, handler.serve(stream, sender.peer, info, early));
             }
         }
     }
@@ -161,7 +183,8 @@ impl Door {
         let info = Arc::clone(&self.info);
         if !info.proxy_protocol {
             let edge = Counted::new(&self.edge);
-            self.service.begin(edge, stream, peer, info, Vec::new());
+            let sender = Sender::named(peer);
+            self.service.begin(edge, stream, sender, info, Vec::new());
         } else if self.edge.settings().trust.covers(peer) {
             let edge = Counted::new(&self.edge);
             let service = self.service.clone();

@@ -19,9 +19,9 @@ use penstock_http::{
     HeadScanner, ParseError, Persist, Progress, RequestHead, ResponseFraming, ResponseLine, Status,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
-use penstock_sys::net::PeerAddress;
 
 use self::asking::Followed;
+use crate::accept::Sender;
 use crate::asks::{self, Asks, Said, Work, ask};
 use crate::filters::Filters;
 use crate::incoming::Home;
@@ -45,7 +45,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     edge: Counted,
     stream: Arc<Stream>,
-    peer: PeerAddress,
+    sender: Sender,
     listener: Arc<ListenerInfo>,
     client: Arc<ClientState>,
     guard: drain::Guard,
@@ -136,7 +136,7 @@ impl Connection {
     pub(crate) fn new(
         edge: Counted,
         stream: Arc<Stream>,
-        peer: PeerAddress,
+        sender: Sender,
         listener: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) -> Self {
@@ -146,7 +146,7 @@ impl Connection {
         Self {
             edge,
             stream,
-            peer,
+            sender,
             listener,
             client: Arc::default(),
             guard,
@@ -398,7 +398,7 @@ impl Connection {
         };
         self.edge.metrics().count_response(response.status.code());
         if let Some(log) = &settings.access_log {
-            log.write_refused(self.peer, response.status.code());
+            log.write_refused(self.sender.peer, response.status.code());
         }
         let outgoing = Outgoing {
             ahead: &[],
@@ -465,7 +465,7 @@ async fn linger(stream: Arc<Stream>) {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("peer", &self.peer)
+            .field("peer", &self.sender.peer)
             .finish_non_exhaustive()
     }
 }

@@ -3,13 +3,15 @@
 //!
 //! Compiled once by `penstock`'s wiring, asked by `connection` for each request of a route that has
 //! any; other routes pay nothing. What must stay true: no rule touches framing or the connection; a
-//! changed request is parsed again by the same strict parser; what is logged is what the client sent.
+//! changed request is parsed again by the same strict parser; what is logged is what the client sent;
+//! what a rule vouches for, no client that may not say it has said.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
+use penstock_exchange::fields::{Fate, Vouched, fate};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::{FieldBlock, RequestHead, normalise};
 use penstock_sys::net::PeerAddress;
@@ -35,6 +37,7 @@ pub struct Filters {
     rewrite: Prefixes,
     request: Rules,
     response: Rules,
+    vouched: Vouched,
 }
 
 /// What the placeholders of a value stand for: always of the request as the client sent it.
@@ -43,6 +46,14 @@ pub(crate) struct Values<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) peer: PeerAddress,
     pub(crate) scheme: &'static str,
+}
+
+/// A request's head as a route's rules make it.
+#[derive(Debug)]
+pub(crate) struct Filtered {
+    pub(crate) head: RequestHead,
+    /// The fields that the rules said.
+    pub(crate) vouched: Vouched,
 }
 
 /// A change of paths.
@@ -96,6 +107,7 @@ impl Filters {
             return Err(FilterError::Untouchable(name.clone()));
         }
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
+        let said = request.set.keys().chain(request.add.keys());
         Ok(Some(Arc::new(Self {
             rewrite: Prefixes {
                 strip: rewrite.strip_prefix.clone(),
@@ -103,10 +115,12 @@ impl Filters {
             },
             request: Rules::compile(request)?,
             response: Rules::compile(response)?,
+            vouched: Vouched::new(said.cloned()),
         })))
     }
 
-    /// The head that the handlers get; `None` when it is `head` itself.
+    /// The head that the handlers get; `None` when it is `head` itself. `trusted` tells whether its sender
+    /// may speak for clients of its own.
     ///
     /// # Errors
     /// When the changed head breaks a rule: the configuration's fault, not the client's.
@@ -114,7 +128,8 @@ impl Filters {
         &self,
         head: &RequestHead,
         values: &Values<'_>,
-    ) -> Result<Option<RequestHead>, Fault> {
+        trusted: bool,
+    ) -> Result<Option<Filtered>, Fault> {
         let rules = &self.request;
         let target = self.rewrite.apply(head.target_path_query());
         if rules.is_empty() && matches!(target, Cow::Borrowed(_)) {
@@ -128,7 +143,10 @@ impl Filters {
             writer.field("Host", head.host().as_bytes());
         }
         for (name, value) in head.fields() {
-            if !(rules.drops(name) || is_absolute && name.eq_ignore_ascii_case("host")) {
+            let is_dropped = rules.drops(name)
+                || is_absolute && name.eq_ignore_ascii_case("host")
+                || self.vouched.covers(name) && !may_say(name, trusted);
+            if !is_dropped {
                 writer.field(name, value);
             }
         }
@@ -136,12 +154,12 @@ impl Filters {
         for (name, value) in rules.set.iter().chain(&rules.add) {
             writer.field(name, value.render(values, &mut text));
         }
-        writer.finish().map(Some).map_err(|error| {
-            Fault::new(
-                FaultKind::House,
-                format!("the route's filters made the request invalid: {error}"),
-            )
-        })
+        let head = writer.finish().map_err(|error| {
+            let cause = format!("the route's filters made the request invalid: {error}");
+            Fault::new(FaultKind::House, cause)
+        })?;
+        let vouched = self.vouched.clone();
+        Ok(Some(Filtered { head, vouched }))
     }
 
     /// Changes the fields of a response.
@@ -158,6 +176,15 @@ impl Filters {
         for (name, value) in &rules.add {
             let _ = fields.push(name, value.render(values, &mut text));
         }
+    }
+}
+
+/// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
+fn may_say(name: &str, trusted: bool) -> bool {
+    match fate(name) {
+        Fate::Pass => true,
+        Fate::FromProxy | Fate::Via => trusted,
+        Fate::Hop | Fate::House => false,
     }
 }
 

@@ -14,7 +14,7 @@ use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol::{Header, ProxyProtocolError, parse};
 
-use crate::accept::Service;
+use crate::accept::{Sender, Service};
 use crate::tunnel::Counted;
 
 /// Reads the header, then lets the connection be served.
@@ -95,10 +95,15 @@ fn poll_header(
     }
 }
 
-/// Whom the connection is from. A sender that speaks for itself, or names no address, is meant itself.
-fn client(header: Header, peer: PeerAddress) -> PeerAddress {
+/// Whom the connection is from. A balancer that speaks for itself is meant itself; the client that it
+/// does not name has its address and not its standing.
+fn client(header: Header, balancer: PeerAddress) -> Sender {
     match header {
-        Header::Tcp { source, .. } => PeerAddress::Tcp(source),
-        Header::Local | Header::Unknown | Header::Unix => peer,
+        Header::Tcp { source, .. } => Sender::named(PeerAddress::Tcp(source)),
+        Header::Local => Sender::named(balancer),
+        Header::Unknown | Header::Unix => Sender {
+            peer: balancer,
+            is_named: false,
+        },
     }
 }

@@ -9,6 +9,10 @@
 //! hop behind it. What a proxy says of its client goes to an application as it came if the peer is
 //! trusted; `proxy` writes it anew, with the words of a trusted peer in front. `proxy` also drops what
 //! `Connection` names.
+//!
+//! What a route's own rules say is not the client's: [`Vouched`] names those fields, and they go on.
+
+use std::sync::Arc;
 
 /// What is done with a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,36 @@ impl Fate {
             Self::FromProxy => trusted,
             Self::Hop | Self::House => false,
         }
+    }
+}
+
+/// The fields that a route's own rules gave to a request.
+///
+/// Made by `edge`, which has left out what the client itself said by these names and may not say. Nearly
+/// always empty, and then free.
+#[derive(Debug, Clone, Default)]
+pub struct Vouched(Option<Arc<[String]>>);
+
+impl Vouched {
+    /// Vouches for these names; those of the hop are left out, as no rule may say them.
+    #[must_use]
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        let names = names.into_iter();
+        let names: Arc<[String]> = names.filter(|name| fate(name) != Fate::Hop).collect();
+        Self((!names.is_empty()).then_some(names))
+    }
+
+    /// Whether it vouches for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a field of that name goes on as it is, whatever would become of a client's.
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
+        let mut names = self.0.iter().flat_map(|names| names.iter());
+        names.any(|vouched| vouched.eq_ignore_ascii_case(name))
     }
 }
 
@@ -174,6 +208,26 @@ mod tests {
                 assert_eq!(fate(&name.to_ascii_uppercase()), expected, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn rules_vouch_for_their_names_in_any_case_but_not_for_the_hop() {
+        let names = ["X-Real-IP", "a_b", "Accept", "Host", "http2-settings"];
+        let vouched = Vouched::new(names.map(str::to_owned));
+        for (name, expected) in [
+            ("x-real-ip", true),
+            ("A_B", true),
+            ("accept", true),
+            ("host", false),
+            ("HTTP2-Settings", false),
+            ("x-real-i", false),
+            ("x_real_ip", false),
+        ] {
+            assert_eq!(vouched.covers(name), expected, "{name}");
+        }
+        assert!(!vouched.is_empty());
+        assert!(Vouched::new(["Host".to_owned()]).is_empty());
+        assert!(!Vouched::default().covers("accept"));
     }
 
     #[test]

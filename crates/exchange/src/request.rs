@@ -11,6 +11,7 @@ use std::time::Instant;
 use penstock_http::{RequestHead, UriError, normalise};
 use penstock_sys::net::PeerAddress;
 
+use crate::fields::Vouched;
 use crate::{ClientState, RequestBody, Trust};
 
 /// What a listener tells handlers about itself.
@@ -43,6 +44,8 @@ pub struct Request {
     pub arrived: Instant,
     /// Whose word about their own clients is taken.
     pub trust: Arc<Trust>,
+    /// The fields of its head that the route's own rules said, not the client.
+    pub vouched: Vouched,
     path: RequestPath,
 }
 
@@ -124,6 +127,7 @@ impl Request {
             client,
             arrived: at,
             trust,
+            vouched: Vouched::default(),
             path,
         }
     }

@@ -101,6 +101,15 @@ impl Trust {
         Self { networks, unix }
     }
 
+    /// Trusts nobody.
+    #[must_use]
+    pub const fn nobody() -> Self {
+        Self {
+            networks: Vec::new(),
+            unix: false,
+        }
+    }
+
     /// Whether a peer may speak for clients of its own.
     #[must_use]
     pub fn covers(&self, peer: PeerAddress) -> bool {

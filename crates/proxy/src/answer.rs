@@ -99,16 +99,22 @@ pub(crate) fn reply(
             lease.finish(connection, Outcome::Success);
         }
         end => {
-            let is_unbuffered = is_unbuffered || !call.buffering.response;
             let source = std::mem::replace(&mut call.source, Source::Empty);
             let rest = relay::Rest {
                 talk,
                 lease,
                 source,
                 end,
+                is_unbuffered: is_unbuffered || !call.buffering.response,
                 total_deadline: total_deadline(call),
             };
-            response.body = relay::start(rest, body, length, is_unbuffered);
+            response.body = match is_head || status.forbids_body() {
+                true => {
+                    relay::drain(rest);
+                    Body::Omitted(length)
+                }
+                false => relay::start(rest, body, length),
+            };
         }
     }
     response.timing = std::mem::take(&mut call.timing);

@@ -45,7 +45,7 @@ pub(crate) struct Call {
     /// What the last server did, when others are to be tried.
     last: Option<Box<Failure>>,
     /// Its time in lines ends here.
-    queue_deadline: Instant,
+    queue_deadline: Option<Instant>,
     /// Tries that a server was sent.
     tries: u32,
     /// A kept connection turned out to be closed: the next is a new one.
@@ -86,8 +86,6 @@ impl Call {
             RequestBody::Empty => Step::Claim,
             body => Step::Body(Box::pin(take_body(Arc::clone(&shared), body, buffering))),
         };
-        // In line from its arrival on; what a slow body takes is not charged, see `poll`.
-        let queue_deadline = request.arrived + shared.config.queue_timeout;
         Self {
             shared,
             request,
@@ -97,7 +95,7 @@ impl Call {
             begun: None,
             tried: Vec::new(),
             last: None,
-            queue_deadline,
+            queue_deadline: None,
             tries: 0,
             wants_fresh: false,
             lease: None,
@@ -114,10 +112,23 @@ impl Call {
             sticky: answer::sticky(self),
             tried: &self.tried,
             is_idempotent: is_idempotent && !self.wants_fresh,
+            is_new: self.queue_deadline.is_none(),
         };
-        let (waited, deadline) = (self.timing.queue, self.queue_deadline);
+        let now = clock::now();
+        // What a slow body took is not charged, nor what led to an internal redirect.
+        let deadline = self
+            .queue_deadline
+            .unwrap_or(now + self.shared.config.queue_timeout);
         let client = Some(&self.request.client);
-        let claimed = claim(&self.shared, &want, waited, deadline, client);
+        let claimed = claim(
+            &self.shared,
+            &want,
+            now,
+            self.timing.queue,
+            deadline,
+            client,
+        );
+        self.queue_deadline = Some(deadline);
         self.claimed(claimed)
     }
 
@@ -237,9 +248,14 @@ impl Call {
             if is_stale {
                 lease.server().keeps.store(false, Ordering::Relaxed);
             }
+            // The log says where the time went.
+            self.timing.connect = lease.connect_time().unwrap_or_default();
+            if failure.stage != Stage::Unsent {
+                self.timing.app = clock::now().saturating_duration_since(lease.handed_at);
+            }
             lease.finish(None, verdict);
         }
-        if !self.may_try_again(&failure, is_stale) {
+        if !self.may_try_again(&failure, key) {
             return Err(self.fault(failure));
         }
         log::debug!(
@@ -256,8 +272,9 @@ impl Call {
         Ok(())
     }
 
-    /// Whether the request goes to another server, or on a fresh connection.
-    fn may_try_again(&mut self, failure: &Failure, is_stale: bool) -> bool {
+    /// Whether the request goes to another server than that of `key`, or, without one, on a fresh
+    /// connection.
+    fn may_try_again(&mut self, failure: &Failure, key: Option<MemberKey>) -> bool {
         let is_idempotent = self.request.head.method().is_idempotent();
         if !failure.allows_retry(is_idempotent) || self.request.client.is_gone() {
             return false;
@@ -265,15 +282,19 @@ impl Call {
         if !self.source.rewind() {
             return false;
         }
-        if is_stale || failure.stage == Stage::Unsent {
+        let mut roster = self.shared.roster();
+        if key.is_some_and(|key| !roster.has_other(&self.tried, key)) {
+            return false;
+        }
+        if key.is_none() || failure.stage == Stage::Unsent {
             let is_allowed = self.timing.retries < CONNECTS_MAX;
             if is_allowed {
-                self.shared.roster().count_retry();
+                roster.count_retry();
             }
             return is_allowed;
         }
         let attempts = self.shared.config.retry.attempts;
-        self.tries < attempts && self.shared.roster().may_retry(clock::now())
+        self.tries < attempts && roster.may_retry(clock::now())
     }
 
     fn fault(&mut self, failure: Failure) -> Fault {
@@ -292,7 +313,6 @@ impl Call {
         match &mut self.step {
             Step::Body(work) => {
                 self.source = ready!(work.as_mut().poll(cx))?;
-                self.queue_deadline = clock::now() + self.shared.config.queue_timeout;
                 self.step = Step::Claim;
             }
             Step::Claim => self.claim()?,
@@ -302,14 +322,20 @@ impl Call {
                 self.step = Step::Over;
                 self.claimed(claimed)?;
             }
-            Step::Connect(work) => match ready!(work.as_mut().poll(cx)) {
-                Ok(connection) => {
+            Step::Connect(work) => match work.as_mut().poll(cx) {
+                Poll::Pending if self.request.client.is_gone() => {
+                    let cause = "left while a server was connected to";
+                    let gone = Failure::new(FaultKind::ClientGone, Stage::Ours, cause);
+                    self.failed(gone, false)?;
+                }
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(connection)) => {
                     if let Some(lease) = &mut self.lease {
                         lease.connected();
                     }
                     self.begin(connection)?;
                 }
-                Err(failure) => self.failed(failure, false)?,
+                Poll::Ready(Err(failure)) => self.failed(failure, false)?,
             },
             Step::Talk(_) => return self.poll_talk(cx),
             Step::Over => {
@@ -402,7 +428,12 @@ impl Talking {
             true => format!("{name}: no response head in time"),
             false => format!("{name}: the server does not take the request"),
         };
-        Poll::Ready(Err(Failure::late(Stage::Sent, cause)))
+        // The time for all tries is over: no other server gets it, and none is to blame alone.
+        let stage = match name {
+            "total_timeout" => Stage::Ours,
+            _ => Stage::Sent,
+        };
+        Poll::Ready(Err(Failure::late(stage, cause)))
     }
 }
 

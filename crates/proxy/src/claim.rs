@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ pub(crate) struct Lease {
     server: Arc<Server>,
     number: u64,
     ended: Ended,
+    waited: Duration,
     /// When the server got the request.
     pub(crate) handed_at: Instant,
     is_released: bool,
@@ -51,7 +53,7 @@ pub(crate) enum Claim {
     Waits(Box<Wait>),
 }
 
-/// Claims a place for a request that has waited for `waited` in other lines. Should it have to wait, its
+/// Claims a place, now, for a request that has waited for `waited` in other lines. Should it have to wait, its
 /// time in line ends at `deadline`, or when `client` leaves.
 ///
 /// # Errors
@@ -59,11 +61,11 @@ pub(crate) enum Claim {
 pub(crate) fn claim(
     shared: &Arc<Shared>,
     want: &Want<'_>,
+    now: Instant,
     waited: Duration,
     deadline: Instant,
     client: Option<&Arc<ClientState>>,
 ) -> Result<Claim, Failure> {
-    let now = clock::now();
     let mut receiver = None;
     let make = || {
         let (grant, granted) = oneshot::channel();
@@ -74,7 +76,7 @@ pub(crate) fn claim(
     let claimed = shared.change(|roster, after| roster.claim(now, home, want, make, after));
     let refused = |kind, cause: String| Err(Failure::new(kind, Stage::Ours, cause));
     match claimed {
-        Claimed::Place(place) => Ok(Claim::place(shared, place, waited)),
+        Claimed::Place(place) => Ok(Claim::place(shared, place, now, waited, want.is_new)),
         Claimed::Nobody { why } => refused(FaultKind::Unavailable, why.to_owned()),
         Claimed::Full { len } => refused(
             FaultKind::QueueFull,
@@ -90,6 +92,7 @@ pub(crate) fn claim(
                 position,
                 granted,
                 is_idempotent: want.is_idempotent,
+                is_new: want.is_new,
                 client: client.map(Arc::clone),
                 since: now,
                 waited,
@@ -100,9 +103,15 @@ pub(crate) fn claim(
 }
 
 impl Claim {
-    fn place(shared: &Arc<Shared>, mut place: Place, waited: Duration) -> Self {
+    fn place(
+        shared: &Arc<Shared>,
+        mut place: Place,
+        now: Instant,
+        waited: Duration,
+        is_new: bool,
+    ) -> Self {
         let kept = place.kept.take().and_then(|(it, home)| alive(it, home));
-        Self::Place(Lease::new(shared, place, waited), kept)
+        Self::Place(Lease::new(shared, place, now, waited, is_new), kept)
     }
 }
 
@@ -111,10 +120,15 @@ fn alive(connection: Connection, home: usize) -> Option<Connection> {
     if !connection.stream.is_quiet() {
         return None;
     }
-    if home == loops::current_index() {
-        return Some(connection);
+    let mut connection = match home == loops::current_index() {
+        true => connection,
+        false => connection.move_here().ok()?,
+    };
+    // Bytes that nobody asked for would be the next client's answer.
+    if std::mem::take(&mut connection.is_doubtful) && !connection.stream.is_open() {
+        return None;
     }
-    connection.move_here().ok()
+    Some(connection)
 }
 
 /// A request in line: a future of its place.
@@ -125,6 +139,7 @@ pub(crate) struct Wait {
     pub(crate) position: usize,
     granted: oneshot::Receiver<Grant>,
     is_idempotent: bool,
+    is_new: bool,
     client: Option<Arc<ClientState>>,
     since: Instant,
     /// In lines before.
@@ -145,7 +160,9 @@ impl Wait {
             .change(|roster, after| roster.accept(grant.slot, home, is_idempotent, after));
         let place =
             place.ok_or_else(|| ours(FaultKind::Unavailable, "the server was taken out"))?;
-        Ok(Claim::place(&self.shared, place, self.time()))
+        let now = clock::now();
+        let waited = self.waited + now.saturating_duration_since(self.since);
+        Ok(Claim::place(&self.shared, place, now, waited, self.is_new))
     }
 }
 
@@ -161,12 +178,12 @@ impl Future for Wait {
             });
         }
         if self.client.as_ref().is_some_and(|client| client.is_gone()) {
-            self.shared.roster().count_abandoned();
+            self.shared.roster().count_abandoned(self.time());
             let cause = "left while waiting for a server";
             return Poll::Ready(Err(ours(FaultKind::ClientGone, cause)));
         }
         ready!(self.deadline.poll(cx));
-        self.shared.roster().count_timeout();
+        self.shared.roster().count_timeout(self.time());
         let limit = self.shared.config.queue_timeout;
         let cause = format!("queue.timeout: no free server within {limit:?}");
         Poll::Ready(Err(Failure::new(
@@ -195,10 +212,16 @@ impl Drop for Wait {
 }
 
 impl Lease {
-    fn new(shared: &Arc<Shared>, place: Place, queue: Duration) -> Self {
+    fn new(
+        shared: &Arc<Shared>,
+        place: Place,
+        now: Instant,
+        waited: Duration,
+        is_new: bool,
+    ) -> Self {
         let ended = Ended {
             outcome: Outcome::Neutral,
-            queue,
+            queue: is_new.then_some(waited),
             connect: None,
             answer: None,
         };
@@ -209,7 +232,8 @@ impl Lease {
             server: place.server,
             number: place.number,
             ended,
-            handed_at: clock::now(),
+            waited,
+            handed_at: now,
             is_released: false,
         }
     }
@@ -267,6 +291,17 @@ impl Lease {
         self.shared.roster().count_connect(self.slot);
     }
 
+    /// Tells a server on trial that it has passed, before its request has ended: one that lasts must not
+    /// keep all others away.
+    pub(crate) fn pass_trial(&self) {
+        if self.server.is_on_trial.load(Ordering::Relaxed) {
+            let (now, key) = (clock::now(), self.key);
+            self.shared.change(|roster, after| {
+                roster.change(now, key, after, |ejection| ejection.success(now));
+            });
+        }
+    }
+
     /// How long connecting took, if it was needed.
     pub(crate) fn connect_time(&self) -> Option<Duration> {
         self.ended.connect
@@ -274,13 +309,14 @@ impl Lease {
 
     /// How long its request waited in line.
     pub(crate) fn waited(&self) -> Duration {
-        self.ended.queue
+        self.waited
     }
 
     /// The head of the response has come.
     pub(crate) fn answered(&mut self, now: Instant) -> Duration {
         let took = now.saturating_duration_since(self.handed_at);
         self.ended.answer = Some(took);
+        self.pass_trial();
         took
     }
 

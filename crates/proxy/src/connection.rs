@@ -5,7 +5,8 @@
 //! timer. What must stay true: it is counted with its server from the moment it is begun until it is
 //! closed, wherever that happens.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(crate) struct Server {
     /// It was seen to keep a connection behind a response. Some servers close each one without saying so,
     /// a moment after they answered: a request that meets the close cannot always be repeated.
     pub(crate) keeps: AtomicBool,
+    /// Its next good response brings it back, as soon as its head is there.
+    pub(crate) is_on_trial: AtomicBool,
 }
 
 /// Where a server listens, resolved.
@@ -47,6 +50,9 @@ pub(crate) struct Connection {
     pub(crate) served: u32,
     /// When it was last given back.
     pub(crate) idle_since: Instant,
+    /// Its last response had no body, or it comes from another loop: what a server sends without being
+    /// asked may not have been noticed yet.
+    pub(crate) is_doubtful: bool,
 }
 
 impl Server {
@@ -85,7 +91,7 @@ impl Connection {
     /// Connects to `server` until `deadline`.
     ///
     /// # Errors
-    /// Why not, at stage [`Stage::Unsent`].
+    /// Why not, at stage [`Stage::Unsent`]; at [`Stage::Ours`] when this machine lacks what it takes.
     pub(crate) async fn open(server: &Arc<Server>, deadline: Instant) -> Result<Self, Failure> {
         let counted = Counted::new(server);
         let connecting = async {
@@ -97,7 +103,13 @@ impl Connection {
         let failed = |cause: String| Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause);
         match clock::until(deadline, connecting).await {
             Some(Ok(stream)) => Ok(Self::new(stream, counted)),
-            Some(Err(error)) => Err(failed(format!("cannot connect: {error}"))),
+            Some(Err(error)) => Err(match shortage(&server.address, &error) {
+                Some(what) => {
+                    let cause = format!("cannot connect: no {what} left here: {error}");
+                    Failure::new(FaultKind::Overloaded, Stage::Ours, cause)
+                }
+                None => failed(format!("cannot connect: {error}")),
+            }),
             None => Err(failed("connect_timeout: no connection in time".to_owned())),
         }
     }
@@ -110,6 +122,7 @@ impl Connection {
             counted,
             served: 0,
             idle_since: now,
+            is_doubtful: false,
         }
     }
 
@@ -117,7 +130,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the loop cannot watch one more descriptor.
-    pub(crate) fn move_here(self) -> std::io::Result<Self> {
+    pub(crate) fn move_here(self) -> io::Result<Self> {
         let Self {
             stream,
             counted,
@@ -133,6 +146,7 @@ impl Connection {
             counted,
             served,
             idle_since,
+            is_doubtful: true,
         })
     }
 
@@ -144,5 +158,71 @@ impl Connection {
     /// Whether it has carried a request before: its server may have closed it meanwhile.
     pub(crate) fn is_reused(&self) -> bool {
         self.served > 0
+    }
+}
+
+/// What this machine lacks, if that is why no connection to `address` could be made: it says nothing of
+/// the server, and no other server could be reached either.
+pub(crate) fn shortage(address: &Address, error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        EMFILE | ENFILE => Some("descriptors"),
+        ENOBUFS | ENOMEM => Some("memory for sockets"),
+        // Said of ports, and of an address that nothing here can reach: `::1` where IPv6 is off.
+        EADDRNOTAVAIL => match address {
+            Address::Tcp(address) => has_way_to(*address).then_some("ports to that address"),
+            Address::Unix(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether this machine has an address of its own from which to reach another. Nothing is sent, and TCP's
+/// ports do not matter.
+fn has_way_to(address: SocketAddr) -> bool {
+    let any = match address.is_ipv4() {
+        true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let connected = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address));
+    connected.is_ok()
+}
+
+/// Numbers of Linux (errno(3)); the standard library has no names for most of them.
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const EADDRNOTAVAIL: i32 = 99;
+const ENOBUFS: i32 = 105;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_machine_lacks_is_told_from_what_a_server_does() {
+        let tcp = Address::Tcp("127.0.0.1:9".parse().unwrap());
+        let unix = Address::Unix("/run/a.sock".into());
+        let rows = [
+            ("EMFILE", 24, &tcp, Some("descriptors")),
+            ("ENFILE", 23, &unix, Some("descriptors")),
+            ("ENOBUFS", 105, &tcp, Some("memory for sockets")),
+            ("ENOMEM", 12, &unix, Some("memory for sockets")),
+            ("EADDRNOTAVAIL", 99, &tcp, Some("ports to that address")),
+            ("ECONNREFUSED", 111, &tcp, None),
+            ("EHOSTUNREACH", 113, &tcp, None),
+            ("ENOENT", 2, &unix, None),
+        ];
+        for (name, number, address, want) in rows {
+            let error = io::Error::from_raw_os_error(number);
+            assert_eq!(shortage(address, &error), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_nothing_here_reaches_is_no_shortage() {
+        // Broadcasting is refused, as no way is, without a look at ports.
+        for (address, want) in [("127.0.0.1:9", true), ("255.255.255.255:9", false)] {
+            assert_eq!(has_way_to(address.parse().unwrap()), want, "{address}");
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! AJP servers with their protocols' own question, all others are only connected to. A server starts as
 //! one that is up, as HAProxy has it: requests do not wait for the first probe, and it goes down after
 //! `fall` of them. What must stay true: one probe at a time for a server, each on a connection of its own
-//! that is no request's and takes no slot, and none longer than `health.timeout`.
+//! that is no request's and takes no slot; what this machine lacks is never held against a server, nor is
+//! that our idle connections keep its processes or threads from the probe.
 
 mod ask;
 
@@ -38,7 +39,7 @@ pub(crate) async fn watch(shared: Weak<Shared>, key: MemberKey) {
             return;
         };
         if wanted.is_wanted {
-            let result = ask::ask(&wanted.server, &wanted.config).await;
+            let result = ask::ask(&wanted.server, &wanted.config, || make_room(&shared, key)).await;
             let Some(shared) = shared.upgrade() else {
                 return;
             };
@@ -69,6 +70,16 @@ impl Wanted {
     }
 }
 
+/// Gives up our idle connections to a server; whether there were any. Some servers give a process or
+/// thread to each connection until that is closed: with all of them given, a probe waits for ever at a
+/// server that has nothing to do.
+fn make_room(shared: &Weak<Shared>, key: MemberKey) -> bool {
+    let Some(shared) = shared.upgrade() else {
+        return false;
+    };
+    shared.change(|roster, aftermath| roster.drop_idle(key, aftermath))
+}
+
 /// Hands in a result; whether it was a failure. The first in a row is logged, with its reason.
 fn tell(
     shared: &Shared,
@@ -79,13 +90,14 @@ fn tell(
 ) -> bool {
     let now = clock::now();
     let cause: Option<Arc<str>> = result.as_ref().err().map(|error| error.to_string().into());
+    let is_ours = matches!(&result, Err(error) if error.is_ours());
     let counts = shared.change(|roster, aftermath| {
         let is_full = |member: &Member| member.active() >= member.spec.capacity;
         // A server with all it may have in progress owes no answer beside it: a single thread that works
         // would be taken for a dead one. Whether it is, its requests tell.
         let is_busy =
             matches!(result, Err(ProbeError::Late(_))) && roster.member(key).is_some_and(is_full);
-        if is_busy {
+        if is_busy || is_ours {
             return false;
         }
         if let Some(cause) = &cause {

@@ -28,16 +28,36 @@ pub(crate) struct Rest {
     pub(crate) source: Source,
     /// Its end, if that is known: then only trailers are left.
     pub(crate) end: Option<End>,
+    /// Not held back for the client: an event stream or the like, which may well be quiet.
+    pub(crate) is_unbuffered: bool,
     pub(crate) total_deadline: Option<Instant>,
 }
 
 /// Relays the rest behind `begun`, in a task of its own; gives the body for the client.
-pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>, is_unbuffered: bool) -> Body {
+pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>) -> Body {
+    let is_unbuffered = rest.is_unbuffered;
     let store = rest.lease.shared().store.load_full();
     let (mut writer, reader) = spool(store, is_unbuffered, length);
     writer.push(&begun);
     loops::spawn_here(run(rest, writer));
     Body::Stream(Box::new(reader))
+}
+
+/// Reads a response without a body to its end, for which the client does not wait: so the server is not
+/// given another request before it is done with this one.
+pub(crate) fn drain(mut rest: Rest) {
+    loops::spawn_here(async move {
+        let step = match rest.end.take() {
+            Some(end) => Step::Ended(end),
+            None => next(&mut rest, None).await,
+        };
+        let Rest { talk, lease, .. } = rest;
+        match step {
+            Step::Ended(end) => lease.finish(talk.into_connection(&end), Outcome::Success),
+            Step::Failed(failure) => lease.finish(None, outcome(&failure)),
+            Step::Full | Step::Left => lease.finish(None, Outcome::Neutral),
+        }
+    });
 }
 
 /// What the relay waits for.
@@ -60,7 +80,7 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
         {
             break Step::Failed(fault.into());
         }
-        match next(&mut rest, &mut writer).await {
+        match next(&mut rest, Some(&mut writer)).await {
             Step::Full => {}
             step => break step,
         }
@@ -89,13 +109,17 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
     }
 }
 
-/// Reads until the spool is full or the response ends.
-async fn next(rest: &mut Rest, writer: &mut SpoolWriter) -> Step {
+/// Reads until the spool is full or the response ends; without a spool nobody wants a body.
+async fn next(rest: &mut Rest, mut writer: Option<&mut SpoolWriter>) -> Step {
     let config = std::sync::Arc::clone(&rest.lease.shared().config);
     let mut stalled_at = clock::now() + config.stall_timeout;
     std::future::poll_fn(|cx| {
         loop {
-            let mut take = |piece: &[u8]| writer.push(piece);
+            let mut take = |piece: &[u8]| {
+                if let Some(writer) = &mut writer {
+                    writer.push(piece);
+                }
+            };
             let server = &rest.lease.server().name;
             let source = &mut rest.source;
             match rest.talk.poll_read(cx, source, None, server, &mut take) {
@@ -103,7 +127,7 @@ async fn next(rest: &mut Rest, writer: &mut SpoolWriter) -> Step {
                     if let Some(end) = said.end {
                         return Poll::Ready(Step::Ended(end));
                     }
-                    if writer.is_over() {
+                    if writer.as_ref().is_some_and(|writer| writer.is_over()) {
                         return Poll::Ready(Step::Full);
                     }
                     stalled_at = clock::now() + config.stall_timeout;
@@ -112,18 +136,29 @@ async fn next(rest: &mut Rest, writer: &mut SpoolWriter) -> Step {
                 Poll::Pending => break,
             }
         }
-        if writer.poll_gone(cx) {
+        if writer.as_ref().is_some_and(|writer| writer.poll_gone(cx)) {
             return Poll::Ready(Step::Left);
         }
+        if let Some(at) = rest.talk.take_progress() {
+            stalled_at = at + config.stall_timeout;
+        }
+        // A client that is slow to send is watched by those who read it.
+        let is_clients_turn = rest.talk.waits_for_client() && !rest.talk.is_sent();
         let (at, name) = match rest.total_deadline {
-            Some(total) if total < stalled_at => (total, "total_timeout"),
+            Some(total) if is_clients_turn || total < stalled_at => (total, "total_timeout"),
+            None if is_clients_turn => return Poll::Pending,
             _ => (stalled_at, "stall_timeout"),
         };
         let deadline = &mut rest.talk.connection().deadline;
         deadline.set(at);
         deadline.poll(cx).map(|()| {
             let cause = format!("{name}: the response did not go on in time");
-            Step::Failed(Failure::late(Stage::Answered, cause))
+            // A stream that is quiet, or a client that was slow, is no fault of the server.
+            let stage = match name {
+                "stall_timeout" if !rest.is_unbuffered => Stage::Answered,
+                _ => Stage::Ours,
+            };
+            Step::Failed(Failure::late(stage, cause))
         })
     })
     .await

@@ -133,6 +133,8 @@ pub(crate) struct Want<'a> {
     pub(crate) tried: &'a [MemberKey],
     /// It may be repeated on a fresh connection should a kept one turn out to be closed.
     pub(crate) is_idempotent: bool,
+    /// It was never claimed for before.
+    pub(crate) is_new: bool,
 }
 
 /// A place at a server.
@@ -179,8 +181,8 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
-    /// Waited in line.
-    pub(crate) queue: Duration,
+    /// Waited in line; none on a further try, which is counted already.
+    pub(crate) queue: Option<Duration>,
     /// Until its connection was made; none on a kept one.
     pub(crate) connect: Option<Duration>,
     /// From the server having it to the head of its response; none without one.
@@ -228,7 +230,7 @@ impl Roster {
         waiter: impl FnOnce() -> Waiter,
         aftermath: &mut Aftermath,
     ) -> Claimed {
-        if want.tried.is_empty() {
+        if want.is_new {
             self.counts.requests += 1;
             self.budget.deposit(now);
         }
@@ -240,15 +242,18 @@ impl Roster {
         if let Some(index) = chosen
             && self.queue.claim_at(self.members[index].slot)
         {
+            self.members[index].active += 1;
             return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
         }
-        if let Some(index) = self.call_backup(now, want, aftermath) {
+        if let Some(index) = self.call_backup(want) {
+            self.members[index].active += 1;
             return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
         }
-        let is_anybody_up = (self.members.iter())
-            .any(|member| member.capacity > 0 && !want.tried.contains(&member.key));
-        if !is_anybody_up {
-            self.counts.unavailable += u64::from(want.tried.is_empty());
+        let others = sticky.or_else(|| self.least_busy(want));
+        // The processes of an application come: its requests wait for them.
+        let may_come = self.config.servers.is_empty() && want.tried.is_empty();
+        if others.is_none() && !may_come {
+            self.counts.unavailable += u64::from(want.is_new);
             return Claimed::Nobody {
                 why: if want.tried.is_empty() {
                     "no server is up"
@@ -257,7 +262,10 @@ impl Roster {
                 },
             };
         }
-        let bound = sticky.map(|index| self.members[index].slot);
+        // One that has tried some must not be given those again, as a free one might be.
+        let is_bound = sticky.is_some() || !want.tried.is_empty();
+        let bound = others.filter(|_| is_bound);
+        let bound = bound.map(|index| self.members[index].slot);
         match self.queue.wait(now, waiter(), bound) {
             Submitted::Waiting { ticket, position } => Claimed::Waiting { ticket, position },
             Submitted::Full(_) => {
@@ -269,6 +277,7 @@ impl Roster {
             // A slot came free that balancing had passed over.
             Submitted::Start(start) => match self.index_of(start.slot) {
                 Some(index) => {
+                    self.members[index].active += 1;
                     Claimed::Place(self.place(index, home, want.is_idempotent, aftermath))
                 }
                 None => Claimed::Nobody {
@@ -276,6 +285,18 @@ impl Roster {
                 },
             },
         }
+    }
+
+    /// The least busy server that may still have a request; for one that has tried others.
+    fn least_busy(&self, want: &Want<'_>) -> Option<usize> {
+        let live = (self.members.iter().enumerate())
+            .filter(|(_, member)| member.capacity > 0 && !want.tried.contains(&member.key));
+        let load = |member: &Member| {
+            let waiting = u32::try_from(self.queue.len_bound(member.slot)).unwrap_or(u32::MAX);
+            member.active.saturating_add(waiting) / member.capacity.max(1)
+        };
+        live.min_by_key(|(_, member)| load(member))
+            .map(|(index, _)| index)
     }
 
     /// The place of one who waited; `None` when the server is gone meanwhile.
@@ -339,22 +360,27 @@ impl Roster {
         if let Some(transition) = transition {
             self.changed(now, index, transition, aftermath);
         }
-        aftermath.starts.extend(self.queue.finish(now, slot));
+        let next = self.queue.finish(now, slot);
+        self.grant(next, aftermath);
     }
 
     /// Takes back a place whose request never came.
     pub(crate) fn give_back(&mut self, now: Instant, slot: SlotId, aftermath: &mut Aftermath) {
         let ended = Ended {
             outcome: Outcome::Neutral,
-            queue: Duration::ZERO,
+            queue: None,
             connect: None,
             answer: None,
         };
-        if let Some(index) = self.index_of(slot) {
-            // `accept` never counted it.
-            self.members[index].active += 1;
-        }
         self.release(now, slot, None, &ended, aftermath);
+    }
+
+    /// Whether a request that failed at `key` too has another server to go to.
+    pub(crate) fn has_other(&self, tried: &[MemberKey], key: MemberKey) -> bool {
+        (self.members.iter()).any(|member| {
+            let is_tried = member.key == key || tried.contains(&member.key);
+            !is_tried && !member.is_leaving && member.ejection.takes_requests()
+        })
     }
 
     /// Whether one more try is within the budget.
@@ -379,12 +405,16 @@ impl Roster {
         }
     }
 
-    pub(crate) fn count_timeout(&mut self) {
+    /// Counts one that waited for so long, in vain.
+    pub(crate) fn count_timeout(&mut self, waited: Duration) {
         self.counts.queue_timeout += 1;
+        self.times.queue.record_local(waited);
     }
 
-    pub(crate) fn count_abandoned(&mut self) {
+    /// Counts one that left after so long.
+    pub(crate) fn count_abandoned(&mut self, waited: Duration) {
         self.counts.queue_abandoned += 1;
+        self.times.queue.record_local(waited);
     }
 
     /// Adds a server.
@@ -416,6 +446,7 @@ impl Roster {
             address,
             open: 0.into(),
             keeps: false.into(),
+            is_on_trial: false.into(),
         });
         self.members.push(Member {
             key,
@@ -448,7 +479,8 @@ impl Roster {
         member.idle_count = 0;
         let (slot, is_unused) = (member.slot, member.active == 0);
         self.set_capacities(now, aftermath);
-        aftermath.starts.extend(self.queue.unbind(now, slot));
+        let freed = self.queue.unbind(now, slot);
+        self.grant(freed, aftermath);
         if is_unused {
             self.take_out(index, aftermath);
         }
@@ -554,6 +586,20 @@ impl Roster {
         }
     }
 
+    /// Hands out places: each is the server's from now on, whoever picks it up.
+    fn grant(
+        &mut self,
+        starts: impl IntoIterator<Item = Start<Waiter>>,
+        aftermath: &mut Aftermath,
+    ) {
+        for start in starts {
+            if let Some(index) = self.index_of(start.slot) {
+                self.members[index].active += 1;
+            }
+            aftermath.starts.push(start);
+        }
+    }
+
     fn place(
         &mut self,
         index: usize,
@@ -563,7 +609,6 @@ impl Roster {
     ) -> Place {
         self.uses += 1;
         let member = &mut self.members[index];
-        member.active += 1;
         member.last_used = self.uses;
         member.counts.requests += 1;
         let kept = match is_idempotent || member.server.keeps.load(Ordering::Relaxed) {
@@ -592,13 +637,15 @@ impl Roster {
             return is_wanted.then_some(0);
         }
         self.candidates.clear();
-        let newest = (self.members.iter())
-            .filter(|member| member.has_room() && !want.tried.contains(&member.key))
-            .map(|member| member.spec.generation)
+        let may = |member: &Member| !want.tried.contains(&member.key);
+        // A backup only where no other is free, and the newest code first.
+        let free = (self.members.iter()).filter(|member| member.has_room() && may(member));
+        let best = free
+            .map(|member| (!member.spec.backup, member.spec.generation))
             .max()?;
         for (index, member) in self.members.iter().enumerate() {
-            let is_wanted = member.capacity > 0 && !want.tried.contains(&member.key);
-            if is_wanted && member.spec.generation == newest {
+            let is_level = (!member.spec.backup, member.spec.generation) == best;
+            if member.capacity > 0 && is_level && may(member) {
                 self.candidates.push(member.candidate(index, home, now));
             }
         }
@@ -606,12 +653,7 @@ impl Roster {
     }
 
     /// A place at a backup for a request that failed at all the others that are up.
-    fn call_backup(
-        &mut self,
-        now: Instant,
-        want: &Want<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Option<usize> {
+    fn call_backup(&mut self, want: &Want<'_>) -> Option<usize> {
         let is_untried = |member: &Member| !want.tried.contains(&member.key);
         if want.tried.is_empty()
             || (self.members.iter()).any(|member| member.capacity > 0 && is_untried(member))
@@ -620,17 +662,11 @@ impl Roster {
         }
         let index = self.members.iter().position(|member| {
             let may = member.spec.backup && !member.is_leaving && member.ejection.takes_requests();
-            may && is_untried(member) && member.active < member.spec.capacity
+            may && is_untried(member)
         })?;
-        let (slot, room) = (self.members[index].slot, self.members[index].active + 1);
-        // Open for this one request: what else waits is for the others.
-        let starts = self.queue.set_capacity(now, slot, room);
-        aftermath.starts.extend(starts);
-        let is_claimed = self.queue.claim_at(slot);
-        let starts = self
-            .queue
-            .set_capacity(now, slot, self.members[index].capacity);
-        aftermath.starts.extend(starts);
+        // For this one request: what else waits is for the others.
+        let Member { slot, ref spec, .. } = self.members[index];
+        let is_claimed = self.queue.claim_beyond(slot, spec.capacity);
         is_claimed.then_some(index)
     }
 
@@ -682,15 +718,18 @@ impl Roster {
         let (slot, is_down) = (member.slot, !member.ejection.takes_requests());
         self.set_capacities(now, aftermath);
         if is_down {
-            aftermath.starts.extend(self.queue.unbind(now, slot));
+            let freed = self.queue.unbind(now, slot);
+            self.grant(freed, aftermath);
         }
     }
 
     /// What each slot may take, from its server's state and whether backups are called for.
     fn set_capacities(&mut self, now: Instant, aftermath: &mut Aftermath) {
+        // One that is on trial takes a single request: the backups stay beside it.
         let is_primary_up = (self.members.iter()).any(|member| {
-            !member.spec.backup && !member.is_leaving && member.ejection.takes_requests()
+            !member.spec.backup && !member.is_leaving && member.ejection.state() == State::Up
         });
+        let mut starts = Vec::new();
         for member in &mut self.members {
             let is_called = !member.spec.backup || !is_primary_up;
             let capacity = match member.ejection.requests_max() {
@@ -700,10 +739,16 @@ impl Roster {
             };
             if capacity != member.capacity {
                 member.capacity = capacity;
-                let starts = self.queue.set_capacity(now, member.slot, capacity);
-                aftermath.starts.extend(starts);
+                starts.extend(self.queue.set_capacity(now, member.slot, capacity));
+                if capacity == 0 {
+                    // Nobody is to wait for one that takes nobody.
+                    starts.extend(self.queue.unbind(now, member.slot));
+                }
             }
+            let is_on_trial = member.ejection.state() == State::Probing;
+            (member.server.is_on_trial).store(is_on_trial, Ordering::Relaxed);
         }
+        self.grant(starts, aftermath);
     }
 
     fn take_out(&mut self, index: usize, aftermath: &mut Aftermath) {
@@ -716,6 +761,18 @@ impl Roster {
         for (index, member) in self.members.iter().enumerate() {
             self.by_slot[member.slot.index()] = Some(index);
         }
+    }
+
+    /// Gives up the idle connections to a server; whether there were any.
+    pub(crate) fn drop_idle(&mut self, key: MemberKey, aftermath: &mut Aftermath) -> bool {
+        let Some(index) = self.find(key) else {
+            return false;
+        };
+        let member = &mut self.members[index];
+        for connections in &mut member.idle {
+            aftermath.dropped.append(connections);
+        }
+        std::mem::take(&mut member.idle_count) > 0
     }
 }
 
@@ -892,7 +949,9 @@ struct Times {
 
 impl Times {
     fn record(&self, ended: &Ended) {
-        self.queue.record_local(ended.queue);
+        if let Some(queue) = ended.queue {
+            self.queue.record_local(queue);
+        }
         if let Some(connect) = ended.connect {
             self.connect.record_local(connect);
         }
@@ -901,3 +960,6 @@ impl Times {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

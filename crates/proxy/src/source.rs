@@ -27,8 +27,9 @@ pub(crate) enum Source {
     Stream {
         body: Box<dyn IncomingBody>,
         is_begun: bool,
-        is_done: bool,
     },
+    /// It came and went as the client sent it; its reader has gone home.
+    Spent,
 }
 
 /// A body in a file.
@@ -61,14 +62,13 @@ impl Source {
         Self::Stream {
             body,
             is_begun: false,
-            is_done: false,
         }
     }
 
     /// How it will be framed.
     pub(crate) fn framing(&self) -> Framing {
         match self {
-            Self::Empty => Framing::None,
+            Self::Empty | Self::Spent => Framing::None,
             Self::Memory { bytes, .. } => Framing::Length(bytes.len() as u64),
             Self::File(file) => Framing::Length(file.len),
             Self::Stream { body, .. } => body.length().map_or(Framing::Chunked, Framing::Length),
@@ -85,6 +85,7 @@ impl Source {
                 file.reading = None;
             }
             Self::Stream { is_begun, .. } => return !*is_begun,
+            Self::Spent => return false,
         }
         true
     }
@@ -112,7 +113,7 @@ impl Source {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         match self {
-            Self::Empty => Poll::Ready(Ok(false)),
+            Self::Empty | Self::Spent => Poll::Ready(Ok(false)),
             Self::Memory { bytes, sent } => {
                 let count = (bytes.len() - *sent).min(most);
                 into.extend_from_slice(&bytes[*sent..*sent + count]);
@@ -120,15 +121,15 @@ impl Source {
                 Poll::Ready(Ok(count > 0))
             }
             Self::File(file) => file.poll_piece(cx, most, into),
-            Self::Stream {
-                body,
-                is_begun,
-                is_done,
-            } => {
-                while into.is_empty() && !*is_done {
+            Self::Stream { body, is_begun } => {
+                let mut is_more = true;
+                while into.is_empty() && is_more {
                     // Its first poll invites the client to send.
                     *is_begun = true;
-                    *is_done = !ready!(body.poll_fill(cx, into))?;
+                    is_more = ready!(body.poll_fill(cx, into))?;
+                }
+                if !is_more {
+                    *self = Self::Spent;
                 }
                 Poll::Ready(Ok(!into.is_empty()))
             }

@@ -40,6 +40,8 @@ pub(crate) struct Talk {
     /// Received and not decoded: part of a head or a record.
     partial: Vec<u8>,
     has_heard: bool,
+    /// Something of a body has come.
+    has_data: bool,
     has_head: bool,
     /// Bytes behind the end of the response.
     has_more: bool,
@@ -106,6 +108,7 @@ impl Talk {
                 sending: Sending::Body,
                 partial: Vec::new(),
                 has_heard: false,
+                has_data: false,
                 has_head: false,
                 has_more: false,
                 is_early: false,
@@ -168,6 +171,7 @@ impl Talk {
         let is_clean = end.reusable && is_in_order && !self.has_more && self.partial.is_empty();
         let is_whole = self.is_sent() && self.sending == Sending::Encoded;
         self.connection.served = self.connection.served.saturating_add(1);
+        self.connection.is_doubtful = !self.has_data;
         if !is_whole {
             self.cut();
         }
@@ -435,6 +439,7 @@ impl Talk {
             }
             Event::Data(piece) => {
                 hearer.has_data = true;
+                self.has_data = true;
                 (hearer.body)(piece);
             }
             Event::Log(lines) => {

@@ -17,12 +17,15 @@ use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
 use crate::call::outcome;
-use crate::claim::{Claim, Lease, claim};
+use crate::claim::{Claim, Lease, Wait, claim};
 use crate::connection::Connection;
 use crate::failure::{Failure, Stage};
 use crate::roster::{Outcome, Want};
 use crate::talk::Talk;
 use crate::upstream::{Shared, Upstream};
+
+/// Most servers tried for one connection.
+const CONNECTS_MAX: usize = 8;
 
 /// An agreed upgrade, until edge hands the client over.
 #[derive(Debug)]
@@ -86,7 +89,7 @@ impl TunnelHandler for Passage {
     ) -> TakeoverFuture {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let (lease, connection) = match reach(&shared, peer, &listener).await {
+            let (lease, connection) = match reach(&shared, &client, peer, &listener).await {
                 Ok(reached) => reached,
                 Err(failure) => {
                     // There is no protocol to say it in: the client sees a cut connection.
@@ -106,6 +109,7 @@ impl TunnelHandler for Passage {
 /// A place and a connection of its own for one client.
 async fn reach(
     shared: &Arc<Shared>,
+    client: &Stream,
     peer: PeerAddress,
     listener: &ListenerInfo,
 ) -> Result<(Lease, Connection), Failure> {
@@ -124,9 +128,10 @@ async fn reach(
             tried: &tried,
             // Its connection is its own from the first byte on.
             is_idempotent: false,
+            is_new: tried.is_empty(),
         };
-        let claimed = match claim(shared, &want, waited, deadline, None)? {
-            Claim::Waits(wait) => wait.await?,
+        let claimed = match claim(shared, &want, clock::now(), waited, deadline, None)? {
+            Claim::Waits(wait) => wait_for(*wait, client).await?,
             placed => placed,
         };
         let Claim::Place(mut lease, _) = claimed else {
@@ -139,16 +144,41 @@ async fn reach(
         match lease.connect(peer, listener).await {
             Ok(connection) => {
                 lease.connected();
+                lease.pass_trial();
                 return Ok((lease, connection));
             }
             Err(failure) => {
                 lease.finish(None, outcome(&failure));
+                let has_other = shared.roster().has_other(&tried, key);
+                if !has_other || tried.len() >= CONNECTS_MAX || clock::now() >= deadline {
+                    return Err(failure);
+                }
                 log::debug!("{}: tried another server: {}", shared.name, failure.cause);
                 tried.push(key);
                 shared.roster().count_retry();
             }
         }
     }
+}
+
+/// Waits for a place as long as the client does. One that speaks first is not seen to leave.
+async fn wait_for(mut wait: Wait, client: &Stream) -> Result<Claim, Failure> {
+    let mut is_watched = true;
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {
+            return Poll::Ready(claimed);
+        }
+        if is_watched && let Poll::Ready(is_gone) = client.poll_gone(cx) {
+            is_watched = false;
+            if is_gone {
+                let cause = "left while waiting for a server";
+                let gone = Failure::new(FaultKind::ClientGone, Stage::Ours, cause);
+                return Poll::Ready(Err(gone));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Copies until both sides have ended, one breaks, or nothing moved for `idle`.
@@ -162,6 +192,7 @@ async fn copy_both(
     let mut up = Flow::new(to_server);
     let mut down = Flow::new(to_client);
     let mut deadline = LazyDeadline::new(clock::now() + idle);
+    let mut was_ending = false;
     std::future::poll_fn(|cx| {
         let (Some(sent_up), Some(sent_down)) = (
             up.poll_copy(cx, client, server),
@@ -175,13 +206,20 @@ async fn copy_both(
         if up.is_over && down.is_over {
             return Poll::Ready(());
         }
-        if sent_up || sent_down {
+        // What nobody takes any more is only read over so that the last answer is not lost to a reset.
+        let is_ending = up.is_refused && down.is_over || down.is_refused && up.is_over;
+        if is_ending && !std::mem::replace(&mut was_ending, true) {
+            deadline.set(clock::now() + LINGER);
+        } else if !is_ending && (sent_up || sent_down) {
             deadline.set(clock::now() + idle);
         }
         deadline.poll(cx)
     })
     .await;
 }
+
+/// How long bytes that nobody takes are read over at the end.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Pieces copied in a row before other connections get their turn.
 const TURN: usize = 16;
@@ -193,6 +231,8 @@ struct Flow {
     pending: Vec<u8>,
     is_ended: bool,
     is_over: bool,
+    /// The other side takes no more; what it said may still be on its way back.
+    is_refused: bool,
 }
 
 impl Flow {
@@ -201,6 +241,7 @@ impl Flow {
             pending,
             is_ended: false,
             is_over: false,
+            is_refused: false,
         }
     }
 
@@ -230,7 +271,7 @@ impl Flow {
         }
         if !self.pending.is_empty() {
             let Ok(written) = ready!(to.poll_write(cx, &[IoSlice::new(&self.pending)])) else {
-                return Poll::Ready(None);
+                return self.refused();
             };
             self.pending.drain(..written);
             if self.pending.is_empty() {
@@ -252,13 +293,22 @@ impl Flow {
                 self.is_ended = true;
                 return Poll::Ready(Some(true));
             }
+            if self.is_refused {
+                return Poll::Ready(Some(true));
+            }
             let written = match to.poll_write(cx, &[IoSlice::new(&buffer[..count])]) {
                 Poll::Ready(Ok(written)) => written,
-                Poll::Ready(Err(_)) => return Poll::Ready(None),
+                Poll::Ready(Err(_)) => return self.refused(),
                 Poll::Pending => 0,
             };
             self.pending.extend_from_slice(&buffer[written..count]);
             Poll::Ready(Some(true))
         })
+    }
+
+    fn refused(&mut self) -> Poll<Option<bool>> {
+        self.pending = Vec::new();
+        self.is_refused = true;
+        Poll::Ready(Some(true))
     }
 }

@@ -186,6 +186,12 @@ impl<J> Queue<J> {
         Some(Start::after_wait(now, slot, waiter))
     }
 
+    /// Takes a place at a slot that is full or paused, up to `in_progress_max`; true when it did. For one
+    /// that no other slot may take: it overtakes whoever waits.
+    pub fn claim_beyond(&mut self, slot: SlotId, in_progress_max: u32) -> bool {
+        self.slots.overbook(slot, in_progress_max)
+    }
+
     /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
     pub fn retire_slot(&mut self, slot: SlotId) -> bool {
         self.unbind_waiters(slot);

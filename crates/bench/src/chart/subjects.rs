@@ -267,7 +267,7 @@ fn of_compare(compare: &Compare) -> Vec<Chart> {
             compare,
             ("throughput", "Throughput"),
             ("requests/s", "requests/s"),
-            |point| Some(point.requests_per_second()),
+            |point| Some(point.good_per_second()),
         ),
         bars(
             "cpu",
@@ -327,7 +327,7 @@ fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Ch
                 &title("throughput"),
             ),
             ("requests/s", "requests/s"),
-            |deployment| spread(deployment, &|found| found.requests_per_second),
+            |deployment| spread(deployment, &Figures::good_per_second),
         ),
         deployment_bars(
             compare,

@@ -144,7 +144,7 @@ pub(crate) fn loads(compare: &Compare) -> Table {
             table.rows.push(vec![
                 plain(&deployment.name),
                 plain(name),
-                text(median(&|load| load.requests_per_second), figure),
+                text(median(&Figures::good_per_second), figure),
                 text(
                     median(&|load| load.bytes_per_second / f64::from(1 << 20)),
                     figure,

@@ -292,7 +292,7 @@ impl Connection {
         self.edge.metrics().active.add(-1);
         self.edge.metrics().total_time.record_local(total);
         if let Some(log) = &told.settings.access_log {
-            let (head, peer, timing) = (told.head, self.peer, &end.timing);
+            let (head, peer, timing) = (told.head, self.sender.peer, &end.timing);
             let status = end.status.code();
             log.write(&Record {
                 head,

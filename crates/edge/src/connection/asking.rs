@@ -6,13 +6,16 @@
 
 use std::sync::Arc;
 
+use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::Arrival;
-use penstock_exchange::{Fault, FaultKind, InternalRedirect, Request, RequestBody, RequestPath};
+use penstock_exchange::{
+    Fault, FaultKind, InternalRedirect, Request, RequestBody, RequestPath, Trust,
+};
 use penstock_http::RequestHead;
 
 use super::{Connection, Exchange};
 use crate::asks::{self, Answered, Said, Work, ask};
-use crate::filters::{Filters, Values};
+use crate::filters::{Filtered, Filters, Values};
 use crate::redirect;
 use crate::router::{Handlers, Whose};
 
@@ -25,15 +28,14 @@ impl Connection {
         handlers: Handlers,
         body: RequestBody,
     ) -> Said {
-        let (mut head, mut path) = (Arc::clone(&exchange.head), path);
+        let mut asked = Asked::plain(Arc::clone(&exchange.head), path);
         if let Some(filters) = &exchange.filters {
-            match filtered(filters, &head, &self.values(exchange)) {
-                Ok(Some((new_head, new_path))) => (head, path) = (new_head, new_path),
-                Ok(None) => {}
+            asked = match self.filtered(exchange, filters, asked) {
+                Ok(filtered) => filtered,
                 Err(fault) => return Said::Answered(Err(fault)),
-            }
+            };
         }
-        ask(handlers, 0, self.request(exchange, head, path, body))
+        ask(handlers, 0, self.request(exchange, asked, body))
     }
 
     /// Follows internal redirects until a handler answers or works.
@@ -60,50 +62,75 @@ impl Connection {
     ) -> Result<Said, Fault> {
         let redirected = exchange.redirected.get_or_insert_default();
         let (target, handler) = redirected.follow(redirect)?;
-        let mut head = Arc::new(redirect::head_for(&exchange.head, &target)?);
-        let mut path = redirect::path_of(&head)?;
+        let head = Arc::new(redirect::head_for(&exchange.head, &target)?);
+        let path = redirect::path_of(&head)?;
+        let mut asked = Asked::plain(head, path);
         if let Some(handler) = handler {
-            let request = self.request(exchange, head, path, RequestBody::Empty);
+            let request = self.request(exchange, asked, RequestBody::Empty);
             return Ok(ask([handler].into(), 0, request));
         }
         let settings = Arc::clone(&exchange.settings);
         let host = exchange.head.host();
-        let route = asks::route(&settings, host, path.bytes(&head), Whose::Redirect);
+        let path = asked.path.bytes(&asked.head);
+        let route = asks::route(&settings, host, path, Whose::Redirect);
         let route = route.map_err(|fault| redirect::no_target(fault, &target))?;
         if let Some(filters) = &route.filters {
-            if let Some(filtered) = filtered(filters, &head, &self.values(exchange))? {
-                (head, path) = filtered;
-            }
+            asked = self.filtered(exchange, filters, asked)?;
             if let Some(redirected) = &mut exchange.redirected {
                 redirected.filters = Some(Arc::clone(filters));
             }
         }
-        let request = self.request(exchange, head, path, RequestBody::Empty);
+        let request = self.request(exchange, asked, RequestBody::Empty);
         Ok(ask(Arc::clone(&route.handlers), 0, request))
     }
 
-    fn request(
-        &self,
-        exchange: &Exchange,
-        head: Arc<RequestHead>,
-        path: RequestPath,
-        body: RequestBody,
-    ) -> Request {
+    fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
+        let trust = &exchange.settings.trust;
         let arrival = Arrival {
-            peer: self.peer,
+            peer: self.sender.peer,
             listener: Arc::clone(&self.listener),
             client: Arc::clone(&self.client),
             at: exchange.arrived,
-            trust: Arc::clone(&exchange.settings.trust),
+            trust: match self.sender.is_named {
+                true => Arc::clone(trust),
+                false => Arc::new(Trust::nobody()),
+            },
         };
-        Request::new(head, path, body, arrival)
+        let mut request = Request::new(asked.head, asked.path, body, arrival);
+        request.vouched = asked.vouched;
+        request
+    }
+
+    /// What is asked once a route's filters have changed it.
+    ///
+    /// # Errors
+    /// When they make no valid request of it.
+    fn filtered(
+        &self,
+        exchange: &Exchange,
+        filters: &Filters,
+        asked: Asked,
+    ) -> Result<Asked, Fault> {
+        let trusted = self.sender.is_trusted(&exchange.settings.trust);
+        let filtered = filters.request(&asked.head, &self.values(exchange), trusted)?;
+        let Some(Filtered { head, vouched }) = filtered else {
+            return Ok(asked);
+        };
+        let path = RequestPath::of(&head);
+        let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
+        let head = Arc::new(head);
+        Ok(Asked {
+            head,
+            path,
+            vouched,
+        })
     }
 
     /// What the placeholders of filters stand for.
     pub(super) fn values<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
         Values {
             head: &exchange.head,
-            peer: self.peer,
+            peer: self.sender.peer,
             scheme: self.listener.scheme,
         }
     }
@@ -115,16 +142,20 @@ pub(super) enum Followed {
     Works(Work),
 }
 
-/// Head and path as a route's filters make them; `None` when they stay as they are.
-fn filtered(
-    filters: &Filters,
-    head: &RequestHead,
-    values: &Values<'_>,
-) -> Result<Option<(Arc<RequestHead>, RequestPath)>, Fault> {
-    let Some(head) = filters.request(head, values)? else {
-        return Ok(None);
-    };
-    let path = RequestPath::of(&head);
-    let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
-    Ok(Some((Arc::new(head), path)))
+/// What handlers are asked.
+struct Asked {
+    head: Arc<RequestHead>,
+    path: RequestPath,
+    vouched: Vouched,
+}
+
+impl Asked {
+    /// What no rule has changed.
+    fn plain(head: Arc<RequestHead>, path: RequestPath) -> Self {
+        Self {
+            head,
+            path,
+            vouched: Vouched::default(),
+        }
+    }
 }

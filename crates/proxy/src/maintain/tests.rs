@@ -110,7 +110,7 @@ pub(crate) fn release(upstream: &Upstream, place: &Place) {
 fn ended() -> Ended {
     Ended {
         outcome: Outcome::Success,
-        queue: Duration::ZERO,
+        queue: None,
         connect: None,
         answer: None,
     }

@@ -1,10 +1,11 @@
 //! One probe of one server, from connecting to the verdict.
 //!
-//! Called by `probe`. What must stay true: it ends within `health.timeout` whatever the server does, and
-//! keeps no more of an answer than the head of a response.
+//! Called by `probe`. What must stay true: it ends within twice `health.timeout` whatever the server does,
+//! and keeps no more of an answer than the head of a response.
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use penstock_config::{self as config, Health, HostHeader, Protocol, ProxyProtocol};
@@ -14,13 +15,15 @@ use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
 use thiserror::Error;
 
-use crate::connection::{Address, Server};
+use crate::connection::{Address, Server, shortage};
 
 /// Why a probe failed.
 #[derive(Debug, Error)]
 pub(super) enum ProbeError {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
+    #[error("cannot connect: no {0} left here")]
+    Shortage(&'static str),
     #[error("no answer within health.timeout ({0:?})")]
     Late(Duration),
     #[error("connection failed: {0}")]
@@ -37,25 +40,41 @@ pub(super) enum ProbeError {
     Interim,
 }
 
-/// Asks a server how it is.
+impl ProbeError {
+    /// Whether it says nothing of the server.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, Self::Shortage(_))
+    }
+}
+
+/// Asks a server how it is. One that is late gets `health.timeout` once more if `make_room` says that it
+/// has something less to do since.
 ///
 /// # Errors
-/// Why it is taken for one that is not well.
-pub(super) async fn ask(server: &Server, config: &config::Upstream) -> Result<(), ProbeError> {
+/// Why it is taken for one that is not well, or cannot be asked.
+pub(super) async fn ask(
+    server: &Server,
+    config: &config::Upstream,
+    make_room: impl FnOnce() -> bool,
+) -> Result<(), ProbeError> {
     let Some(health) = &config.health else {
         return Ok(());
     };
-    let mut is_connected = false;
-    let asking = async {
-        let stream = connect(&server.address).await?;
-        is_connected = true;
-        converse(&stream, server, config, health).await
-    };
-    let answer = clock::until(clock::now() + health.timeout, asking).await;
-    answer.unwrap_or_else(|| match is_connected {
-        true => Err(ProbeError::Late(health.timeout)),
-        false => Err(ProbeError::Connect(io::ErrorKind::TimedOut.into())),
-    })
+    let deadline = clock::now() + health.timeout;
+    let connected = clock::until(deadline, connect(&server.address)).await;
+    let late = || ProbeError::Connect(io::ErrorKind::TimedOut.into());
+    let stream = connected.ok_or_else(late)??;
+    let mut answer = pin!(converse(&stream, server, config, health));
+    if let Some(answer) = clock::until(deadline, answer.as_mut()).await {
+        return answer;
+    }
+    // On the same connection: who had to wait in the server's own line would lose the place in it.
+    if make_room()
+        && let Some(answer) = clock::until(clock::now() + health.timeout, answer).await
+    {
+        return answer;
+    }
+    Err(ProbeError::Late(health.timeout))
 }
 
 async fn connect(address: &Address) -> Result<Stream, ProbeError> {
@@ -63,7 +82,10 @@ async fn connect(address: &Address) -> Result<Stream, ProbeError> {
         Address::Tcp(address) => Stream::connect_tcp(*address).await,
         Address::Unix(path) => Stream::connect_unix(path).await,
     };
-    connected.map_err(ProbeError::Connect)
+    connected.map_err(|error| match shortage(address, &error) {
+        Some(what) => ProbeError::Shortage(what),
+        None => ProbeError::Connect(error),
+    })
 }
 
 async fn converse(

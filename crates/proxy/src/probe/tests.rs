@@ -8,7 +8,7 @@ use config::{Health, HostHeader, Protocol, ProxyProtocol};
 use penstock_config as config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::ask::ask;
+use super::ask::{ProbeError, ask};
 use crate::maintain::tests::{
     claim, configured, eventually, first, first_key, on_a_loop, release, start,
 };
@@ -104,7 +104,7 @@ async fn asked(config: &config::Upstream, script: Script) -> (Result<(), String>
     let upstream = start(config.clone());
     config.health = health;
     let server = Arc::clone(&upstream.shared.roster().members()[0].server);
-    let result = ask(&server, &config)
+    let result = ask(&server, &config, || false)
         .await
         .map_err(|error| error.to_string());
     (result, origin.received.lock().unwrap().clone())
@@ -257,7 +257,10 @@ fn a_server_that_refuses_is_not_well() {
             let upstream = start(config.clone());
             config.health = Some(health(None));
             let server = Arc::clone(&upstream.shared.roster().members()[0].server);
-            let error = ask(&server, &config).await.unwrap_err().to_string();
+            let error = ask(&server, &config, || false)
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with("cannot connect: "), "{name}: {error}");
         }
     });
@@ -327,6 +330,86 @@ fn a_server_with_all_it_may_have_owes_no_answer() {
         assert_eq!((seen.state, seen.last_error), ("up", None));
         release(&upstream, &place);
         eventually("down", || first(&upstream).state == "down").await;
+    });
+}
+
+/// A server whose one thread stays with a connection until that is closed; its address, and how many
+/// requests it has answered.
+async fn single_threaded() -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answered = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&answered);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = [0; 1024];
+            while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {
+                count.fetch_add(1, Ordering::Relaxed);
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+                drop(stream.write_all(answer).await);
+            }
+        }
+    });
+    (address, answered)
+}
+
+#[test]
+fn a_server_kept_by_an_idle_connection_of_ours_is_let_go_and_stays_up() {
+    on_a_loop(async {
+        let (address, answered) = single_threaded().await;
+        let mut config = configured(Protocol::Http, &[&address]);
+        config.health = Some(Health {
+            timeout: Duration::from_millis(50),
+            ..health(Some("/up"))
+        });
+        // Opened ahead and again, once a second: it has the thread first.
+        config.connections.min = 1;
+        let upstream = start(config);
+        eventually("a connection", || first(&upstream).connections_idle == 1).await;
+        let before = answered.load(Ordering::Relaxed);
+        eventually("answers to probes", || {
+            assert_eq!(first(&upstream).state, "up");
+            answered.load(Ordering::Relaxed) >= before + 4
+        })
+        .await;
+        assert_eq!(first(&upstream).last_error, None);
+    });
+}
+
+#[test]
+fn a_frozen_server_goes_down_though_it_has_idle_connections() {
+    on_a_loop(async {
+        let origin = Origin::start(Script::Silence).await;
+        let mut config = configured(Protocol::Http, &[&origin.address]);
+        config.health = Some(Health {
+            timeout: Duration::from_millis(20),
+            ..health(Some("/up"))
+        });
+        config.connections.min = 1;
+        let upstream = start(config);
+        eventually("down", || first(&upstream).state == "down").await;
+    });
+}
+
+#[test]
+fn what_this_machine_lacks_is_no_verdict_on_a_server() {
+    on_a_loop(async {
+        let mut config = configured(Protocol::Http, &["127.0.0.1:9"]);
+        // Nothing but what is told here.
+        config.health = Some(Health {
+            interval: Duration::from_secs(3600),
+            ..health(None)
+        });
+        let upstream = start(config);
+        let key = first_key(&upstream);
+        let server = Arc::clone(&upstream.shared.roster().members()[0].server);
+        let tell = |result| super::tell(&upstream.shared, key, &server, result, false);
+        for _ in 0..5 {
+            assert!(!tell(Err(ProbeError::Shortage("descriptors"))));
+        }
+        let seen = first(&upstream);
+        assert_eq!((seen.state, seen.last_error), ("up", None));
+        assert!(tell(Err(ProbeError::Closed)), "any other counts");
     });
 }
 
