@@ -4,7 +4,7 @@
 //! serialisation (`wire`). Names follow RFC 3875, PEP 3333 and the Rack SPEC. What must stay true,
 //! and is a tested table: one header gives one variable, whatever its case; a name with an
 //! underscore never reaches the application (it could pose as another header); nothing that only a
-//! front end may say is taken from an untrusted client.
+//! front end may say is taken from an untrusted client; what a route's own rules say is the front end's.
 
 use std::time::Duration;
 
@@ -47,7 +47,10 @@ pub(crate) fn encode(
         address,
         port,
         head.host().as_bytes(),
-        start.since_epoch(arrived),
+        match head.field("x-request-start") {
+            Some(told) if request.vouched.covers("x-request-start") => told,
+            _ => start.since_epoch(arrived),
+        },
     ]);
     // What a worker has anyway (see `PROTOCOL.md`) is left out: each pair costs it time.
     let mut unless = |default: &[u8], key: &[u8], value: &[u8]| {
@@ -69,7 +72,12 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request) {
     let trusted = request.is_from_proxy();
     cgi::fields(
         &request.head,
-        |name| fate(name).reaches_application(trusted),
+        |name| {
+            let is_vouched = request.vouched.covers(name);
+            // That one has its place among the usual ones.
+            fate(name).reaches_application(trusted)
+                || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
+        },
         |name, value| encoder.pair(name, value),
     );
 }

@@ -326,7 +326,7 @@ pub struct Route {
     pub app: Option<String>,
     /// The name of the upstream that answers what no file did; never beside an application.
     pub upstream: Option<String>,
-    /// Only for internal redirects (`X-Accel-Redirect`): 404 for a client.
+    /// Only for internal redirects (`X-Accel-Redirect`): clients pass it by.
     pub internal: bool,
     /// How the path is changed before any handler sees it.
     pub rewrite: Rewrite,

@@ -29,10 +29,8 @@ use crate::received::Received;
 use crate::redirect::Redirected;
 use crate::send::{self, Outgoing, Rest, Started};
 use crate::tunnel::Counted;
+use crate::watch::{Behind, Watch};
 use crate::{Settings, faults};
-
-/// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
-const PIPELINE_BYTES: usize = 64 * 1024;
 
 /// Pipelined requests answered in a row before other connections get their turn.
 const PIPELINE_TURN: u32 = 16;
@@ -75,8 +73,10 @@ struct Exchange {
     settings: Arc<Settings>,
     head: Arc<RequestHead>,
     arrived: Instant,
-    /// Where the reading side comes back to, when the request has a body.
+    /// Where the reading side comes back to, when the request has a body; until it was taken back.
     home: Option<Home>,
+    /// The body was not read to its end when the answer was begun: nothing behind it can be read.
+    is_cut_short: bool,
     /// What the route changes of its responses.
     filters: Option<Arc<Filters>>,
     /// What internal redirects brought, if there were any.
@@ -408,7 +408,9 @@ impl Connection {
         };
         if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
-            let _ = send::send_rest(Arc::clone(&self.stream), rest, &settings.limits).await;
+            let watch = Watch::new(None, Behind::Discarded);
+            let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
+            let _ = send::send_rest(stream, rest, limits, watch).await;
         }
         Fate::Linger
     }
@@ -421,6 +423,7 @@ impl Exchange {
             head: Arc::new(head),
             arrived,
             home: None,
+            is_cut_short: false,
             filters: None,
             redirected: None,
             ahead: Vec::new(),

@@ -5,8 +5,8 @@
 //! pull, so a request that is refused unread never invites its body. What must stay true: bytes
 //! behind the body stay in `pending` for the next request.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use penstock_config::Limits;
 use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
@@ -41,17 +41,48 @@ pub(crate) struct About<'a> {
 
 /// Where the reader is put back.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Home(Arc<Mutex<Option<Box<Reader>>>>);
+pub(crate) struct Home(Arc<Mutex<Place>>);
+
+/// The place of one reader; locked for a move only.
+#[derive(Debug, Default)]
+struct Place {
+    reader: Option<Box<Reader>>,
+    /// Who waits for it.
+    waiting: Option<Waker>,
+}
 
 impl Home {
     /// Takes the reader back, if the handler is done with it.
     pub(crate) fn take(&self) -> Option<Box<Reader>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.place().reader.take()
     }
 
     /// Puts the reader back.
     pub(crate) fn put(&self, reader: Box<Reader>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        let mut place = self.place();
+        place.reader = Some(reader);
+        let waiting = place.waiting.take();
+        drop(place);
+        if let Some(waker) = waiting {
+            waker.wake();
+        }
+    }
+
+    /// Ready when the reader is back.
+    pub(crate) fn poll_back(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut place = self.place();
+        if place.reader.is_some() {
+            return Poll::Ready(());
+        }
+        match &mut place.waiting {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -22,6 +22,7 @@ mod rehead;
 mod router;
 mod send;
 mod tunnel;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -22,6 +22,7 @@ use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::file;
 
 use crate::pace::{Pace, Throttle};
+use crate::watch::Watch;
 
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
@@ -201,14 +202,17 @@ fn taken(written: io::Result<usize>) -> Result<usize, Cut> {
     }
 }
 
-/// Sends the rest; gives the number of bytes sent in all. Cancel safety: none.
+/// Sends the rest; gives the number of bytes sent in all. Ends when the client leaves while its body is
+/// not there yet. Cancel safety: none.
 pub(crate) async fn send_rest(
     stream: Arc<Stream>,
     rest: Rest,
     limits: &Limits,
+    watch: Watch<'_>,
 ) -> (Sent, Result<(), Cut>) {
     let mut sender = Sender {
         stream,
+        watch,
         pace: Pace::new(limits),
         timer: LazyDeadline::new(clock::now() + limits.body_stall),
         throttle: rest
@@ -233,8 +237,9 @@ pub(crate) async fn send_rest(
 }
 
 #[derive(Debug)]
-struct Sender {
+struct Sender<'c> {
     stream: Arc<Stream>,
+    watch: Watch<'c>,
     pace: Pace,
     timer: LazyDeadline,
     throttle: Option<Throttle>,
@@ -243,7 +248,7 @@ struct Sender {
     taken: u64,
 }
 
-impl Sender {
+impl Sender<'_> {
     /// Writes all of the slices at the client's pace.
     async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Cut> {
         IoSlice::advance_slices(&mut slices, 0);
@@ -376,7 +381,7 @@ impl Sender {
                 None => {
                     self.write(&mut [IoSlice::new(&head)]).await?;
                     head.clear();
-                    next_piece(&mut *body, &self.stream).await?
+                    next_piece(&mut *body, &mut self.watch, &self.stream).await?
                 }
             };
             let Some(piece) = piece.transpose().map_err(Cut::Body)? else {
@@ -421,7 +426,7 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     };
     let mut last = b"0\r\n".to_vec();
     for (name, value) in trailers.iter() {
-        if !is_forbidden_trailer(name.as_bytes()) {
+        if !is_forbidden_trailer(name.as_bytes()) && !is_for_us(name) {
             for part in [name.as_bytes(), b": ", value, b"\r\n"] {
                 last.extend_from_slice(part);
             }
@@ -429,6 +434,15 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     }
     last.extend_from_slice(b"\r\n");
     Cow::Owned(last)
+}
+
+/// Whether a server says it to the front end, which no client is to see.
+fn is_for_us(name: &str) -> bool {
+    let starts_with = |prefix: &str| {
+        let start = name.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    starts_with("x-accel-") || name.eq_ignore_ascii_case("x-sendfile")
 }
 
 fn length_broken(how: &str) -> Fault {
@@ -451,19 +465,16 @@ async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
 
 /// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
 /// sending side looks the same; while there is something to send it gets that.
-async fn next_piece(body: &mut dyn BodyStream, stream: &Stream) -> Result<Piece, Cut> {
-    let mut watching = true;
+async fn next_piece(
+    body: &mut dyn BodyStream,
+    watch: &mut Watch<'_>,
+    stream: &Stream,
+) -> Result<Piece, Cut> {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(piece) = body.poll_chunk(cx) {
             return Poll::Ready(Ok(piece));
         }
-        if watching && let Poll::Ready(is_gone) = stream.poll_gone(cx) {
-            if is_gone {
-                return Poll::Ready(Err(Cut::Gone));
-            }
-            watching = false;
-        }
-        Poll::Pending
+        watch.poll_left(cx, stream).map(|()| Err(Cut::Gone))
     })
     .await
 }

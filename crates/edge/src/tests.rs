@@ -89,6 +89,19 @@ impl House {
         Client(socket)
     }
 
+    /// Waits until the loop has seen to everything that has come so far.
+    fn await_turn(&self) {
+        let (turn, done) = std::sync::mpsc::channel();
+        // Behind what the poll that comes next finds ready.
+        self.spawn(async move {
+            for _ in 0..2 {
+                penstock_runtime::loops::yield_now().await;
+            }
+            turn.send(()).unwrap();
+        });
+        done.recv_timeout(SOON).unwrap();
+    }
+
     /// Waits until the edge has so many connections open.
     fn await_connections(&self, count: usize) {
         await_until("connections", || self.edge.connections() == count);

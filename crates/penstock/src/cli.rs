@@ -168,3 +168,9 @@ fn say(text: &impl std::fmt::Display) {
     // Whoever reads may have seen enough (`penstock status | head -1`).
     let _ = writeln!(std::io::stdout(), "{text}");
 }
+
+/// So many of something that takes an `s` when they are not one.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}

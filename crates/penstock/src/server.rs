@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_apps::{App, Boot};
-use penstock_config::{Config, Invocation, PathPattern};
+use penstock_config::{Config, Invocation, PathPattern, Upstream};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::logger::LineWriter;
@@ -34,6 +34,9 @@ const BOOT_SLACK: Duration = Duration::from_secs(10);
 
 /// How often to look whether a request still uses a removed application.
 const STILL_USED: Duration = Duration::from_millis(20);
+
+/// How long the loops may take to leave listeners that a reload has stopped.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// How long the admin interface may finish its answers at the very end.
 const ADMIN_DRAIN: Duration = Duration::from_millis(500);
@@ -158,8 +161,8 @@ impl Server {
         loops: Loops,
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
-        let opened = listeners::open_all(&config, &[], count)?;
-        let streams = tcp::open_all(&config, &[], count)?;
+        let opened = listeners::open_all(&config, &[], &mut Vec::new(), count)?;
+        let streams = tcp::open_all(&config, &[], &mut Vec::new(), count)?;
         let admin = config
             .server
             .admin
@@ -245,18 +248,23 @@ impl Server {
     /// Prints where it listens, then each application as it becomes ready.
     async fn announce_ready(&self) {
         let announce = &self.options.announce;
-        let (names, admin, apps): (Vec<String>, _, Vec<Arc<App>>) = {
+        let (names, admin, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
             let live = self.live();
-            let mut names: Vec<String> = live.listeners.iter().map(|l| l.name.clone()).collect();
+            let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
             names.extend(live.streams.iter().map(TcpServing::name));
-            let admin = live.admin.as_ref().map(|a| a.name.clone());
-            (names, admin, live.rooms.apps.values().cloned().collect())
+            let admin = live.admin.as_ref().map(|a| a.name().to_owned());
+            let upstreams = live.config.upstreams.values().map(described).collect();
+            let apps = live.rooms.apps.values().cloned().collect();
+            (names, admin, upstreams, apps)
         };
         for name in names {
             announce.write(format!("listening {name}\n").into_bytes());
         }
         if let Some(admin) = admin {
             announce.write(format!("status {admin}/\n").into_bytes());
+        }
+        for upstream in upstreams {
+            announce.write(upstream.into_bytes());
         }
         let (announced, mut left) = mpsc::channel::<()>(1);
         for app in apps {
@@ -359,9 +367,11 @@ impl Server {
         let count = self.loops.handles().len();
         let (opened, streams, pools, old) = {
             let live = self.live();
+            let mut going = listeners::going(&config, &live.listeners);
+            going.extend(tcp::going(&config, &live.streams));
             (
-                listeners::open_all(&config, &live.listeners, count)?,
-                tcp::open_all(&config, &live.streams, count)?,
+                listeners::open_all(&config, &live.listeners, &mut going, count)?,
+                tcp::open_all(&config, &live.streams, &mut going, count)?,
                 wiring::pools(&config, Some((&live.config, &live.rooms.pools))),
                 live.rooms.clone(),
             )
@@ -392,7 +402,15 @@ impl Server {
             false => Ok(settings),
         });
         match built {
-            Ok(settings) => Ok(self.swap(config, settings, (opened, streams), rooms)),
+            Ok(settings) => {
+                let (done, gone) = self.swap(config, settings, (opened, streams), rooms);
+                // Whoever connects once the reload is told as done meets the new listeners only.
+                let deadline = clock::now() + CLOSING;
+                for serving in &gone {
+                    clock::until(deadline, serving.stopped()).await;
+                }
+                Ok(done)
+            }
             Err(error) => {
                 fresh
                     .into_iter()
@@ -402,13 +420,14 @@ impl Server {
         }
     }
 
+    /// Puts all that is new in its place; what changed, and the listeners that were stopped.
     fn swap(
         &self,
         config: Config,
         settings: Settings,
         (opened, streams): (Vec<Opened>, Vec<(Opened, String)>),
         rooms: Rooms,
-    ) -> String {
+    ) -> (String, Vec<Serving>) {
         self.edge.replace(settings, self.loops.handles());
         let mut live = self.live();
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools));
@@ -437,13 +456,16 @@ impl Server {
         }
         let upstreams = live.rooms.upstreams.clone();
         let loops = self.loops.handles();
-        listeners::swap(&config, &mut live.listeners, &mut changes, |listeners| {
-            for opened in opened {
-                listeners.push(opened.serve(&self.edge, loops));
-            }
-        });
+        let fresh = opened.into_iter().map(|o| o.serve(&self.edge, loops));
+        let fresh = fresh.collect();
+        let mut gone = listeners::swap(&config, &mut live.listeners, fresh, &mut changes);
         let fresh = tcp::serve_all(streams, &upstreams, &self.edge, loops);
-        tcp::swap(&config, &mut live.streams, &upstreams, fresh, &mut changes);
+        let streams = &mut live.streams;
+        gone.extend(tcp::swap(&config, streams, &upstreams, fresh, &mut changes));
+        for serving in &mut gone {
+            let streams = live.streams.iter().map(TcpServing::serving);
+            serving.stop(live.listeners.iter().chain(streams));
+        }
         if config.server.threads != live.config.server.threads {
             changes.push("server.threads changes at the next start".to_owned());
         }
@@ -458,11 +480,11 @@ impl Server {
         }
         live.config = config;
         live.reloads += 1;
-        if changes.is_empty() {
-            "done".to_owned()
-        } else {
-            changes.join(", ")
-        }
+        let done = match changes.is_empty() {
+            true => "done".to_owned(),
+            false => changes.join(", "),
+        };
+        (done, gone)
     }
 
     /// Finishes what is in progress, then ends everything, in the order of the requests' way.
@@ -487,8 +509,8 @@ impl Server {
             // What still runs dies with this process.
             () = signals.again() => log::warn!("stopping at once, as asked again"),
         }
-        if let Some(admin) = &self.live().admin {
-            admin.stop();
+        if let Some(admin) = &mut self.live().admin {
+            admin.stop(std::iter::empty());
         }
         self.admin_edge.drain.begin();
         clock::until(clock::now() + ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
@@ -512,20 +534,29 @@ impl Server {
     }
 
     async fn finish_requests(&self, deadline: Instant) {
-        let stopping: Vec<Serving> = {
+        let mut stopping: Vec<Serving> = {
             let mut live = self.live();
             let streams = std::mem::take(&mut live.streams);
             let streams = streams.into_iter().map(TcpServing::into_serving);
             let listeners = std::mem::take(&mut live.listeners);
             listeners.into_iter().chain(streams).collect()
         };
-        stopping.iter().for_each(Serving::stop);
+        for serving in &mut stopping {
+            serving.stop(std::iter::empty());
+        }
         for serving in &stopping {
             clock::until(deadline, serving.stopped()).await;
         }
         self.edge.drain.begin();
         clock::until(deadline, self.edge.drain.finished()).await;
     }
+}
+
+/// An upstream as a person reads it at a terminal.
+fn described(upstream: &Upstream) -> String {
+    let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
+    let servers = cli::count(upstream.servers.len() as u64, "server");
+    format!("upstream {name}: {protocol}, {servers}\n")
 }
 
 /// Prints how an application starts: once that it does not, if so, and when it is ready.

@@ -130,9 +130,9 @@ fn snapshot(server: &Server) -> Snapshot {
     let live = server.live();
     let connections = server.edge.connections() as u64;
     let limits = &live.config.limits;
-    let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name.clone()).collect();
+    let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
     listeners.extend(live.streams.iter().map(TcpServing::name));
-    listeners.extend(live.admin.as_ref().map(|admin| admin.name.clone()));
+    listeners.extend(live.admin.as_ref().map(|admin| admin.name().to_owned()));
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),

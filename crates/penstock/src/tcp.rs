@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use penstock_config::Config;
+use penstock_config::{Config, TcpStream};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{LoopHandle, Stream};
@@ -29,6 +29,10 @@ impl TcpServing {
         shown(&self.serving)
     }
 
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.serving
+    }
+
     pub(crate) fn into_serving(self) -> Serving {
         self.serving
     }
@@ -36,29 +40,42 @@ impl TcpServing {
 
 /// `tcp://127.0.0.1:9000`: it is not HTTP that is spoken there.
 fn shown(serving: &Serving) -> String {
-    match serving.name.strip_prefix("http://") {
+    match serving.name().strip_prefix("http://") {
         Some(address) => format!("tcp://{address}"),
-        None => serving.name.clone(),
+        None => serving.name().to_owned(),
     }
 }
 
-/// Opens the TCP listeners of a configuration that `kept` does not have.
+/// Opens the TCP listeners of a configuration that `kept` does not have; what `going` has is shared.
 ///
 /// # Errors
 /// Which address could not be opened, and why.
 pub(crate) fn open_all(
     config: &Config,
     kept: &[TcpServing],
+    going: &mut Vec<&Serving>,
     loops: usize,
 ) -> Result<Vec<(Opened, String)>, String> {
     let new = config.streams.iter().filter(|stream| {
         !(kept.iter()).any(|known| known.serving.is(&stream.listen, stream.proxy_protocol))
     });
     new.map(|stream| {
-        let opened = listeners::open(&stream.listen, stream.proxy_protocol, loops)?;
+        let (address, heralded) = (&stream.listen, stream.proxy_protocol);
+        let opened = listeners::open_or_share(address, heralded, going, loops)?;
         Ok((opened, stream.upstream.clone()))
     })
     .collect()
+}
+
+/// Those that a new configuration does not have, or not in that form.
+pub(crate) fn going<'s>(config: &Config, streams: &'s [TcpServing]) -> Vec<&'s Serving> {
+    let streams = streams.iter().map(TcpServing::serving);
+    streams.filter(|it| wanted(config, it).is_none()).collect()
+}
+
+fn wanted<'c>(config: &'c Config, serving: &Serving) -> Option<&'c TcpStream> {
+    let mut streams = config.streams.iter();
+    streams.find(|stream| serving.is(&stream.listen, stream.proxy_protocol))
 }
 
 /// Begins to accept on opened listeners.
@@ -84,40 +101,32 @@ pub(crate) fn serve_all(
     serving
 }
 
-/// Stops what a new configuration does not have, turns the others to their upstreams, adds `fresh`.
+/// Takes out and gives what a new configuration does not have, turns the others to their upstreams, adds
+/// `fresh`.
 pub(crate) fn swap(
     config: &Config,
     streams: &mut Vec<TcpServing>,
     upstreams: &Upstreams,
     fresh: Vec<TcpServing>,
     changes: &mut Vec<String>,
-) {
+) -> Vec<Serving> {
     let mut gone = Vec::new();
     for known in std::mem::take(streams) {
-        let wanted = config
-            .streams
-            .iter()
-            .find(|stream| known.serving.is(&stream.listen, stream.proxy_protocol));
+        let wanted = wanted(config, &known.serving);
         match wanted.and_then(|stream| upstreams.get(&stream.upstream)) {
             Some(upstream) => {
                 known.switch.0.store(Arc::new(upstream.tunnel()));
                 streams.push(known);
             }
-            None => gone.push(known),
-        }
-    }
-    for known in gone {
-        let is_reopened = fresh
-            .iter()
-            .any(|new| new.serving.wanted == known.serving.wanted);
-        changes.push(format!("{} closed", known.name()));
-        match is_reopened {
-            true => known.serving.stop_accepting(),
-            false => known.serving.stop(),
+            None => {
+                changes.push(format!("{} closed", known.name()));
+                gone.push(known.into_serving());
+            }
         }
     }
     changes.extend(fresh.iter().map(|new| format!("{} opened", new.name())));
     streams.extend(fresh);
+    gone
 }
 
 /// The upstream that a listener's new connections go to.

@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use penstock_config::{AccessLog as AccessLogConfig, Config, Limits, LogTarget};
+use penstock_config::{
+    AccessLog as AccessLogConfig, Config, Limits, LogTarget, Protocol, TryPattern,
+};
 use penstock_edge::{AccessLog, Filters, Route, Routing, Settings, Site};
 use penstock_exchange::bodies::BodyStore;
-use penstock_exchange::{Handler, Network, Trust};
+use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
-use penstock_proxy::{Buffering, Upstream};
+use penstock_proxy::{Buffering, Upstream, names_script};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, Target};
 
@@ -85,16 +87,23 @@ fn handlers(
         let pools = &rooms.pools;
         let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
         let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
+        let is_before_scripts = runs_scripts(route, rooms);
+        let is_script = |place: &TryPattern| names_script(place.to_string().as_bytes());
+        let mut places = files.try_.clone();
+        places.retain(|place| !is_before_scripts || !is_script(place));
         let setup = FilesSetup {
             root: files.root.clone(),
-            try_: files.try_.clone(),
+            try_: places,
             pool: pool.clone(),
             loops,
             falls_through: route.app.is_some() || route.upstream.is_some(),
         };
         let opened = Files::open(setup);
         let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
-        handlers.push(Arc::new(opened));
+        handlers.push(match is_before_scripts {
+            true => Arc::new(BeforeScripts(opened)),
+            false => Arc::new(opened),
+        });
     }
     if let Some(name) = &route.app {
         let app = rooms.apps.get(name);
@@ -112,6 +121,37 @@ fn handlers(
         handlers.push(behind(upstream, route));
     }
     Ok(handlers)
+}
+
+/// Whether the route's application or upstream runs scripts of a folder, by the text of the path.
+fn runs_scripts(route: &penstock_config::Route, rooms: &Rooms) -> bool {
+    let name = route.upstream.as_ref().or(route.app.as_ref());
+    let behind = name.and_then(|name| rooms.upstreams.get(name));
+    behind.is_some_and(|upstream| {
+        let config = upstream.config();
+        // A servlet container looks at the path itself.
+        config.root.is_some() && config.protocol != Protocol::Ajp
+    })
+}
+
+/// Files in front of an upstream that runs scripts: its scripts are not sent as text, be they in the
+/// folder of the files or not.
+#[derive(Debug)]
+struct BeforeScripts(Files);
+
+impl Handler for BeforeScripts {
+    fn handle(&self, request: Request) -> Handling {
+        match names_script(request.path()) {
+            true => Handling::Now(Ok(Reply::Pass(Box::new(request)))),
+            false => self.0.handle(request),
+        }
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        if !names_script(asked.path) {
+            self.0.at_hand(asked, take);
+        }
+    }
 }
 
 /// An upstream with what the route says of buffering.

@@ -39,6 +39,7 @@ pub(crate) fn reply(
     lease: Lease,
     talk: Talk,
     lead: Lead,
+    now: Instant,
 ) -> Result<Reply, Failure> {
     let Lead {
         head: Some(head),
@@ -96,7 +97,7 @@ pub(crate) fn reply(
                 body => Body::Bytes(Bytes::from(body)),
             };
             let connection = talk.into_connection(&end);
-            lease.finish(connection, Outcome::Success);
+            lease.finish_at(now, connection, Outcome::Success);
         }
         end => {
             let source = std::mem::replace(&mut call.source, Source::Empty);

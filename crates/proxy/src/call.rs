@@ -129,12 +129,12 @@ impl Call {
             client,
         );
         self.queue_deadline = Some(deadline);
-        self.claimed(claimed)
+        self.claimed(claimed, now)
     }
 
-    fn claimed(&mut self, claimed: Result<Claim, Failure>) -> Result<(), Fault> {
+    fn claimed(&mut self, claimed: Result<Claim, Failure>, now: Instant) -> Result<(), Fault> {
         match claimed {
-            Ok(Claim::Place(lease, kept)) => self.placed(lease, kept),
+            Ok(Claim::Place(lease, kept)) => self.placed(lease, kept, now),
             Ok(Claim::Waits(wait)) => {
                 let position = u32::try_from(wait.position).unwrap_or(u32::MAX);
                 self.timing.queue_position = self.timing.queue_position.max(position);
@@ -152,7 +152,12 @@ impl Call {
         }
     }
 
-    fn placed(&mut self, lease: Lease, kept: Option<Connection>) -> Result<(), Fault> {
+    fn placed(
+        &mut self,
+        lease: Lease,
+        kept: Option<Connection>,
+        now: Instant,
+    ) -> Result<(), Fault> {
         self.timing.queue = lease.waited();
         self.timing.server = Some(Arc::clone(&lease.server().name));
         let is_idempotent = self.request.head.method().is_idempotent();
@@ -165,13 +170,12 @@ impl Call {
             return Ok(());
         };
         self.lease = Some(lease);
-        self.begin(connection)
+        self.begin(connection, now)
     }
 
     /// Sends the request, as much as goes at once.
-    fn begin(&mut self, connection: Connection) -> Result<(), Fault> {
+    fn begin(&mut self, connection: Connection, now: Instant) -> Result<(), Fault> {
         let is_reused = connection.is_reused();
-        let now = clock::now();
         if let Some(lease) = &mut self.lease {
             lease.handed_at = now;
         }
@@ -320,7 +324,7 @@ impl Call {
                 let claimed = ready!(Pin::new(&mut **wait).poll(cx));
                 self.timing.queue = wait.time();
                 self.step = Step::Over;
-                self.claimed(claimed)?;
+                self.claimed(claimed, clock::now())?;
             }
             Step::Connect(work) => match work.as_mut().poll(cx) {
                 Poll::Pending if self.request.client.is_gone() => {
@@ -333,7 +337,7 @@ impl Call {
                     if let Some(lease) = &mut self.lease {
                         lease.connected();
                     }
-                    self.begin(connection)?;
+                    self.begin(connection, clock::now())?;
                 }
                 Poll::Ready(Err(failure)) => self.failed(failure, false)?,
             },
@@ -375,10 +379,11 @@ impl Call {
         if is_reused && !keeps.load(Ordering::Relaxed) {
             keeps.store(true, Ordering::Relaxed);
         }
-        self.timing.app = lease.answered(clock::now());
+        let now = clock::now();
+        self.timing.app = lease.answered(now);
         self.timing.connect = lease.connect_time().unwrap_or_default();
         let lead = std::mem::take(&mut self.lead);
-        let reply = answer::reply(self, lease, talk, lead);
+        let reply = answer::reply(self, lease, talk, lead, now);
         Poll::Ready(reply.map(Some).map_err(|failure| self.fault(failure)))
     }
 }

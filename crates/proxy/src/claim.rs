@@ -321,13 +321,23 @@ impl Lease {
     }
 
     /// Gives the place back; `connection` may carry another request.
-    pub(crate) fn finish(mut self, connection: Option<Connection>, outcome: Outcome) {
+    pub(crate) fn finish(self, connection: Option<Connection>, outcome: Outcome) {
+        self.finish_at(clock::now(), connection, outcome);
+    }
+
+    /// The same at a moment that is known already.
+    pub(crate) fn finish_at(
+        mut self,
+        now: Instant,
+        connection: Option<Connection>,
+        outcome: Outcome,
+    ) {
         self.ended.outcome = outcome;
         self.is_released = true;
         let connection = connection
             .filter(|_| keeps_connections(&self.shared.config))
             .map(|it| (it, loops::current_index()));
-        self.shared.release(self.slot, connection, &self.ended);
+        self.shared.release(now, self.slot, connection, &self.ended);
     }
 }
 
@@ -352,7 +362,8 @@ fn proxy_header(
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.is_released {
-            self.shared.release(self.slot, None, &self.ended);
+            let now = clock::now();
+            self.shared.release(now, self.slot, None, &self.ended);
         }
     }
 }

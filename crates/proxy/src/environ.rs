@@ -11,6 +11,8 @@
 
 mod script;
 
+pub use script::names_script;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -99,7 +101,7 @@ pub(crate) fn ajp(
         request.is_from_proxy(),
     );
     let named = forward::connection_names(head);
-    let fields = head.fields().filter(|(name, _)| passes(named, name));
+    let fields = (head.fields()).filter(|(name, _)| passes(request, named, name));
     let fields = std::iter::once(("Host", host.as_bytes()))
         .chain(fields)
         .chain(told_fields(&told))
@@ -143,7 +145,10 @@ fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, path: &[u8]) {
     };
     pairs.pair(b"DOCUMENT_URI", path);
     pairs.pair(b"SCRIPT_NAME", &script.name);
-    pairs.pair(b"PATH_INFO", script.info);
+    // PHP takes one that is empty for the path of the script itself.
+    if !script.info.is_empty() {
+        pairs.pair(b"PATH_INFO", script.info);
+    }
     let Some(root) = root else { return };
     pairs.pair(b"DOCUMENT_ROOT", root);
     if !script.name.is_empty() {
@@ -186,7 +191,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
     }
     let named = forward::connection_names(head);
     let mut pair = |name: &[u8], value: &[u8]| pairs.pair(name, value);
-    cgi::fields(head, |name| passes(named, name), &mut pair);
+    cgi::fields(head, |name| passes(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(TOLD_BYTES);
     forward::tell_of_request(
         &mut told,
@@ -199,9 +204,13 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
     }
 }
 
-/// Whether a field of the client's goes on as it is; what proxies say of clients is written anew.
-fn passes(named: Option<&RequestHead>, name: &str) -> bool {
-    fate(name).reaches_application(false) && !forward::is_named(named, name)
+/// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
+/// say of clients is written anew.
+fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
+    match fate(name).reaches_application(false) {
+        true => !forward::is_dropped(request, named, name),
+        false => request.vouched.covers(name),
+    }
 }
 
 /// The fields in the lines that `forward` wrote.

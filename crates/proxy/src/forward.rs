@@ -2,8 +2,9 @@
 //!
 //! Called by `codec` once a try. Method, target, host and fields are re-encoded: nothing that the
 //! client sent is copied as a line. Fields of the connection stay here, fields that only a front end
-//! may set are dropped, and what is said of the client is believed only from trusted proxies. What must
-//! stay true: framing is decided here alone, and one header gives one field, whatever its case.
+//! may set are dropped, and what is said of the client is believed only from trusted proxies. What a route's
+//! own rules say goes on as it is, in place of ours by the same name. What must stay true: framing is
+//! decided here alone, and one header gives one field, whatever its case.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -42,7 +43,10 @@ pub(crate) fn encode(
     let mut has_words = false;
     for (name, value) in head.fields() {
         match fate(name) {
-            Fate::Pass if !is_named(named, name) => field(out, name, value),
+            Fate::Pass if !is_dropped(request, named, name) => field(out, name, value),
+            Fate::FromProxy | Fate::House if request.vouched.covers(name) => {
+                field(out, name, value);
+            }
             Fate::FromProxy | Fate::Via => has_words = true,
             _ => {}
         }
@@ -57,7 +61,7 @@ pub(crate) fn encode(
         field(out, "Connection", b"close");
     }
     tell_of_request(out, config.forwarded, request, trusted);
-    via(out, head, trusted);
+    via(out, head, trusted || request.vouched.covers("via"));
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
         // length; WEBrick does.
@@ -103,8 +107,10 @@ pub(crate) fn tell_of_request(
     trusted: bool,
 ) {
     tell_of_client(out, form, request, trusted);
-    let since = clock::now().saturating_duration_since(request.arrived);
-    let arrived = clock::wall().saturating_sub(since);
+    if request.vouched.covers("x-request-start") {
+        return;
+    }
+    let arrived = clock::wall_at(request.arrived);
     out.extend_from_slice(b"X-Request-Start: ");
     out.extend_from_slice(Digits::new().since_epoch(arrived));
     out.extend_from_slice(b"\r\n");
@@ -127,13 +133,15 @@ pub(crate) fn connection_names(head: &RequestHead) -> Option<&RequestHead> {
         .then_some(head)
 }
 
-/// Whether `Connection` names this field as one of the hop.
-pub(crate) fn is_named(head: Option<&RequestHead>, name: &str) -> bool {
-    head.is_some_and(|head| {
+/// Whether the client's `Connection`, which is `named`, says that this field is one of the hop. What a rule
+/// says is not the client's to drop.
+pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
+    let is_named = named.is_some_and(|head| {
         head.field_all("connection")
             .flat_map(|value| value.split(|&byte| byte == b','))
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
-    })
+    });
+    is_named && !request.vouched.covers(name)
 }
 
 /// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us, and
@@ -156,69 +164,101 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
 
 fn tell_of_client(out: &mut Vec<u8>, form: config::Forwarded, request: &Request, trusted: bool) {
     use config::Forwarded::{Both, Standard, XForwarded};
-    let head = &*request.head;
-    if form == XForwarded && !trusted {
-        // The common case: nobody has said anything before us.
-        out.extend_from_slice(b"X-Forwarded-For: ");
-        push_peer(out, request.peer);
-        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        out.extend_from_slice(request.listener.scheme.as_bytes());
-        out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
-        out.extend_from_slice(head.host().as_bytes());
-        out.extend_from_slice(b"\r\n");
-        return;
-    }
-    let earlier = |name: &'static str| {
-        let values = trusted.then(|| head.field_all(name));
-        values
-            .into_iter()
-            .flatten()
-            .filter(|value| !value.is_empty())
-    };
+    let earlier = Earlier { request, trusted };
     if matches!(form, XForwarded | Both) {
-        out.extend_from_slice(b"X-Forwarded-For: ");
-        for value in earlier("x-forwarded-for") {
-            out.extend_from_slice(value);
-            out.extend_from_slice(b", ");
+        tell_in_x_fields(out, &earlier);
+    }
+    if matches!(form, Standard | Both) && !request.vouched.covers("forwarded") {
+        tell_in_the_standard_field(out, &earlier);
+    }
+}
+
+/// What was said of the client before us.
+struct Earlier<'r> {
+    request: &'r Request,
+    /// Whether that is believed.
+    trusted: bool,
+}
+
+impl<'r> Earlier<'r> {
+    /// The values of a field; none of one that a rule says, which is passed on already.
+    fn said(&self, name: &'static str) -> impl Iterator<Item = &'r [u8]> {
+        let believed = self.trusted && !self.request.vouched.covers(name);
+        let values = believed.then(|| self.request.head.field_all(name));
+        let values = values.into_iter().flatten();
+        values.filter(|value| !value.is_empty())
+    }
+}
+
+fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
+    let Earlier { request, .. } = earlier;
+    let line = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
         }
-        push_peer(out, request.peer);
-        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        let scheme = earlier("x-forwarded-proto").next();
-        out.extend_from_slice(scheme.unwrap_or(request.listener.scheme.as_bytes()));
-        out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
-        let host = earlier("x-forwarded-host").next();
-        out.extend_from_slice(host.unwrap_or_else(|| head.host().as_bytes()));
-        out.extend_from_slice(b"\r\n");
+    };
+    let is_ours = |name: &str| !request.vouched.covers(name);
+    if is_ours("X-Forwarded-For") {
+        let own = |out: &mut Vec<u8>| push_peer(out, request.peer);
+        list(out, "X-Forwarded-For", earlier.said("X-Forwarded-For"), own);
+    }
+    if is_ours("X-Forwarded-Proto") {
+        let scheme = earlier.said("X-Forwarded-Proto").next();
+        let scheme = scheme.unwrap_or(request.listener.scheme.as_bytes());
+        line(out, "X-Forwarded-Proto", scheme);
+    }
+    if is_ours("X-Forwarded-Host") {
+        let host = earlier.said("X-Forwarded-Host").next();
+        let host = host.unwrap_or_else(|| request.head.host().as_bytes());
+        line(out, "X-Forwarded-Host", host);
+    }
+    // In the common case nobody has said anything before us.
+    if earlier.trusted {
         for name in OTHERS_OF_PROXIES {
-            let mut values = earlier(name);
-            let Some(first) = values.next() else { continue };
-            out.extend_from_slice(name.as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(first);
-            for value in values {
-                out.extend_from_slice(b", ");
-                out.extend_from_slice(value);
-            }
-            out.extend_from_slice(b"\r\n");
+            list(out, name, earlier.said(name), |_| {});
         }
     }
-    if matches!(form, Standard | Both) {
-        // RFC 7239 §4: each proxy adds an element at the end.
-        out.extend_from_slice(b"Forwarded: ");
-        for value in earlier("forwarded") {
-            out.extend_from_slice(value);
-            out.extend_from_slice(b", ");
-        }
+}
+
+/// A field of the values so far and one of our own; none if there is no value at all.
+fn list<'v>(
+    out: &mut Vec<u8>,
+    name: &str,
+    values: impl Iterator<Item = &'v [u8]>,
+    own: impl FnOnce(&mut Vec<u8>),
+) {
+    let begin = out.len();
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    let first = out.len();
+    for value in values {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    let told = out.len();
+    own(out);
+    if out.len() == told {
+        out.truncate(told.saturating_sub(2).max(first));
+    }
+    match out.len() == first {
+        true => out.truncate(begin),
+        false => out.extend_from_slice(b"\r\n"),
+    }
+}
+
+/// RFC 7239 §4: each proxy adds an element at the end.
+fn tell_in_the_standard_field(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
+    let Earlier { request, .. } = earlier;
+    list(out, "Forwarded", earlier.said("Forwarded"), |out| {
         out.extend_from_slice(b"for=");
         push_node(out, request.peer);
         out.extend_from_slice(b";proto=");
         out.extend_from_slice(request.listener.scheme.as_bytes());
-        let host = head.host();
+        let host = request.head.host();
         if !host.is_empty() && !host.contains(['"', '\\']) {
             write(out, format_args!(";host=\"{host}\""));
         }
-        out.extend_from_slice(b"\r\n");
-    }
+    });
 }
 
 /// What a trusted proxy says besides, and nobody here knows.
@@ -246,13 +286,14 @@ fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
     out.extend_from_slice(version);
 }
 
+/// The address; a Unix socket has none, and whoever reads the list expects nothing else in it.
 fn push_peer(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {
             ip @ IpAddr::V4(_) => out.extend_from_slice(Digits::new().address(ip)),
             IpAddr::V6(v6) => write(out, format_args!("{v6}")),
         },
-        PeerAddress::Unix => out.extend_from_slice(b"unix:"),
+        PeerAddress::Unix => {}
     }
 }
 

@@ -35,6 +35,7 @@ mod testing;
 mod tunnel;
 mod upstream;
 
+pub use environ::names_script;
 pub use manage::{Change, ManageError};
 pub use roster::{Counts, ServerSnapshot};
 pub use upstream::{Buffering, Setup, Upstream, UpstreamSnapshot};

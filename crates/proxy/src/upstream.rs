@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
@@ -189,11 +189,11 @@ impl Shared {
     /// A request at a server has ended.
     pub(crate) fn release(
         &self,
+        now: Instant,
         slot: SlotId,
         connection: Option<(Connection, usize)>,
         ended: &Ended,
     ) {
-        let now = clock::now();
         self.change(|roster, aftermath| roster.release(now, slot, connection, ended, aftermath));
     }
 

@@ -19,6 +19,24 @@ pub fn wall() -> Duration {
         .unwrap_or_default()
 }
 
+/// The wall clock's time at `at`, a moment of the last seconds: the clock is read at most once a second
+/// per loop, so one that is set is noticed then.
+#[must_use]
+pub fn wall_at(at: Instant) -> Duration {
+    let (read_at, then) = match WALL.get() {
+        Some((read_at, then)) if at < read_at + Duration::from_secs(1) => (read_at, then),
+        _ => {
+            let read = (now(), wall());
+            WALL.set(Some(read));
+            read
+        }
+    };
+    match at.checked_duration_since(read_at) {
+        Some(since) => then + since,
+        None => then.saturating_sub(read_at.saturating_duration_since(at)),
+    }
+}
+
 /// Waits on the current loop.
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
@@ -37,6 +55,8 @@ struct Dated {
 }
 
 thread_local! {
+    /// One moment by both clocks.
+    static WALL: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
     static DATE: Cell<Dated> = const { Cell::new(Dated { until: None, text: [0; 29] }) };
 }
 
@@ -58,4 +78,21 @@ pub fn http_date(now: Instant) -> [u8; 29] {
         text,
     });
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_name_the_same_moments() {
+        let at = now();
+        let first = wall_at(at);
+        assert!(first.abs_diff(wall()) < Duration::from_secs(5));
+        for apart in [1, 999, 1001, 100_000].map(Duration::from_millis) {
+            assert_eq!(wall_at(at - apart), first - apart, "{apart:?} before");
+        }
+        let later = Duration::from_millis(500);
+        assert_eq!(wall_at(at + later), first + later);
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
@@ -240,5 +241,29 @@ fn a_proxy_is_believed_on_this_machine_only() {
         check(name, &head, stranger(), &[(&key, None)]);
         check(name, &head, local(), &[(&key, Some("v"))]);
         check(name, &head, PeerAddress::Unix, &[(&key, Some("v"))]);
+    }
+}
+
+#[test]
+fn what_a_rule_says_is_the_front_ends() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
+                X-Request-Start: t=1\r\nX-Accel-Mapping: /=/\r\nX-Forwarded-For: 1\r\n\r\n";
+    let mut request = request(head, stranger(), None);
+    let names = [
+        "X-Forwarded-Proto",
+        "x-real-ip",
+        "X-Request-Start",
+        "X-Accel-Mapping",
+    ];
+    request.vouched = Vouched::new(names.map(str::to_owned));
+    let environ = environ(&request, None);
+    for (name, value) in [
+        ("HTTP_X_FORWARDED_PROTO", Some("https")),
+        ("HTTP_X_REAL_IP", Some("9")),
+        ("HTTP_X_REQUEST_START", Some("t=1")),
+        ("HTTP_X_ACCEL_MAPPING", Some("/=/")),
+        ("HTTP_X_FORWARDED_FOR", None),
+    ] {
+        assert_eq!(environ.get(name).map(String::as_str), value, "{name}");
     }
 }

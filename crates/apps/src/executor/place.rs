@@ -99,11 +99,6 @@ impl Blank {
             Self::Stdin => "",
         }
     }
-
-    /// Whether the process inherits its socket, so that connecting to it always works.
-    pub(super) fn is_inherited(self) -> bool {
-        matches!(self, Self::Descriptor | Self::Stdin)
-    }
 }
 
 impl Place {

@@ -3,8 +3,9 @@
 //! A listening socket does not say much: many servers listen before they load the application, and at
 //! one that was inherited every connection succeeds. So the probe connects, says at once that it has
 //! no more to send, and waits for the server to close in turn, which takes a server that accepts and
-//! reads. What must stay true: nothing is sent, so no server sees a request; the caller ends the wait
-//! with the process, or when the boot time-out has passed.
+//! reads. FastCGI programs are left alone where that is possible, as some libraries end their program at
+//! a connection without a request. What must stay true: nothing is sent, so no server sees a request; the
+//! caller ends the wait with the process, or when the boot time-out has passed.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,12 +21,26 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or not use
+/// its socket, mostly ends sooner.
+const ALIVE: Duration = Duration::from_millis(500);
+
+/// What shows that a process is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// It closes a connection that says nothing, or leaves it open for [`PATIENCE`].
+    TakesConnections,
+    /// It closes such a connection: the socket is inherited, so that it can be connected to says nothing.
+    ClosesConnections,
+    /// Its socket is there, and it lives for [`ALIVE`]: nobody connects.
+    Lives,
+}
+
 /// How to find out whether a process is ready.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) address: ServerAddr,
-    /// The process inherited its socket: that it can be connected to says nothing.
-    pub(super) is_inherited: bool,
+    pub(super) sign: Sign,
     /// When to give the process up.
     pub(super) deadline: Instant,
     /// What runs, in a word, for messages.
@@ -33,8 +48,14 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Waits until the server answers. Cancel safe.
+    /// Waits until the server answers, or has lived for long enough. Cancel safe.
     pub(super) async fn answered(&self) {
+        if self.sign == Sign::Lives {
+            while !self.is_there() {
+                clock::sleep(PAUSE).await;
+            }
+            return clock::sleep(ALIVE).await;
+        }
         loop {
             if let Ok(stream) = self.connect().await
                 && self.is_closed_by_peer(&stream).await
@@ -42,6 +63,15 @@ impl Probe {
                 return;
             }
             clock::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether there is a socket: the file of one that the process makes, any that it inherited.
+    fn is_there(&self) -> bool {
+        match &self.address {
+            // In a folder of our own for temporary files: not a disk that one waits for.
+            ServerAddr::Unix(path) => path.exists(),
+            _ => true,
         }
     }
 
@@ -62,7 +92,7 @@ impl Probe {
     async fn is_closed_by_peer(&self, stream: &Stream) -> bool {
         let mut greeting = [0; 64];
         let read = poll_fn(|cx| stream.poll_read(cx, &mut greeting));
-        if self.is_inherited {
+        if self.sign == Sign::ClosesConnections {
             return read.await.is_ok();
         }
         match clock::until(clock::now() + PATIENCE, read).await {

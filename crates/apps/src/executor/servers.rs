@@ -10,12 +10,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{ServerAddr, UpstreamServer};
+use penstock_config::{AppKind, ServerAddr, UpstreamServer};
 use penstock_runtime::{clock, loops};
 use penstock_sys::process;
 
 use super::place::{Blank, Folder, Place, SocketFile};
-use super::probe::Probe;
+use super::probe::{Probe, Sign};
 use super::{Executor, Input, Prepared, Readiness, Role};
 use crate::app::Way;
 use crate::interpreter;
@@ -61,7 +61,7 @@ impl Executor {
             launch,
             readiness: Readiness::Probe(Probe {
                 address: place.address.clone(),
-                is_inherited: blank.is_inherited(),
+                sign: sign(self.config.kind, blank),
                 deadline: clock::now() + self.config.boot_timeout,
                 program,
             }),
@@ -115,6 +115,17 @@ impl Executor {
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         env.extend(own);
         env
+    }
+}
+
+/// What shows that a process that listens in that way is ready.
+fn sign(kind: AppKind, blank: Blank) -> Sign {
+    match (kind, blank) {
+        // That it listens at a port is seen by connecting only.
+        (AppKind::FastCgi, Blank::Port) => Sign::TakesConnections,
+        (AppKind::FastCgi, Blank::Socket | Blank::Descriptor | Blank::Stdin) => Sign::Lives,
+        (_, Blank::Port | Blank::Socket) => Sign::TakesConnections,
+        (_, Blank::Descriptor | Blank::Stdin) => Sign::ClosesConnections,
     }
 }
 

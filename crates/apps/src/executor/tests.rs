@@ -322,6 +322,54 @@ fn a_fastcgi_program_finds_its_socket_as_descriptor_0() {
 }
 
 #[test]
+fn a_fastcgi_program_that_a_bare_connection_would_end_is_ready_and_lives() {
+    // As the Ruby library without its C part.
+    const FRAIL: &str = r#"
+import os, socket, sys
+way, place = sys.argv[1:3]
+if way == "path":
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen()
+else:
+    listener = socket.socket(fileno=int(place))
+while True:
+    client, _ = listener.accept()
+    if not client.recv(1000):
+        sys.exit("unexpected EOF")
+    client.sendall(b"%d -" % os.getpid())
+    client.close()
+"#;
+    for (way, place) in [("stdin", "0"), ("fd", "{fd}"), ("path", "{socket}")] {
+        on_a_loop(async {
+            let (dir, servers) = (Dir::new(&format!("frail-{way}")), Servers::new());
+            let script = dir.put("server.py", FRAIL);
+            let config = app(&dir, AppKind::FastCgi, &["python3", &script, way, place]);
+            let app = start(config, &dir, &servers);
+            let listed = servers.when(|listed| listed.len() == 1).await;
+            let worker = app.snapshot().workers.remove(0);
+            assert_eq!(Some(ask(&listed[0]).0), worker.pid, "{way}");
+            assert_eq!(worker.restarts, 0, "{way}");
+            end(&app, &dir, &servers).await;
+        });
+    }
+}
+
+#[test]
+fn a_fastcgi_program_that_ends_soon_was_never_ready() {
+    on_a_loop(async {
+        let (dir, servers) = (Dir::new("short"), Servers::new());
+        let words = ["python3", "-c", "import nothing_of_the_kind"];
+        let app = start(app(&dir, AppKind::FastCgi, &words), &dir, &servers);
+        let Boot::Failed { report } = within(app.booted()).await else {
+            panic!("it cannot have started");
+        };
+        assert!(report.contains("nothing_of_the_kind"), "{report}");
+        end(&app, &dir, &servers).await;
+    });
+}
+
+#[test]
 fn a_process_that_only_listens_is_not_ready() {
     const LATE: &str = r#"
 import os, select, socket, sys, time

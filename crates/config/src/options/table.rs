@@ -141,7 +141,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Upstream that answers what no file did.")
         .only("a route without `app`"),
     row("sites.routes", "internal", Bool, Is("false"), "true",
-        "Whether the route is for internal redirects (`X-Accel-Redirect`) only; a client gets 404."),
+        "Whether the route is for internal redirects (`X-Accel-Redirect`) only; for a client it is not there: the next one that matches answers."),
     row("sites.routes", "rewrite", Table("sites.routes.rewrite"), Means("no change"), r#"{ strip_prefix = "/api" }"#,
         "How the path is changed."),
     row("sites.routes", "request_headers", Table("sites.routes.request_headers"), Means("no change"),

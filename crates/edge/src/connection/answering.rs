@@ -20,7 +20,8 @@ use crate::asks::Answered;
 use crate::plan::{Plan, has_body, is_bodiless};
 use crate::redirect::Redirected;
 use crate::router::Handlers;
-use crate::send::{self, Cut, Outgoing, Sent, Started};
+use crate::send::{self, Cut, Outgoing, Rest, Sent, Started};
+use crate::watch::{Behind, Watch};
 use crate::{faults, tunnel};
 
 impl Connection {
@@ -87,7 +88,7 @@ impl Connection {
     ) -> Result<Fate, Box<Unfinished>> {
         // What a client sends behind CONNECT was meant for a tunnel and is no request.
         let is_tunnel = exchange.head.method() == Method::Connect;
-        let mut must_close = !self.reclaim_reader(exchange.home.as_ref()) || is_tunnel;
+        let mut must_close = !self.reclaim_reader(&mut exchange) || is_tunnel;
         let answered = match exchange.redirected.take() {
             Some(redirected) => self.conclude_redirects(&exchange, *redirected, answered),
             None => answered,
@@ -199,28 +200,51 @@ impl Connection {
 
     pub(super) async fn finish_sending(
         &mut self,
-        exchange: Exchange,
-        sending: Box<Sending>,
+        mut exchange: Exchange,
+        mut sending: Box<Sending>,
     ) -> Fate {
-        let Sending { mut rest, end } = *sending;
-        let limits = &exchange.settings.limits;
-        let stream = Arc::clone(&self.stream);
-        let takeover = rest.take_over();
-        let (sent, done) = Box::pin(send::send_rest(stream, rest, limits)).await;
-        match (done, takeover) {
-            // Nothing of it is out yet: the client can still be told.
-            (Err(Cut::Body(fault)), _) if sent.total == 0 => {
-                let told = self.answer(exchange, Err(fault), clock::now());
-                told.unwrap_or(Fate::Abort)
+        loop {
+            let Sending { mut rest, end } = *sending;
+            let takeover = rest.take_over();
+            let (sent, done) = self.send_rest(&exchange, rest).await;
+            match (done, takeover) {
+                // Nothing of it is out yet: the client can still be told. What it is told has a body in
+                // memory, so this happens once.
+                (Err(Cut::Body(fault)), _) if sent.total == 0 => {
+                    match self.answer(exchange, Err(fault), clock::now()) {
+                        Ok(fate) => return fate,
+                        Err(unfinished) => match *unfinished {
+                            Unfinished {
+                                exchange: told,
+                                rest: Left::Sending(telling),
+                            } => (exchange, sending) = (told, telling),
+                            // `answer` leaves nothing else.
+                            Unfinished { .. } => return Fate::Abort,
+                        },
+                    }
+                }
+                (Ok(()), Some(takeover)) => {
+                    // The head is all there is of this answer: it stands for the body in the log.
+                    let sent = Sent { head: 0, ..sent };
+                    self.conclude(exchange.told(), &end, sent, Ok(()));
+                    return self.hand_over(takeover);
+                }
+                (done, _) => return self.conclude(exchange.told(), &end, sent, done),
             }
-            (Ok(()), Some(takeover)) => {
-                // The head is all there is of this answer: it stands for the body in the log.
-                let sent = Sent { head: 0, ..sent };
-                self.conclude(exchange.told(), &end, sent, Ok(()));
-                self.hand_over(takeover)
-            }
-            (done, _) => self.conclude(exchange.told(), &end, sent, done),
         }
+    }
+
+    /// Sends what is left of a response, and keeps what the client sends meanwhile.
+    async fn send_rest(&mut self, exchange: &Exchange, rest: Rest) -> (Sent, Result<(), Cut>) {
+        let behind = match exchange.is_cut_short {
+            true => Behind::Discarded,
+            false => Behind::Kept(&mut self.pending),
+        };
+        let watch = Watch::new(exchange.home.clone(), behind);
+        let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
+        let sent = Box::pin(send::send_rest(stream, rest, limits, watch)).await;
+        self.unscanned = !self.pending.is_empty();
+        sent
     }
 
     /// Leaves the socket to `takeover`, with what was read behind the request. What is here ends;

@@ -13,9 +13,10 @@ use penstock_exchange::{ClientState, Fault, HandlerFuture, Reply, RequestBody};
 use penstock_http::Version;
 use penstock_runtime::buffers;
 
-use super::{Connection, Exchange, PIPELINE_BYTES};
-use crate::incoming::{About, Home, Incoming, Reader};
+use super::{Connection, Exchange};
+use crate::incoming::{About, Incoming, Reader};
 use crate::plan::has_body;
+use crate::watch::PIPELINE_BYTES;
 
 impl Connection {
     /// Awaits a handler, and meanwhile notices when the client leaves or sends more requests.
@@ -39,6 +40,8 @@ impl Connection {
                 let Some(mut reader) = place.take() else {
                     return Poll::Pending;
                 };
+                // A body that is here whole, and that nobody wants, hides a client that leaves.
+                reader.discard_buffered();
                 watching = reader.is_done();
                 if watching {
                     self.take_leftover(&mut reader);
@@ -122,19 +125,23 @@ impl Connection {
         RequestBody::Incoming(Box::new(incoming))
     }
 
-    /// Takes the reading side back; `false` when the body was not read to its end.
-    pub(super) fn reclaim_reader(&mut self, home: Option<&Home>) -> bool {
-        let Some(home) = home else { return true };
-        let Some(mut reader) = home.take() else {
-            return false;
-        };
-        reader.discard_buffered();
-        self.edge.metrics().bytes_in.add(reader.received);
-        let done = reader.is_done();
-        if done {
-            self.take_leftover(&mut reader);
+    /// Takes the reading side back, unless it is still out; `false` when the body was not read to its end,
+    /// and then for ever.
+    pub(super) fn reclaim_reader(&mut self, exchange: &mut Exchange) -> bool {
+        if let Some(home) = &exchange.home {
+            let reader = home.take();
+            exchange.is_cut_short |= reader.is_none();
+            if let Some(mut reader) = reader {
+                reader.discard_buffered();
+                self.edge.metrics().bytes_in.add(reader.received);
+                exchange.home = None;
+                exchange.is_cut_short |= !reader.is_done();
+                if !exchange.is_cut_short {
+                    self.take_leftover(&mut reader);
+                }
+            }
         }
-        done
+        !exchange.is_cut_short
     }
 }
 

@@ -274,3 +274,48 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         assert!(matches!(compiled, Err(FilterError::Untouchable(_))));
     }
 }
+
+#[test]
+fn what_a_rule_vouches_for_no_stranger_has_said() {
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nX-Real-IP: 9.9.9.9\r\nX_Key: theirs\r\nVia: 1.1 x\r\n\
+                Accept: b\r\nX-Forwarded-For: 9.9.9.9\r\n\r\n";
+    let ours = [
+        ("x-real-ip", "{client}"),
+        ("X_Key", "ours"),
+        ("via", "1.1 y"),
+        ("accept", "c"),
+    ];
+    let none = HeaderRules::default();
+    let filters = compile(&rewrite(None, None), &rules(&[], &[], &ours), &none);
+    for (trusted, theirs) in [
+        (false, "Accept: b\nX-Forwarded-For: 9.9.9.9\n"),
+        (
+            true,
+            "X-Real-IP: 9.9.9.9\nVia: 1.1 x\nAccept: b\nX-Forwarded-For: 9.9.9.9\n",
+        ),
+    ] {
+        let seen = seen_of(&filters, text, trusted).unwrap().unwrap();
+        let mut lines: Vec<&str> = seen.lines().collect();
+        lines.sort_unstable();
+        let expected = format!(
+            "GET /\nHost: a\n{theirs}x-real-ip: 192.0.2.7\nX_Key: ours\nvia: 1.1 y\naccept: c\n"
+        );
+        let mut expected: Vec<&str> = expected.lines().collect();
+        expected.sort_unstable();
+        assert_eq!(lines, expected, "trusted: {trusted}");
+    }
+    let head = head(text);
+    let made = filters.request(&head, &values(&head), false).unwrap();
+    let vouched = made.unwrap().vouched;
+    for (name, expected) in [
+        ("X-Real-IP", true),
+        ("x_key", true),
+        ("X-Forwarded-For", false),
+    ] {
+        assert_eq!(vouched.covers(name), expected, "{name}");
+    }
+    // A path alone is no word about fields.
+    let filters = compile(&rewrite(None, Some("/a")), &none, &none);
+    let made = filters.request(&head, &values(&head), true).unwrap();
+    assert!(made.unwrap().vouched.is_empty());
+}

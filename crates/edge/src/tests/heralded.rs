@@ -59,6 +59,44 @@ fn the_client_is_who_the_header_says() {
 }
 
 #[test]
+fn a_client_without_a_name_has_nobodys_trust() {
+    let handler = scripted(|request| {
+        let trusted = request.is_from_proxy();
+        now(Response::text(
+            Status::OK,
+            "text/plain",
+            trusted.to_string(),
+        ))
+    });
+    let (house, socket) = House::unopened(vec![route("/", handler)], |_| {});
+    let (edge, info) = (Arc::clone(&house.edge), house.info(true));
+    house.spawn(async move { accept(edge, socket, info, Drain::new()).await.unwrap() });
+    let mut local = Vec::new();
+    encode_v2(&mut local, None);
+    let mut unix = b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xd8".to_vec();
+    unix.resize(16 + 216, b'/');
+    for (what, header, expected) in [
+        ("the balancer itself", local, "true"),
+        (
+            "a proxy behind it",
+            b"PROXY TCP4 127.0.0.1 192.0.2.2 5 6\r\n".to_vec(),
+            "true",
+        ),
+        ("unknown", b"PROXY UNKNOWN\r\n".to_vec(), "false"),
+        ("on a socket of the balancer's", unix, "false"),
+        (
+            "somebody else",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n".to_vec(),
+            "false",
+        ),
+    ] {
+        let mut client = house.client();
+        client.send(header).send(REQUEST);
+        assert_eq!(client.response().1, expected, "{what}");
+    }
+}
+
+#[test]
 fn a_header_may_be_split_at_every_byte() {
     let house = house(|_| {});
     let mut v2 = Vec::new();

@@ -11,10 +11,10 @@ use super::*;
 
 /// Something that a handler waits for.
 #[derive(Debug, Clone, Default)]
-struct Gate(Arc<Mutex<(bool, Option<Waker>)>>);
+pub(super) struct Gate(Arc<Mutex<(bool, Option<Waker>)>>);
 
 impl Gate {
-    fn open(&self) {
+    pub(super) fn open(&self) {
         let mut inner = self.0.lock().unwrap();
         inner.0 = true;
         if let Some(waker) = inner.1.take() {

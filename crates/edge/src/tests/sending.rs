@@ -1,10 +1,15 @@
 //! Bodies on their way: trailers and rates.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, BodyStream, Fault};
+use penstock_exchange::{Body, BodyStream, Fault, FaultKind, RequestBody};
+use penstock_runtime::loops;
 
+use super::interim::Gate;
 use super::*;
 
 /// Pieces, then trailers.
@@ -46,11 +51,15 @@ fn pieces(length: Option<u64>, trailers: &'static [(&'static str, &'static str)]
 }
 
 #[test]
-fn trailers_follow_the_last_chunk_without_the_forbidden_ones() {
+fn trailers_follow_the_last_chunk_without_those_that_are_not_the_clients() {
     let trailers = &[
         ("Server-Timing", "db"),
         ("Content-Length", "3"),
         ("Set-Cookie", "a=b"),
+        ("X-Accel-Redirect", "/secret"),
+        ("x-accel-anything", "1"),
+        ("X-SENDFILE", "/secret"),
+        ("X-Accel", "1"),
         ("X-Sum", "1"),
     ];
     let house = House::new(pieces(None, trailers));
@@ -62,7 +71,178 @@ fn trailers_follow_the_last_chunk_without_the_forbidden_ones() {
                 .head()
                 .contains("Transfer-Encoding: chunked\r\n")
         );
-        client.expect("3\r\nabc\r\n2\r\nde\r\n0\r\nServer-Timing: db\r\nX-Sum: 1\r\n\r\n");
+        client.expect(
+            "3\r\nabc\r\n2\r\nde\r\n0\r\nServer-Timing: db\r\nX-Accel: 1\r\nX-Sum: 1\r\n\r\n",
+        );
+    }
+}
+
+/// A body that fails at once, and has much to say of it.
+struct Broken;
+
+const DETAIL_BYTES: usize = 32 << 20;
+
+impl BodyStream for Broken {
+    fn poll_chunk(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        let mut fault = Fault::new(FaultKind::AppBroken, "broken");
+        fault.detail = Some("x".repeat(DETAIL_BYTES).into());
+        Poll::Ready(Some(Err(fault)))
+    }
+
+    fn length(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn the_page_for_a_body_that_breaks_at_once_is_sent_whole_and_counted() {
+    let handler = scripted(|_| now(Response::new(Status::OK, Body::Stream(Box::new(Broken)))));
+    let house = House::new(vec![route("/", handler)]);
+    let mut client = house.client();
+    // More than the socket takes at once.
+    let (head, body) = client.get("/").response();
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    assert!(body.len() > DETAIL_BYTES, "{}", body.len());
+    await_until("the count", || house.edge.totals().active.value() == 0);
+    assert_eq!(house.edge.totals().responses[4].value(), 1);
+}
+
+/// Says when it is dropped, and ends when the gate opens.
+struct Endless {
+    gate: Gate,
+    dropped: Arc<AtomicBool>,
+}
+
+impl BodyStream for Endless {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        Pin::new(&mut self.gate).poll(cx).map(|()| None)
+    }
+
+    fn length(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `/endless` is answered by such a body, everything else at once.
+fn endless(gate: &Gate) -> (House, Arc<AtomicBool>) {
+    let dropped = Arc::new(AtomicBool::new(false));
+    let (gate, told) = (gate.clone(), Arc::clone(&dropped));
+    let handler = scripted(move |_| {
+        let (gate, dropped) = (gate.clone(), Arc::clone(&told));
+        let body = Body::Stream(Box::new(Endless { gate, dropped }));
+        now(Response::new(Status::OK, body))
+    });
+    (
+        House::new(vec![route("/endless", handler), route("/", mirror())]),
+        dropped,
+    )
+}
+
+const ENDLESS: &str = "GET /endless HTTP/1.1\r\nHost: h\r\n\r\n";
+const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
+const UNREAD: &str = "POST /endless HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n";
+
+#[test]
+fn a_client_that_leaves_is_noticed_behind_what_it_still_sent() {
+    for (what, first, more) in [
+        ("nothing", ENDLESS, ""),
+        ("a request", ENDLESS, NEXT),
+        ("a part of a body that nobody reads", UNREAD, "0123456789"),
+    ] {
+        let (house, dropped) = endless(&Gate::default());
+        let mut client = house.client();
+        client.send(first).head();
+        client.send(more);
+        net::reset_on_close(&client.0).unwrap();
+        drop(client);
+        await_until(what, || dropped.load(Ordering::Relaxed));
+        house.await_connections(0);
+        assert_eq!(house.edge.totals().client_gone.value(), 1, "{what}");
+        assert_eq!(house.edge.totals().active.value(), 0, "{what}");
+    }
+}
+
+#[test]
+fn a_body_that_somebody_else_reads_is_left_to_him_and_then_the_client_is_watched_again() {
+    let (dropped, read) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let told = (Arc::clone(&dropped), Arc::clone(&read));
+    let handler = scripted(move |request| {
+        let (dropped, read) = told.clone();
+        let RequestBody::Incoming(mut incoming) = request.body else {
+            panic!("a body");
+        };
+        loops::spawn_here(async move {
+            let mut all = Vec::new();
+            while poll_fn(|cx| incoming.poll_fill(cx, &mut all))
+                .await
+                .unwrap()
+            {}
+            read.store(all == b"firstlater", Ordering::Relaxed);
+        });
+        let gate = Gate::default();
+        let body = Body::Stream(Box::new(Endless { gate, dropped }));
+        now(Response::new(Status::OK, body))
+    });
+    let house = House::new(vec![route("/", handler)]);
+    let mut client = house.client();
+    client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n");
+    client.head();
+    for piece in ["first", "later"] {
+        client.send(piece);
+        house.await_turn();
+    }
+    await_until("the body", || read.load(Ordering::Relaxed));
+    drop(client);
+    await_until("the end", || dropped.load(Ordering::Relaxed));
+    house.await_connections(0);
+}
+
+#[test]
+fn a_body_that_nobody_wants_hides_no_client_that_leaves() {
+    let noticed = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&noticed);
+    let handler = scripted(move |request| {
+        let noticed = Arc::clone(&told);
+        drop(request.body);
+        let client = request.client;
+        later(async move {
+            poll_fn(|_| match client.is_gone() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+            noticed.store(true, Ordering::Relaxed);
+            Err(Fault::new(FaultKind::ClientGone, "left"))
+        })
+    });
+    let house = House::new(vec![route("/", handler)]);
+    let mut client = house.client();
+    client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
+    house.await_connections(1);
+    house.await_turn();
+    drop(client);
+    await_until("it is noticed", || noticed.load(Ordering::Relaxed));
+    house.await_connections(0);
+}
+
+#[test]
+fn requests_that_come_while_a_body_is_awaited_are_answered_behind_it() {
+    let gate = Gate::default();
+    let (house, _) = endless(&gate);
+    let mut client = house.client();
+    client.send(format!("{ENDLESS}{NEXT}")).head();
+    client.send(NEXT);
+    house.await_turn();
+    gate.open();
+    client.expect("0\r\n\r\n");
+    for _ in 0..2 {
+        assert!(client.response().1.starts_with("GET /next\n"));
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use penstock_config::{Invocation, ListenAddr};
 use serde_json::Value;
 
-use super::{AdminArguments, complain, say};
+use super::{AdminArguments, complain, count, say};
 
 /// How long a server may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -165,12 +165,12 @@ fn ask(
 /// The status as a person reads it at a terminal.
 fn in_words(status: &Value) -> String {
     let mut lines = vec![format!(
-        "{}, pid {}, up {} s, {} requests, {} connections",
+        "{}, pid {}, up {} s, {}, {}",
         text(&status["state"]),
         text(&status["pid"]),
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
-        text(&status["traffic"]["requests_total"]),
-        text(&status["connections"]["used"]),
+        many(&status["traffic"]["requests_total"], "request"),
+        many(&status["connections"]["used"], "connection"),
     )];
     for app in elements(&status["apps"]) {
         app_in_words(app, &mut lines);
@@ -182,16 +182,22 @@ fn in_words(status: &Value) -> String {
 }
 
 fn app_in_words(app: &Value, lines: &mut Vec<String>) {
+    let (name, kind) = (text(&app["name"]), text(&app["kind"]));
     let queue = &app["queue"];
+    // Servers of their own have the queue and the slots of their upstream, which follows.
+    let slots = match kind.as_str() {
+        "command" | "fastcgi" => String::new(),
+        _ => format!(
+            ", {} of {} slots busy, {} waiting (at most {})",
+            text(&queue["in_progress"]),
+            text(&queue["slots"]),
+            text(&queue["waiting"]),
+            text(&queue["max"]),
+        ),
+    };
     lines.push(format!(
-        "app {}: {}, {}, {} of {} slots busy, {} waiting (at most {})",
-        text(&app["name"]),
-        text(&app["kind"]),
-        text(&app["state"]),
-        text(&queue["in_progress"]),
-        text(&queue["slots"]),
-        text(&queue["waiting"]),
-        text(&queue["max"]),
+        "app {name}: {kind}, {}{slots}",
+        text(&app["state"])
     ));
     for worker in elements(&app["workers"]) {
         let megabytes = worker["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
@@ -224,13 +230,13 @@ fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
             max => format!(" (at most {})", text(max)),
         };
         lines.push(format!(
-            "  server {}: {}, {} in progress{bound}, {} requests, {} failed, {} connections",
+            "  server {}: {}, {} in progress{bound}, {}, {} failed, {}",
             text(&server["name"]),
             text(&server["state"]),
             text(&server["active"]),
-            text(&server["requests"]),
+            many(&server["requests"], "request"),
             text(&server["failures"]),
-            text(&server["connections_open"]),
+            many(&server["connections_open"], "connection"),
         ));
         if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
             lines.push(format!("    {error}"));
@@ -240,6 +246,14 @@ fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
 
 fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
+}
+
+/// So many of something; `-` of it when the server does not say how many.
+fn many(value: &Value, thing: &str) -> String {
+    match value.as_u64() {
+        Some(number) => count(number, thing),
+        None => format!("{} {thing}s", text(value)),
+    }
 }
 
 fn text(value: &Value) -> String {
@@ -256,6 +270,25 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn says_slots_of_applications_that_have_them() {
+        let queue = json!({ "in_progress": 1, "slots": 4, "waiting": 0, "max": 50 });
+        let app =
+            |kind: &str| json!({ "name": kind, "kind": kind, "state": "ready", "queue": queue });
+        let kinds = ["wsgi", "rack", "command", "fastcgi"];
+        let said = in_words(&json!({ "apps": kinds.map(app) }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "app wsgi: wsgi, ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app rack: rack, ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app command: command, ready",
+                "app fastcgi: fastcgi, ready",
+            ]
+        );
+    }
+
+    #[test]
     fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
         let server = json!({
             "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
@@ -265,6 +298,7 @@ mod tests {
         unbounded["name"] = json!("unix:/run/b.sock");
         unbounded["state"] = json!("ejected");
         unbounded["active_max"] = Value::Null;
+        (unbounded["requests"], unbounded["connections_open"]) = (json!(1), json!(1));
         let queue = json!({ "waiting": 7, "max": 500 });
         let said = in_words(&json!({ "upstreams": [
             { "name": "backends", "protocol": "http", "up": true, "queue": queue,
@@ -278,8 +312,8 @@ mod tests {
                 "upstream backends: http, up, 7 waiting (at most 500)",
                 "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
                  5 connections",
-                "  server unix:/run/b.sock: ejected, 3 in progress, 120 requests, 2 failed, \
-                 5 connections",
+                "  server unix:/run/b.sock: ejected, 3 in progress, 1 request, 2 failed, \
+                 1 connection",
                 "    no answer",
                 "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
             ]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use penstock_config::{Config, Invocation};
 
-use super::{USAGE, complain, say};
+use super::{USAGE, complain, count, say};
 
 pub(super) fn run(target: Option<String>) -> ExitCode {
     let cwd = match std::env::current_dir() {
@@ -23,12 +23,8 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
     }) {
         Ok(config) => {
             let from = config.path.as_ref().map(|path| path.display().to_string());
-            let apps = config.apps.len();
-            let sites = config.sites.len();
             let name = from.unwrap_or_else(|| "this folder".to_owned());
-            say(&format!(
-                "{name}: good ({apps} applications, {sites} sites)"
-            ));
+            say(&format!("{name}: good ({})", contents(&config)));
             ExitCode::SUCCESS
         }
         Err(text) => {
@@ -36,6 +32,23 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// What a configuration has, in numbers: upstreams and streams where there are any.
+fn contents(config: &Config) -> String {
+    let all = [
+        (config.apps.len(), "application", true),
+        (config.upstreams.len(), "upstream", false),
+        (config.sites.len(), "site", true),
+        (config.streams.len(), "stream", false),
+    ];
+    let told = all
+        .iter()
+        .filter(|(number, _, is_always)| *is_always || *number > 0);
+    let told: Vec<String> = told
+        .map(|(number, thing, _)| count(*number as u64, thing))
+        .collect();
+    told.join(", ")
 }
 
 /// Resolves a configuration and checks what lies outside of its text. May block.

@@ -47,6 +47,32 @@ fn check_says_that_a_configuration_is_good() {
 }
 
 #[test]
+fn check_says_how_much_there_is() {
+    let upstream = |name: &str| format!("[upstreams.{name}]\nservers = [\"127.0.0.1:3000\"]\n");
+    let stream = "[[streams]]\nlisten = \"127.0.0.1:7000\"\nupstream = \"a\"\n";
+    let route = "[[sites]]\n[[sites.routes]]\nupstream = \"a\"\n";
+    let rows = [
+        (upstream("a"), "0 applications, 1 upstream, 1 site"),
+        (
+            upstream("a") + &upstream("b") + stream + route,
+            "0 applications, 2 upstreams, 1 site, 1 stream",
+        ),
+        (
+            "[apps.app]\nentry = \"app:app\"\n".to_owned(),
+            "1 application, 1 site",
+        ),
+    ];
+    for (toml, want) in rows {
+        let (code, said, complained) = run(&app_site().config(&toml), &["check"]);
+        assert_eq!((code, complained.as_str()), (0, ""), "{want}");
+        assert!(
+            said.trim_end().ends_with(&format!("good ({want})")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn every_mistake_is_told_in_one_run_with_its_place() {
     const WRONG: &str = "[server]\nthreads = 0\nlisten = [\"nonsense\"]\n\n[limits]\nheder_timeout = \"10s\"\n\
                          idle_timeout = \"75 parsecs\"\n\n[apps.app]\nentry = \"app:app\"\nthreads = \"two\"\n\n\
@@ -360,6 +386,23 @@ fn it_says_where_it_listens_and_what_it_runs() {
         "{lines:?}"
     );
     assert_eq!(server.workers("app").len(), 2);
+}
+
+#[test]
+fn it_says_what_it_stands_in_front_of() {
+    let toml = "[upstreams.app]\nservers = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]\n\
+                [upstreams.php]\nprotocol = \"fastcgi\"\nservers = [\"unix:php.sock\"]\n\
+                [[sites]]\n[[sites.routes]]\nupstream = \"app\"\n";
+    let server = Site::new().config(toml).serve(&[]);
+    server.wait_log("upstream php: fastcgi, 1 server\n");
+    let lines = server.announced();
+    assert_eq!(
+        lines[2..],
+        [
+            "upstream app: http, 2 servers",
+            "upstream php: fastcgi, 1 server"
+        ]
+    );
 }
 
 #[test]

@@ -347,6 +347,133 @@ fn listeners_come_and_go_with_the_configuration() {
     assert_eq!(server.get("/").status, 200);
 }
 
+/// A folder of pages behind these listeners, and an upstream of nobody for those of `[[streams]]`.
+fn listening(listen: &str, streams: &str) -> String {
+    let files = "[[sites]]\n[[sites.routes]]\nfiles = { root = \".\" }\n";
+    let upstream = "[upstreams.nobody]\nservers = [\"unix:nobody.sock\"]\n";
+    let server = "[server]\nthreads = 2\nadmin = \"127.0.0.1:0\"\n";
+    format!("{server}listen = [{listen}]\n{upstream}{streams}\n{files}")
+}
+
+const PROXY: &str = "PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n";
+const GET: &str = "GET /page HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn a_listener_may_begin_and_cease_to_take_proxy_headers() {
+    let plain = listening("\"127.0.0.1:0\", \"unix:a.sock\"", "");
+    let heralded = listening(
+        "{ address = \"127.0.0.1:0\", proxy_protocol = true }, \
+         { address = \"unix:a.sock\", proxy_protocol = true }",
+        "",
+    );
+    let site = Site::new().file("page", "page").config(&plain);
+    let server = site.serve(&[]);
+    let path = site.dir().join("a.sock");
+    // The port stays, though a free one was asked for.
+    let all = || [server.connect(), RawClient::connect_unix(&path)];
+    let mut before = all();
+    for (toml, header) in [(&heralded, PROXY), (&plain, ""), (&heralded, PROXY)] {
+        site.write("penstock.toml", toml);
+        reload(&server);
+        for mut client in all() {
+            client.send(format!("{header}{GET}")).expect_status(200);
+        }
+        if !header.is_empty() {
+            for mut client in all() {
+                client.send(GET);
+                client.expect_closed();
+            }
+        }
+    }
+    for client in &mut before {
+        client.send(GET).expect_status(200);
+    }
+    drop(server);
+    assert!(!path.exists(), "no dead socket is left");
+}
+
+#[test]
+fn an_address_moves_between_http_and_tcp() {
+    // A port of its own, and none of another program.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let tcp = format!("\"127.0.0.1:{port}\"");
+    let stream = |listen: &str| format!("[[streams]]\nlisten = {listen}\nupstream = \"nobody\"\n");
+    let http = listening(&format!("{tcp}, \"unix:a.sock\""), "");
+    let streams = listening(
+        "\"127.0.0.1:0\"",
+        &(stream(&tcp) + &stream("\"unix:a.sock\"")),
+    );
+    let site = Site::new().file("page", "page").config(&http);
+    let server = site.serve(&[]);
+    let path = site.dir().join("a.sock");
+    for (toml, is_http) in [(&streams, false), (&http, true), (&streams, false)] {
+        site.write("penstock.toml", toml);
+        reload(&server);
+        for mut client in [RawClient::connect(port), RawClient::connect_unix(&path)] {
+            // It may be closed before.
+            let _ = client.try_send(GET);
+            match is_http {
+                true => drop(client.expect_status(200)),
+                // Nobody is behind.
+                false => client.expect_closed(),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_address_becomes_that_of_the_whole_machine() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let site = Site::new()
+        .file("page", "page")
+        .config(&listening(&format!("\"127.0.0.1:{port}\""), ""));
+    let server = site.serve(&[]);
+    site.write(
+        "penstock.toml",
+        listening(&format!("\"0.0.0.0:{port}\""), ""),
+    );
+    reload(&server);
+    for host in ["127.0.0.1", "127.0.0.2"] {
+        let stream = std::net::TcpStream::connect((host, port));
+        assert!(stream.is_ok(), "{host}: {stream:?}");
+    }
+    assert_eq!(crate::support::get(port, "/page").text(), "page");
+}
+
+#[test]
+fn a_reload_that_is_refused_leaves_listeners_and_no_new_sockets() {
+    let site = Site::new()
+        .file("page", "page")
+        .config(&listening("\"127.0.0.1:0\", \"unix:a.sock\"", ""));
+    let server = site.serve(&[]);
+    let heralded = "{ address = \"unix:a.sock\", proxy_protocol = true }";
+    let toml = listening(&format!("\"127.0.0.1:0\", {heralded}, \"unix:b.sock\""), "");
+    site.write(
+        "penstock.toml",
+        toml.replace("root = \".\"", "root = \"nowhere\""),
+    );
+    let (code, ..) = verb(&server, &["reload"]);
+    assert_eq!(code, 1);
+    assert!(!site.dir().join("b.sock").exists(), "made and left");
+    let mut client = RawClient::connect_unix(&site.dir().join("a.sock"));
+    client.send(GET).expect_status(200);
+    assert_eq!(server.get("/page").text(), "page");
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_sockets() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let site = Site::new().config(&listening(&format!("\"unix:a.sock\", \"{address}\""), ""));
+    let output = site.run(&["serve"]);
+    assert_eq!(output.status.code(), Some(1), "{:?}", texts(&output));
+    assert!(!site.dir().join("a.sock").exists());
+}
+
 #[test]
 fn a_reload_within_a_reload_is_refused() {
     const SLOW: &str = r#"

@@ -42,6 +42,12 @@ impl<'p> Script<'p> {
     }
 }
 
+/// Whether an upstream with a `root` runs a script for `path`, or would if it were there: whoever serves
+/// files of the same folder leaves such paths alone, or clients read the script.
+pub fn names_script(path: &[u8]) -> bool {
+    script_end(path).is_some()
+}
+
 /// Where the first segment that is a script ends.
 fn script_end(path: &[u8]) -> Option<usize> {
     let mut end = 0;
@@ -90,6 +96,8 @@ mod tests {
             let script = Script::of(path.as_bytes(), index);
             let found = (&*script.name, script.info);
             assert_eq!(found, (name.as_bytes(), info.as_bytes()), "{path}");
+            let is_named = !name.is_empty() && path.starts_with(name);
+            assert_eq!(names_script(path.as_bytes()), is_named, "{path}");
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use penstock_config::{Forwarded, HostHeader, Protocol};
+use penstock_exchange::fields::Vouched;
 
 use super::*;
 use crate::testing::{CLIENT, PROXY, request, request_at, request_of, upstream};
@@ -167,7 +168,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
             &table,
             &[
                 ("SCRIPT_NAME", Some(name)),
-                ("PATH_INFO", Some(info)),
+                ("PATH_INFO", Some(info).filter(|info| !info.is_empty())),
                 ("SCRIPT_FILENAME", file),
                 ("DOCUMENT_ROOT", config.root.as_ref().map(|_| "/srv/www")),
                 ("REQUEST_URI", Some(path)),
@@ -331,6 +332,51 @@ fn every_protocol_is_told_the_same_of_the_client() {
         }
     }
     assert!(seen > 30, "{seen}");
+}
+
+#[test]
+fn what_a_rule_says_is_a_variable_in_place_of_ours() {
+    let head = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
+                X-Forwarded-For: 1\r\nX-Forwarded-For: 2\r\nX-Request-Start: t=1000000000.000\r\n\
+                X-User: a\r\nConnection: X-User\r\nX_Secret: 1\r\n\r\n";
+    let names = [
+        "x-forwarded-proto",
+        "X-Real-IP",
+        "X-Forwarded-For",
+        "X-Request-Start",
+        "X-User",
+        "X_Secret",
+    ];
+    let mut request = request(head);
+    request.vouched = Vouched::new(names.map(str::to_owned));
+    check(
+        "rules",
+        &told(&fastcgi(), &request, Framing::None),
+        &[
+            ("HTTP_X_FORWARDED_PROTO", Some("https")),
+            ("HTTP_X_FORWARDED_HOST", Some("a.test")),
+            ("HTTP_X_FORWARDED_FOR", Some("1, 2")),
+            ("HTTP_X_REAL_IP", Some("9")),
+            ("HTTP_X_REQUEST_START", Some("t=1000000000.000")),
+            ("HTTP_X_USER", Some("a")),
+            ("HTTP_CONNECTION", None),
+            // It would be the variable of `X-Secret`.
+            ("HTTP_X_SECRET", None),
+        ],
+    );
+    let mut out = Vec::new();
+    let config = upstream(Protocol::Ajp);
+    ajp(&mut out, &config, &request, Framing::None, SERVER).unwrap();
+    for (text, count) in [
+        ("https", 1),
+        ("X-Forwarded-Proto", 1),
+        ("X-Real-IP", 1),
+        ("X-Request-Start", 1),
+        ("192.0.2.7", 1),
+    ] {
+        let found = memchr::memmem::find_iter(&out, text).count();
+        assert_eq!(found, count, "{text}");
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
 //! is checked by `sent` and taken out, since it differs each time.
 
+use penstock_exchange::fields::Vouched;
+
 use super::*;
 use crate::testing::{CLIENT, PROXY, request_of, upstream};
 
@@ -18,12 +20,8 @@ fn plain() -> config::Upstream {
 
 /// The head that is sent, and whether it asks for another protocol.
 fn sent(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> (String, bool) {
-    let request = request_of(head, peer);
     let before = clock::wall();
-    let mut out = b"before".to_vec();
-    let upgrades = encode(&mut out, config, &request, framing, SERVER);
-    let text = String::from_utf8(out).unwrap();
-    let text = text.strip_prefix("before").unwrap();
+    let (text, upgrades) = encoded(config, &request_of(head, peer), framing);
     let start = "X-Request-Start: t=";
     let at = text.find(start).unwrap();
     let end = at + text[at..].find("\r\n").unwrap();
@@ -31,6 +29,14 @@ fn sent(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> 
     let apart = (time - before.as_secs_f64()).abs();
     assert!(apart < 60.0, "{}", &text[at..end]);
     (format!("{}{}", &text[..at], &text[end + 2..]), upgrades)
+}
+
+/// The head to the byte.
+fn encoded(config: &config::Upstream, request: &Request, framing: Framing) -> (String, bool) {
+    let mut out = b"before".to_vec();
+    let upgrades = encode(&mut out, config, request, framing, SERVER);
+    let text = String::from_utf8(out).unwrap();
+    (text.strip_prefix("before").unwrap().to_owned(), upgrades)
 }
 
 /// The fields between `Host` and what the front end says.
@@ -228,7 +234,7 @@ fn the_client_is_told_of_in_every_form() {
         (
             XForwarded,
             "unix",
-            "X-Forwarded-For: unix:\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
+            "X-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
         ),
         (
             Standard,
@@ -302,10 +308,110 @@ fn a_trusted_proxy_is_believed_and_added_to() {
         );
         assert_eq!(text, expected, "{form:?}");
     }
+    let over_a_file =
+        "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\r\n";
+    let (text, _) = sent(&plain(), over_a_file, "unix", Framing::None);
+    let expected = "\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n";
+    assert!(text.contains(expected), "{text}");
     let empty = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For:\r\nX-Forwarded-Proto:\r\n\r\n";
     let (text, _) = sent(&plain(), empty, PROXY, Framing::None);
     let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
     assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn what_a_rule_says_goes_on_in_place_of_ours() {
+    use config::Forwarded::{Both, Off, Standard, XForwarded};
+    let proto = "X-Forwarded-Proto: http\r\n";
+    let host = "X-Forwarded-Host: a.test\r\n";
+    let via = "Via: 1.1 penstock\r\n";
+    for (row, form, peer, fields, names, expected) in [
+        (
+            "address",
+            XForwarded,
+            CLIENT,
+            "X-Forwarded-For: 203.0.113.1\r\n",
+            &["x-forwarded-for"][..],
+            format!("X-Forwarded-For: 203.0.113.1\r\n{proto}{host}{via}"),
+        ),
+        (
+            "address, to somebody who is believed",
+            XForwarded,
+            PROXY,
+            "X-Forwarded-For: 203.0.113.1\r\n",
+            &["X-Forwarded-For"],
+            format!("X-Forwarded-For: 203.0.113.1\r\n{proto}{host}{via}"),
+        ),
+        (
+            "scheme, host and what nobody here knows",
+            XForwarded,
+            CLIENT,
+            "X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Real-IP: 203.0.113.1\r\n",
+            &["X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP"],
+            format!(
+                "X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Real-IP: 203.0.113.1\r\n\
+                 X-Forwarded-For: 192.0.2.7\r\n{via}"
+            ),
+        ),
+        (
+            "the standard field",
+            Standard,
+            CLIENT,
+            "Forwarded: for=_x\r\n",
+            &["Forwarded"],
+            format!("Forwarded: for=_x\r\n{via}"),
+        ),
+        (
+            "one of both",
+            Both,
+            PROXY,
+            "Forwarded: for=_x\r\n",
+            &["Forwarded"],
+            format!("Forwarded: for=_x\r\nX-Forwarded-For: 127.0.0.1\r\n{proto}{host}{via}"),
+        ),
+        (
+            "what only a front end says",
+            Off,
+            CLIENT,
+            "X_Secret: 1\r\nProxy: p\r\nX-Sendfile-Type: X-Accel-Redirect\r\n",
+            &["X_Secret", "Proxy", "X-Sendfile-Type"],
+            format!("X_Secret: 1\r\nProxy: p\r\nX-Sendfile-Type: X-Accel-Redirect\r\n{via}"),
+        ),
+        (
+            "what a client names as of its hop",
+            Off,
+            CLIENT,
+            "Connection: X-User, X-Other\r\nX-User: a\r\nX-Other: b\r\n",
+            &["X-User"],
+            format!("X-User: a\r\n{via}"),
+        ),
+        (
+            "hops",
+            Off,
+            CLIENT,
+            "Via: 1.1 cdn\r\n",
+            &["Via"],
+            "Via: 1.1 cdn, 1.1 penstock\r\n".to_owned(),
+        ),
+        (
+            "fields of the hop never",
+            Off,
+            CLIENT,
+            "TE: trailers\r\nKeep-Alive: 1\r\n",
+            &["TE", "Keep-Alive"],
+            via.to_owned(),
+        ),
+    ] {
+        let mut config = plain();
+        config.forwarded = form;
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+        let mut request = request_of(&head, peer);
+        let names = names.iter().map(|&name| name.to_owned());
+        request.vouched = Vouched::new(names.chain(["X-Request-Start".to_owned()]));
+        let (text, _) = encoded(&config, &request, Framing::None);
+        let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
+        assert_eq!(text, expected, "{row}");
+    }
 }
 
 #[test]

@@ -104,7 +104,9 @@ pub(crate) fn claim(upstream: &Upstream) -> Place {
 
 /// Ends it.
 pub(crate) fn release(upstream: &Upstream, place: &Place) {
-    upstream.shared.release(place.slot, None, &ended());
+    upstream
+        .shared
+        .release(clock::now(), place.slot, None, &ended());
 }
 
 fn ended() -> Ended {
@@ -227,7 +229,9 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
         assert_eq!(said, Ok(want));
         assert_eq!(first(&upstream).connections_open, 1);
         let kept = place.kept.take();
-        upstream.shared.release(place.slot, kept, &ended());
+        upstream
+            .shared
+            .release(clock::now(), place.slot, kept, &ended());
         let seen = first(&upstream);
         assert_eq!((seen.active, seen.connections_open), (0, 0));
     });

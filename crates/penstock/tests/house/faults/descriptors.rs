@@ -3,12 +3,12 @@
 //! The server's own limit is lowered while it runs. What must stay true: those who are connected are
 //! served, nothing spins, the log says it once, and when some leave the next come in.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::{ask, asking, descriptors, expect_calm, lines_with, site};
-use crate::support::{PATIENCE, RawClient, Server, eventually, kill};
+use crate::support::{Origin, PATIENCE, RawClient, Server, Site, eventually, kill};
 use crate::wsgi::serve_ready;
 
 fn limit_descriptors(pid: i32, to: u64) -> Rlimit {
@@ -62,6 +62,44 @@ fn without_descriptors_a_worker_that_dies_is_replaced_once_there_are_some() {
     eventually(PATIENCE, "it serves again", || {
         server.get("/").status == 200
     });
+}
+
+#[test]
+fn without_descriptors_no_server_of_an_upstream_is_blamed() {
+    let origins = [Origin::named("a"), Origin::named("b")];
+    let servers = origins.each_ref().map(|o| format!("\"{}\"", o.address()));
+    let servers = servers.join(", ");
+    let toml = format!(
+        "[upstreams.b]\nservers = [{servers}]\nconnections = {{ soft = 0 }}\n\
+         eject = {{ failures = 1 }}\nhealth = {{ interval = \"20ms\", fall = 1 }}\n"
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    let pid = server.pid();
+    let mut client = server.connect();
+    ask(&mut client, "/");
+    client.expect_status(200);
+    // None is free below it.
+    let before = limit_descriptors(pid, 3);
+    let began = Instant::now();
+    eventually(PATIENCE, "some requests and probes", || {
+        ask(&mut client, "/");
+        client.expect_status(503);
+        began.elapsed() >= Duration::from_millis(300)
+    });
+    prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
+    ask(&mut client, "/");
+    client.expect_status(200);
+    server.wait_log("cannot connect: no descriptors left here");
+    let log = server.log();
+    assert!(
+        !log.contains("ejected") && !log.contains("probe failed"),
+        "{log}"
+    );
+    let status = server.admin_json();
+    for server in status["upstreams"][0]["servers"].as_array().unwrap() {
+        let seen = (&server["state"], &server["failures"]);
+        assert_eq!(seen, (&"up".into(), &0.into()), "{server}");
+    }
 }
 
 /// The only worker, found without asking the server.

@@ -4,7 +4,7 @@
 //! re-encoded properly. Trust is tested from loopback, which is trusted unless a file says otherwise.
 
 use super::{Front, ask, behind, chunked, noise, post};
-use crate::support::{Origin, Response, Script, Seen, Server, Site, Step, head_of, page};
+use crate::support::{Origin, Reserved, Response, Script, Seen, Server, Site, Step, head_of, page};
 
 const SIZES: [usize; 6] = [0, 1, 1_000, 65_536, 65_537, 3 << 20];
 
@@ -438,6 +438,58 @@ fn routes_change_paths_and_fields() {
 }
 
 #[test]
+fn what_a_route_says_of_a_stranger_reaches_the_origin() {
+    let origin = Origin::named("origin");
+    let route = "request_headers = { set = { X-Real-IP = \"{client}\", X-Forwarded-Proto = \"https\", \
+                 X-Forwarded-For = \"192.0.2.9\", X_Key = \"ours\" }, \
+                 add = { X-Forwarded-Port = \"443\", X-Tenant = \"t\" } }";
+    let server = Front::new([&origin])
+        .server("threads = 1\ntrusted_proxies = [\"192.0.2.1\"]")
+        .route(route)
+        .serve();
+    let theirs = format!(
+        "{SPOOFED}X_Key: theirs\r\nX-Forwarded-Port: 1\r\nX-Forwarded-Ssl: on\r\nX_Other: x\r\n\
+         Connection: X-Tenant, X-Forwarded-Port\r\n"
+    );
+    for lines in ["", theirs.as_str()] {
+        let seen = seen_with(&server, &origin, lines);
+        for (name, expected) in [
+            ("x-real-ip", Some("127.0.0.1")),
+            ("x-forwarded-for", Some("192.0.2.9")),
+            ("x-forwarded-proto", Some("https")),
+            ("x-forwarded-host", Some("a.test:81")),
+            ("x-forwarded-port", Some("443")),
+            ("x_key", Some("ours")),
+            ("x-tenant", Some("t")),
+            ("x-forwarded-ssl", None),
+            ("x_other", None),
+            ("forwarded", None),
+        ] {
+            assert_eq!(
+                seen.field(name).as_deref(),
+                expected,
+                "{name} with {lines:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_route_adds_stands_behind_the_word_of_a_trusted_proxy() {
+    let origin = Origin::named("origin");
+    let route = "request_headers = { add = { X-Forwarded-Prefix = \"/b\" } }";
+    let server = Front::new([&origin]).route(route).serve();
+    let seen = seen_with(
+        &server,
+        &origin,
+        "X-Forwarded-Prefix: /a\r\nX-Real-IP: 192.0.2.3\r\n",
+    );
+    assert_eq!(seen.field("x-forwarded-prefix").as_deref(), Some("/a | /b"));
+    assert_eq!(seen.field("x-real-ip").as_deref(), Some("192.0.2.3"));
+    assert_eq!(seen.field("x-forwarded-for").as_deref(), Some("127.0.0.1"));
+}
+
+#[test]
 fn a_client_that_leaves_cuts_what_it_asked_for() {
     let origin = Origin::start(|_| {
         Script::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -456,4 +508,66 @@ fn chunked_piece() -> Vec<u8> {
     piece.extend_from_slice(&[b'x'; 0x1000]);
     piece.extend_from_slice(b"\r\n");
     piece
+}
+
+#[test]
+fn scripts_in_the_folder_of_the_files_are_run_and_never_sent() {
+    let scripts = [
+        "/index.php",
+        "/blog/index.php",
+        "/blog/index.php/extra",
+        "/config.php",
+        "/blog/config.php/",
+        "/%63onfig.php",
+        "/blog/../config.php",
+        "/styles.php/page.css",
+    ];
+    let pages = ["/page.css", "/blog/page.css", "/notes.php.txt", "/blog/"];
+    for (protocol, is_run) in [
+        ("fastcgi", true),
+        ("scgi", true),
+        ("uwsgi", true),
+        ("ajp", false),
+    ] {
+        let secret = "<?php $password = 'secret';";
+        let site = Site::new()
+            .file("www/index.php", secret)
+            .file("www/config.php", secret)
+            .file("www/blog/index.php", secret)
+            .file("www/blog/config.php", secret)
+            .file("www/blog/index.html", "page")
+            .file("www/page.css", "page")
+            .file("www/blog/page.css", "page")
+            .file("www/styles.php/page.css", "page")
+            .file("www/notes.php.txt", "page");
+        // Nobody is there: whatever is passed on is a 502.
+        let lines = format!("protocol = \"{protocol}\"\nroot = \"/srv/www\"");
+        let tries = "[\"{path}\", \"{path}/index.html\", \"{path}/index.php\", \"/index.php\"]";
+        let route = format!("files = {{ root = \"www\", try = {tries} }}");
+        let nobody = Reserved::new();
+        let server = Front::to([nobody.address()])
+            .upstream(&lines)
+            .route(&route)
+            .serve_in(site);
+        for path in scripts.into_iter().filter(|_| is_run) {
+            let answer = server.get(path);
+            assert_eq!(answer.status, 502, "{protocol} {path}");
+            assert!(!answer.text().contains("secret"), "{protocol} {path}");
+        }
+        // The second time from memory.
+        for path in pages.into_iter().chain(pages) {
+            let answer = server.get(path);
+            assert_eq!(
+                (answer.status, &*answer.text()),
+                (200, "page"),
+                "{protocol} {path}"
+            );
+        }
+        assert_eq!(
+            server.get("/config.php").status == 200,
+            !is_run,
+            "{protocol}"
+        );
+        assert_eq!(server.get("/blog2").status == 502, is_run, "{protocol}");
+    }
 }

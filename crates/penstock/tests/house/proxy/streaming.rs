@@ -2,7 +2,9 @@
 //!
 //! A gate that is still closed when a piece arrives proves that nobody waited for the rest.
 
-use super::{Front, access_log, ask, asking, behind, wait_in_progress};
+use std::time::Instant;
+
+use super::{Front, SLACK, access_log, ask, asking, behind, wait_in_progress};
 use crate::support::{Origin, PATIENCE, RawClient, Script, Step, eventually, find, page};
 
 /// Two events with a gate between, in chunks, with these fields.
@@ -120,6 +122,58 @@ fn an_unbuffered_upload_reaches_the_origin_as_it_comes() {
     }
 }
 
+/// An origin that answers before it has read, and sends back what comes.
+fn echo() -> Origin {
+    Origin::start(|_| {
+        Script::early()
+            .send("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n")
+            .then(Step::Echo)
+    })
+}
+
+#[test]
+fn an_answer_that_goes_along_with_its_upload_is_not_held_up() {
+    let origin = echo();
+    let server = Front::new([&origin])
+        .server("threads = 1")
+        .route("request_buffering = false\nresponse_buffering = false")
+        .serve();
+    let mut client = server.connect();
+    client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    await_bytes(&mut client, b"HTTP/1.1 200 OK\r\n");
+    for round in 0..10 {
+        let piece = format!("piece {round}");
+        let began = Instant::now();
+        client.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
+        await_bytes(&mut client, piece.as_bytes());
+        let took = began.elapsed();
+        assert!(took < SLACK, "{piece} took {took:?}");
+    }
+    drop(client);
+    wait_in_progress(&server, 0);
+    origin.wait_closed(0);
+}
+
+#[test]
+fn a_client_that_leaves_behind_its_streamed_upload_is_noticed() {
+    let origin = echo();
+    let server = Front::new([&origin])
+        .server("threads = 1")
+        .route("request_buffering = false\nresponse_buffering = false")
+        .serve();
+    let mut client = server.connect();
+    client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n");
+    await_bytes(&mut client, b"HTTP/1.1 200 OK\r\n");
+    client.send("hello");
+    await_bytes(&mut client, b"hello");
+    wait_in_progress(&server, 1);
+    drop(client);
+    let began = Instant::now();
+    wait_in_progress(&server, 0);
+    assert!(began.elapsed() < SLACK, "{:?}", began.elapsed());
+    origin.wait_closed(0);
+}
+
 #[test]
 fn hints_are_passed_on_before_the_answer() {
     let origin = Origin::start(|_| {
@@ -155,7 +209,7 @@ fn trailers_are_passed_on_but_not_those_that_frame() {
     let origin = Origin::start(|_| {
         Script::raw(
             "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n\
-             0\r\nX-Sum: 5\r\nX-Other: y\r\n\r\n",
+             0\r\nX-Sum: 5\r\nX-Accel-Redirect: /x\r\nX-Other: y\r\nX-Sendfile: /y\r\n\r\n",
         )
         .keep()
     });
