@@ -14,6 +14,9 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 /// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
 const QUEUE_MAX: usize = 16 * 1024;
 
+/// How long lines gather between two writes. A first line after a pause goes out at once.
+const GATHER: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
 #[derive(Debug, Clone)]
 pub struct LineWriter {
@@ -75,6 +78,10 @@ impl LineWriter {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own, which no loop waits for"
+)]
 fn write_lines(
     mut target: Target,
     queue: &std::sync::mpsc::Receiver<Message>,
@@ -107,8 +114,14 @@ fn write_lines(
             reported = lost;
         }
         write_out(&mut target, &mut batch);
+        let is_flush = !flushed.is_empty();
         for done in flushed {
             let _ = done.try_send(());
+        }
+        if !is_flush {
+            // Whoever writes a line wakes this thread only when it waits for one: under load that would
+            // be for every line, and cost more than the line.
+            std::thread::sleep(GATHER);
         }
     }
 }

@@ -254,7 +254,8 @@ impl Default for Connections {
 pub struct Retry {
     /// Tries in all, the first included; at least 1.
     pub attempts: u32,
-    /// Retries against requests, 0 to 1: more are not made, so that a failing upstream is not stormed.
+    /// Retries against requests, 0 to 1: above it only ten a second are made, so that a failing upstream
+    /// is not stormed.
     pub budget: f64,
 }
 

@@ -104,7 +104,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("upstreams.NAME.retry", "attempts", Count(1, 100), Is("2"), "2",
         "Tries in all, the first included."),
     row("upstreams.NAME.retry", "budget", Fraction, Is("0.2"), "0.2",
-        "Retries against requests; more are not made, so that a failing upstream is not stormed."),
+        "Retries against requests; above it only ten a second are made, so that a failing upstream is not stormed."),
 
     row("upstreams.NAME.health", "path", Text(PROBE), Means("none: only connect"), r#""/up""#,
         "Path and query that are asked for."),
