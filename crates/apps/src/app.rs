@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::dispatch::{Dispatch, QueueUse};
 use crate::executor::{self, Command, Executor};
-use crate::server_set::{self, Nobody, ServerSet};
+use crate::server_set::{Nobody, ServerSet};
 use crate::supervisor::Policy;
 
 /// Commands that may wait for the executor.
@@ -347,7 +347,7 @@ impl App {
             since: now.saturating_duration_since(worker.since),
             restarts: worker.restarts,
             in_progress: self.shared.in_progress(worker),
-            address: worker.address.as_ref().map(server_set::shown),
+            address: worker.address.as_ref().map(ToString::to_string),
             resident_bytes: worker
                 .pid
                 .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),

@@ -34,7 +34,6 @@ use self::probe::Probe;
 use self::servers::Listed;
 use self::workers::Slots;
 use crate::app::{AppShared, Boot, Way};
-use crate::server_set::shown;
 use crate::slot::End;
 use crate::supervisor::{Action, Event, ExitSummary, Policy, Signal, Supervisor, WorkerId};
 
@@ -468,7 +467,7 @@ impl Executor {
             ControlMessage::Silent => {
                 child.has_reported = true;
                 let place = match &child.role {
-                    Role::Server(listed) => shown(listed.address()),
+                    Role::Server(listed) => listed.address().to_string(),
                     Role::Worker(_) => "its socket".to_owned(),
                 };
                 let limit = self.config.boot_timeout;

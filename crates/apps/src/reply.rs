@@ -5,7 +5,7 @@
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do).
 
 use penstock_exchange::{Body, Fault, FaultKind, Response, Timing};
-use penstock_http::{FieldBlock, Status};
+use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::HeadParts;
 
 /// Fields of the application that are not passed on.
@@ -109,14 +109,6 @@ pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<()
         }
         _ => Ok(()),
     }
-}
-
-/// RFC 9110 §8.6: 1*DIGIT, and nothing else.
-fn parse_length(value: &[u8]) -> Option<u64> {
-    if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 fn broken(cause: String, timing: Timing) -> Fault {

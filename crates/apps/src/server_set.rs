@@ -38,13 +38,3 @@ impl ServerSet for Nobody {
         0
     }
 }
-
-/// An address as people write it.
-pub(crate) fn shown(address: &ServerAddr) -> String {
-    match address {
-        ServerAddr::Tcp(address) => address.to_string(),
-        ServerAddr::Unix(path) => format!("unix:{}", path.display()),
-        ServerAddr::Name { host, port } => format!("{host}:{port}"),
-        ServerAddr::Srv(name) => format!("srv:{name}"),
-    }
-}

@@ -70,6 +70,13 @@ pub(crate) fn parse_u64(digits: &[u8]) -> Option<u64> {
     })
 }
 
+/// Reads a length: 1*DIGIT (RFC 9110 §8.6), and no more than a signed 64-bit offset can hold, since
+/// readers differ about what is beyond. The one reading of `Content-Length` in the house.
+#[must_use]
+pub fn parse_length(digits: &[u8]) -> Option<u64> {
+    parse_u64(digits).filter(|&length| i64::try_from(length).is_ok())
+}
+
 /// Appends `number` in decimal without going through the formatting machinery.
 pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     // 20 digits hold 2^64 - 1.
@@ -132,6 +139,21 @@ mod tests {
             ("5 ", None),
         ] {
             assert_eq!(parse_u64(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_fits_a_signed_offset() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("9223372036854775807", Some(i64::MAX as u64)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-1", None),
+            ("+1", None),
+            ("1 ", None),
+        ] {
+            assert_eq!(parse_length(text.as_bytes()), expected, "{text:?}");
         }
     }
 

@@ -25,7 +25,7 @@ pub use accept::{accepts, accepts_coding, prefers};
 pub use conditional::{Precondition, evaluate};
 pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
-pub use grammar::is_token;
+pub use grammar::{is_token, parse_length};
 pub use h1::{
     BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError,
     Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,

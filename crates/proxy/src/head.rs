@@ -5,7 +5,7 @@
 //! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed. What must stay true: a
 //! client never sees a field that speaks to the front end.
 
-use penstock_http::{CheckedField, FieldBlock, FieldError, Status};
+use penstock_http::{CheckedField, FieldBlock, FieldError, Status, parse_length};
 
 /// A final response's head.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl HeadBuilder {
             Kind::Connection => self.note_connection(value),
             Kind::Upgrade => self.upgrade = Some(value.to_vec()),
             Kind::Length => {
-                let length = parse_length(value);
+                let length = parse_lengths(value);
                 let is_other = self.head.length.is_some_and(|known| Some(known) != length);
                 self.has_bad_length |= length.is_none() || is_other;
                 self.head.length = length;
@@ -196,21 +196,13 @@ fn kind(name: &[u8]) -> Kind {
     }
 }
 
-/// RFC 9110 §8.6: 1*DIGIT, or a list of the same number.
-fn parse_length(value: &[u8]) -> Option<u64> {
-    let mut found = None;
-    for element in value.split(|&byte| byte == b',') {
-        let digits = element.trim_ascii();
-        if digits.is_empty() || digits.len() > 19 || !digits.iter().all(u8::is_ascii_digit) {
-            return None;
-        }
-        let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-        if found.is_some_and(|known| known != number) {
-            return None;
-        }
-        found = Some(number);
-    }
-    found
+/// One number, or a list of the same one (RFC 9112 §6.3 case 5).
+fn parse_lengths(value: &[u8]) -> Option<u64> {
+    let mut lengths = value
+        .split(|&byte| byte == b',')
+        .map(|it| parse_length(it.trim_ascii()));
+    let first = lengths.next()??;
+    lengths.all(|it| it == Some(first)).then_some(first)
 }
 
 #[cfg(test)]

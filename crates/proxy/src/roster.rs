@@ -127,7 +127,7 @@ pub(crate) struct Grant {
 pub(crate) struct Want<'a> {
     /// Decides by hash, where that is the balance.
     pub(crate) key: Option<u64>,
-    /// The member that its cookie names, see [`cookie_value`].
+    /// The member that its cookie names, see [`number`].
     pub(crate) sticky: Option<u64>,
     /// Members that failed it already.
     pub(crate) tried: &'a [MemberKey],

@@ -10,7 +10,7 @@
 //! split a response (RFC 9110 §5.5), no body that is longer or shorter than its head says. Every
 //! error is final: the caller closes the connection.
 
-use penstock_http::{FieldBlock, FieldError, Status};
+use penstock_http::{FieldBlock, FieldError, Status, parse_length};
 
 use crate::{ajp, cgi, fastcgi, head};
 
@@ -335,18 +335,6 @@ impl BodyCount {
             _ => Ok(()),
         }
     }
-}
-
-fn parse_length(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |number, &byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        // The bound of signed 64 bits, as for responses in HTTP/1.
-        let number = number.checked_mul(10)?.checked_add(digit)?;
-        i64::try_from(number).ok().map(|_| number)
-    })
 }
 
 /// `number` in decimal, in `room`: requests hold a few, none worth an allocation.

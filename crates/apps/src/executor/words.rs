@@ -11,7 +11,6 @@ use penstock_exchange::{Fault, FaultKind};
 
 use super::{Executor, Role};
 use crate::app::{Boot, Refusal, StateView, WorkerView};
-use crate::server_set::shown;
 use crate::supervisor::{AppState, KillReason, Report, Worker, WorkerState};
 
 impl Executor {
@@ -25,7 +24,7 @@ impl Executor {
                 boot,
             } => {
                 let place = match self.children.get(&worker).map(|child| &child.role) {
-                    Some(Role::Server(listed)) => format!(" at {}", shown(listed.address())),
+                    Some(Role::Server(listed)) => format!(" at {}", listed.address()),
                     Some(Role::Worker(_)) | None => String::new(),
                 };
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));

@@ -8,7 +8,7 @@
 use super::error::ParseError;
 use crate::{
     authority::Authority,
-    grammar::{is_token, list_elements},
+    grammar::{is_token, list_elements, parse_length},
     head::{BodyFraming, Span, Version},
 };
 
@@ -119,7 +119,7 @@ impl<'a> Facts<'a> {
     fn note_length(&mut self, value: &[u8]) -> Result<(), ParseError> {
         match self
             .length
-            .replace(parse_length(value).ok_or(ParseError::BadContentLength)?)
+            .replace(parse_canonical(value).ok_or(ParseError::BadContentLength)?)
         {
             None => Ok(()),
             Some(_) => Err(ParseError::ContentLengthRepeated),
@@ -153,13 +153,12 @@ impl<'a> Facts<'a> {
     }
 }
 
-// Digits only, written the one canonical way, and no more than a signed 64-bit offset can hold:
-// what some readers take as octal, negative or wrapped is refused by all of these together.
-fn parse_length(value: &[u8]) -> Option<u64> {
+// Written the one canonical way besides: some readers take a leading zero for octal.
+fn parse_canonical(value: &[u8]) -> Option<u64> {
     if value.len() > 1 && value.starts_with(b"0") {
         return None;
     }
-    crate::grammar::parse_u64(value).filter(|&length| i64::try_from(length).is_ok())
+    parse_length(value)
 }
 
 const ESSENTIAL: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::Progress;
 use crate::{
-    grammar::{is_token_byte, is_value, list_elements, parse_u64, trim_blanks},
+    grammar::{is_token_byte, is_value, list_elements, parse_length, trim_blanks},
     head::Version,
 };
 
@@ -298,9 +298,8 @@ impl ResponseScanner {
     // RFC 9112 §6.3 case 5: several are allowed as long as they are the same number.
     fn note_length(&mut self, value: &[u8]) -> Result<(), ResponseError> {
         for element in value.split(|&byte| byte == b',') {
-            let length = parse_u64(trim_blanks(element))
-                .filter(|&length| i64::try_from(length).is_ok())
-                .ok_or(ResponseError::BadContentLength)?;
+            let length =
+                parse_length(trim_blanks(element)).ok_or(ResponseError::BadContentLength)?;
             if self.length.replace(length).is_some_and(|it| it != length) {
                 return Err(ResponseError::BadContentLength);
             }
