@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use penstock_exchange::bodies::{SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_queue::{SlotId, Start};
-use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
+use penstock_runtime::{DiskFile, LazyDeadline, Stream, buffers, clock};
 use penstock_wire::{Decoder, Event, encode_cancel};
 
 use crate::app::AppShared;
@@ -745,10 +745,9 @@ fn file_response(
     reply::check_declared(&head, Some(len))?;
     let ReplyHead { mut response, .. } = head;
     response.body = Body::File(FileBody {
-        file: Arc::new(file),
+        file: Arc::new(DiskFile::new(file, app.store.load().pool.clone())),
         start: offset,
         len,
-        pool: app.store.load().pool.clone(),
     });
     Ok(response)
 }

@@ -40,10 +40,10 @@ pub use describe::{explain, reference};
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use model::{
-    AccessLog, App, AppKind, Balance, BlockingPool, Config, Connections, Eject, Files, Forwarded,
-    HashKey, HeaderRules, Health, HostHeader, Limits, LogFormat, LogTarget, Processes, Protocol,
-    ProxyProtocol, Retry, Rewrite, Route, Server, ServerAddr, Site, TcpStream, Upstream,
-    UpstreamServer,
+    AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding, Config,
+    Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health, HostHeader, Limits,
+    LogFormat, LogTarget, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route,
+    RouteCache, Server, ServerAddr, Site, Symlinks, TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

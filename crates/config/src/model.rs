@@ -4,20 +4,24 @@
 //! wiring of the rooms. What must stay true: every path is absolute, every name that is referred to
 //! exists, every number is in its range, and `Default` of a type is what an empty table gives.
 //! Everything compares, because a reload restarts only the applications that differ. Back ends are in
-//! `model/upstream.rs`.
+//! `model/upstream.rs`, folders of files in `model/files.rs`, caches in `model/cache.rs`.
 
+mod cache;
+mod files;
 mod upstream;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+pub use files::{Coding, Files, Symlinks};
 pub use upstream::{
     Balance, Connections, Eject, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
     Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
 };
 
-use crate::values::{HostPattern, ListenAddr, PathPattern, TryPattern};
+use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// A whole configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +38,8 @@ pub struct Config {
     pub blocking: BTreeMap<String, BlockingPool>,
     /// Applications by name.
     pub apps: BTreeMap<String, App>,
+    /// Caches by name; their folders do not overlap.
+    pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// Sites in the order of the file; at least one, unless there are streams.
@@ -165,7 +171,8 @@ impl Default for Limits {
 pub struct BlockingPool {
     /// Number of threads, at least one.
     pub threads: usize,
-    /// Jobs that may wait for a thread; one more is refused.
+    /// Jobs that may wait for a thread; one more is refused. With 0 a job is taken only by a thread
+    /// that has nothing to do.
     pub max_queue: usize,
 }
 
@@ -313,6 +320,9 @@ pub struct Site {
     pub hosts: Vec<HostPattern>,
     /// Tried in order, the first match answers.
     pub routes: Vec<Route>,
+    /// Absolute files with the pages of errors that the house itself answers with, by status (`404`) or
+    /// class (`5` for `5xx`); the status counts before its class.
+    pub error_pages: BTreeMap<u16, PathBuf>,
 }
 
 /// One route of a site; it has files, an app or an upstream, or files before one of them.
@@ -339,6 +349,8 @@ pub struct Route {
     /// Whether responses are taken off the back end faster than the client takes them; none is the
     /// upstream's.
     pub response_buffering: Option<bool>,
+    /// The caches in front of the application or upstream, and their rules.
+    pub cache: Option<RouteCache>,
 }
 
 impl Route {
@@ -355,6 +367,7 @@ impl Route {
             response_headers: HeaderRules::default(),
             request_buffering: None,
             response_buffering: None,
+            cache: None,
         }
     }
 }
@@ -385,28 +398,6 @@ impl HeaderRules {
     /// Whether they change nothing.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
-    }
-}
-
-/// A folder of static files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Files {
-    /// The absolute folder; nothing outside it is served.
-    pub root: PathBuf,
-    /// What to look for, in order.
-    pub try_: Vec<TryPattern>,
-    /// The name of the blocking pool that reads them.
-    pub blocking: String,
-}
-
-impl Files {
-    /// The files below `root` with every default.
-    pub fn new(root: PathBuf) -> Self {
-        Self {
-            root,
-            try_: TryPattern::defaults(),
-            blocking: "default".to_owned(),
-        }
     }
 }
 

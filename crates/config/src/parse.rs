@@ -87,6 +87,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         limits,
         blocking,
         apps,
+        caches: BTreeMap::new(),
         upstreams,
         sites,
         streams: streams.into_iter().map(|stream| stream.value).collect(),

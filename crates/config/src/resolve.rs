@@ -186,6 +186,7 @@ fn bare(dir: &Path) -> Config {
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
         apps: BTreeMap::new(),
+        caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),
         streams: Vec::new(),

@@ -46,6 +46,7 @@ pub(crate) fn read(top: &Section<'_>, known: &Known<'_>) -> Vec<Site> {
             Site {
                 hosts,
                 routes: route::read(table, known),
+                error_pages: BTreeMap::new(),
             }
         })
         .collect()
@@ -75,6 +76,7 @@ pub(crate) fn any(route: Route) -> Site {
     Site {
         hosts: Vec::new(),
         routes: vec![route],
+        error_pages: BTreeMap::new(),
     }
 }
 

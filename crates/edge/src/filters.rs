@@ -13,12 +13,11 @@ use std::sync::Arc;
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::fields::{Fate, Vouched, fate};
 use penstock_exchange::{Fault, FaultKind};
-use penstock_http::{FieldBlock, RequestHead, normalise};
+use penstock_http::{FieldBlock, HeadWriter, RequestHead, normalise};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
 
 use crate::access_log;
-use crate::rehead::HeadWriter;
 
 /// Why a route's rules cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

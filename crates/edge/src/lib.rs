@@ -18,7 +18,6 @@ mod pace;
 mod plan;
 mod received;
 mod redirect;
-mod rehead;
 mod router;
 mod send;
 mod tunnel;

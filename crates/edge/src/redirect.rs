@@ -9,10 +9,9 @@ use std::sync::Arc;
 use penstock_exchange::{
     Fault, FaultKind, Handler, InternalRedirect, RequestPath, Response, Timing,
 };
-use penstock_http::{FieldBlock, Method, RequestHead};
+use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
 use crate::filters::Filters;
-use crate::rehead::HeadWriter;
 
 /// Redirects in a row: enough for any design, few enough to show a loop at once.
 const REDIRECTS_MAX: u8 = 10;

@@ -18,8 +18,8 @@ use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody, Takeover};
 use penstock_http::{
     FieldBlock, ResponseFraming, ResponseLine, encode_head, h1, is_forbidden_trailer,
 };
+use penstock_runtime::disk::ReadError;
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
-use penstock_sys::file;
 
 use crate::pace::{Pace, Throttle};
 use crate::watch::Watch;
@@ -27,9 +27,6 @@ use crate::watch::Watch;
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
 const COPY_MAX: usize = 8 * 1024;
-
-/// Bytes of a file read at a time.
-const FILE_CHUNK: usize = 128 * 1024;
 
 /// How far [`send_now`] got.
 #[derive(Debug)]
@@ -335,23 +332,22 @@ impl Sender<'_> {
     async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {
         let mut head = head;
         let (mut at, end) = (body.start, body.start + body.len);
-        let size = usize::try_from(body.len)
-            .unwrap_or(FILE_CHUNK)
-            .min(FILE_CHUNK);
-        let mut chunk = vec![0; size];
         while at < end {
-            let want = usize::try_from(end - at).unwrap_or(FILE_CHUNK).min(size);
-            chunk.truncate(want);
-            let (back, read) = read_chunk(&body, chunk, at).await?;
-            chunk = back;
-            if read == 0 {
+            let piece = body.file.read(at, end - at).await.map_err(|error| {
+                let kind = match &error {
+                    ReadError::Pool(_) => FaultKind::Overloaded,
+                    ReadError::Disk(_) => FaultKind::House,
+                };
+                Cut::Body(Fault::new(kind, error.to_string()))
+            })?;
+            if piece.is_empty() {
                 let cause = format!("the file became shorter than {end} bytes while it was sent");
                 return Err(Cut::Body(Fault::new(FaultKind::House, cause)));
             }
-            self.write(&mut [IoSlice::new(&head), IoSlice::new(&chunk[..read])])
+            self.write(&mut [IoSlice::new(&head), IoSlice::new(&piece)])
                 .await?;
             head.clear();
-            at += read as u64;
+            at += piece.len() as u64;
         }
         if head.is_empty() {
             Ok(())
@@ -477,30 +473,4 @@ async fn next_piece(
         watch.poll_left(cx, stream).map(|()| Err(Cut::Gone))
     })
     .await
-}
-
-/// Reads a chunk: on the loop when it is in memory, in the file's pool when it is not.
-async fn read_chunk(body: &FileBody, mut chunk: Vec<u8>, at: u64) -> Result<(Vec<u8>, usize), Cut> {
-    if let Ok(read) = file::read_at_if_cached(&body.file, &mut chunk, at) {
-        return Ok((chunk, read));
-    }
-    let shared = Arc::clone(&body.file);
-    let read = body
-        .pool
-        .run(move || {
-            let read = file::read_at(&shared, &mut chunk, at);
-            (chunk, read)
-        })
-        .await;
-    match read {
-        Ok((chunk, Ok(read))) => Ok((chunk, read)),
-        Ok((_, Err(error))) => Err(Cut::Body(Fault::new(
-            FaultKind::House,
-            format!("cannot read the file: {error}"),
-        ))),
-        Err(full) => Err(Cut::Body(Fault::new(
-            FaultKind::Overloaded,
-            full.to_string(),
-        ))),
-    }
 }

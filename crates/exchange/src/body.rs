@@ -5,13 +5,12 @@
 //! made it.
 
 use std::fmt;
-use std::fs::File;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use penstock_http::FieldBlock;
-use penstock_runtime::blocking::Pool;
+use penstock_runtime::DiskFile;
 
 use crate::{Fault, Takeover};
 
@@ -61,17 +60,15 @@ pub enum Body {
     Takeover(Box<dyn Takeover>),
 }
 
-/// A part of an open regular file, with the pool that reads what is not in memory.
+/// A part of an open regular file.
 #[derive(Debug, Clone)]
 pub struct FileBody {
     /// The file.
-    pub file: Arc<File>,
+    pub file: Arc<DiskFile>,
     /// First byte.
     pub start: u64,
     /// Number of bytes.
     pub len: u64,
-    /// Reads cold pages.
-    pub pool: Pool,
 }
 
 /// A response body made while it is sent.

@@ -17,7 +17,7 @@ use penstock_exchange::{
 };
 use penstock_http::Method;
 use penstock_runtime::blocking::{Pool, PoolError};
-use penstock_runtime::clock;
+use penstock_runtime::{DiskFile, clock};
 
 use crate::memory::{Bounds, Known, Lookup, Memory};
 use crate::reply;
@@ -141,12 +141,12 @@ impl Folder {
 
     fn answer_opened(&self, request: &Request, opened: Opened) -> Response {
         let Opened { description, file } = opened;
+        let file = Arc::new(DiskFile::new(file, self.pool.clone()));
         reply::answer(&request.head, &description, |start, len| {
             Body::File(FileBody {
-                file: Arc::new(file),
+                file: Arc::clone(&file),
                 start,
                 len,
-                pool: self.pool.clone(),
             })
         })
     }

@@ -16,6 +16,7 @@ mod grammar;
 pub mod h1;
 mod head;
 mod range;
+mod rehead;
 pub mod sse;
 mod status;
 mod trailers;
@@ -33,6 +34,7 @@ pub use h1::{
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use range::{RangeOutcome, content_range, content_range_unsatisfied, select_range};
+pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;
 pub use uri::{Normalised, UriError, normalise};

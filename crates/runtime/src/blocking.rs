@@ -104,6 +104,20 @@ impl Pool {
         })
     }
 
+    /// As [`Pool::run`], for work that is short unless the disk is ill and moves no data to speak of: an open,
+    /// a look at a file's state. It goes ahead of waiting reads and writes, which leave some threads to
+    /// it, so that what is in memory anyway is not kept behind what is not.
+    ///
+    /// # Errors
+    /// As [`Pool::run`].
+    pub async fn run_ahead<R, F>(&self, work: F) -> Result<R, PoolError>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> R + Send + 'static,
+    {
+        self.run(work).await
+    }
+
     /// Runs `work` on a thread of the pool without waiting for it; at once, here, when the queue is at
     /// its bound, so that it is never lost.
     pub fn run_detached<F>(&self, work: F)

@@ -15,6 +15,7 @@ pub mod blocking;
 pub mod buffers;
 pub mod clock;
 pub mod deadline;
+pub mod disk;
 pub mod drain;
 pub mod listener;
 pub mod logger;
@@ -24,6 +25,7 @@ pub mod stream;
 
 pub use alarm::Alarm;
 pub use deadline::LazyDeadline;
+pub use disk::DiskFile;
 pub use drain::Drain;
 pub use listener::Listener;
 pub use loops::{LoopHandle, Loops, PerLoop};

@@ -40,7 +40,8 @@ fn gives_every_default_for_a_file_with_one_application() {
         config.sites,
         [Site {
             hosts: vec![],
-            routes: vec![route]
+            routes: vec![route],
+            error_pages: BTreeMap::new(),
         }]
     );
 }

@@ -1,10 +1,11 @@
-//! A request's head made anew: what a route's filters change and what an internal redirect asks for.
+//! A request's head made anew: what a route's filters change, what an internal redirect asks for, what
+//! a cache asks of a back end.
 //!
-//! Called by `filters` and `redirect`. The new head is written out and read again by the parser that
-//! reads those of clients, so whatever a rule or an application put into it, handlers see a head that
-//! keeps every rule; nobody edits a parsed one in place.
+//! Used by `edge` and `cache`. The new head is written out and read again by the parser that reads those
+//! of clients, so whatever a rule or an application put into it, handlers see a head that keeps every
+//! rule; nobody edits a parsed one in place.
 
-use penstock_http::{HeadLimits, ParseError, Progress, RequestHead, parse_head};
+use crate::{HeadLimits, ParseError, Progress, RequestHead, parse_head};
 
 /// The limits were asked of what the client sent; what is added here is the configuration's.
 const UNLIMITED: HeadLimits = HeadLimits {
@@ -15,11 +16,11 @@ const UNLIMITED: HeadLimits = HeadLimits {
 
 /// A head that is being written.
 #[derive(Debug)]
-pub(crate) struct HeadWriter(Vec<u8>);
+pub struct HeadWriter(Vec<u8>);
 
 impl HeadWriter {
     /// Begins with the request line; the version is that of `old`.
-    pub(crate) fn new(old: &RequestHead, method: &str, target: &str) -> Self {
+    pub fn new(old: &RequestHead, method: &str, target: &str) -> Self {
         let size: usize = old.fields().map(|(n, v)| n.len() + v.len() + 4).sum();
         let mut writer = Self(Vec::with_capacity(size + target.len() + 256));
         for part in [method, " ", target, " ", old.version().as_str(), "\r\n"] {
@@ -29,7 +30,7 @@ impl HeadWriter {
     }
 
     /// Adds a field.
-    pub(crate) fn field(&mut self, name: &str, value: &[u8]) {
+    pub fn field(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.0.extend_from_slice(part);
         }
@@ -39,7 +40,7 @@ impl HeadWriter {
     ///
     /// # Errors
     /// When it breaks a rule.
-    pub(crate) fn finish(mut self) -> Result<RequestHead, ParseError> {
+    pub fn finish(mut self) -> Result<RequestHead, ParseError> {
         self.0.extend_from_slice(b"\r\n");
         match parse_head(&self.0, &UNLIMITED)? {
             // More than one head would mean that a value held a line break.

@@ -1,0 +1,21 @@
+//! The HTTP cache: stored responses in front of any [`Handler`], in memory and over several disks.
+//!
+//! The way of a request: `handler` asks `rules` whether the cache may know of it at all and what its key
+//! is, `store` what it holds under that key, and `http`'s caching rules (RFC 9111) whether that may be
+//! sent. If not, one request goes to the handler behind, whose response is read into a `store` object
+//! that all who wait for it read from while it grows. `penstock`'s wiring starts one [`Store`] for
+//! each `[caches.NAME]` and makes one [`Cache`] for each route that names some.
+//!
+//! What must stay true: what is served is byte for byte what a back end answered for that very key; an
+//! object is whole or not there, whatever ended the process that wrote it; a disk that fails, fills or
+//! stalls costs its share of hits and nothing else; memory, disks and waiting are bounded.
+//!
+//! [`Handler`]: penstock_exchange::Handler
+
+mod handler;
+mod purge;
+mod store;
+
+pub use handler::Cache;
+pub use purge::{Purge, Purged, purge};
+pub use store::{Store, StoreUse};
