@@ -17,7 +17,7 @@ use crate::load::{Load, Plan, Shape, Until};
 use crate::report::{Compare, Deployment, Figures, Outcome, Point};
 use crate::run::{exit_code, pace, until};
 use crate::scenario::{self, LoadSpec, Loads, Scenario};
-use crate::summary::{STRANGERS_MAX, judge, summarise};
+use crate::summary::{STRANGERS_MAX, alone_name, judge, summarise};
 use crate::sweep::pause;
 use crate::target::{Target, Template};
 use crate::window::{Window, measure};
@@ -221,8 +221,9 @@ impl<'a> Contest<'a> {
         let mut points = Vec::new();
         let plans = plans(self.scenario, running, &self.live)?;
         let count = plans.len();
-        for (at, plan) in plans.iter().enumerate() {
-            let point = self.calm(plan, running, label)?;
+        for (at, (plan, alone)) in plans.iter().enumerate() {
+            let mut point = self.calm(plan, running, label)?;
+            point.alone = *alone;
             if let Some(ended) = running.ended() {
                 return Err(format!("{ended} under load\n{}", running.log_tail()));
             }
@@ -294,8 +295,8 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// What is executed, point by point.
-fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<Plan>, String> {
+/// What is executed, point by point, and which of them are loads of a mix by themselves.
+fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<(Plan, bool)>, String> {
     let plan = |loads: Vec<Load>| Plan {
         loads,
         until: scenario.until,
@@ -308,10 +309,11 @@ fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<Plan
         Loads::Sweep { connections, load } => {
             let base = made(load, running)?;
             let at = |&connections: &u32| {
-                plan(vec![Load {
+                let load = Load {
                     connections,
                     ..base.clone()
-                }])
+                };
+                (plan(vec![load]), false)
             };
             Ok(connections.iter().map(at).collect())
         }
@@ -322,8 +324,15 @@ fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<Plan
                     ..made(spec, running)?
                 })
             };
-            let loads = loads.iter().map(each).collect::<Result<_, _>>()?;
-            Ok(vec![plan(loads)])
+            let made = loads.iter().map(each).collect::<Result<Vec<_>, _>>()?;
+            let alone = loads.iter().zip(&made).filter(|((_, spec), _)| spec.alone);
+            let alone = alone.map(|(_, load)| Load {
+                name: alone_name(&load.name),
+                ..load.clone()
+            });
+            let mut plans: Vec<_> = alone.map(|load| (plan(vec![load]), true)).collect();
+            plans.push((plan(made), false));
+            Ok(plans)
         }
     }
 }

@@ -106,6 +106,9 @@ pub struct Point {
     pub loads: Vec<Figures>,
     /// What it cost the server, when its processes are known.
     pub server: Option<ServerCost>,
+    /// Whether it is one load of a mix by itself, for comparison: no part of the ranking.
+    #[serde(default)]
+    pub alone: bool,
 }
 
 /// Several deployments, measured in turn.
@@ -340,6 +343,9 @@ pub struct ServerCost {
     pub memory_bytes: u64,
     /// Processes at the end.
     pub processes: usize,
+    /// Bytes read from disks by those that live, where the kernel tells (proc(5), `io`).
+    #[serde(default)]
+    pub disk_read_bytes: Option<u64>,
     /// The part of the cores used by strangers, when cores are pinned.
     pub others: Option<f64>,
 }

@@ -154,6 +154,8 @@ pub struct LoadSpec {
     pub rate: Option<f64>,
     /// What the readiness probe must see.
     pub expect: Expect,
+    /// For one of several: whether it is also measured by itself, ahead of the mix.
+    pub alone: bool,
 }
 
 impl LoadSpec {
@@ -261,7 +263,12 @@ impl Goal {
     pub fn names(&self) -> Vec<&String> {
         let other = match &self.bound {
             Bound::CpuRatio { to, .. } | Bound::RequestsRatio { to, .. } => Some(to),
-            Bound::P99Ms(_) | Bound::CpuUs(_) | Bound::RequestsHeld(_) | Bound::Errors(_) => None,
+            Bound::P99Ms(_)
+            | Bound::CpuUs(_)
+            | Bound::RequestsHeld(_)
+            | Bound::OfAlone { .. }
+            | Bound::P99OfAlone { .. }
+            | Bound::Errors(_) => None,
         };
         [Some(&self.deployment), other]
             .into_iter()
@@ -293,6 +300,20 @@ pub enum Bound {
     CpuUs(f64),
     /// Requests a second at the point of the most connections, as a ratio to the best point's: at least.
     RequestsHeld(f64),
+    /// Requests a second of one load in the mix, as a ratio to the same load alone: at least.
+    OfAlone {
+        /// The load's name.
+        load: String,
+        /// The ratio.
+        at_least: f64,
+    },
+    /// The 99th percentile of one load in the mix, as a ratio to the same load alone: at most.
+    P99OfAlone {
+        /// The load's name.
+        load: String,
+        /// The ratio.
+        at_most: f64,
+    },
     /// Requests that failed or were answered with an error, of any round: at most.
     Errors(u64),
 }

@@ -4,7 +4,9 @@
 //! spread over the rounds, and a ratio is made within a round, so that a drift of the machine, which
 //! hits all deployments of a round alike, cancels out.
 
-use crate::report::{Deployment, Goal, Point, ServerCost, Spread, Summary, saturating_sum};
+use crate::report::{
+    Deployment, Figures, Goal, Point, ServerCost, Spread, Summary, saturating_sum,
+};
 use crate::scenario::{self, Bound};
 use crate::text::notes;
 use crate::text::units::{self, number};
@@ -95,26 +97,28 @@ fn pairs(own: &[Numbered<'_>], others: &[Numbered<'_>]) -> Vec<(Round, Round)> {
 }
 
 fn round(points: &[Point]) -> Option<Round> {
+    let together = || points.iter().filter(|point| !point.alone);
     let is_counted = |point: &&Point| point.connections_total() >= CONNECTIONS_MIN;
-    let mut counted: Vec<&Point> = points.iter().filter(is_counted).collect();
+    let mut counted: Vec<&Point> = together().filter(is_counted).collect();
     if counted.is_empty() {
-        counted = points.iter().collect();
+        counted = together().collect();
     }
     if counted.is_empty() {
         return None;
     }
+    let counted_for_cpu: Vec<&Point> = together().collect();
     let mean = |of: &dyn Fn(&Point) -> f64| {
         counted.iter().map(|point| of(point)).sum::<f64>() / number(counted.len() as u64)
     };
     Some(Round {
         per_second: mean(&Point::good_per_second),
-        cpu_us: cpu_us(points),
+        cpu_us: cpu_us(&counted_for_cpu),
         p99_us: mean(&|point| number(point.slowest(|total| total.p99))),
     })
 }
 
 /// CPU of all points over the requests of all points.
-fn cpu_us(points: &[Point]) -> Option<f64> {
+fn cpu_us(points: &[&Point]) -> Option<f64> {
     let costs: Vec<ServerCost> = points.iter().filter_map(|point| point.server).collect();
     let loads = points.iter().flat_map(|point| &point.loads);
     let requests = saturating_sum(loads.map(|load| load.requests));
@@ -237,6 +241,24 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             *at_least,
             true,
         ),
+        Bound::OfAlone { load, at_least } => (
+            format!("{name}: requests/s of {load} in the mix >= {at_least} x alone"),
+            Spread::of(
+                own_rounds
+                    .iter()
+                    .filter_map(|(_, points)| of_alone(points, load, &Figures::good_per_second)),
+            ),
+            *at_least,
+            true,
+        ),
+        Bound::P99OfAlone { load, at_most } => (
+            format!("{name}: p99 of {load} in the mix <= {at_most} x alone"),
+            Spread::of(own_rounds.iter().filter_map(|(_, points)| {
+                of_alone(points, load, &|figures| number(figures.total.p99))
+            })),
+            *at_most,
+            false,
+        ),
         // Each round counts: what failed once has failed.
         Bound::Errors(at_most) => (
             format!("{name}: errors <= {at_most}"),
@@ -261,6 +283,22 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     }
 }
 
+/// A figure of one load in the mix as a ratio to the same load's alone.
+fn of_alone(points: &[Point], load: &str, of: &dyn Fn(&Figures) -> f64) -> Option<f64> {
+    let figures = |alone: bool, name: &str| {
+        let mut points = points.iter().filter(|point| point.alone == alone);
+        let found = points.find_map(|point| point.loads.iter().find(|one| one.name == name));
+        found.map(of)
+    };
+    let (mixed, alone) = (figures(false, load)?, figures(true, &alone_name(load))?);
+    (alone > 0.0).then(|| mixed / alone)
+}
+
+/// What a load is called where it is measured alone.
+pub(crate) fn alone_name(load: &str) -> String {
+    format!("{load}, alone")
+}
+
 /// The rounds, each reduced to one of its points; those without it are left out.
 fn at_point<'a>(rounds: &[Numbered<'a>], connections: u32) -> Vec<Numbered<'a>> {
     let point = |&(number, points): &Numbered<'a>| {
@@ -274,17 +312,16 @@ fn at_point<'a>(rounds: &[Numbered<'a>], connections: u32) -> Vec<Numbered<'a>> 
 
 /// Requests a second where there were the most connections, as a ratio to the best point.
 fn held(points: &[Point]) -> Option<f64> {
-    let last = points
-        .iter()
-        .max_by_key(|point| point.connections_total())?;
-    let speeds = points.iter().map(Point::good_per_second);
+    let together = || points.iter().filter(|point| !point.alone);
+    let last = together().max_by_key(|point| point.connections_total())?;
+    let speeds = together().map(Point::good_per_second);
     Some(last.good_per_second() / speeds.fold(0.0, f64::max))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Figures, Timings};
+    use crate::report::Timings;
 
     fn point(connections: u32, per_second: f64, cpu_us: f64) -> Point {
         Point {
@@ -304,6 +341,7 @@ mod tests {
                 memory_bytes: 7,
                 ..ServerCost::default()
             }),
+            alone: false,
         }
     }
 
@@ -518,6 +556,49 @@ mod tests {
             let judged = judge(&[goal("a", Bound::Errors(at_most))], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
+    }
+
+    #[test]
+    fn a_load_of_a_mix_is_compared_with_itself_alone() {
+        let named = |name: &str, alone: bool, per_second: f64, p99: u64| {
+            let mut point = point(50, per_second, 1.0);
+            point.loads[0].name = name.to_owned();
+            point.loads[0].total.p99 = p99;
+            Point { alone, ..point }
+        };
+        let mut all = [deployment("a", &[&[]])];
+        let mut mix = named("hot", false, 450.0, 130);
+        mix.loads.extend(named("random", false, 30.0, 9000).loads);
+        all[0].rounds = vec![vec![named("hot, alone", true, 500.0, 100), mix]];
+        for (bound, found, met) in [
+            (of("hot", 0.9), Some(0.9), true),
+            (of("hot", 0.91), Some(0.9), false),
+            (of("random", 0.1), None, false),
+            (p99_of("hot", 1.3), Some(1.3), true),
+            (p99_of("hot", 1.29), Some(1.3), false),
+        ] {
+            let judged = judge(&[goal("a", bound)], &all);
+            assert_eq!(judged[0].met, met, "{judged:?}");
+            let value = judged[0].found.map(|spread| spread.median);
+            match (value, found) {
+                (Some(value), Some(found)) => assert!(is_near(value, found), "{judged:?}"),
+                (value, found) => assert_eq!(value, found, "{judged:?}"),
+            }
+        }
+        // What was measured alone is no part of the ranking.
+        summarise(&mut all, "a");
+        let summary = all[0].summary.as_ref().unwrap();
+        assert!(is_near(summary.requests_per_second.median, 480.0));
+    }
+
+    fn of(load: &str, at_least: f64) -> Bound {
+        let load = load.to_owned();
+        Bound::OfAlone { load, at_least }
+    }
+
+    fn p99_of(load: &str, at_most: f64) -> Bound {
+        let load = load.to_owned();
+        Bound::P99OfAlone { load, at_most }
     }
 
     fn goal(deployment: &str, bound: Bound) -> scenario::Goal {

@@ -30,6 +30,8 @@ struct Look {
     /// Seconds of what runs beside the server.
     beside: f64,
     cores: Option<f64>,
+    /// Bytes read from disks.
+    disk_read: Option<u64>,
 }
 
 /// Follows a plan.
@@ -64,12 +66,19 @@ pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
         let requests = loads.iter().map(|load| load.requests).sum();
         // The threads are the same for all loads.
         let generator = loads.first().map_or(0.0, |load| load.generator.cpu_seconds);
-        cost((began, ended), follower.memory, requests, generator)
+        ServerCost {
+            disk_read_bytes: ended
+                .disk_read
+                .zip(began.disk_read)
+                .map(|(now, then)| now.saturating_sub(then)),
+            ..cost((began, ended), follower.memory, requests, generator)
+        }
     });
     Ok(Point {
         connections: plan.loads.first().map_or(0, |load| load.connections),
         loads,
         server,
+        alone: false,
     })
 }
 
@@ -80,6 +89,7 @@ impl Follower<'_> {
             cores: cores_worked(self.window.cores),
             beside: account.beside(),
             spent: account.spent(),
+            disk_read: account.disk_read(),
         })
     }
 }
@@ -133,6 +143,7 @@ fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> S
         memory_bytes: memory.bytes,
         processes: memory.processes,
         others: began.cores.zip(ended.cores).map(others),
+        disk_read_bytes: None,
     }
 }
 
@@ -150,6 +161,7 @@ mod tests {
             },
             beside,
             cores: Some(cores),
+            disk_read: None,
         };
         let looks = (look(0, 1.0, 2.0, 10.0), look(10, 5.0, 5.0, 20.0));
         let cost = cost(looks, Memory::default(), 1000, 2.0);

@@ -42,6 +42,10 @@ pub trait Account: Debug {
     fn spent(&self) -> Spent;
     /// Memory of the living; no process in it when who was watched is gone.
     fn memory(&self) -> Memory;
+    /// Bytes that the living have read from disks so far; `None` where one cannot be asked.
+    fn disk_read(&self) -> Option<u64> {
+        None
+    }
     /// Seconds so far of what runs beside it for its sake, which are neither its own nor a stranger's.
     fn beside(&self) -> f64 {
         0.0
@@ -89,6 +93,11 @@ impl Account for Processes {
         let descendants = Table::read().descendants(self.root);
         Memory::of(descendants.into_iter().chain([self.root]))
     }
+
+    fn disk_read(&self) -> Option<u64> {
+        let descendants = Table::read().descendants(self.root);
+        disk_read_of(descendants.into_iter().chain([self.root]))
+    }
 }
 
 /// Seconds that these cores have worked since the machine started, interrupts included: the kernel
@@ -125,6 +134,23 @@ pub(super) fn spent_below(keeper: u32) -> Spent {
 /// The memory of the descendants of a keeper.
 pub(super) fn memory_below(keeper: u32) -> Memory {
     Memory::of(Table::read().descendants(keeper))
+}
+
+/// What the descendants of a keeper have read from disks.
+pub(super) fn disk_read_below(keeper: u32) -> Option<u64> {
+    disk_read_of(Table::read().descendants(keeper))
+}
+
+/// Bytes that these processes had disks read for them; the page cache's part is not in it.
+fn disk_read_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
+    let of_one = |pid: u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("read_bytes:"))?;
+        number(line.trim())
+    };
+    pids.into_iter().map(of_one).sum()
 }
 
 /// The processes below another one, zombies included.

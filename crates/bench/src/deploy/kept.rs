@@ -155,6 +155,11 @@ impl Kept {
         account::memory_below(self.link.pid())
     }
 
+    /// Bytes that its living processes have read from disks.
+    pub(super) fn disk_read(&self) -> Option<u64> {
+        account::disk_read_below(self.link.pid())
+    }
+
     /// The end of a command that counts as one.
     fn exit(&self, word: &Word) -> Option<(String, Ended)> {
         let Word::Exited {

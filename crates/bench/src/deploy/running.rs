@@ -117,6 +117,10 @@ impl Account for Running {
         self.own.memory()
     }
 
+    fn disk_read(&self) -> Option<u64> {
+        self.own.disk_read()
+    }
+
     fn beside(&self) -> f64 {
         let beside = self.beside.as_ref();
         beside.map_or(0.0, |beside| beside.spent().cpu_seconds)

@@ -148,6 +148,7 @@ pub(crate) fn point(connections: u32, seed: u32) -> Point {
         connections,
         loads: vec![figures],
         server: Some(cost(45.0 + noise * 10.0, 60 + u64::from(connections / 4))),
+        alone: false,
     }
 }
 
@@ -202,6 +203,7 @@ fn cost(cpu_us_per_request: f64, mebibytes: u64) -> ServerCost {
         memory_bytes: mebibytes << 20,
         processes: 3,
         others: Some(0.012),
+        disk_read_bytes: None,
     }
 }
 

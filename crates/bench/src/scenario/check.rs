@@ -84,6 +84,9 @@ fn loads(raw: &raw::Scenario) -> Checked<(Loads, Window)> {
             if let Some(name) = &load.name {
                 return wrong(name.span(), "the only load has no name");
             }
+            if let Some(alone) = &load.alone {
+                return wrong(alone.span(), "the only load is alone anyway");
+            }
             let checked = Loads::Sweep {
                 connections: connections(&load.connections)?,
                 load: Box::new(self::load(one)?),
@@ -213,6 +216,7 @@ fn load(raw: &Spanned<raw::Load>) -> Checked<LoadSpec> {
             .expect
             .as_ref()
             .map_or_else(|| Ok(DEFAULT_EXPECT), expect)?,
+        alone: load.alone.as_ref().is_some_and(|alone| *alone.get_ref()),
     })
 }
 
@@ -442,7 +446,7 @@ fn env(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
 
 fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) -> Checked<Goal> {
     let goal = raw.get_ref();
-    let bound = bound(raw, deployments)?;
+    let bound = bound(raw, deployments, loads)?;
     let is_ratio = matches!(bound, Bound::CpuRatio { .. } | Bound::RequestsRatio { .. });
     if let (false, Some(to)) = (is_ratio, &goal.to) {
         return wrong(to.span(), "`to` belongs to a ratio");
@@ -463,7 +467,7 @@ fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) -> 
     })
 }
 
-fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Bound> {
+fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) -> Checked<Bound> {
     let goal = raw.get_ref();
     let to = || match &goal.to {
         Some(to) => named(to, deployments),
@@ -481,6 +485,20 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Bound>
         raw.as_ref().map(|raw| above_zero(raw).map(bound))
     };
     let errors = goal.errors.as_ref();
+    let of_alone = goal.of_alone.as_ref().map(|ratio| {
+        let (load, at_least) = (measured_alone(raw, loads)?, above_zero(ratio)?);
+        Ok(Bound::OfAlone { load, at_least })
+    });
+    let p99_of_alone = goal.p99_of_alone.as_ref().map(|ratio| {
+        let (load, at_most) = (measured_alone(raw, loads)?, above_zero(ratio)?);
+        Ok(Bound::P99OfAlone { load, at_most })
+    });
+    if let (Some(load), None, None) = (&goal.load, &of_alone, &p99_of_alone) {
+        return wrong(
+            load.span(),
+            "`load` belongs to `of_alone` and `p99_of_alone`",
+        );
+    }
     let mut bounds = [
         ratio,
         more,
@@ -488,6 +506,8 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Bound>
         one(&goal.cpu_us, Bound::CpuUs),
         one(&goal.requests_held, Bound::RequestsHeld),
         errors.map(|errors| Ok(Bound::Errors(*errors.get_ref()))),
+        of_alone,
+        p99_of_alone,
     ]
     .into_iter()
     .flatten();
@@ -495,8 +515,26 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment]) -> Checked<Bound>
         (Some(bound), None) => bound,
         _ => wrong(
             raw.span(),
-            "one of `cpu_ratio`, `requests_ratio`, `p99_ms`, `cpu_us`, `requests_held` and `errors`",
+            "one of `cpu_ratio`, `requests_ratio`, `p99_ms`, `cpu_us`, `requests_held`, `of_alone`, \
+             `p99_of_alone` and `errors`",
         ),
+    }
+}
+
+/// The load of a goal that compares it with itself alone.
+fn measured_alone(raw: &Spanned<raw::Goal>, loads: &Loads) -> Checked<String> {
+    let Some(name) = &raw.get_ref().load else {
+        return wrong(
+            raw.span(),
+            "it needs `load`, the name of a load with `alone = true`",
+        );
+    };
+    match loads
+        .iter()
+        .any(|load| load.alone && load.name == *name.get_ref())
+    {
+        true => Ok(name.get_ref().clone()),
+        false => wrong(name.span(), "no load of that name has `alone = true`"),
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) struct Load {
     pub(super) timeout: Option<Text>,
     pub(super) rate: Option<Spanned<f64>>,
     pub(super) expect: Option<Spanned<Expect>>,
+    pub(super) alone: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -109,6 +110,9 @@ pub(super) struct Goal {
     pub(super) cpu_us: Option<Spanned<f64>>,
     pub(super) requests_held: Option<Spanned<f64>>,
     pub(super) errors: Option<Spanned<u64>>,
+    pub(super) of_alone: Option<Spanned<f64>>,
+    pub(super) p99_of_alone: Option<Spanned<f64>>,
+    pub(super) load: Option<Text>,
     pub(super) to: Option<Text>,
 }
 

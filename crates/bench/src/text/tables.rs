@@ -127,6 +127,7 @@ pub(crate) fn loads(compare: &Compare) -> Table {
         ("p99 ms", Kind::Number),
         ("max ms", Kind::Number),
         ("errors", Kind::Number),
+        ("disk MiB/s", Kind::Number),
     ]);
     for deployment in ranked(compare) {
         for name in load_names(compare) {
@@ -158,10 +159,22 @@ pub(crate) fn loads(compare: &Compare) -> Table {
                     ms,
                 ),
                 grouped(saturating_sum(all.iter().map(|load| load.failed()))),
+                disk_read(deployment, name).map_or_else(String::new, figure),
             ]);
         }
     }
-    table
+    table.without_empty_columns()
+}
+
+/// What the server read from disks while that load was on, in MiB/s; the loads of a mix share it.
+fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
+    let points = deployment.rounds.iter().flatten();
+    let rates = points.filter_map(|point| {
+        let load = point.loads.iter().find(|found| found.name == load)?;
+        let bytes = point.server?.disk_read_bytes?;
+        Some(number(bytes) / load.seconds.max(1e-9) / f64::from(1 << 20))
+    });
+    Spread::of(rates).map(|spread| spread.median)
 }
 
 /// The loads' names when there are several, in their order.
