@@ -1,10 +1,14 @@
-//! Any `Range`, `If-Range` and validators: a selected part lies within the representation and is
-//! never empty. Eight bytes of length first, then the parts separated by NUL.
+//! Any `Range`, `If-Range` and validators: selected parts lie within the representation, apart from one
+//! another, and are never empty; any `Accept-Encoding` chooses one of the codings there are. Eight bytes
+//! of length first, then the parts separated by NUL.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::{RangeOutcome, accepts, content_range, parse_http_date, select_range};
+use penstock_http::{
+    Multipart, Negotiated, RangeOutcome, accepts, content_range, negotiate, parse_http_date,
+    select_range,
+};
 
 fuzz_target!(|data: &[u8]| {
     let Some((len, rest)) = data.split_first_chunk::<8>() else {
@@ -23,7 +27,21 @@ fuzz_target!(|data: &[u8]| {
             content_range(start, part, len, &mut text);
             assert!(text.starts_with(b"bytes "));
         }
+        RangeOutcome::Parts(parts) => {
+            assert!((2..=16).contains(&parts.len()));
+            let mut end = None;
+            for part in &parts {
+                assert!(part.len > 0 && end.is_none_or(|end| end < part.start));
+                end = part.start.checked_add(part.len);
+                assert!(end.is_some_and(|end| end <= len));
+            }
+            let sum: u64 = parts.iter().map(|part| part.len).sum();
+            assert!(Multipart::new(0, None, &parts, len).length() >= sum);
+        }
         RangeOutcome::Whole | RangeOutcome::Unsatisfiable => {}
+    }
+    if let Negotiated::Coding(number) = negotiate(|| range.into_iter(), &["zstd", "br", "gzip"]) {
+        assert!(number < 3);
     }
     let _ = accepts(range, "text/html");
 });

@@ -12,10 +12,24 @@
 //!
 //! [`Handler`]: penstock_exchange::Handler
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
+)]
+
+mod ask;
+mod counts;
+mod fetch;
+mod flight;
 mod handler;
 mod purge;
+mod rules;
+mod serve;
 mod store;
+#[cfg(test)]
+mod testing;
 
+pub use counts::CacheCounts;
 pub use handler::Cache;
 pub use purge::{Purge, Purged, purge};
-pub use store::{Store, StoreUse};
+pub use store::{Store, StoreState, StoreUse};

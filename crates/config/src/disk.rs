@@ -1,11 +1,12 @@
-//! The few looks at the disk that checking needs: a file's bytes, whether a folder or file is there.
+//! The few looks at the disk that checking needs: a file's bytes, whether a folder or file is there and
+//! where it really is.
 //!
-//! Used by `parse`, `entry` and `detect`; the only place of the crate that reads. Callers run it off
+//! Used by the readers of tables, `entry` and `detect`; the only place of the crate that reads. Callers run it off
 //! the event loops. What must stay true: nothing but a regular file is opened where a folder is
 //! searched, so that a pipe of a telling name cannot hold up a start.
 
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::Problem;
 
@@ -46,6 +47,65 @@ pub(crate) fn check_folder(key: &'static str, path: &Path) -> Result<(), Problem
             reason: error.kind(),
         }),
     }
+}
+
+/// Whether the folder that `key` names is there, or can be made with those above it.
+pub(crate) fn check_future_folder(key: &'static str, path: &Path) -> Result<(), Problem> {
+    for ancestor in path.ancestors() {
+        // A link that leads nowhere is in the way, too.
+        match std::fs::metadata(ancestor) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !ancestor.is_symlink() => {}
+            // What is above it tells why.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+            _ => return check_folder(key, ancestor),
+        }
+    }
+    Ok(())
+}
+
+/// A path without links and `..`, as far as it exists; what does not is taken at its word.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    let known = path.ancestors().find_map(|ancestor| {
+        let real = std::fs::canonicalize(ancestor).ok()?;
+        Some((real, path.strip_prefix(ancestor).ok()?))
+    });
+    let Some((mut real, rest)) = known else {
+        return path.to_owned();
+    };
+    for part in rest.components() {
+        match part {
+            Component::ParentDir => drop(real.pop()),
+            part => real.push(part),
+        }
+    }
+    real
+}
+
+/// Bytes of an error page, at most: it is kept in memory.
+pub const ERROR_PAGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Whether the file that `key` names can be loaded as an error page.
+pub(crate) fn check_page(key: &'static str, path: &Path) -> Result<(), Problem> {
+    let failed = |error: io::Error| Problem::NoSuchPath {
+        key,
+        path: path.to_owned(),
+        reason: error.kind(),
+    };
+    let found = std::fs::metadata(path).map_err(failed)?;
+    let path_owned = || path.to_owned();
+    if !found.is_file() {
+        let path = path_owned();
+        return Err(Problem::NotAFile { key, path });
+    }
+    if found.len() > ERROR_PAGE_BYTES_MAX {
+        let (path, max) = (path_owned(), ERROR_PAGE_BYTES_MAX);
+        return Err(Problem::TooLarge { key, path, max });
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "start, check and reload read off the loops"
+    )]
+    std::fs::File::open(path).map(drop).map_err(failed)
 }
 
 /// The names of everything inside a folder but folders; empty when it cannot be read.

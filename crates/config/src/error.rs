@@ -175,6 +175,14 @@ pub enum Problem {
         /// What an item should be.
         expected: String,
     },
+    /// A list with an item that it has already.
+    #[error("`{key}` has `{item}` twice")]
+    ItemTwice {
+        /// The key.
+        key: &'static str,
+        /// The item as written the second time.
+        item: String,
+    },
     /// A key beside what it cannot stand with.
     #[error("`{key}` is only for {what}")]
     OnlyFor {
@@ -301,6 +309,50 @@ pub enum Problem {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
+        path: PathBuf,
+    },
+    /// Something else where a file should be.
+    #[error("`{key}`: {} is not a regular file", path.display())]
+    NotAFile {
+        /// The key that names it.
+        key: &'static str,
+        /// The absolute path.
+        path: PathBuf,
+    },
+    /// A file that is kept in memory, and too large for that.
+    #[error("`{key}`: {} is larger than {}", path.display(), crate::units::show_size(*max))]
+    TooLarge {
+        /// The key that names it.
+        key: &'static str,
+        /// The absolute path.
+        path: PathBuf,
+        /// Bytes it may have.
+        max: u64,
+    },
+    /// Two caches whose folders are the same, or one inside the other.
+    #[error(
+        "`path`: {} and {}, the folder of cache `{other}`{}, overlap: each cache needs a folder of its own",
+        path.display(), other_path.display(), OnLine(*line)
+    )]
+    CachesOverlap {
+        /// The later one's absolute folder.
+        path: PathBuf,
+        /// The earlier one's name.
+        other: String,
+        /// The earlier one's absolute folder.
+        other_path: PathBuf,
+        /// Where the earlier one's stands.
+        line: usize,
+    },
+    /// A cache whose folder is inside that of a route's files.
+    #[error(
+        "`root`: {}, the folder of cache `{cache}`, is inside: what it holds would be served as files",
+        path.display()
+    )]
+    CacheServed {
+        /// The cache.
+        cache: String,
+        /// Its absolute folder.
         path: PathBuf,
     },
     /// An application's module or rackup file does not exist.

@@ -51,18 +51,33 @@ fn write_option(file: &mut String, option: &Opt) {
 
 /// The keys of a table that is written inline.
 fn inner_keys(option: &Opt) -> Option<String> {
-    let (Kind::Table(section)
-    | Kind::CountOrTable(_, _, section)
-    | Kind::TextOrTable(_, section)
-    | Kind::TextsOrTables(_, section)) = option.kind
-    else {
-        return None;
-    };
-    let keys = options::in_section(section).map(|inner| match inner.default {
-        Unset::Is(value) => format!("{} = {value}", inner.key),
-        _ => inner.key.to_owned(),
+    let section = inline_section(option)?;
+    Some(format!("Keys: {}.", keys_in(section)))
+}
+
+fn inline_section(option: &Opt) -> Option<&'static str> {
+    match option.kind {
+        Kind::Table(section)
+        | Kind::CountOrTable(_, _, section)
+        | Kind::TextOrTable(_, section)
+        | Kind::ListOrTable(_, section)
+        | Kind::FlagListOrTable(_, section)
+        | Kind::TextsOrTables(_, section) => Some(section),
+        _ => None,
+    }
+}
+
+/// Keys with their defaults, and with what is in them where that is a table again.
+fn keys_in(section: &str) -> String {
+    let keys = options::in_section(section).map(|inner| {
+        let default = match inner.default {
+            Unset::Is(value) => format!(" = {value}"),
+            _ => String::new(),
+        };
+        let within = inline_section(inner).map(|section| format!(" ({})", keys_in(section)));
+        format!("{}{default}{}", inner.key, within.unwrap_or_default())
     });
-    Some(format!("Keys: {}.", keys.collect::<Vec<_>>().join(", ")))
+    keys.collect::<Vec<_>>().join(", ")
 }
 
 /// Text behind `#`, in lines that fit a terminal.

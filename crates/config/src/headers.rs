@@ -35,6 +35,11 @@ pub(crate) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_tchar)
 }
 
+/// Whether a response's field may be taken out on its way.
+pub(crate) fn is_removable(name: &str) -> bool {
+    may_change(name, Change::Remove)
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     Remove,
@@ -82,7 +87,8 @@ const FRAMING: [&str; 9] = [
     "upgrade",
 ];
 
-fn is_value(text: &str) -> bool {
+/// Whether a text is a field's value (RFC 9110 §5.5), without blanks around it.
+pub(crate) fn is_value(text: &str) -> bool {
     let is_plain = |b: u8| b == b'\t' || b >= b' ' && b != 0x7f;
     text.bytes().all(is_plain) && text.trim_matches([' ', '\t']) == text
 }

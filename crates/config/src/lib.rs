@@ -9,15 +9,18 @@
 
 mod address;
 mod app;
+mod cache;
 mod describe;
 mod detect;
 mod disk;
 mod entry;
 mod error;
 mod example;
+mod files;
 mod headers;
 mod model;
 mod options;
+mod pages;
 mod parse;
 mod place;
 mod resolve;
@@ -37,6 +40,7 @@ mod words;
 
 pub use address::BadServerAddr;
 pub use describe::{explain, reference};
+pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use model::{

@@ -3,9 +3,10 @@
 //! `section` uses it to know keys and ranges while reading, `describe`, `example` and `schema` print
 //! it. What must stay true, and is tested: every built option is read by the parser and the parser
 //! reads no other, and the defaults written here are those of the types in `model`.
-//! The rows are in `options/table.rs` and, of back ends, in `options/upstreams.rs`; what is said about
-//! each table of the file is in `options/sections.rs`.
+//! The rows are in `options/table.rs`, of back ends in `options/upstreams.rs` and of caches in
+//! `options/caches.rs`; what is said about each table of the file is in `options/sections.rs`.
 
+mod caches;
 mod sections;
 mod table;
 mod upstreams;
@@ -47,8 +48,14 @@ pub(crate) enum Kind {
     TextOrTexts(&'static str),
     /// A list of such texts, or of tables in their place.
     TextsOrTables(&'static str, &'static str),
+    /// A list of such texts, or a table that has one.
+    ListOrTable(&'static str, &'static str),
     /// `true` or `false`.
     Bool,
+    /// `true` for all of these words, `false` for none, or a list of some.
+    FlagOrWords(&'static [&'static str]),
+    /// `true`, `false`, a list of such texts, or a table.
+    FlagListOrTable(&'static str, &'static str),
     /// A number from 0 to 1.
     Fraction,
     /// A path, relative to the file's folder.
@@ -144,7 +151,11 @@ impl Kind {
     /// What a message says was expected of an item of a list, or of the value if it is no list.
     pub(crate) fn expected_item(&self) -> String {
         match *self {
-            Self::Texts(each) | Self::TextsOrTables(each, _) => each.to_owned(),
+            Self::Texts(each)
+            | Self::TextsOrTables(each, _)
+            | Self::ListOrTable(each, _)
+            | Self::FlagListOrTable(each, _) => each.to_owned(),
+            Self::FlagOrWords(words) => alternatives(words),
             _ => self.expected(),
         }
     }
@@ -156,17 +167,21 @@ impl Kind {
             Self::Texts(what) => format!("a list, each {what}"),
             Self::TextOrTexts(what) => format!("{what}, or a list of texts"),
             Self::TextsOrTables(what, _) => format!("a list, each {what}, or a table"),
+            Self::ListOrTable(what, _) => format!("a list, each {what}, or a table"),
             Self::Bool => "true or false".to_owned(),
+            Self::FlagOrWords(words) => {
+                format!("true, false, or a list, each {}", alternatives(words))
+            }
+            Self::FlagListOrTable(what, _) => {
+                format!("true, false, a list, each {what}, or a table")
+            }
             Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Count(min, max) => format!("a number from {min} to {max}"),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
             Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),
-            Self::OneOf(words) => {
-                let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
-                quoted.join(" or ")
-            }
+            Self::OneOf(words) => alternatives(words),
             Self::Map => "a table of strings".to_owned(),
             Self::Table(_) => "a table".to_owned(),
             Self::CountOrTable(min, max, _) => format!("a number from {min} to {max}, or a table"),
@@ -177,9 +192,15 @@ impl Kind {
     }
 }
 
+fn alternatives(words: &[&str]) -> String {
+    let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+    quoted.join(" or ")
+}
+
 /// Every option, by section in the order of the tables.
 pub(crate) fn all() -> impl Iterator<Item = &'static Opt> {
-    table::OPTIONS.iter().chain(upstreams::OPTIONS)
+    let others = upstreams::OPTIONS.iter().chain(caches::OPTIONS);
+    table::OPTIONS.iter().chain(others)
 }
 
 /// The option of a section by its key.

@@ -14,7 +14,7 @@ use crate::error::{ConfigError, Problem, Report};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
 use crate::place::{At, Findings, absolute};
 use crate::section::Section;
-use crate::{app, disk, server, site, stream, upstream};
+use crate::{app, cache, disk, server, site, stream, upstream};
 
 /// Reads, parses and checks a file.
 ///
@@ -62,6 +62,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
         Some(upstream::read(name, table, &apps))
     });
+    let caches = cache::read(&top, &blocking);
     let streams = stream::read(&top, &upstream_names);
     let mut sites = site::read(
         &top,
@@ -69,6 +70,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             names: &app_names,
             apps: &apps,
             upstreams: &upstream_names,
+            caches: &caches,
             blocking: &blocking,
         },
     );
@@ -87,7 +89,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         limits,
         blocking,
         apps,
-        caches: BTreeMap::new(),
+        caches,
         upstreams,
         sites,
         streams: streams.into_iter().map(|stream| stream.value).collect(),

@@ -4,14 +4,13 @@
 //! to do, and names only what exists.
 
 use crate::error::Problem;
-use crate::headers;
-use crate::model::{Files, Route};
-use crate::parse::check_folder;
+use crate::model::Route;
 use crate::place::At;
 use crate::section::Section;
 use crate::site::Known;
 use crate::suggest::nearest;
-use crate::values::{PathPattern, TryPattern};
+use crate::values::PathPattern;
+use crate::{cache, files, headers};
 
 /// Reads the routes of a site.
 pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
@@ -32,7 +31,7 @@ pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
 /// One route, placed where its path stands.
 fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
     let path = table.parsed("path", PathPattern::parse);
-    let files = read_files(table, known);
+    let files = files::read(table, known);
     let app = read_name(table, "app", known.names);
     let upstream = read_name(table, "upstream", known.upstreams);
     if table.has("app") {
@@ -50,11 +49,13 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
         None if table.has("path") => return None,
         None => (PathPattern::any(), table.at),
     };
-    // A key that names what is not built was reported already.
-    let has_work = ["files", "app", "upstream", "cache"]
-        .iter()
-        .any(|key| table.has(key));
-    if !has_work {
+    let answers = table.has("app") || table.has("upstream");
+    route.cache = cache::read_route(table, known.caches);
+    if answers || table.has("files") {
+        if !answers {
+            table.refuse("cache");
+        }
+    } else {
         table.add(table.at, Problem::EmptyRoute(path.clone()));
     }
     route.path = path;
@@ -100,33 +101,6 @@ fn prefix(text: &str) -> Option<String> {
     let usable = text.len() > 1 && !text.ends_with('/') && !text.contains(char::is_control);
     let exact = matches!(PathPattern::parse(text), Some(PathPattern::Exact(_)));
     (usable && exact).then(|| text.to_owned())
-}
-
-fn read_files(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
-    let table = route.table("files")?;
-    let root = table.path("root");
-    match &root {
-        Some(root) => {
-            check_folder(&table, "root", root);
-        }
-        None if !table.has("root") => table.missing("root"),
-        None => {}
-    }
-    let tries = table.list("try", TryPattern::parse);
-    table.check_filled("try");
-    let blocking = table.text("blocking");
-    if let Some(blocking) = &blocking {
-        let names = known.blocking.keys().map(String::as_str);
-        check_name(&table, "blocking pool", blocking, names);
-    }
-    let mut files = Files::new(root?.value);
-    if let Some(tries) = tries {
-        files.try_ = tries.into_iter().map(|place| place.value).collect();
-    }
-    if let Some(blocking) = blocking {
-        files.blocking = blocking.value.to_owned();
-    }
-    Some(files)
 }
 
 /// Reports a name that nothing has.

@@ -50,7 +50,15 @@ fn property(option: &Opt) -> Value {
         Kind::TextsOrTables(_, section) => {
             json!({ "type": "array", "items": { "anyOf": [{ "type": "string" }, object(section)] } })
         }
+        Kind::ListOrTable(_, section) => json!({ "anyOf": [texts(), object(section)] }),
         Kind::Bool => json!({ "type": "boolean" }),
+        Kind::FlagOrWords(words) => json!({ "anyOf": [
+            { "type": "boolean" },
+            { "type": "array", "items": { "type": "string", "enum": words } },
+        ] }),
+        Kind::FlagListOrTable(_, section) => {
+            json!({ "anyOf": [{ "type": "boolean" }, texts(), object(section)] })
+        }
         Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count(min, max) => number(min, max),
         Kind::Size(min) => json!({ "anyOf": [
@@ -112,6 +120,16 @@ mod tests {
             schema["properties"]["sites"]["items"]["required"],
             json!(["routes"])
         );
-        assert!(schema["properties"]["caches"].is_null());
+        let route = &schema["properties"]["sites"]["items"]["properties"]["routes"]["items"];
+        let cache = &route["properties"]["cache"]["anyOf"];
+        assert_eq!(cache[0]["type"], "array");
+        assert_eq!(cache[1]["required"], json!(["stores"]));
+        let query = &cache[1]["properties"]["key"]["properties"]["query"]["anyOf"];
+        assert_eq!(query[0]["type"], "boolean");
+        assert_eq!(query[2]["required"], json!(["without"]));
+        let files = &route["properties"]["files"]["properties"];
+        let codings = json!(["zstd", "br", "gzip"]);
+        assert_eq!(files["compress"]["anyOf"][1]["items"]["enum"], codings);
+        assert!(schema["properties"]["server"]["properties"]["redis"].is_null());
     }
 }

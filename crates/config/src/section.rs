@@ -85,7 +85,9 @@ impl<'a> Section<'a> {
     pub(crate) fn bad(&self, key: &str, value: &At<&str>) {
         let kind = self.option(key).map(|option| option.kind);
         let suggestion = match kind {
-            Some(Kind::OneOf(words)) => nearest(value.value, words.iter().copied()),
+            Some(Kind::OneOf(words) | Kind::FlagOrWords(words)) => {
+                nearest(value.value, words.iter().copied())
+            }
             _ => None,
         };
         let expected = kind.map(|kind| kind.expected_item());
@@ -169,8 +171,11 @@ impl<'a> Section<'a> {
     /// The table under a key.
     pub(crate) fn table(&self, key: &str) -> Option<Self> {
         let (option, value) = self.value(key)?;
-        let (Kind::Table(name) | Kind::CountOrTable(_, _, name) | Kind::TextOrTable(_, name)) =
-            option.kind
+        let (Kind::Table(name)
+        | Kind::CountOrTable(_, _, name)
+        | Kind::TextOrTable(_, name)
+        | Kind::ListOrTable(_, name)
+        | Kind::FlagListOrTable(_, name)) = option.kind
         else {
             return None;
         };

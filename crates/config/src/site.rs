@@ -1,16 +1,16 @@
 //! The `[[sites]]` tables and the checks between sites.
 //!
-//! Called by `parse` after applications, upstreams and pools, whose names routes refer to. What must stay true:
-//! a host belongs to one site, and at most one site answers for any host.
+//! Called by `parse` after applications, upstreams, caches and pools, whose names routes refer to. What
+//! must stay true: a host belongs to one site, and at most one site answers for any host.
 
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::model::{App, BlockingPool, Files, Route, Site};
+use crate::model::{App, BlockingPool, Cache, Files, Route, Site};
 use crate::place::At;
-use crate::route;
 use crate::section::Section;
 use crate::values::{HostPattern, PathPattern};
+use crate::{pages, route};
 
 /// What routes may refer to.
 pub(crate) struct Known<'a> {
@@ -20,6 +20,8 @@ pub(crate) struct Known<'a> {
     pub(crate) apps: &'a BTreeMap<String, App>,
     /// Names of upstreams.
     pub(crate) upstreams: &'a [String],
+    /// Caches by name.
+    pub(crate) caches: &'a BTreeMap<String, Cache>,
     /// Pools by name.
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }
@@ -46,7 +48,7 @@ pub(crate) fn read(top: &Section<'_>, known: &Known<'_>) -> Vec<Site> {
             Site {
                 hosts,
                 routes: route::read(table, known),
-                error_pages: BTreeMap::new(),
+                error_pages: pages::read(table),
             }
         })
         .collect()

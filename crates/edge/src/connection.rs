@@ -383,7 +383,7 @@ impl Connection {
             Next::HeadTimeout => {
                 self.edge.metrics().too_slow.increment();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
-                faults::respond(fault, None, false)
+                faults::respond(fault, None)
             }
             Next::Head(_) | Next::Over => return Fate::Close,
         };

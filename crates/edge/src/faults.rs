@@ -1,27 +1,23 @@
 //! The one place where a fault becomes a status, a page and a log line.
 //!
-//! Clients are told the kind of failure in one sentence; the cause goes to the log. In development
-//! the page shows cause and traceback too. Failures of clients are not errors in the log.
+//! Clients are told the kind of failure in one sentence, or by the page that their site has for it; the
+//! cause goes to the log. In development the page shows cause and traceback too. Failures of clients are
+//! not errors in the log. What applications and back ends answer with is no fault and never comes here.
 
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{RequestHead, Status};
 
+use crate::Settings;
+
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
 
-/// Answers with a fault.
-pub(crate) fn respond(fault: Fault, head: Option<&RequestHead>, development: bool) -> Response {
-    log_fault(&fault, head);
+/// Answers with a fault; without `asked` the request did not come to be one.
+pub(crate) fn respond(fault: Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
+    log_fault(&fault, asked.map(|(head, _)| head));
     let status = fault.kind.status();
-    let accept = head.and_then(|h| h.field("accept"));
-    let wants_html = penstock_http::prefers(accept, "text/html", "text/plain");
-    let mut response = if wants_html {
-        let page = html_page(status, &fault, development);
-        Response::text(status, "text/html; charset=utf-8", page)
-    } else {
-        let text = plain_page(status, &fault, development);
-        Response::text(status, "text/plain; charset=utf-8", text)
-    };
+    let page = asked.and_then(|(head, settings)| of_site(status, head, settings));
+    let mut response = page.unwrap_or_else(|| of_house(status, &fault, asked));
     let mut field = |name, value: &str| {
         // Literals are valid fields.
         let _ = response.fields.push(name, value.as_bytes());
@@ -37,6 +33,28 @@ pub(crate) fn respond(fault: Fault, head: Option<&RequestHead>, development: boo
     }
     response.timing = *fault.timing;
     response
+}
+
+/// The page that the request's site has for a status. In development the house's says more.
+fn of_site(status: Status, head: &RequestHead, settings: &Settings) -> Option<Response> {
+    if settings.development {
+        return None;
+    }
+    let pages = settings.routing.error_pages(head.host())?;
+    pages.response(status)
+}
+
+/// The house's own page.
+fn of_house(status: Status, fault: &Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
+    let development = asked.is_some_and(|(_, settings)| settings.development);
+    let accept = asked.and_then(|(head, _)| head.field("accept"));
+    if penstock_http::prefers(accept, "text/html", "text/plain") {
+        let page = html_page(status, fault, development);
+        Response::text(status, "text/html; charset=utf-8", page)
+    } else {
+        let text = plain_page(status, fault, development);
+        Response::text(status, "text/plain; charset=utf-8", text)
+    }
 }
 
 /// Answers a head that was refused by the parser.
@@ -134,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_busy_answer_says_when_to_come_back() {
-        let response = respond(Fault::new(FaultKind::QueueFull, "100 wait"), None, false);
+        let response = respond(Fault::new(FaultKind::QueueFull, "100 wait"), None);
         assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
         assert_eq!(response.fields.get("retry-after"), Some(&b"1"[..]));
     }

@@ -10,6 +10,7 @@ mod accept;
 mod access_log;
 mod asks;
 mod connection;
+mod error_pages;
 mod faults;
 mod filters;
 mod heralded;
@@ -35,6 +36,7 @@ use penstock_runtime::{Drain, LoopHandle, PerLoop, loops};
 
 pub use accept::{accept, accept_tunnel};
 pub use access_log::AccessLog;
+pub use error_pages::ErrorPages;
 pub use filters::{FilterError, Filters};
 pub use router::{Handlers, Route, Routing, Site};
 
@@ -62,7 +64,7 @@ pub struct Settings {
     pub access_log: Option<AccessLog>,
     /// Whose word about their own clients is taken.
     pub trust: Arc<Trust>,
-    /// Whether error pages show causes and tracebacks.
+    /// Whether error pages show causes and tracebacks; those of sites are not sent then.
     pub development: bool,
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::Handler;
 
+use crate::error_pages::ErrorPages;
 use crate::filters::Filters;
 
 /// The handlers of a route, shared with the requests that are being answered.
@@ -23,11 +24,13 @@ pub struct Routing {
     any: Option<Arc<Site>>,
 }
 
-/// One site: its routes in order.
-#[derive(Debug)]
+/// One site: its routes in order, and its error pages.
+#[derive(Debug, Default)]
 pub struct Site {
     /// The routes.
     pub routes: Vec<Route>,
+    /// Its own error pages.
+    pub error_pages: ErrorPages,
 }
 
 /// One route: the handlers for the paths it matches, asked in order until one answers.
@@ -91,6 +94,12 @@ impl Routing {
         route.map_or(Found::NoRoute, Found::Route)
     }
 
+    /// The error pages of the site that answers for a host.
+    pub(crate) fn error_pages(&self, authority: &str) -> Option<&ErrorPages> {
+        let site = self.site(without_port(authority))?;
+        Some(&site.error_pages)
+    }
+
     fn site(&self, host: &str) -> Option<&Site> {
         if !self.exact.is_empty() {
             let host = host.strip_suffix('.').unwrap_or(host);
@@ -138,6 +147,7 @@ mod tests {
                 filters: None,
                 handlers: Arc::default(),
             }],
+            ..Site::default()
         }
     }
 
@@ -187,6 +197,7 @@ mod tests {
             &[],
             Site {
                 routes: routes.into(),
+                ..Site::default()
             },
         );
         for (path, found) in [
@@ -210,7 +221,11 @@ mod tests {
         };
         let routes = vec![route("/kept/", true), route("/", false)];
         let mut routing = Routing::default();
-        routing.add(&[], Site { routes });
+        let site = Site {
+            routes,
+            ..Site::default()
+        };
+        routing.add(&[], site);
         for (whose, expected) in [(Whose::Client, false), (Whose::Redirect, true)] {
             let Found::Route(route) = routing.find("any", b"/kept/a", whose) else {
                 panic!("{whose:?}");

@@ -3,6 +3,8 @@
 //! [`House`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain socket
 //! whose reads have a deadline, so that a test that hangs fails instead.
 
+mod error_pages;
+mod files;
 mod heralded;
 mod interim;
 mod routes;
@@ -51,7 +53,11 @@ impl House {
     /// One with a socket that nothing accepts on yet.
     fn unopened(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> (Self, OwnedFd) {
         let mut routing = Routing::default();
-        routing.add(&[], Site { routes });
+        let site = Site {
+            routes,
+            ..Site::default()
+        };
+        routing.add(&[], site);
         let mut settings = Settings {
             limits: penstock_config::Limits::default(),
             routing,

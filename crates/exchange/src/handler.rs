@@ -34,6 +34,8 @@ pub struct Asked<'a> {
     pub head: &'a RequestHead,
     /// Its path, as [`crate::request::RequestPath::bytes`] has it.
     pub path: &'a [u8],
+    /// The scheme that it came in by: the listener's.
+    pub scheme: &'static str,
     /// When its head was complete.
     pub arrived: Instant,
 }

@@ -13,6 +13,7 @@ pub mod fault;
 pub mod fields;
 pub mod handler;
 pub mod metrics;
+pub mod parts;
 pub mod request;
 pub mod response;
 pub mod takeover;

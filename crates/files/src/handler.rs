@@ -1,42 +1,49 @@
-//! Static files as a handler: the memory first, then the disk in a pool.
+//! Static files as a handler: the memory first, then what the kernel has in memory, then the disk in a pool.
 //!
 //! Made by `penstock`'s wiring at start and at each reload (the root is opened once, so a symbolic
 //! link to a release is followed at that moment); asked by edge for each request of its route. What
-//! must stay true: a request answered from memory makes no system call and allocates nothing; a
-//! request that falls through is passed on unchanged.
+//! must stay true: a request answered from memory makes no system call and allocates nothing (an open
+//! file is looked at with one); nobody waits long for news of what is known; a request that falls through
+//! is passed on unchanged.
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use penstock_config::TryPattern;
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, FaultKind, FileBody, Handler, Handling, Name, Reply, Request,
-    Response,
+    Asked, AtHand, Fault, FaultKind, Handler, Handling, Name, Reply, Request, Response,
 };
-use penstock_http::Method;
+use penstock_http::{Method, RequestHead};
 use penstock_runtime::blocking::{Pool, PoolError};
-use penstock_runtime::{DiskFile, clock};
+use penstock_runtime::{clock, loops};
+use tokio::sync::oneshot;
 
-use crate::memory::{Bounds, Known, Lookup, Memory};
-use crate::reply;
-use crate::resolve::{self, Places};
-use crate::tree::{Loaded, Looked, Opened, Tree};
+use crate::compress::{Compressor, Progress, Waiting};
+use crate::known::{Choice, Found, Known, Source};
+use crate::memory::{Bounds, Lookup, Memory};
+use crate::tree::{Looked, Tree};
+use crate::{listing, reply, resolve};
 
-/// Memory for the small files of one root.
+/// Memory for the files of one root.
 const MEMORY_BYTES: usize = 32 << 20;
 
 /// Paths that one root's memory knows something of.
 const MEMORY_ENTRIES: usize = 32 << 10;
 
+/// Large files that one root keeps open. Half of what a process may have open by default on most systems,
+/// so that connections are left the other half.
+const MEMORY_DESCRIPTORS: usize = 512;
+
+/// How long a request waits for a check of what is known, or for a compression, before it gets what there
+/// is. Longer than both take but for an ill disk and a crowded pool.
+const WAIT_MAX: Duration = Duration::from_millis(50);
+
 /// What a folder of static files is made from.
 #[derive(Debug)]
 pub struct FilesSetup {
-    /// The folder; nothing outside it is served.
-    pub root: PathBuf,
-    /// Where to look for a path, in order.
-    pub try_: Vec<TryPattern>,
+    /// What the route says about its folder.
+    pub files: penstock_config::Files,
     /// Opens, checks and reads.
     pub pool: Pool,
     /// How many loops ask: they share the memory.
@@ -55,24 +62,35 @@ pub struct Files {
 struct Folder {
     tree: Arc<Tree>,
     memory: Memory,
+    compressor: Compressor,
     pool: Pool,
     falls_through: bool,
+}
+
+/// How a request for a file stands.
+enum Settled {
+    Answer(Response),
+    /// The coding for it is being made of this.
+    Wait(Waiting, Arc<Found>),
 }
 
 impl Files {
     /// Opens the root. Blocks: for use at start and reload.
     ///
     /// # Errors
-    /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root.
+    /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root. When
+    /// a media type or a `Cache-Control` of the configuration cannot be sent; names it.
     pub fn open(setup: FilesSetup) -> io::Result<Self> {
-        let tree = Tree::open(&setup.root, Places::new(&setup.try_))?;
+        let tree = Tree::open(&setup.files, setup.pool.clone())?;
         let folder = Folder {
             tree: Arc::new(tree),
             memory: Memory::new(Bounds {
                 loops: setup.loops,
                 bytes: MEMORY_BYTES,
                 entries: MEMORY_ENTRIES,
+                descriptors: MEMORY_DESCRIPTORS,
             }),
+            compressor: Compressor::default(),
             pool: setup.pool,
             falls_through: setup.falls_through,
         };
@@ -83,72 +101,187 @@ impl Files {
 }
 
 impl Folder {
-    /// Answers with what is known.
-    fn reply(&self, request: Request, known: &Known) -> Result<Reply, Fault> {
-        match known {
-            Known::File(file) => Ok(self.named(answer_small(&request, file))),
-            Known::Directory => Ok(self.named(reply::redirect(request.path(), request.query()))),
-            Known::Absent => self.miss(request),
+    /// Answers with what is known; `is_news` when it was found for this very request.
+    fn reply(self: &Arc<Self>, request: Request, known: &Known, is_news: bool) -> Handling {
+        let response = match known {
+            Known::File(found) => return self.reply_file(request, found, is_news),
+            Known::Absent => return Handling::Now(self.miss(request)),
+            Known::Directory => reply::redirect(request.path(), request.query()),
+            Known::Listing(page) => reply::listing(&request.head, page),
+        };
+        Handling::Now(Ok(self.named(response)))
+    }
+
+    fn reply_file(
+        self: &Arc<Self>,
+        request: Request,
+        found: &Arc<Found>,
+        is_news: bool,
+    ) -> Handling {
+        if !is_news && !found.files().all(|file| self.tree.is_unchanged(file)) {
+            self.memory.forget(request.path());
+            return Handling::Later(Box::pin(Arc::clone(self).look(request, None)));
+        }
+        let (waiting, found) = match self.settle(&request, Arc::clone(found)) {
+            Settled::Answer(response) => return Handling::Now(Ok(self.named(response))),
+            Settled::Wait(waiting, found) => (waiting, found),
+        };
+        let folder = Arc::clone(self);
+        Handling::Later(Box::pin(async move {
+            let is_done = clock::until(clock::now() + WAIT_MAX, waiting.done()).await;
+            let settled = is_done.map(|()| folder.settle(&request, Arc::clone(&found)));
+            Ok(folder.named(match settled {
+                Some(Settled::Answer(response)) => response,
+                _ => reply::answer(&request.head, &found.original),
+            }))
+        }))
+    }
+
+    /// Answers in the coding that the client is to get, if that is there; begins to make it if not.
+    fn settle(&self, request: &Request, mut found: Arc<Found>) -> Settled {
+        loop {
+            let coding = match found.choose(&request.head) {
+                Choice::Ready(file) => {
+                    return Settled::Answer(reply::answer(&request.head, file));
+                }
+                Choice::Make(coding) => coding,
+            };
+            match self.compressor.get(&found, coding, &self.pool) {
+                // One coding less is to be made each time, so this comes to an end.
+                Progress::Done(content) => {
+                    let refined = Arc::new(found.with_made(coding, content.as_ref()));
+                    let path = request.path();
+                    self.memory.refine(path, &found, Arc::clone(&refined));
+                    found = refined;
+                }
+                Progress::Running(waiting) => return Settled::Wait(waiting, found),
+                Progress::Busy => {
+                    return Settled::Answer(reply::answer(&request.head, &found.original));
+                }
+            }
         }
     }
 
-    /// Answers from the disk, and keeps what was found there.
-    async fn look(self: Arc<Self>, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
-        let path: Arc<[u8]> = request.path().into();
-        let (checked, looked) = self.ask_tree(&path, request.arrived, known.as_ref()).await;
-        let found = match (looked, known) {
-            (Ok(Looked::Small(file)), _) => Known::File(file),
-            (Ok(Looked::Directory), _) => Known::Directory,
-            (Ok(Looked::Absent), _) => Known::Absent,
-            (Ok(Looked::Opened(opened)), _) => {
-                self.memory.forget(&path);
-                return Ok(self.named(self.answer_opened(&request, opened)));
+    /// Answers once it is known what there is: on the loop if the kernel has it in memory.
+    fn find_out(
+        self: &Arc<Self>,
+        request: Request,
+        known: Option<Known>,
+        is_old: bool,
+    ) -> Handling {
+        let began = clock::now().max(request.arrived);
+        match self.tree.look_now(request.path(), known.as_ref()) {
+            Some(Ok(Looked::Known(found))) => {
+                self.keep(request.path().into(), &found, began);
+                self.reply(request, &found, true)
             }
-            // No means to check it: what was right a moment ago is better than a refusal.
-            (Err(fault), Some(known)) if fault.kind == FaultKind::Overloaded => {
-                log::warn!("files: served without a check: {}", fault.cause);
-                return self.reply(request, &known);
+            Some(Err(fault)) if fault.kind != FaultKind::Overloaded => {
+                self.memory.forget(request.path());
+                Handling::Now(Err(self.blamed(fault)))
             }
-            (Err(fault), _) => {
-                self.memory.forget(&path);
-                return Err(self.blamed(fault));
+            _ => {
+                let folder = Arc::clone(self);
+                Handling::Later(match known {
+                    Some(known) if !is_old => Box::pin(folder.check(request, known)),
+                    known => Box::pin(folder.look(request, known)),
+                })
             }
-        };
-        self.memory.keep(path, found.clone(), checked);
-        self.reply(request, &found)
+        }
     }
 
-    /// Looks in the pool; also gives the moment at which that began.
+    /// Answers from the disk.
+    async fn look(self: Arc<Self>, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
+        let found = self.ask_tree(request.path().into(), request.arrived, known);
+        let found = found.await.map_err(|fault| self.blamed(fault))?;
+        match self.reply(request, &found, true) {
+            Handling::Now(reply) => reply,
+            Handling::Later(work) => work.await,
+        }
+    }
+
+    /// Checks on the disk whether what is known is still so, and answers with what is known if that takes
+    /// long: the check goes on for those that come after.
+    async fn check(self: Arc<Self>, request: Request, known: Known) -> Result<Reply, Fault> {
+        let (tell, told) = oneshot::channel();
+        let (folder, arrived) = (Arc::clone(&self), request.arrived);
+        let path: Arc<[u8]> = request.path().into();
+        let before = known.clone();
+        self.memory.hold(&path);
+        loops::spawn_here(async move {
+            let asked = folder.ask_tree(Arc::clone(&path), arrived, Some(before));
+            let found = asked.await;
+            if let Err(fault) = &found
+                && fault.kind == FaultKind::Overloaded
+            {
+                folder.memory.release(&path, clock::now().max(arrived));
+            }
+            // The request may have its answer already.
+            drop(tell.send(found));
+        });
+        let told = clock::until(clock::now() + WAIT_MAX, told).await;
+        let found = match told {
+            Some(Ok(Ok(found))) => found,
+            // No means to check it: what was right a moment ago is better than a refusal.
+            Some(Ok(Err(fault))) if fault.kind == FaultKind::Overloaded => {
+                log::warn!("files: served without a check: {}", fault.cause);
+                known
+            }
+            Some(Ok(Err(fault))) => return Err(self.blamed(fault)),
+            Some(Err(_)) | None => known,
+        };
+        match self.reply(request, &found, true) {
+            Handling::Now(reply) => reply,
+            Handling::Later(work) => work.await,
+        }
+    }
+
+    /// Looks in the pool, and keeps what was found.
     async fn ask_tree(
         &self,
-        path: &Arc<[u8]>,
+        path: Arc<[u8]>,
         arrived: Instant,
-        known: Option<&Known>,
-    ) -> (Instant, Result<Looked, Fault>) {
-        let (tree, path) = (Arc::clone(&self.tree), Arc::clone(path));
-        let known = match known {
-            Some(Known::File(file)) => Some(Arc::clone(file)),
-            _ => None,
-        };
-        let looked = self.pool.run(move || {
+        known: Option<Known>,
+    ) -> Result<Known, Fault> {
+        let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
+        let looked = self.pool.run_ahead(move || {
             let began = clock::now().max(arrived);
-            (began, tree.look(&path, known.as_ref()))
+            (began, tree.look(&name, known.as_ref()))
         });
-        looked
+        let (began, looked) = looked
             .await
-            .unwrap_or_else(|error| (arrived, Err(pool_fault(&error))))
+            .unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
+        let found = match looked {
+            Ok(Looked::Known(found)) => Ok(found),
+            Ok(Looked::Folder(folder)) => self.list(&path, folder).await,
+            Err(fault) => Err(fault),
+        };
+        match &found {
+            Ok(found) => self.keep(path, found, began),
+            Err(fault) if fault.kind == FaultKind::Overloaded => {}
+            Err(_) => self.memory.forget(&path),
+        }
+        found
     }
 
-    fn answer_opened(&self, request: &Request, opened: Opened) -> Response {
-        let Opened { description, file } = opened;
-        let file = Arc::new(DiskFile::new(file, self.pool.clone()));
-        reply::answer(&request.head, &description, |start, len| {
-            Body::File(FileBody {
-                file: Arc::clone(&file),
-                start,
-                len,
-            })
-        })
+    async fn list(&self, path: &Arc<[u8]>, folder: File) -> Result<Known, Fault> {
+        let (tree, name) = (Arc::clone(&self.tree), Arc::clone(path));
+        let page = self.pool.run(move || {
+            let page = listing::page(&tree, &name, &folder);
+            page.map_err(|error| tree.fault(&error, &name))
+        });
+        let page = page.await.unwrap_or_else(|error| Err(pool_fault(&error)));
+        page.map(Known::Listing)
+    }
+
+    /// Keeps what was found by a check that began at `began`.
+    fn keep(&self, path: Arc<[u8]>, found: &Known, began: Instant) {
+        match found {
+            // An open file that changes would be described as it was.
+            Known::File(file) if file.descriptors() > 0 && !file.is_settled() => {
+                self.memory.forget(&path);
+            }
+            found => self.memory.keep(path, found.clone(), began),
+        }
     }
 
     /// There is nothing by that name.
@@ -185,27 +318,30 @@ impl Handler for Files {
             return Handling::Now(folder.other_method(request));
         }
         let path = request.path();
+        if names_slash(&request.head) {
+            return Handling::Now(folder.miss(request));
+        }
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
-        let known = match folder.memory.find(path, request.arrived) {
-            Lookup::Fresh(known) => return Handling::Now(folder.reply(request, &known)),
-            Lookup::Stale(known) => Some(known),
+        match folder.memory.find(path, request.arrived) {
+            Lookup::Fresh(known) => folder.reply(request, &known, false),
+            Lookup::Stale(known) => folder.find_out(request, Some(known), false),
+            Lookup::Old(known) => folder.find_out(request, Some(known), true),
             // Never kept in memory, so not asked before it.
-            Lookup::Unknown if !resolve::is_servable(path) => {
-                return Handling::Now(folder.miss(request));
-            }
-            Lookup::Unknown => None,
-        };
-        Handling::Later(Box::pin(Arc::clone(folder).look(request, known)))
+            Lookup::Unknown if !resolve::is_servable(path) => Handling::Now(folder.miss(request)),
+            Lookup::Unknown => folder.find_out(request, None, false),
+        }
     }
 
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        if !matches!(asked.head.method(), Method::Get | Method::Head) {
+        if !matches!(asked.head.method(), Method::Get | Method::Head) || names_slash(asked.head) {
             return;
         }
         let memory = &self.folder.memory;
         memory.glance(asked.path, asked.arrived, |known| {
-            if let Known::File(file) = known
-                && let Some(answer) = reply::at_hand(asked.head, &file.description, &file.content)
+            if let Known::File(found) = known
+                && let Choice::Ready(file) = found.choose(asked.head)
+                && let Source::Memory(content) = &file.source
+                && let Some(answer) = reply::at_hand(asked.head, &file.description, content)
             {
                 take(answer);
             }
@@ -213,15 +349,17 @@ impl Handler for Files {
     }
 }
 
-fn answer_small(request: &Request, file: &Loaded) -> Response {
-    reply::answer(&request.head, &file.description, |start, len| {
-        // A file in memory is far smaller than what either number can hold.
-        let start = usize::try_from(start)
-            .unwrap_or(usize::MAX)
-            .min(file.content.len());
-        let end = usize::try_from(len).map_or(usize::MAX, |len| start.saturating_add(len));
-        Body::Bytes(file.content.slice(start..end.min(file.content.len())))
-    })
+/// Whether a slash is encoded in the path: that would be one in the name of a file, and no file has one.
+fn names_slash(head: &RequestHead) -> bool {
+    let target = head.target_path_query().as_bytes();
+    target.contains(&b'%') && {
+        let path = target
+            .split(|&byte| byte == b'?')
+            .next()
+            .unwrap_or_default();
+        path.windows(3)
+            .any(|three| three.eq_ignore_ascii_case(b"%2f"))
+    }
 }
 
 fn pool_fault(error: &PoolError) -> Fault {

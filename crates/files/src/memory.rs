@@ -1,20 +1,22 @@
 //! What is known of recently asked paths, so that asking again costs one look-up and no system call.
 //!
-//! `handler` asks here first, and keeps here what `tree` found: small files whole, directories, and
-//! that there is nothing (which spares every request for an application behind the files a trip to
-//! the disk). An entry counts for a second after its last check; then one request checks again while
-//! others are served from it for a moment longer.
+//! `handler` asks here first, and keeps here what `tree` found: small files whole, large ones open,
+//! directories, and that there is nothing (which spares every request for an application behind the files
+//! a trip to the disk). An entry counts for a second after its last check; then one request checks again
+//! while others are served from it for a moment longer.
 //!
-//! What must stay true: bytes and entries are bounded; each loop has entries of its own, so that
-//! loops do not wait for one another and a look-up is no locked instruction. `now` is an argument.
+//! What must stay true: bytes, entries and descriptors are bounded; an open file that nobody asks for is
+//! closed in time, so that what is deleted gives its room on the disk back; each loop has entries of its
+//! own, so that loops do not wait for one another and a look-up is no locked instruction. `now` is an
+//! argument.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_runtime::PerLoop;
 
-use crate::tree::Loaded;
+use crate::known::{Found, Known};
 
 /// How long an entry counts without being checked.
 const FRESH: Duration = Duration::from_secs(1);
@@ -22,23 +24,20 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long others are served from an entry while one request checks it; another one tries then.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// Since its last check an entry may be served for so long at most, however slow the next check is.
+const AGE_MAX: Duration = Duration::from_secs(10);
+
+/// An open file that was not asked for this long is closed, when its loop next keeps something.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
 /// Bounds of one memory, all loops together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) loops: usize,
     pub(crate) bytes: usize,
     pub(crate) entries: usize,
-}
-
-/// What was found at a path.
-#[derive(Debug, Clone)]
-pub(crate) enum Known {
-    /// A small file.
-    File(Arc<Loaded>),
-    /// A directory with an index page, asked for without its final slash.
-    Directory,
-    /// Nothing to serve.
-    Absent,
+    /// Open files.
+    pub(crate) descriptors: usize,
 }
 
 /// What the memory says of a path.
@@ -48,6 +47,8 @@ pub(crate) enum Lookup {
     Fresh(Known),
     /// To be checked again, by the one that is told so.
     Stale(Known),
+    /// To be checked again, and not to be served before.
+    Old(Known),
     /// Not known.
     Unknown,
 }
@@ -58,6 +59,7 @@ pub(crate) struct Memory {
     shards: PerLoop<Shard>,
     bytes_max: usize,
     entries_max: usize,
+    descriptors_max: usize,
 }
 
 impl Memory {
@@ -67,6 +69,7 @@ impl Memory {
             shards: PerLoop::new(),
             bytes_max: bounds.bytes / count,
             entries_max: bounds.entries / count,
+            descriptors_max: bounds.descriptors / count,
         }
     }
 
@@ -80,6 +83,9 @@ impl Memory {
             let known = slot.known.clone();
             if now < slot.fresh_until {
                 return Lookup::Fresh(known);
+            }
+            if now > slot.checked + AGE_MAX {
+                return Lookup::Old(known);
             }
             slot.fresh_until = now + GRACE;
             Lookup::Stale(known)
@@ -101,10 +107,22 @@ impl Memory {
     /// before; makes room if need be.
     pub(crate) fn keep(&self, path: Arc<[u8]>, known: Known, checked: Instant) {
         let cost = cost(&path, &known);
+        let descriptors = descriptors(&known);
         self.shards.with(|shard| {
             shard.forget(&path);
+            shard.close_idle(checked);
             if cost > self.bytes_max || self.entries_max == 0 {
                 return;
+            }
+            if descriptors > self.descriptors_max {
+                return;
+            }
+            while shard.descriptors + descriptors > self.descriptors_max {
+                shard.close_one();
+            }
+            if descriptors > 0 {
+                shard.open.push_back(Arc::clone(&path));
+                shard.descriptors += descriptors;
             }
             while shard.slots.len() >= self.entries_max || shard.bytes + cost > self.bytes_max {
                 shard.evict_one();
@@ -116,10 +134,51 @@ impl Memory {
             shard.slots.push(Slot {
                 path,
                 known,
+                checked,
                 fresh_until,
                 was_used: false,
                 cost,
+                descriptors,
             });
+        });
+    }
+
+    /// While a check of `path` is under way nobody else begins one, as long as what is known may be served.
+    pub(crate) fn hold(&self, path: &[u8]) {
+        self.shards.with(|shard| {
+            if let Some(slot) = shard.slot_of(path) {
+                slot.fresh_until = slot.checked + AGE_MAX;
+            }
+        });
+    }
+
+    /// The check came to nothing: another one may begin in a moment.
+    pub(crate) fn release(&self, path: &[u8], now: Instant) {
+        self.shards.with(|shard| {
+            if let Some(slot) = shard.slot_of(path) {
+                slot.fresh_until = now + GRACE;
+            }
+        });
+    }
+
+    /// Puts a file of which more is known in place of what it was `before`, unless something else took its
+    /// place meanwhile. It counts no longer than it would have.
+    pub(crate) fn refine(&self, path: &[u8], before: &Arc<Found>, after: Arc<Found>) {
+        let path: Arc<[u8]> = path.into();
+        let times = self.shards.with(|shard| {
+            let slot = shard.slot_of(&path)?;
+            let is_same = matches!(&slot.known, Known::File(known) if Arc::ptr_eq(known, before));
+            is_same.then_some((slot.checked, slot.fresh_until))
+        });
+        let Some((checked, fresh_until)) = times else {
+            return;
+        };
+        self.keep(Arc::clone(&path), Known::File(after), checked);
+        self.shards.with(|shard| {
+            if let Some(slot) = shard.slot_of(&path) {
+                slot.fresh_until = fresh_until;
+                slot.was_used = true;
+            }
         });
     }
 
@@ -138,15 +197,21 @@ struct Shard {
     slots: Vec<Slot>,
     hand: usize,
     bytes: usize,
+    /// The paths whose files are open, in the order of being opened; some may be gone meanwhile.
+    open: VecDeque<Arc<[u8]>>,
+    descriptors: usize,
 }
 
 #[derive(Debug)]
 struct Slot {
     path: Arc<[u8]>,
     known: Known,
+    /// When its last check began.
+    checked: Instant,
     fresh_until: Instant,
     was_used: bool,
     cost: usize,
+    descriptors: usize,
 }
 
 impl Shard {
@@ -176,10 +241,48 @@ impl Shard {
         }
     }
 
+    /// Closes the file that was opened first of those that nobody used since this last came by.
+    fn close_one(&mut self) {
+        let Some(path) = self.open.pop_front() else {
+            // Nothing is open, so nothing is held.
+            self.descriptors = 0;
+            return;
+        };
+        match self.open_slot(&path) {
+            Some(slot) if slot.was_used => {
+                slot.was_used = false;
+                self.open.push_back(path);
+            }
+            Some(_) => self.forget(&path),
+            None => {}
+        }
+    }
+
+    /// Looks at the one or two that were opened first, and closes what was not checked for long.
+    fn close_idle(&mut self, now: Instant) {
+        for _ in 0..2 {
+            let Some(path) = self.open.pop_front() else {
+                return;
+            };
+            match self.open_slot(&path) {
+                Some(slot) if slot.checked + IDLE_MAX < now => self.forget(&path),
+                Some(_) => self.open.push_back(path),
+                None => {}
+            }
+        }
+    }
+
+    /// The slot of a path whose file is open, by the same key: a path that was kept again has a new one.
+    fn open_slot(&mut self, path: &Arc<[u8]>) -> Option<&mut Slot> {
+        let slot = self.slot_of(path)?;
+        (slot.descriptors > 0 && Arc::ptr_eq(&slot.path, path)).then_some(slot)
+    }
+
     /// Removes a slot; the last one takes its number.
     fn remove(&mut self, at: usize) {
         let slot = self.slots.swap_remove(at);
         self.bytes -= slot.cost;
+        self.descriptors -= slot.descriptors;
         self.places.remove(&slot.path);
         if let Some(moved) = self.slots.get(at) {
             self.places.insert(Arc::clone(&moved.path), at);
@@ -187,140 +290,22 @@ impl Shard {
     }
 }
 
-/// Bytes an entry takes, with about 200 for its slot, its place and what allocations round up.
+/// Bytes an entry takes, with about 230 for its slot, its place and what allocations round up.
 fn cost(path: &[u8], known: &Known) -> usize {
     let held = match known {
         Known::File(file) => file.bytes_held(),
+        Known::Listing(page) => page.len(),
         Known::Directory | Known::Absent => 0,
     };
-    200 + path.len() + held
+    230 + path.len() + held
+}
+
+fn descriptors(known: &Known) -> usize {
+    match known {
+        Known::File(file) => file.descriptors(),
+        Known::Listing(_) | Known::Directory | Known::Absent => 0,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn memory(bytes: usize, entries: usize) -> Memory {
-        Memory::new(Bounds {
-            loops: 1,
-            bytes,
-            entries,
-        })
-    }
-
-    fn keep(memory: &Memory, path: &str, now: Instant) {
-        memory.keep(path.as_bytes().into(), Known::Absent, now);
-    }
-
-    fn state(memory: &Memory, path: &str, now: Instant) -> &'static str {
-        match memory.find(path.as_bytes(), now) {
-            Lookup::Fresh(_) => "fresh",
-            Lookup::Stale(_) => "stale",
-            Lookup::Unknown => "unknown",
-        }
-    }
-
-    #[test]
-    fn one_request_checks_again_after_a_second() {
-        let memory = memory(10_000, 10);
-        let start = Instant::now();
-        let after = |millis| start + Duration::from_millis(millis);
-        keep(&memory, "/a", start);
-        for (millis, expected) in [
-            (0, "fresh"),
-            (999, "fresh"),
-            (1000, "stale"),
-            (1001, "fresh"),
-            (1099, "fresh"),
-            (1100, "stale"),
-            (1101, "fresh"),
-        ] {
-            assert_eq!(state(&memory, "/a", after(millis)), expected, "{millis} ms");
-        }
-        keep(&memory, "/a", after(1150));
-        assert_eq!(state(&memory, "/a", after(2149)), "fresh");
-        assert_eq!(state(&memory, "/b", start), "unknown");
-    }
-
-    #[test]
-    fn forgets_what_it_is_told_to() {
-        let memory = memory(10_000, 10);
-        let now = Instant::now();
-        for path in ["/a", "/b", "/c"] {
-            keep(&memory, path, now);
-        }
-        memory.forget(b"/a");
-        memory.forget(b"/never-there");
-        assert_eq!(state(&memory, "/a", now), "unknown");
-        assert_eq!(state(&memory, "/b", now), "fresh");
-        assert_eq!(state(&memory, "/c", now), "fresh");
-    }
-
-    #[test]
-    fn stays_within_its_bounds_whatever_is_kept() {
-        let now = Instant::now();
-        for (what, bytes, entries) in [
-            ("few entries", 1 << 20, 3),
-            ("few bytes", 1000, 100),
-            ("one entry", 1 << 20, 1),
-            ("no entry", 1 << 20, 0),
-            ("no bytes", 0, 100),
-        ] {
-            let memory = memory(bytes, entries);
-            for round in 0..500 {
-                keep(&memory, &format!("/{}", round % 37), now);
-                if round % 3 == 0 {
-                    state(&memory, &format!("/{}", round % 11), now);
-                }
-                if round % 7 == 0 {
-                    memory.forget(format!("/{}", round % 5).as_bytes());
-                }
-                memory.shards.with(|shard| {
-                    assert!(
-                        shard.bytes <= bytes && shard.slots.len() <= entries,
-                        "{what}"
-                    );
-                    assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
-                    let costs = shard.slots.iter().map(|s| s.cost).sum::<usize>();
-                    assert_eq!(shard.bytes, costs, "{what}");
-                    for (at, slot) in shard.slots.iter().enumerate() {
-                        assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
-                    }
-                });
-            }
-        }
-    }
-
-    #[test]
-    fn a_scan_does_not_push_out_what_is_used() {
-        let memory = memory(1 << 20, 10);
-        let now = Instant::now();
-        keep(&memory, "/used", now);
-        for n in 0..1000 {
-            assert_eq!(state(&memory, "/used", now), "fresh", "after {n}");
-            keep(&memory, &format!("/scan/{n}"), now);
-        }
-    }
-
-    #[test]
-    fn loops_keep_apart_and_share_the_bounds() {
-        let memory = Memory::new(Bounds {
-            loops: 2,
-            bytes: 10_000,
-            entries: 10,
-        });
-        let now = Instant::now();
-        keep(&memory, "/a", now);
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                assert_eq!(state(&memory, "/a", now), "unknown");
-                for n in 0..20 {
-                    keep(&memory, &format!("/{n}"), now);
-                }
-                memory.shards.with(|shard| shard.slots.len())
-            });
-            assert_eq!(other.join().unwrap(), 5);
-        });
-        assert_eq!(state(&memory, "/a", now), "fresh");
-    }
-}
+mod tests;

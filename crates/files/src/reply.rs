@@ -1,96 +1,44 @@
-//! What to answer about a file that exists: 200, 206, 304, 412 or 416. Pure.
+//! What to answer about a file that exists: 200, 206, 304, 412 or 416.
 //!
-//! `tree` makes a [`Description`] once per file, with its fields ready to send; `handler` asks
-//! [`answer`] for each request. What must stay true: GET and HEAD get the same fields; a part is
-//! never sent as the whole; a request without conditions costs two clones of shared memory.
+//! `handler` asks [`answer`] for each request, with the coding that `known` chose. What must stay true: GET
+//! and HEAD get the same fields; a part is never sent as the whole; a request without conditions costs two
+//! clones of shared memory.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use penstock_exchange::{AtHand, Body, Response};
+use bytes::Bytes;
+use penstock_exchange::parts::{self, Whole};
+use penstock_exchange::{AtHand, Body, FileBody, Response};
 use penstock_http::{
-    FieldBlock, Method, Precondition, RangeOutcome, RequestHead, Status, content_range,
-    content_range_unsatisfied, evaluate, imf_fixdate, select_range,
+    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
+    content_range, content_range_unsatisfied, evaluate, select_range,
 };
 
+use crate::description::{Description, VARY, push};
+use crate::known::{Representation, Source};
 use crate::resolve;
-
-/// A file as clients see it: validators, length and fields.
-#[derive(Debug)]
-pub(crate) struct Description {
-    /// Strong: `"<modified, nanoseconds>-<size>"`, both hexadecimal (RFC 9110 §8.8.3). Every write
-    /// moves the time of modification, by at least the kernel's tick of some milliseconds, and a
-    /// file is only kept in memory as long as its inode and its time of change are the same too.
-    /// Neither of those is part of the tag: they differ between machines that serve the same files,
-    /// and a client that is balanced between them would never have a match.
-    etag: Vec<u8>,
-    modified: Option<u64>,
-    len: u64,
-    /// For 200 and 206.
-    fields: FieldBlock,
-    /// For 304 (RFC 9110 §15.4.5).
-    validators: FieldBlock,
-}
-
-impl Description {
-    /// Describes a file by its type, its modification time since the epoch (seconds, nanoseconds)
-    /// and its length, as of `now` on the wall clock.
-    pub(crate) fn new(content_type: &str, modified: (i64, i64), len: u64, now: Duration) -> Self {
-        let (seconds, nanos) = modified;
-        let nanos = seconds
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(nanos)
-            .cast_unsigned();
-        let etag = format!("\"{nanos:x}-{len:x}\"").into_bytes();
-        // RFC 9110 §8.8.2.1: no date later than that of the response.
-        let modified = u64::try_from(seconds)
-            .ok()
-            .filter(|&seconds| seconds <= now.as_secs());
-        let mut fields = FieldBlock::with_capacity(160);
-        let mut validators = FieldBlock::with_capacity(96);
-        push(&mut fields, "Content-Type", content_type.as_bytes());
-        for block in [&mut fields, &mut validators] {
-            if let Some(seconds) = modified {
-                push(block, "Last-Modified", &imf_fixdate(seconds));
-            }
-            push(block, "ETag", &etag);
-        }
-        push(&mut fields, "Accept-Ranges", b"bytes");
-        Self {
-            etag,
-            modified,
-            len,
-            fields: fields.freeze(),
-            validators: validators.freeze(),
-        }
-    }
-
-    /// Bytes of memory beside the content.
-    pub(crate) fn bytes(&self) -> usize {
-        self.etag.len() + self.fields.as_bytes().len() + self.validators.as_bytes().len()
-    }
-}
 
 /// Content up to this size is copied behind its head, which is cheaper than counting references.
 const AT_HAND_BYTES: usize = 8 * 1024;
 
-/// Answers a GET or HEAD; `part(start, len)` makes the body.
-pub(crate) fn answer(
-    head: &RequestHead,
-    file: &Description,
-    part: impl FnOnce(u64, u64) -> Body,
-) -> Response {
-    match evaluate(head, &file.etag, file.modified) {
+/// Answers a GET or HEAD.
+pub(crate) fn answer(head: &RequestHead, file: &Representation) -> Response {
+    let about = &file.description;
+    match evaluate(head, &about.etag, about.modified) {
         Precondition::NotModified => {
-            respond(Status::NOT_MODIFIED, file.validators.clone(), Body::Empty)
+            respond(Status::NOT_MODIFIED, about.validators.clone(), Body::Empty)
         }
-        Precondition::Failed => plain(Status::PRECONDITION_FAILED, "The file has changed.\n"),
+        Precondition::Failed => {
+            let text = "The file has changed.\n";
+            plain(Status::PRECONDITION_FAILED, text, about)
+        }
         // RFC 9110 §14.2: a Range is for GET alone.
         Precondition::Proceed if head.method() == Method::Head => respond(
             Status::OK,
-            file.fields.clone(),
-            Body::Omitted(Some(file.len)),
+            about.fields.clone(),
+            Body::Omitted(Some(about.len)),
         ),
-        Precondition::Proceed => answer_range(head, file, part),
+        Precondition::Proceed => answer_range(head, file),
     }
 }
 
@@ -132,35 +80,69 @@ pub(crate) fn redirect(path: &[u8], query: Option<&str>) -> Response {
     respond(Status::MOVED_PERMANENTLY, fields, Body::Empty)
 }
 
-fn answer_range(
-    head: &RequestHead,
-    file: &Description,
-    part: impl FnOnce(u64, u64) -> Body,
-) -> Response {
+/// The page that lists a directory.
+pub(crate) fn listing(head: &RequestHead, page: &Bytes) -> Response {
+    let mut fields = FieldBlock::new();
+    fields.push_static("Content-Type", "text/html; charset=utf-8");
+    fields.push_static("Cache-Control", "no-cache");
+    // The names in it come from strangers: were one not escaped as it should be, it still could do nothing.
+    fields.push_static("Content-Security-Policy", "default-src 'none'");
+    let body = match head.method() {
+        Method::Head => Body::Omitted(Some(page.len() as u64)),
+        _ => Body::Bytes(page.clone()),
+    };
+    respond(Status::OK, fields, body)
+}
+
+fn answer_range(head: &RequestHead, file: &Representation) -> Response {
+    let about = &file.description;
     let if_range = head.field("if-range");
-    match select_range(
-        only(head, "range"),
-        if_range,
-        file.len,
-        &file.etag,
-        file.modified,
-    ) {
-        RangeOutcome::Whole => respond(Status::OK, file.fields.clone(), part(0, file.len)),
+    let range = only(head, "range");
+    match select_range(range, if_range, about.len, &about.etag, about.modified) {
+        RangeOutcome::Whole => whole(file),
         RangeOutcome::Part { start, len } => {
             let mut value = Vec::with_capacity(48);
-            content_range(start, len, file.len, &mut value);
-            let mut fields = file.fields.clone();
+            content_range(start, len, about.len, &mut value);
+            let mut fields = about.fields.clone();
             push(&mut fields, "Content-Range", &value);
-            respond(Status::PARTIAL_CONTENT, fields, part(start, len))
+            respond(Status::PARTIAL_CONTENT, fields, file.body(start, len))
         }
+        // A coding would be that of the whole body, frame and all: nobody could read it.
+        RangeOutcome::Parts(_) if about.is_encoded() => whole(file),
+        RangeOutcome::Parts(spans) => answer_parts(file, &spans),
         RangeOutcome::Unsatisfiable => {
             let mut value = Vec::with_capacity(32);
-            content_range_unsatisfied(file.len, &mut value);
-            let mut response = plain(Status::RANGE_NOT_SATISFIABLE, "The file is shorter.\n");
+            content_range_unsatisfied(about.len, &mut value);
+            let text = "The file is shorter.\n";
+            let mut response = plain(Status::RANGE_NOT_SATISFIABLE, text, about);
             push(&mut response.fields, "Content-Range", &value);
             response
         }
     }
+}
+
+fn whole(file: &Representation) -> Response {
+    let about = &file.description;
+    respond(Status::OK, about.fields.clone(), file.body(0, about.len))
+}
+
+/// Several parts in one body (RFC 9110 §15.3.7.2).
+fn answer_parts(file: &Representation, spans: &[Span]) -> Response {
+    let about = &file.description;
+    let content_type = about.fields.get("content-type");
+    let framed = Multipart::new(parts::random(), content_type, spans, about.len);
+    let mut fields = about.fields.clone();
+    fields.remove("Content-Type");
+    push(&mut fields, "Content-Type", &framed.content_type());
+    let whole = match &file.source {
+        Source::Memory(content) => Whole::Memory(content.clone()),
+        Source::Disk(file) => Whole::File(FileBody {
+            file: Arc::clone(file),
+            start: 0,
+            len: about.len,
+        }),
+    };
+    respond(Status::PARTIAL_CONTENT, fields, parts::body(whole, framed))
 }
 
 /// The value of a field that may be sent once; more than one is as good as none.
@@ -170,20 +152,18 @@ fn only<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     values.next().is_none().then_some(value)
 }
 
-fn plain(status: Status, text: &'static str) -> Response {
-    Response::text(status, "text/plain; charset=utf-8", text)
+fn plain(status: Status, text: &'static str, about: &Description) -> Response {
+    let mut response = Response::text(status, "text/plain; charset=utf-8", text);
+    if about.varies() {
+        push(&mut response.fields, "Vary", VARY);
+    }
+    response
 }
 
 fn respond(status: Status, fields: FieldBlock, body: Body) -> Response {
     let mut response = Response::new(status, body);
     response.fields = fields;
     response
-}
-
-fn push(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
-    let pushed = fields.push(name, value);
-    // Media types, dates, tags and encoded paths have no control bytes.
-    debug_assert!(pushed.is_ok(), "malformed {name}");
 }
 
 #[cfg(test)]

@@ -107,14 +107,7 @@ pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
         .iter()
         .position(|&byte| byte != b'/')
         .unwrap_or(path.len());
-    for &byte in &path[start..] {
-        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
-            location.push(byte);
-        } else {
-            let digit = |value: u8| HEX[usize::from(value & 15)];
-            location.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
-        }
-    }
+    push_percent(&mut location, &path[start..], PLAIN);
     if location.len() > 1 {
         location.push(b'/');
     }
@@ -123,6 +116,22 @@ pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
         location.extend_from_slice(query.as_bytes());
     }
     location
+}
+
+/// Appends one segment of a path with everything encoded that is not unreserved (RFC 3986 §2.3).
+pub(crate) fn push_encoded(out: &mut Vec<u8>, segment: &[u8]) {
+    push_percent(out, segment, b"-._~");
+}
+
+fn push_percent(out: &mut Vec<u8>, bytes: &[u8], plain: &[u8]) {
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            out.push(byte);
+        } else {
+            let digit = |value: u8| HEX[usize::from(value & 15)];
+            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
+        }
+    }
 }
 
 const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@/";

@@ -1,28 +1,33 @@
-//! The folder itself: opens, checks and reads. Everything here blocks and runs in a pool.
+//! The folder itself: opens, checks and reads.
 //!
-//! `handler` calls [`Tree::look`] for what `memory` does not know or has to check. What must stay
-//! true: every open goes through `openat2` beneath the root; what is said of a file comes from its
-//! open descriptor, never from its name; bytes are kept in memory only if the file was the same
-//! before and after they were read.
+//! `handler` calls [`Tree::look_now`] on the loop, which answers from what the kernel has in memory, and
+//! [`Tree::look`] in a blocking pool for the rest. What must stay true: every open goes through `openat2`
+//! beneath the root; what is said of a file comes from its open descriptor, never from its name; bytes
+//! are kept in memory only if the file was the same before and after they were read; on a loop nothing
+//! is asked of a file system that may have to ask somebody else.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use penstock_config::{Coding, Symlinks};
 use penstock_exchange::{Fault, FaultKind};
-use penstock_runtime::clock;
-use penstock_sys::file;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::{DiskFile, clock};
+use penstock_sys::{file, pages};
 
-use crate::reply::Description;
+use crate::compress::{self, read_whole};
+use crate::description::{Description, Facts};
+use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
+use crate::naming::{Naming, is_compressible};
 use crate::resolve::Places;
-use crate::types::content_type;
 
-/// Files up to this size are kept in memory.
+/// Files up to this size are kept in memory: copying them into the socket costs less than what `sendfile`
+/// and the checks before it do.
 const KEPT_BYTES_MAX: u64 = 64 * 1024;
 
 /// A file that changed this recently may change again without a new time stamp: the kernel's tick
@@ -39,48 +44,60 @@ pub(crate) struct Tree {
     root: OwnedFd,
     name: PathBuf,
     places: Places,
+    naming: Naming,
+    precompressed: Vec<Coding>,
+    compress: Vec<Coding>,
+    listing: bool,
+    symlinks: file::Symlinks,
+    /// Reads what is large.
+    pool: Pool,
+    /// The file system's number, if a loop may ask it.
+    asked_on_loops: Option<u64>,
+    settled_after: Duration,
 }
 
 /// What was found at a path.
 #[derive(Debug)]
 pub(crate) enum Looked {
-    /// A small file: the one that was known if it is unchanged, else read.
-    Small(Arc<Loaded>),
-    /// A file to be sent from its descriptor: large, or changing right now.
-    Opened(Opened),
-    /// A directory with an index page, asked for without its final slash.
-    Directory,
-    /// Nothing to serve.
-    Absent,
+    Known(Known),
+    /// A directory that is to be listed.
+    Folder(File),
 }
 
-/// A small file in memory.
+/// How far to go for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// What is in memory.
+    Memory,
+    /// The disk.
+    Disk,
+}
+
+/// Why there is no answer.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) description: Description,
-    pub(crate) content: Bytes,
-    identity: Identity,
-    /// Whether the identity can be trusted to show the next change.
-    is_settled: bool,
+enum Stop {
+    /// It is not in memory.
+    NeedsDisk,
+    Fault(Fault),
 }
 
-/// An open file.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) description: Description,
-    pub(crate) file: File,
+/// The name of an original, and the number of the place where it was found.
+struct Named<'a> {
+    /// Written behind for a moment.
+    name: &'a mut Vec<u8>,
+    place: usize,
 }
 
-impl Loaded {
-    /// Bytes of memory it takes.
-    pub(crate) fn bytes_held(&self) -> usize {
-        size_of::<Self>() + self.content.len() + self.description.bytes()
-    }
+/// What a name was found to be.
+struct Regular {
+    file: File,
+    metadata: Metadata,
 }
 
 impl Tree {
     /// Opens the root. Blocks.
-    pub(crate) fn open(root: &Path, places: Places) -> io::Result<Self> {
+    pub(crate) fn open(files: &penstock_config::Files, pool: Pool) -> io::Result<Self> {
+        let root = &files.root;
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", root.display()));
         let fd = file::open_root(root).map_err(named)?;
         // A kernel or a sandbox without `openat2` is told at start. A folder that may be passed but
@@ -89,57 +106,311 @@ impl Tree {
             Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
             _ => {}
         }
+        let asked_on_loops = match pages::file_system(&fd).map_err(named)? {
+            pages::FileSystem::Memory | pages::FileSystem::Disk => Some(device_of(&fd)?),
+            pages::FileSystem::Other => None,
+        };
         Ok(Self {
             root: fd,
-            name: root.to_owned(),
-            places,
+            name: root.clone(),
+            places: Places::new(&files.try_),
+            naming: Naming::new(files)?,
+            precompressed: files.precompressed.clone(),
+            compress: files.compress.clone(),
+            listing: files.listing,
+            symlinks: match files.symlinks {
+                Symlinks::Inside => file::Symlinks::Beneath,
+                Symlinks::Never => file::Symlinks::Never,
+            },
+            pool,
+            asked_on_loops,
+            settled_after: SETTLED_AFTER,
         })
     }
 
     /// Goes through the places for `path`; the first regular file is it. Blocks.
-    pub(crate) fn look(&self, path: &[u8], known: Option<&Arc<Loaded>>) -> Result<Looked, Fault> {
+    pub(crate) fn look(&self, path: &[u8], known: Option<&Known>) -> Result<Looked, Fault> {
+        self.search(path, known, Reach::Disk).map_err(|stop| {
+            let cause = "an answer from the disk was put off";
+            match stop {
+                Stop::Fault(fault) => fault,
+                Stop::NeedsDisk => Fault::new(FaultKind::House, cause),
+            }
+        })
+    }
+
+    /// As [`Tree::look`], on a loop; none when that takes more than what the kernel has in memory.
+    pub(crate) fn look_now(
+        &self,
+        path: &[u8],
+        known: Option<&Known>,
+    ) -> Option<Result<Looked, Fault>> {
+        self.asked_on_loops?;
+        match self.search(path, known, Reach::Memory) {
+            Ok(looked) => Some(Ok(looked)),
+            Err(Stop::Fault(fault)) => Some(Err(fault)),
+            Err(Stop::NeedsDisk) => None,
+        }
+    }
+
+    /// Whether an open file is still in the state in which it was found, as far as a loop may ask.
+    pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
+        match &one.source {
+            Source::Disk(open) if self.asked_on_loops == Some(one.identity.device) => {
+                let now = open.file().metadata();
+                now.is_ok_and(|now| one.identity.is_of(&now))
+            }
+            _ => true,
+        }
+    }
+
+    /// Sets aside what takes time or depends on where the tests run.
+    #[cfg(test)]
+    pub(crate) fn arrange(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
+        self.asked_on_loops = self.asked_on_loops.filter(|_| is_asked_on_loops);
+        self.settled_after = settled_after;
+    }
+
+    /// Whether loops look at all.
+    #[cfg(test)]
+    pub(crate) fn asks_on_loops(&self) -> bool {
+        self.asked_on_loops.is_some()
+    }
+
+    /// The root, to open what is below it.
+    pub(crate) fn root(&self) -> (&OwnedFd, file::Symlinks) {
+        (&self.root, self.symlinks)
+    }
+
+    fn search(&self, path: &[u8], known: Option<&Known>, reach: Reach) -> Result<Looked, Stop> {
+        let known = match known {
+            Some(Known::File(found)) => Some(found),
+            _ => None,
+        };
         let mut name = Vec::new();
         for (number, place) in self.places.iter().enumerate() {
             if !place.expand_into(path, &mut name) {
                 continue;
             }
-            let Some((file, metadata)) = self.open_regular(&name)? else {
+            let Some(regular) = self.open_regular(&name, reach)? else {
                 continue;
             };
             if place.is_index_of(path) {
-                return Ok(Looked::Directory);
+                return Ok(Looked::Known(Known::Directory));
             }
-            let identity = Identity::new(&metadata, number);
-            if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
-                return Ok(Looked::Small(Arc::clone(same)));
-            }
-            return read(file, &metadata, identity, &name).map_err(|e| self.fault(&e, &name));
+            let found = self.describe(regular, &mut name, number, known, reach)?;
+            return Ok(Looked::Known(Known::File(found)));
         }
-        Ok(Looked::Absent)
+        if !self.listing {
+            return Ok(Looked::Known(Known::Absent));
+        }
+        self.search_folder(path, reach)
+    }
+
+    /// The directory at `path`, where there is no index page.
+    fn search_folder(&self, path: &[u8], reach: Reach) -> Result<Looked, Stop> {
+        let name = path.strip_prefix(b"/").unwrap_or(path);
+        let opened = match self.open_any(name, reach) {
+            Err(Stop::Fault(fault)) if fault.kind == FaultKind::Forbidden => None,
+            opened => opened?,
+        };
+        let is_folder = |opened: &Regular| opened.metadata.is_dir();
+        Ok(match opened.filter(is_folder) {
+            None => Looked::Known(Known::Absent),
+            Some(_) if !path.ends_with(b"/") => Looked::Known(Known::Directory),
+            Some(folder) => Looked::Folder(folder.file),
+        })
+    }
+
+    /// Describes a file and the codings of it; `name` is used for those and then as before.
+    fn describe(
+        &self,
+        regular: Regular,
+        name: &mut Vec<u8>,
+        place: usize,
+        known: Option<&Arc<Found>>,
+        reach: Reach,
+    ) -> Result<Arc<Found>, Stop> {
+        let content_type = self.naming.content_type(name);
+        let len = regular.metadata.size();
+        let is_makeable = !self.compress.is_empty()
+            && (compress::SIZE_MIN..=compress::SIZE_MAX).contains(&len)
+            && is_compressible(&content_type);
+        let facts = |coding: Option<Coding>, varies: bool| Facts {
+            content_type: &content_type,
+            modified: (0, 0),
+            len: 0,
+            coding,
+            varies,
+            cache_control: None,
+            now: Duration::ZERO,
+        };
+        let mut offers = Vec::new();
+        let name_len = name.len();
+        for &coding in &self.precompressed {
+            let known = known.and_then(|known| known.beside(coding));
+            let facts = facts(Some(coding), true);
+            name.truncate(name_len);
+            let name = Named { name, place };
+            if let Some(ready) = self.beside(&regular.metadata, name, facts, known, reach)? {
+                let state = OfferState::Beside(ready);
+                offers.push(Offer { coding, state });
+            }
+        }
+        name.truncate(name_len);
+        let varies = is_makeable || !offers.is_empty();
+        let same = known.map(|known| &known.original);
+        let same = same.filter(|same| same.description.varies() == varies);
+        let facts = facts(None, varies);
+        let original = self.load(regular, &Named { name, place }, facts, same, reach)?;
+        if let Some(known) = known.filter(|known| known.is_same(&original, &offers)) {
+            return Ok(Arc::clone(known));
+        }
+        // What may change without a sign is not worth the work, and its bytes are not certain.
+        if is_makeable && original.is_settled {
+            for &coding in &self.compress {
+                if !offers.iter().any(|offer| offer.coding == coding) {
+                    let state = OfferState::Makeable;
+                    offers.push(Offer { coding, state });
+                }
+            }
+        }
+        Ok(Arc::new(Found::new(original, offers)))
+    }
+
+    /// The file that holds a coding of an original, if there is one that is not older.
+    fn beside(
+        &self,
+        original: &Metadata,
+        named: Named<'_>,
+        facts: Facts<'_>,
+        known: Option<&Representation>,
+        reach: Reach,
+    ) -> Result<Option<Representation>, Stop> {
+        let suffix = facts.coding.map_or("", Coding::suffix);
+        let name_len = named.name.len();
+        named.name.extend_from_slice(suffix.as_bytes());
+        let opened = self.open_regular(named.name, reach);
+        named.name.truncate(name_len);
+        let opened = match opened {
+            // What cannot be opened is no reason to refuse what can.
+            Err(Stop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
+                log::debug!("files: not used: {}", fault.cause);
+                None
+            }
+            opened => opened?,
+        };
+        match opened.filter(|beside| modified(&beside.metadata) >= modified(original)) {
+            Some(beside) => self.load(beside, &named, facts, known, reach).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A file with its bytes, if it is small, else with its descriptor; what is known if that is still so.
+    fn load(
+        &self,
+        regular: Regular,
+        named: &Named<'_>,
+        facts: Facts<'_>,
+        known: Option<&Representation>,
+        reach: Reach,
+    ) -> Result<Representation, Stop> {
+        let Regular { file, metadata } = regular;
+        let (name, place) = (named.name.as_slice(), named.place);
+        let identity = Identity::new(&metadata, place);
+        if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
+            return Ok(same.clone());
+        }
+        let now = clock::wall();
+        let describe = |metadata: &Metadata| {
+            Description::new(&Facts {
+                modified: modified(metadata),
+                len: metadata.size(),
+                cache_control: self.naming.cache_control(name),
+                now,
+                ..facts
+            })
+        };
+        let on_disk = |file: File, metadata: &Metadata| Representation {
+            description: describe(metadata),
+            source: Source::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
+            identity: Identity::new(metadata, place),
+            is_settled: Identity::new(metadata, place)
+                .changed_before(now.saturating_sub(self.settled_after)),
+        };
+        let len = metadata.size();
+        if len > KEPT_BYTES_MAX {
+            return Ok(on_disk(file, &metadata));
+        }
+        let failed = |error: io::Error| self.stop(&error, name);
+        let content = match reach {
+            Reach::Disk => read_whole(&file, len).map_err(failed)?,
+            Reach::Memory => read_cached(&file, len).ok_or(Stop::NeedsDisk)?,
+        };
+        let after = file.metadata().map_err(failed)?;
+        if content.len() as u64 != len || !identity.is_of(&after) {
+            let mut changing = on_disk(file, &after);
+            changing.is_settled = false;
+            return Ok(changing);
+        }
+        Ok(Representation {
+            description: describe(&metadata),
+            source: Source::Memory(content.into_boxed_slice().into()),
+            identity,
+            is_settled: identity.changed_before(now.saturating_sub(self.settled_after)),
+        })
     }
 
     /// Opens a regular file; none when there is no such thing.
-    fn open_regular(&self, name: &[u8]) -> Result<Option<(File, Metadata)>, Fault> {
-        match self.open_patiently(name) {
-            Ok((file, metadata)) if metadata.is_file() => Ok(Some((file, metadata))),
-            Ok(_) => Ok(None),
+    fn open_regular(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
+        let opened = self.open_any(name, reach)?;
+        Ok(opened.filter(|opened| opened.metadata.is_file()))
+    }
+
+    /// Opens whatever has that name; none when there is nothing.
+    fn open_any(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
+        let opened = match reach {
+            Reach::Disk => self.open_patiently(name).map(Some),
+            Reach::Memory => file::open_beneath_cached_with(&self.root, name, self.symlinks),
+        };
+        let described = opened.and_then(|file| {
+            let Some(file) = file else {
+                return Ok(None);
+            };
+            let metadata = file.metadata()?;
+            Ok(Some(Regular { file, metadata }))
+        });
+        match described {
+            Ok(None) => Err(Stop::NeedsDisk),
+            Ok(Some(opened)) if !self.is_within(&opened.metadata, reach) => Err(Stop::NeedsDisk),
+            Ok(opened) => Ok(opened),
             Err(error) if is_missing(&error) => Ok(None),
-            Err(error) => Err(self.fault(&error, name)),
+            Err(error) if reach == Reach::Memory && is_passing(&error) => Err(Stop::NeedsDisk),
+            Err(error) => Err(self.stop(&error, name)),
         }
     }
 
-    fn open_patiently(&self, name: &[u8]) -> io::Result<(File, Metadata)> {
+    /// Whether what was opened lies where it may be asked: another file system mounted below the root is
+    /// left to the pool.
+    fn is_within(&self, metadata: &Metadata, reach: Reach) -> bool {
+        reach == Reach::Disk || self.asked_on_loops == Some(metadata.dev())
+    }
+
+    fn open_patiently(&self, name: &[u8]) -> io::Result<File> {
         let mut attempts = 1;
         loop {
-            let opened = file::open_beneath(&self.root, name);
-            match opened.and_then(|file| file.metadata().map(|metadata| (file, metadata))) {
+            match file::open_beneath_with(&self.root, name, self.symlinks) {
                 Err(error) if is_passing(&error) && attempts < OPEN_ATTEMPTS => attempts += 1,
                 done => return done,
             }
         }
     }
 
-    fn fault(&self, error: &io::Error, name: &[u8]) -> Fault {
+    fn stop(&self, error: &io::Error, name: &[u8]) -> Stop {
+        Stop::Fault(self.fault(error, name))
+    }
+
+    pub(crate) fn fault(&self, error: &io::Error, name: &[u8]) -> Fault {
         let place = self.name.join(String::from_utf8_lossy(name).as_ref());
         let kind = if error.kind() == io::ErrorKind::PermissionDenied {
             FaultKind::Forbidden
@@ -153,80 +424,26 @@ impl Tree {
     }
 }
 
-/// Reads a small file whole; hands over one that is large or does not hold still.
-fn read(file: File, metadata: &Metadata, identity: Identity, name: &[u8]) -> io::Result<Looked> {
-    let now = clock::wall();
-    let (len, description) = (metadata.size(), describe(name, metadata, now));
-    if len > KEPT_BYTES_MAX {
-        return Ok(Looked::Opened(Opened { description, file }));
-    }
-    let content = read_whole(&file, len)?;
-    let after = file.metadata()?;
-    if content.len() as u64 != len || Identity::new(&after, identity.place) != identity {
-        let description = describe(name, &after, now);
-        return Ok(Looked::Opened(Opened { description, file }));
-    }
-    let is_settled = identity.changed_before(now.saturating_sub(SETTLED_AFTER));
-    let content = Bytes::from(content.into_boxed_slice());
-    let loaded = Loaded {
-        description,
-        content,
-        identity,
-        is_settled,
-    };
-    Ok(Looked::Small(Arc::new(loaded)))
+fn modified(metadata: &Metadata) -> (i64, i64) {
+    (metadata.mtime(), metadata.mtime_nsec())
 }
 
-fn describe(name: &[u8], metadata: &Metadata, now: Duration) -> Description {
-    let modified = (metadata.mtime(), metadata.mtime_nsec());
-    Description::new(&content_type(name), modified, metadata.size(), now)
+/// The number of the file system that the root lies on. Blocks.
+fn device_of(root: &OwnedFd) -> io::Result<u64> {
+    Ok(File::from(root.try_clone()?).metadata()?.dev())
 }
 
-/// The first `len` bytes, or what there is of them.
-fn read_whole(file: &File, len: u64) -> io::Result<Vec<u8>> {
-    let mut content = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+/// All `len` bytes, if they are in memory.
+fn read_cached(file: &File, len: u64) -> Option<Vec<u8>> {
+    let mut content = vec![0; usize::try_from(len).ok()?];
     let mut filled = 0;
     while filled < content.len() {
-        match file::read_at(file, &mut content[filled..], filled as u64) {
-            Ok(0) => break,
+        match file::read_at_if_cached(file, &mut content[filled..], filled as u64) {
+            Ok(0) | Err(_) => return None,
             Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
-    content.truncate(filled);
-    Ok(content)
-}
-
-/// What tells one state of one file from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    /// Cannot be set back, as the time of modification can.
-    changed: (i64, i64),
-    /// The number of the place it was found in: another name may mean another type.
-    place: usize,
-}
-
-impl Identity {
-    fn new(metadata: &Metadata, place: usize) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-            place,
-        }
-    }
-
-    fn changed_before(&self, moment: Duration) -> bool {
-        let seconds = i64::try_from(moment.as_secs()).unwrap_or(i64::MAX);
-        self.changed < (seconds, i64::from(moment.subsec_nanos()))
-    }
+    Some(content)
 }
 
 /// Whether an error of `openat2` means that there is nothing to serve by that name: no such file, a

@@ -1,6 +1,6 @@
 //! What a client would like to get: `Accept` and `Accept-Encoding` (RFC 9110 §12.4, §12.5).
 //!
-//! `edge` asks whether an error page should be HTML, `files` whether a compressed variant will do.
+//! `edge` asks whether an error page should be HTML, `files` which of a file's codings to send.
 //! Lists of any length cost one pass and nothing is kept; a malformed element counts for nothing.
 
 use crate::grammar::{list_elements, trim_blanks};
@@ -29,10 +29,71 @@ pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
     })
 }
 
+/// What a client makes of the codings there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Negotiated {
+    /// The content as it is.
+    Identity,
+    /// The coding of that number.
+    Coding(usize),
+    /// It refuses everything there is.
+    Nothing,
+}
+
+/// Chooses between the content as it is and `codings`, the house's favourite first, by the values of
+/// `Accept-Encoding`, gone through several times (RFC 9110 §12.5.3).
+///
+/// The heaviest wins, and the earlier of two that weigh the same. Content as it is wins where the
+/// client says nothing, or names it with the most weight. A client that names no coding but says `*`
+/// gets a coding only if it likes that better: few that write so can read them all.
+pub fn negotiate<'a, I>(lists: impl Fn() -> I, codings: &[&str]) -> Negotiated
+where
+    I: Iterator<Item = &'a [u8]>,
+{
+    let weight = |coding: &[u8]| {
+        let found = lists().map(|list| {
+            weigh(list, |range| match range {
+                b"*" => Some(1),
+                _ => range.eq_ignore_ascii_case(coding).then_some(2),
+            })
+        });
+        found.max().unwrap_or_default()
+    };
+    // Acceptable unless it is refused, but last in line where it is not named.
+    let identity = weight(b"identity");
+    let mut best = (Negotiated::Identity, identity.weight);
+    match identity {
+        Weighed { rank: 0, .. } => best.1 = 0,
+        Weighed { weight: 0, .. } => best = (Negotiated::Nothing, 0),
+        Weighed { .. } => {}
+    }
+    for (number, coding) in codings.iter().enumerate() {
+        let found = weight(coding.as_bytes());
+        // Against the content as it is, a coding that is named wins where both weigh the same and
+        // the content is not named.
+        let is_favoured = best.0 == Negotiated::Identity && found.rank > identity.rank;
+        if found.weight > best.1 || (is_favoured && found.weight > 0 && found.weight == best.1) {
+            best = (Negotiated::Coding(number), found.weight);
+        }
+    }
+    best.0
+}
+
 /// The weight in thousandths given by the most specific element that matches, 0 when none does.
 /// `specificity` says how closely an element matches.
 fn quality(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> u16 {
-    let mut best = (0, 0);
+    weigh(list, specificity).weight
+}
+
+/// What a list says of something: how closely, 0 when nothing matches, and its weight in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Weighed {
+    rank: u8,
+    weight: u16,
+}
+
+fn weigh(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> Weighed {
+    let mut best = Weighed::default();
     for element in list_elements(list) {
         let mut parts = element.split(|&byte| byte == b';').map(trim_blanks);
         let range = parts.next().unwrap_or_default();
@@ -43,10 +104,10 @@ fn quality(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> u16 {
             })
             .map_or(Some(1000), parse_weight);
         if let (Some(rank), Some(weight)) = (specificity(range), weight) {
-            best = best.max((rank, weight));
+            best = best.max(Weighed { rank, weight });
         }
     }
-    best.1
+    best
 }
 
 fn media_match(range: &[u8], media: &[u8]) -> Option<u8> {
@@ -146,6 +207,59 @@ mod tests {
                 expected,
                 "{list:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_heaviest_coding_wins_and_the_favourite_of_equals() {
+        use Negotiated::{Coding, Identity, Nothing};
+        const ALL: &[&str] = &["zstd", "br", "gzip"];
+        for (what, lists, codings, expected) in [
+            ("nothing said", &[][..], ALL, Identity),
+            ("empty", &[""], ALL, Identity),
+            ("a browser", &["gzip, deflate, br, zstd"], ALL, Coding(0)),
+            ("an older one", &["gzip, deflate, br"], ALL, Coding(1)),
+            ("two fields", &["gzip", "br"], ALL, Coding(1)),
+            ("the only one", &["gzip"], ALL, Coding(2)),
+            ("not there", &["gzip"], &["br"], Identity),
+            ("no codings", &["gzip"], &[], Identity),
+            ("unknown ones", &["deflate, compress"], ALL, Identity),
+            (
+                "weights",
+                &["zstd;q=0.1, br;q=0.3, gzip;q=0.2"],
+                ALL,
+                Coding(1),
+            ),
+            ("upper case", &["GZIP;Q=0.5"], ALL, Coding(2)),
+            ("all but one", &["gzip;q=0, br;q=0, zstd"], ALL, Coding(0)),
+            ("none", &["gzip;q=0, br;q=0, zstd;q=0"], ALL, Identity),
+            ("as it is", &["identity"], ALL, Identity),
+            ("rather as it is", &["identity, gzip;q=0.5"], ALL, Identity),
+            (
+                "as it is named too",
+                &["gzip, identity;q=0.5"],
+                ALL,
+                Coding(2),
+            ),
+            ("both named alike", &["gzip, identity"], ALL, Identity),
+            ("anything", &["*"], ALL, Identity),
+            ("anything rather", &["*, identity;q=0.5"], ALL, Coding(0)),
+            ("named and anything", &["gzip, *"], ALL, Coding(2)),
+            ("named and nothing else", &["gzip, *;q=0"], ALL, Coding(2)),
+            ("not as it is", &["identity;q=0"], ALL, Nothing),
+            (
+                "not as it is, but so",
+                &["identity;q=0, br;q=0.001"],
+                ALL,
+                Coding(1),
+            ),
+            ("anything else", &["identity;q=0, *;q=0.1"], ALL, Coding(0)),
+            ("nothing at all", &["*;q=0"], ALL, Nothing),
+            ("bad weight", &["gzip;q=2, br;q=-1"], ALL, Identity),
+            ("control", &["gzip;q=0.0001"], ALL, Identity),
+        ] {
+            let lists = || lists.iter().map(|list| list.as_bytes());
+            assert_eq!(negotiate(lists, codings), expected, "{what}");
         }
     }
 }

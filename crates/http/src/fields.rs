@@ -64,6 +64,15 @@ impl FieldBlock {
         }
     }
 
+    /// Takes all fields out and keeps the room for others.
+    pub fn clear(&mut self) {
+        (self.has_framing, self.has_date) = (false, false);
+        match &mut self.lines {
+            Lines::Owned(lines) => lines.clear(),
+            Lines::Shared(_) => self.lines = Lines::Owned(Vec::new()),
+        }
+    }
+
     /// Adds a field at the end; blanks around the value are dropped.
     ///
     /// # Errors
@@ -349,6 +358,8 @@ mod tests {
         let mut empty = FieldBlock::new();
         empty.append(&frozen);
         assert_eq!(empty.as_bytes().as_ptr(), frozen.as_bytes().as_ptr());
+        empty.clear();
+        assert!(empty.is_empty() && !frozen.is_empty());
     }
 
     #[test]

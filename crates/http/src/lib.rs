@@ -2,13 +2,14 @@
 //!
 //! Nothing in this crate opens a socket, reads a clock or knows a configuration: bytes and numbers
 //! go in, decisions and bytes come out. `edge` drives it for clients, `proxy` and `apps` for what
-//! they forward, `files` for conditions and ranges.
+//! they forward, `files` for conditions and ranges, `cache` for what may be stored and reused.
 //!
 //! What must stay true: no input panics; whatever is doubtful about framing is an error, so that
 //! two parties never disagree about where a message ends; work is linear in the bytes received.
 
 mod accept;
 mod authority;
+pub mod caching;
 mod conditional;
 mod date;
 mod fields;
@@ -22,7 +23,7 @@ mod status;
 mod trailers;
 mod uri;
 
-pub use accept::{accepts, accepts_coding, prefers};
+pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
 pub use conditional::{Precondition, evaluate};
 pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
@@ -33,7 +34,8 @@ pub use h1::{
     ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
-pub use range::{RangeOutcome, content_range, content_range_unsatisfied, select_range};
+pub use range::multipart::{Multipart, Piece};
+pub use range::{RangeOutcome, Span, content_range, content_range_unsatisfied, select_range};
 pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;

@@ -1,16 +1,31 @@
-//! Range requests: which part of a representation to send (RFC 9110 §13.1.5, §14).
+//! Range requests: which parts of a representation to send (RFC 9110 §13.1.5, §14).
 //!
 //! `files` and `cache` call this with a GET they are about to answer with 200; HEAD and other
-//! methods ignore `Range`. Several ranges at once are answered with the whole, which §14.2 allows
-//! and which makes a thousand overlapping ranges cost nothing.
+//! methods ignore `Range`. How several parts are put into one body is `multipart`'s.
+//!
+//! What must stay true: whatever a client asks for, no more is sent than the whole would be, in a
+//! bounded number of parts (RFC 9110 §17.15); what is too much of something is answered with the
+//! whole, which §14.2 allows.
+
+pub(crate) mod multipart;
 
 use crate::{
     date::parse_http_date,
-    grammar::{parse_u64, push_decimal, trim_blanks},
+    grammar::{list_elements, parse_u64, push_decimal},
 };
 
+/// Ranges that are read from one field; a field with more is ignored. Programs that read documents
+/// piece by piece ask for some tens at most.
+const ASKED_MAX: usize = 100;
+
+/// Parts of one answer, after those that touch were joined.
+const PARTS_MAX: usize = 16;
+
+/// Overlaps between the ranges of one field: more are no honest request (RFC 9110 §14.2).
+const OVERLAPS_MAX: usize = 2;
+
 /// What to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeOutcome {
     /// 200 and everything.
     Whole,
@@ -21,8 +36,26 @@ pub enum RangeOutcome {
         /// How many bytes.
         len: u64,
     },
+    /// 206 and these parts, two or more, as `multipart/byteranges`: in order, apart from one another.
+    Parts(Vec<Span>),
     /// 416.
     Unsatisfiable,
+}
+
+/// A part of a representation: never empty and never beyond its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first byte.
+    pub start: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl Span {
+    /// The first byte behind it.
+    fn end(self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
 }
 
 /// Decides by `Range` and `If-Range` for a representation of `len` bytes with these validators;
@@ -41,7 +74,7 @@ pub fn select_range(
         return RangeOutcome::Whole;
     }
     // A unit or syntax that is not understood is as good as no field (RFC 9110 §14.2).
-    single_range(range).map_or(RangeOutcome::Whole, |spec| spec.within(len))
+    ranges_within(range, len).unwrap_or(RangeOutcome::Whole)
 }
 
 /// Appends the value of `Content-Range` for a part (RFC 9110 §14.4); `len` must not be 0.
@@ -60,54 +93,100 @@ pub fn content_range_unsatisfied(total: u64, out: &mut Vec<u8>) {
     push_decimal(out, total);
 }
 
+/// What the field comes to for `len` bytes; `None` when it is to be ignored.
+fn ranges_within(field: &[u8], len: u64) -> Option<RangeOutcome> {
+    let equals = memchr::memchr(b'=', field)?;
+    if !field[..equals].eq_ignore_ascii_case(b"bytes") {
+        return None;
+    }
+    let mut spans = Vec::new();
+    let mut asked = 0;
+    for spec in list_elements(&field[equals + 1..]) {
+        asked += 1;
+        if asked > ASKED_MAX {
+            return None;
+        }
+        spans.extend(Spec::parse(spec)?.within(len)?);
+    }
+    match (asked, spans.as_slice()) {
+        (0, _) => None,
+        (_, []) => Some(RangeOutcome::Unsatisfiable),
+        (_, &[Span { start, len }]) => Some(RangeOutcome::Part { start, len }),
+        _ => several(spans, len),
+    }
+}
+
+/// Puts two or more ranges in order and joins those that touch; `None` when that is too much.
+fn several(mut spans: Vec<Span>, len: u64) -> Option<RangeOutcome> {
+    let asked = spans
+        .iter()
+        .try_fold(0u64, |sum, span| sum.checked_add(span.len));
+    if asked.is_none_or(|asked| asked > len) {
+        return None;
+    }
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut parts: Vec<Span> = Vec::with_capacity(spans.len());
+    let mut overlaps = 0;
+    for span in spans {
+        match parts.last_mut() {
+            Some(last) if span.start <= last.end() => {
+                overlaps += usize::from(span.start < last.end());
+                last.len = last.len.max(span.end() - last.start);
+            }
+            _ => parts.push(span),
+        }
+    }
+    if overlaps > OVERLAPS_MAX || parts.len() > PARTS_MAX {
+        return None;
+    }
+    Some(match parts.as_slice() {
+        &[Span { start, len }] => RangeOutcome::Part { start, len },
+        _ => RangeOutcome::Parts(parts),
+    })
+}
+
 enum Spec {
     From { first: u64, last: u64 },
     Suffix(u64),
 }
 
 impl Spec {
-    fn within(&self, len: u64) -> RangeOutcome {
-        match *self {
-            Self::From { first, .. } if first >= len => RangeOutcome::Unsatisfiable,
-            Self::From { first, last } => {
-                // `first < len`, so neither the difference nor the sum can overflow.
-                RangeOutcome::Part {
-                    start: first,
-                    len: last.min(len - 1) - first + 1,
-                }
-            }
-            Self::Suffix(0) => RangeOutcome::Unsatisfiable,
-            // There is no way to write the Content-Range of nothing.
-            Self::Suffix(_) if len == 0 => RangeOutcome::Whole,
+    fn parse(spec: &[u8]) -> Option<Self> {
+        let dash = memchr::memchr(b'-', spec)?;
+        let (first, last) = (&spec[..dash], &spec[dash + 1..]);
+        if first.is_empty() {
+            return position(last).map(Self::Suffix);
+        }
+        let first = position(first)?;
+        let last = if last.is_empty() {
+            u64::MAX
+        } else {
+            position(last)?
+        };
+        (first <= last).then_some(Self::From { first, last })
+    }
+
+    /// The part of `len` bytes that it means: none if it is beyond them; `None` when there is no way
+    /// to write its `Content-Range`, a suffix of nothing.
+    fn within(&self, len: u64) -> Option<Option<Span>> {
+        Some(match *self {
+            Self::From { first, .. } if first >= len => None,
+            // `first < len`, so neither the difference nor the sum can overflow.
+            Self::From { first, last } => Some(Span {
+                start: first,
+                len: last.min(len - 1) - first + 1,
+            }),
+            Self::Suffix(0) => None,
+            Self::Suffix(_) if len == 0 => return None,
             Self::Suffix(suffix) => {
                 let taken = suffix.min(len);
-                RangeOutcome::Part {
+                Some(Span {
                     start: len - taken,
                     len: taken,
-                }
+                })
             }
-        }
+        })
     }
-}
-
-fn single_range(range: &[u8]) -> Option<Spec> {
-    let equals = memchr::memchr(b'=', range)?;
-    if !range[..equals].eq_ignore_ascii_case(b"bytes") {
-        return None;
-    }
-    let spec = trim_blanks(&range[equals + 1..]);
-    let dash = memchr::memchr(b'-', spec)?;
-    let (first, last) = (&spec[..dash], &spec[dash + 1..]);
-    if first.is_empty() {
-        return position(last).map(Spec::Suffix);
-    }
-    let first = position(first)?;
-    let last = if last.is_empty() {
-        u64::MAX
-    } else {
-        position(last)?
-    };
-    (first <= last).then_some(Spec::From { first, last })
 }
 
 // A position above 64 bits is beyond every representation, not malformed.
@@ -128,91 +207,4 @@ fn is_current(validator: &[u8], etag: &[u8], last_modified: Option<u64>) -> bool
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PART: fn(u64, u64) -> RangeOutcome = |start, len| RangeOutcome::Part { start, len };
-
-    #[test]
-    fn selects_from_one_range() {
-        let many = format!("bytes={}", "0-0,".repeat(1300));
-        for (range, len, expected) in [
-            ("bytes=0-0", 10, PART(0, 1)),
-            ("bytes=0-", 10, PART(0, 10)),
-            ("bytes=3-5", 10, PART(3, 3)),
-            ("bytes=9-9", 10, PART(9, 1)),
-            ("bytes=5-100", 10, PART(5, 5)),
-            ("bytes=-3", 10, PART(7, 3)),
-            ("bytes=-100", 10, PART(0, 10)),
-            ("BYTES= 1-2 ", 10, PART(1, 2)),
-            ("bytes=0-18446744073709551615", 10, PART(0, 10)),
-            ("bytes=0-99999999999999999999999", 10, PART(0, 10)),
-            ("bytes=0-", u64::MAX, PART(0, u64::MAX)),
-            ("bytes=10-", 10, RangeOutcome::Unsatisfiable),
-            (
-                "bytes=18446744073709551615-",
-                10,
-                RangeOutcome::Unsatisfiable,
-            ),
-            (
-                "bytes=99999999999999999999999-",
-                10,
-                RangeOutcome::Unsatisfiable,
-            ),
-            ("bytes=-0", 10, RangeOutcome::Unsatisfiable),
-            ("bytes=0-", 0, RangeOutcome::Unsatisfiable),
-            ("bytes=-5", 0, RangeOutcome::Whole),
-            ("bytes=5-3", 10, RangeOutcome::Whole),
-            ("bytes=0-0,2-2", 10, RangeOutcome::Whole),
-            (&many, 10, RangeOutcome::Whole),
-            ("bytes=", 10, RangeOutcome::Whole),
-            ("bytes=-", 10, RangeOutcome::Whole),
-            ("bytes=a-b", 10, RangeOutcome::Whole),
-            ("bytes=+1-2", 10, RangeOutcome::Whole),
-            ("bytes=1 - 2", 10, RangeOutcome::Whole),
-            ("bytes", 10, RangeOutcome::Whole),
-            ("rows=0-1", 10, RangeOutcome::Whole),
-            ("", 10, RangeOutcome::Whole),
-        ] {
-            assert_eq!(
-                select_range(Some(range.as_bytes()), None, len, b"", None),
-                expected,
-                "{range}"
-            );
-        }
-        assert_eq!(
-            select_range(None, Some(b"\"x\""), 10, b"", None),
-            RangeOutcome::Whole
-        );
-    }
-
-    #[test]
-    fn if_range_compares_strongly() {
-        let date = b"Sun, 06 Nov 1994 08:49:37 GMT".as_slice();
-        for (validator, etag, modified, is_part) in [
-            (b"\"a\"".as_slice(), b"\"a\"".as_slice(), None, true),
-            (b"\"a\"", b"\"b\"", None, false),
-            (b"W/\"a\"", b"W/\"a\"", None, false),
-            (b"\"a\"", b"W/\"a\"", None, false),
-            (b"\"a\"", b"", None, false),
-            (date, b"", Some(784_111_777), true),
-            (date, b"", Some(784_111_778), false),
-            (date, b"", Some(784_111_776), false),
-            (date, b"", None, false),
-            (b"nonsense", b"", None, false),
-        ] {
-            let outcome = select_range(Some(b"bytes=0-1"), Some(validator), 10, etag, modified);
-            assert_eq!(outcome == PART(0, 2), is_part, "{validator:?}");
-        }
-    }
-
-    #[test]
-    fn writes_content_range() {
-        let mut out = Vec::new();
-        content_range(3, 4, 10, &mut out);
-        assert_eq!(out, b"bytes 3-6/10");
-        out.clear();
-        content_range_unsatisfied(10, &mut out);
-        assert_eq!(out, b"bytes */10");
-    }
-}
+mod tests;

@@ -59,6 +59,16 @@ enum Verb {
         #[command(flatten)]
         to: AdminArguments,
     },
+    /// Take responses out of a running server's caches
+    Purge {
+        #[command(flatten)]
+        what: PurgeArguments,
+        /// Of this cache only, by its name
+        #[arg(long, value_name = "NAME")]
+        cache: Option<String>,
+        #[command(flatten)]
+        to: AdminArguments,
+    },
     /// Measure a server, or several against one another
     Bench {
         #[command(subcommand)]
@@ -111,6 +121,23 @@ struct AdminArguments {
     config: Option<PathBuf>,
 }
 
+/// What is to be purged: one of these.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct PurgeArguments {
+    /// All variants of this URL: https://host/path?query, or /path?query of every host
+    url: Option<String>,
+    /// Every URL that begins so
+    #[arg(long, value_name = "URL")]
+    prefix: Option<String>,
+    /// Every response with this tag (surrogate key)
+    #[arg(long)]
+    tag: Option<String>,
+    /// Everything
+    #[arg(long)]
+    all: bool,
+}
+
 #[derive(Debug, Subcommand)]
 enum ConfigTopic {
     /// Print a commented example of a configuration file
@@ -138,6 +165,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Purge { what, cache, to } => admin::purge(&to, &what, cache.as_deref()),
         Verb::Bench { verb } => verb.run(),
         Verb::Config { topic } => config::run(&topic),
     }

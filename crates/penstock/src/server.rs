@@ -20,11 +20,12 @@ use penstock_status::Admin;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
+use crate::caches::CachedRoute;
 use crate::cli;
 use crate::listeners::{self, Opened, Serving};
 use crate::tcp::{self, TcpServing};
 use crate::upstreams::{self, Rooms, Started, default_pool};
-use crate::wiring;
+use crate::wiring::{self, Built};
 
 /// How long an application that was taken out of the configuration may finish.
 const REMOVED_DRAIN: Duration = Duration::from_secs(60);
@@ -80,6 +81,7 @@ pub(crate) struct Server {
 pub(crate) struct Live {
     pub(crate) config: Config,
     pub(crate) rooms: Rooms,
+    pub(crate) cached_routes: Vec<CachedRoute>,
     pub(crate) listeners: Vec<Serving>,
     pub(crate) streams: Vec<TcpServing>,
     pub(crate) admin: Option<Serving>,
@@ -176,7 +178,10 @@ impl Server {
         let none = Rooms::default();
         upstreams::start(&config, &none, pools, loops.handles(), &mut started)?;
         let rooms = started.rooms;
-        let settings = wiring::settings(&config, &rooms, count, options.development)?;
+        let Built {
+            settings,
+            cached_routes,
+        } = wiring::settings(&config, &rooms, count, options.development)?;
         let admin_settings = Settings {
             limits: config.limits.clone(),
             routing: Routing::default(),
@@ -204,6 +209,7 @@ impl Server {
             live: Mutex::new(Live {
                 config,
                 rooms,
+                cached_routes,
                 listeners,
                 streams,
                 admin,
@@ -218,7 +224,7 @@ impl Server {
 
     /// The admin interface answers on its own edge, so that it is there when the front end is full.
     fn wire_admin(self: &Arc<Self>) {
-        let admin: Arc<dyn Handler> = Arc::new(Admin::new(Arc::new(crate::source::House(
+        let admin: Arc<dyn Handler> = Arc::new(Admin::new(Arc::new(crate::source::House::new(
             Arc::downgrade(self),
         ))));
         let mut routing = Routing::default();
@@ -232,6 +238,7 @@ impl Server {
             &[],
             Site {
                 routes: vec![route],
+                ..Site::default()
             },
         );
         let limits = self.live().config.limits.clone();
@@ -397,13 +404,13 @@ impl Server {
             Err(error) => Err(error),
         };
         // Its listeners would outlive the drain.
-        let built = built.and_then(|settings| match self.is_draining() {
+        let built = built.and_then(|built| match self.is_draining() {
             true => Err(STOPPING.to_owned()),
-            false => Ok(settings),
+            false => Ok(built),
         });
         match built {
-            Ok(settings) => {
-                let (done, gone) = self.swap(config, settings, (opened, streams), rooms);
+            Ok(built) => {
+                let (done, gone) = self.swap(config, built, (opened, streams), rooms);
                 // Whoever connects once the reload is told as done meets the new listeners only.
                 let deadline = clock::now() + CLOSING;
                 for serving in &gone {
@@ -424,12 +431,20 @@ impl Server {
     fn swap(
         &self,
         config: Config,
-        settings: Settings,
+        built: Built,
         (opened, streams): (Vec<Opened>, Vec<(Opened, String)>),
         rooms: Rooms,
     ) -> (String, Vec<Serving>) {
+        let Built {
+            settings,
+            mut cached_routes,
+        } = built;
         self.edge.replace(settings, self.loops.handles());
         let mut live = self.live();
+        for route in &mut cached_routes {
+            route.goes_on(&live.cached_routes);
+        }
+        live.cached_routes = cached_routes;
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools));
         for app in rooms.apps.values() {
             app.adopt(store.clone());
@@ -453,6 +468,18 @@ impl Server {
             if is_replaced && live.config.upstreams.contains_key(&name) {
                 changes.push(format!("upstream {name} replaced"));
             }
+        }
+        for (name, old) in old.caches {
+            let new = live.rooms.caches.get(&name);
+            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
+            if !is_replaced {
+                continue;
+            }
+            if new.is_some() {
+                changes.push(format!("cache {name} replaced"));
+            }
+            // Its folder is free for the new one. Requests that began before find nothing in it any more.
+            old.stop();
         }
         let upstreams = live.rooms.upstreams.clone();
         let loops = self.loops.handles();
@@ -508,6 +535,9 @@ impl Server {
             () = self.drain_apps(deadline) => {}
             // What still runs dies with this process.
             () = signals.again() => log::warn!("stopping at once, as asked again"),
+        }
+        for cache in self.live().rooms.caches.values() {
+            cache.stop();
         }
         if let Some(admin) = &mut self.live().admin {
             admin.stop(std::iter::empty());

@@ -4,18 +4,22 @@
 //! server weakly: the admin interface must not keep it alive. A reload or restart runs in a task of
 //! its own, so a client that leaves does not stop it half-way.
 
+mod caches;
 mod upstreams;
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
 use penstock_config::Limits;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+use penstock_runtime::blocking::{Pool, Times as PoolTimes};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus, QueueStatus,
-    ServerState, Snapshot, Source, Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus, PurgeError,
+    PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use,
+    WorkerStatus,
 };
 use tokio::sync::oneshot;
 
@@ -24,27 +28,45 @@ use crate::tcp::TcpServing;
 
 /// The server, for `status`.
 #[derive(Debug)]
-pub(crate) struct House(pub(crate) Weak<Server>);
+pub(crate) struct House {
+    server: Weak<Server>,
+    purges: Pool,
+}
+
+impl House {
+    pub(crate) fn new(server: Weak<Server>) -> Self {
+        Self {
+            server,
+            purges: caches::pool(),
+        }
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.purges.close();
+    }
+}
 
 const STOPPED: &str = "the server has stopped";
 
 impl Source for House {
     fn snapshot(&self) -> Snapshot {
-        match self.0.upgrade() {
+        match self.server.upgrade() {
             Some(server) => snapshot(&server),
             None => ended(),
         }
     }
 
     fn edge(&self) -> Arc<EdgeMetrics> {
-        self.0
+        self.server
             .upgrade()
             .map(|server| Arc::new(server.edge.totals()))
             .unwrap_or_default()
     }
 
     fn apps(&self) -> Vec<(String, Arc<AppMetrics>)> {
-        let Some(server) = self.0.upgrade() else {
+        let Some(server) = self.server.upgrade() else {
             return Vec::new();
         };
         let live = server.live();
@@ -55,7 +77,7 @@ impl Source for House {
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
-        let server = self.0.upgrade();
+        let server = self.server.upgrade();
         Box::pin(async move {
             let server = server.ok_or(STOPPED)?;
             detached(async move { server.reload().await })
@@ -66,7 +88,7 @@ impl Source for House {
 
     fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
         let app = self
-            .0
+            .server
             .upgrade()
             .and_then(|server| server.live().rooms.apps.get(app).cloned());
         Box::pin(async move {
@@ -80,7 +102,7 @@ impl Source for House {
         upstream: &str,
         change: ManageRequest,
     ) -> BoxFuture<'static, Result<String, ManageError>> {
-        let found = self.0.upgrade().and_then(|server| {
+        let found = self.server.upgrade().and_then(|server| {
             let live = server.live();
             // The lock is given back before the change takes its own.
             let found = live.rooms.upstreams.get(upstream).cloned()?;
@@ -93,14 +115,27 @@ impl Source for House {
         Box::pin(std::future::ready(done))
     }
 
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>> {
+        let caches = self
+            .server
+            .upgrade()
+            .map(|server| server.live().rooms.caches.clone());
+        let pool = self.purges.clone();
+        Box::pin(async move {
+            let stopped = || PurgeError::Refused(STOPPED.to_owned());
+            let work = caches::purge(pool, caches.ok_or_else(stopped)?, wanted);
+            detached(work).await.ok_or_else(stopped)?
+        })
+    }
+
     fn stop(&self) {
-        if let Some(server) = self.0.upgrade() {
+        if let Some(server) = self.server.upgrade() {
             server.stop();
         }
     }
 
     fn ready(&self) -> Result<(), String> {
-        let server = self.0.upgrade().ok_or(STOPPED)?;
+        let server = self.server.upgrade().ok_or(STOPPED)?;
         if server.is_draining() {
             return Err("the server is stopping".to_owned());
         }
@@ -165,6 +200,14 @@ fn snapshot(server: &Server) -> Snapshot {
         upstreams: (live.rooms.upstreams.values())
             .map(|upstream| upstreams::status(upstream.snapshot()))
             .collect(),
+        caches: (live.rooms.caches.values())
+            .map(|cache| caches::status(cache.usage()))
+            .collect(),
+        cached_routes: live
+            .cached_routes
+            .iter()
+            .map(caches::route_status)
+            .collect(),
         pools: pools(&live),
         limits: bounds(limits, connections),
     }
@@ -180,9 +223,18 @@ fn pools(live: &Live) -> Vec<PoolStatus> {
             active: usage.active,
             threads: bounds.threads,
             max_queue: bounds.max_queue,
+            refused: usage.refused,
+            queue_time: spent(usage.waited),
+            queue_time_max: Duration::from_micros(usage.waited.max_us),
+            work_time: spent(usage.worked),
+            oldest: usage.oldest_running.unwrap_or_default(),
         }
     });
     pools.collect()
+}
+
+fn spent(times: PoolTimes) -> Spent {
+    Spent::new(times.count, Duration::from_micros(times.sum_us))
 }
 
 fn bounds(limits: &Limits, connections: u64) -> Vec<Limit> {
@@ -243,7 +295,7 @@ fn ended() -> Snapshot {
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),
-        uptime: std::time::Duration::ZERO,
+        uptime: Duration::ZERO,
         state: ServerState::Draining,
         listeners: Vec::new(),
         config: None,
@@ -257,6 +309,8 @@ fn ended() -> Snapshot {
         log_lines_dropped: 0,
         apps: Vec::new(),
         upstreams: Vec::new(),
+        caches: Vec::new(),
+        cached_routes: Vec::new(),
         pools: Vec::new(),
         limits: Vec::new(),
     }

@@ -1,4 +1,4 @@
-//! Upstreams and applications of a configuration: started, or kept from the one before.
+//! Upstreams, applications and caches of a configuration: started, or kept from the one before.
 //!
 //! Used by `server` at start and at reload. What is configured as before runs on with its workers, its
 //! connections and its line of waiting requests; what changed is started beside the old one, which ends
@@ -16,6 +16,7 @@ use penstock_proxy::{Setup, Upstream};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
+use crate::caches::{self, Bounds, Caches};
 use crate::wiring;
 
 /// Running applications by name.
@@ -32,7 +33,10 @@ pub(crate) type Pools = BTreeMap<String, Pool>;
 pub(crate) struct Rooms {
     pub(crate) apps: Apps,
     pub(crate) upstreams: Upstreams,
+    pub(crate) caches: Caches,
     pub(crate) pools: Pools,
+    /// What the pools were started with.
+    pub(crate) bounds: Bounds,
 }
 
 /// What a start gave besides the rooms.
@@ -56,7 +60,10 @@ pub(crate) fn start(
 ) -> Result<(), String> {
     let pool = default_pool(&pools);
     let store = wiring::body_store(&config.limits, pool);
+    let running = (&old.caches, &old.bounds);
+    started.rooms.caches = caches::start(config, running, |name| pool_named(&pools, name));
     started.rooms.pools = pools;
+    started.rooms.bounds = config.blocking.clone();
     for (name, wanted) in &config.upstreams {
         let kept = old.upstreams.get(name);
         let upstream = match kept.filter(|running| running.config() == wanted) {
@@ -116,8 +123,7 @@ fn start_upstream(
         None => None,
         Some(root) => {
             let setup = FilesSetup {
-                root: root.clone(),
-                try_: vec![TryPattern::path()],
+                files: sent_for(root),
                 pool: default_pool(pools),
                 loops: loops.len(),
                 falls_through: false,
@@ -140,6 +146,24 @@ pub(crate) fn default_pool(pools: &Pools) -> Pool {
     let found = pools.get("default").cloned();
     // The configuration always has it.
     found.unwrap_or_else(|| Pool::new("default", 1, 1024))
+}
+
+/// The pool of this name; the configuration knows no name that has none.
+pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
+    let found = pools.get(name).cloned();
+    found.unwrap_or_else(|| default_pool(pools))
+}
+
+/// The files that an application may name in `X-Sendfile`: one path each, and nothing said about them that
+/// the application does not say, since they may be meant for one client alone.
+fn sent_for(root: &std::path::Path) -> config::Files {
+    config::Files {
+        try_: vec![TryPattern::path()],
+        precompressed: Vec::new(),
+        compress: Vec::new(),
+        immutable: false,
+        ..config::Files::new(root.to_owned())
+    }
 }
 
 /// An application's processes as the servers of its upstream.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use penstock_config::{
     AccessLog as AccessLogConfig, Config, Limits, LogTarget, Protocol, TryPattern,
 };
-use penstock_edge::{AccessLog, Filters, Route, Routing, Settings, Site};
+use penstock_edge::{AccessLog, ErrorPages, Filters, Route, Routing, Settings, Site};
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
@@ -16,7 +16,17 @@ use penstock_proxy::{Buffering, Upstream, names_script};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, Target};
 
+use crate::caches::{self, CachedRoute};
 use crate::upstreams::{OfApp, Pools, Rooms};
+
+/// What a configuration comes to in front of the rooms.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// For the front end.
+    pub(crate) settings: Settings,
+    /// For the status.
+    pub(crate) cached_routes: Vec<CachedRoute>,
+}
 
 /// Builds the settings of the front end. May block (opens roots and logs).
 ///
@@ -27,12 +37,19 @@ pub(crate) fn settings(
     rooms: &Rooms,
     loops: usize,
     development: bool,
-) -> Result<Settings, String> {
+) -> Result<Built, String> {
     let mut routing = Routing::default();
+    let mut cached_routes = Vec::new();
     for site in &config.sites {
         let mut routes = Vec::new();
         for route in &site.routes {
-            let handlers = handlers(route, rooms, loops)?;
+            let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
+            handlers.extend(files(route, rooms, loops)?);
+            if let Some(handler) = back_end(route, rooms)? {
+                let (handler, cached) = caches::in_front(handler, (site, route), &rooms.caches)?;
+                handlers.push(handler);
+                cached_routes.extend(cached);
+            }
             let (asked, answered) = (&route.request_headers, &route.response_headers);
             let filters = Filters::compile(&route.rewrite, asked, answered);
             routes.push(Route {
@@ -42,7 +59,12 @@ pub(crate) fn settings(
                 handlers: handlers.into(),
             });
         }
-        routing.add(&site.hosts, Site { routes });
+        let error_pages = ErrorPages::load(&site.error_pages);
+        let site_with_pages = Site {
+            routes,
+            error_pages: error_pages.map_err(|error| format!("error_pages: {error}"))?,
+        };
+        routing.add(&site.hosts, site_with_pages);
     }
     let access_log = config
         .server
@@ -50,12 +72,16 @@ pub(crate) fn settings(
         .as_ref()
         .map(open_access_log)
         .transpose()?;
-    Ok(Settings {
+    let settings = Settings {
         limits: config.limits.clone(),
         routing,
         access_log,
         trust: Arc::new(trust(config)?),
         development,
+    };
+    Ok(Built {
+        settings,
+        cached_routes,
     })
 }
 
@@ -76,51 +102,59 @@ pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
     Ok(Trust::new(networks, unix))
 }
 
-/// Files first, then the application or upstream.
-fn handlers(
+/// The files of a route, which are asked first.
+fn files(
     route: &penstock_config::Route,
     rooms: &Rooms,
     loops: usize,
-) -> Result<Vec<Arc<dyn Handler>>, String> {
-    let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-    if let Some(files) = &route.files {
-        let pools = &rooms.pools;
-        let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
-        let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
-        let is_before_scripts = runs_scripts(route, rooms);
-        let is_script = |place: &TryPattern| names_script(place.to_string().as_bytes());
-        let mut places = files.try_.clone();
-        places.retain(|place| !is_before_scripts || !is_script(place));
-        let setup = FilesSetup {
-            root: files.root.clone(),
-            try_: places,
-            pool: pool.clone(),
-            loops,
-            falls_through: route.app.is_some() || route.upstream.is_some(),
-        };
-        let opened = Files::open(setup);
-        let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
-        handlers.push(match is_before_scripts {
-            true => Arc::new(BeforeScripts(opened)),
-            false => Arc::new(opened),
-        });
-    }
+) -> Result<Option<Arc<dyn Handler>>, String> {
+    let Some(files) = &route.files else {
+        return Ok(None);
+    };
+    let pools = &rooms.pools;
+    let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
+    let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
+    let is_before_scripts = runs_scripts(route, rooms);
+    let is_script = |place: &TryPattern| names_script(place.to_string().as_bytes());
+    let mut served = files.clone();
+    let is_ours = |place: &TryPattern| !is_before_scripts || !is_script(place);
+    served.try_.retain(is_ours);
+    let setup = FilesSetup {
+        files: served,
+        pool: pool.clone(),
+        loops,
+        falls_through: route.app.is_some() || route.upstream.is_some(),
+    };
+    let opened = Files::open(setup);
+    let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
+    Ok(Some(match is_before_scripts {
+        true => Arc::new(BeforeScripts(opened)),
+        false => Arc::new(opened),
+    }))
+}
+
+/// The application or the upstream of a route.
+fn back_end(
+    route: &penstock_config::Route,
+    rooms: &Rooms,
+) -> Result<Option<Arc<dyn Handler>>, String> {
     if let Some(name) = &route.app {
         let app = rooms.apps.get(name);
         let app = app.ok_or_else(|| format!("no application `{name}`"))?;
-        handlers.push(match rooms.upstreams.get(name) {
+        let handler = match rooms.upstreams.get(name) {
             Some(upstream) if app.config().upstream.is_some() => {
                 Arc::new(OfApp::new(app, behind(upstream, route)))
             }
             _ => Arc::clone(app) as Arc<dyn Handler>,
-        });
+        };
+        return Ok(Some(handler));
     }
     if let Some(name) = &route.upstream {
         let upstream = rooms.upstreams.get(name);
         let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
-        handlers.push(behind(upstream, route));
+        return Ok(Some(behind(upstream, route)));
     }
-    Ok(handlers)
+    Ok(None)
 }
 
 /// Whether the route's application or upstream runs scripts of a folder, by the text of the path.

@@ -3,13 +3,24 @@
 //! Each pool has a fixed number of threads and a bounded queue; a full queue is an error that names
 //! the pool, never a stall. Threads start when there is work and stay. This is the only place in the
 //! server, besides `sys`, where code waits for a disk.
+//!
+//! There are two lanes. Work that goes ahead ([`Pool::run_ahead`]) is taken first, and some of the
+//! threads (`lanes`) are never given to plain work: so an open of what is in memory does not wait
+//! behind reads of what is not, even while every one of those waits for a disk.
 
-use std::collections::VecDeque;
+mod lanes;
+mod usage;
+
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
+use self::lanes::{Admission, Job, Lane, Lanes};
+use self::usage::Tally;
+pub use self::usage::{PoolUse, Times};
+use crate::clock;
+use crate::disk::Reads;
 
 /// A pool of threads with a bounded queue. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -38,11 +49,12 @@ pub enum PoolError {
 
 struct Inner {
     name: Arc<str>,
-    threads_max: usize,
     queue_max: usize,
-    /// The waiting jobs; never held while a job runs.
+    /// What waits and what runs; never held while a job runs.
     state: Mutex<State>,
     work: Condvar,
+    /// The readings of files that this pool makes.
+    reads: Reads,
 }
 
 impl std::fmt::Debug for Inner {
@@ -53,36 +65,51 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-#[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    lanes: Lanes,
+    /// Threads that have been started and did not end.
     threads: usize,
+    /// Since when each thread's job runs; `None` for one that has nothing to do.
+    since: Vec<Option<Instant>>,
+    /// Threads that wait for work, or were woken for it and have not got here yet.
     idle: usize,
     closed: bool,
-}
-
-/// What a pool is doing, for the status page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolUse {
-    /// Jobs waiting for a thread.
-    pub queued: usize,
-    /// Threads at work.
-    pub active: usize,
+    tally: Tally,
+    /// Refused since it was last told in the log, and when that was.
+    untold: u64,
+    told_at: Option<Instant>,
 }
 
 impl Pool {
-    /// A pool with at most `threads` threads and `queue_max` waiting jobs.
+    /// A pool with at most `threads` threads and `queue_max` waiting jobs. With a `queue_max` of 0 no job
+    /// waits: it is taken by a thread that has nothing to do, or refused.
     #[must_use]
     pub fn new(name: &str, threads: usize, queue_max: usize) -> Self {
+        let state = State {
+            lanes: Lanes::new(threads.max(1)),
+            threads: 0,
+            since: Vec::new(),
+            idle: 0,
+            closed: false,
+            tally: Tally::default(),
+            untold: 0,
+            told_at: None,
+        };
         Self {
             inner: Arc::new(Inner {
                 name: name.into(),
-                threads_max: threads.max(1),
                 queue_max,
-                state: Mutex::default(),
+                state: Mutex::new(state),
                 work: Condvar::new(),
+                reads: Reads::default(),
             }),
         }
+    }
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.inner.name
     }
 
     /// Runs `work` on a thread of the pool and gives its result. Dropping the future does not stop
@@ -95,13 +122,7 @@ impl Pool {
         R: Send + 'static,
         F: FnOnce() -> R + Send + 'static,
     {
-        let (give, result) = oneshot::channel();
-        // The waiter may have left: then nobody wants the result.
-        self.push(Box::new(move || drop(give.send(work()))))
-            .map_err(|(error, _)| error)?;
-        result.await.map_err(|_| PoolError::Lost {
-            pool: self.inner.name.clone(),
-        })
+        self.run_in(Lane::Plain, work).await
     }
 
     /// As [`Pool::run`], for work that is short unless the disk is ill and moves no data to speak of: an open,
@@ -115,16 +136,43 @@ impl Pool {
         R: Send + 'static,
         F: FnOnce() -> R + Send + 'static,
     {
-        self.run(work).await
+        self.run_in(Lane::Ahead, work).await
     }
 
-    /// Runs `work` on a thread of the pool without waiting for it; at once, here, when the queue is at
-    /// its bound, so that it is never lost.
+    async fn run_in<R, F>(&self, lane: Lane, work: F) -> Result<R, PoolError>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> R + Send + 'static,
+    {
+        let (give, result) = oneshot::channel();
+        // The waiter may have left: then nobody wants the result.
+        let job = Box::new(move || drop(give.send(work())));
+        self.push(lane, job, self.inner.queue_max)
+            .map_err(|(error, _)| error)?;
+        result.await.map_err(|_| self.lost())
+    }
+
+    /// Begins `work` on a thread of the pool; nobody waits for it.
+    ///
+    /// # Errors
+    /// As [`Pool::run`]; the work is dropped.
+    pub fn start<F>(&self, work: F) -> Result<(), PoolError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.push(Lane::Plain, Box::new(work), self.inner.queue_max)
+            .map_err(|(error, _)| error)
+    }
+
+    /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it: it closes or
+    /// removes something, so that its number is bounded by what there is to close. It may wait beyond the
+    /// queue's bound, up to [`DETACHED_MAX`] jobs; only past that is it done at once, here.
     pub fn run_detached<F>(&self, work: F)
     where
         F: FnOnce() + Send + 'static,
     {
-        if let Err((_, work)) = self.push(Box::new(work)) {
+        let queue_max = self.inner.queue_max.saturating_add(DETACHED_MAX);
+        if let Err((_, work)) = self.push(Lane::Plain, Box::new(work), queue_max) {
             work();
         }
     }
@@ -134,47 +182,115 @@ impl Pool {
     pub fn usage(&self) -> PoolUse {
         let state = self.inner.lock();
         PoolUse {
-            queued: state.jobs.len(),
-            active: state.threads - state.idle,
+            queued: state.lanes.waiting(),
+            active: state.lanes.running(),
+            threads: state.threads,
+            refused: state.tally.refused,
+            waited: state.tally.waited,
+            worked: state.tally.worked,
+            oldest_running: state.oldest_running(),
+        }
+    }
+
+    /// How long the job that runs longest has been at work; `None` when none runs. A disk that stalls shows
+    /// here first.
+    #[must_use]
+    pub fn oldest_running(&self) -> Option<Duration> {
+        self.inner.lock().oldest_running()
+    }
+
+    /// Lets the threads end once the waiting jobs are done.
+    pub fn close(&self) {
+        self.inner.lock().closed = true;
+        self.inner.work.notify_all();
+    }
+
+    /// The readings of files under way here.
+    pub(crate) fn reads(&self) -> &Reads {
+        &self.inner.reads
+    }
+
+    pub(crate) fn lost(&self) -> PoolError {
+        PoolError::Lost {
+            pool: self.inner.name.clone(),
         }
     }
 
     /// Queues a job; gives it back when there is no room.
-    fn push(&self, job: Job) -> Result<(), (PoolError, Job)> {
+    fn push(&self, lane: Lane, job: Job, queue_max: usize) -> Result<(), (PoolError, Job)> {
+        let now = clock::now();
         let mut state = self.inner.lock();
-        if state.jobs.len() >= self.inner.queue_max {
-            let full = PoolError::Full {
-                pool: self.inner.name.clone(),
-                max_queue: self.inner.queue_max,
-            };
-            return Err((full, job));
-        }
-        state.jobs.push_back(job);
-        // A thread that was woken for an earlier job still counts as idle.
-        if state.jobs.len() > state.idle && state.threads < self.inner.threads_max {
-            let inner = Arc::clone(&self.inner);
-            let name = format!("{}-{}", self.inner.name, state.threads);
-            let started = std::thread::Builder::new()
-                .name(name)
-                .spawn(move || inner.serve());
-            match started {
-                Ok(_) => state.threads += 1,
+        match state.lanes.admit(lane, job, now, queue_max) {
+            Admission::Refused(job) => {
+                let (told, waiting) = (state.count_refused(now), state.lanes.waiting());
+                drop(state);
+                self.tell_refused(told, waiting);
+                let full = PoolError::Full {
+                    pool: self.inner.name.clone(),
+                    max_queue: self.inner.queue_max,
+                };
+                return Err((full, job));
+            }
+            Admission::Waits => {}
+            Admission::Taken => match Inner::muster(&self.inner, &mut state) {
+                Muster::Woken => self.inner.work.notify_one(),
+                Muster::Started => {}
                 // Threads ran out: the ones that exist will do the job; none at all is an error.
-                Err(_) if state.threads > 0 => {}
-                Err(_) => {
-                    let lost = PoolError::Lost {
-                        pool: self.inner.name.clone(),
-                    };
-                    return match state.jobs.pop_back() {
-                        Some(job) => Err((lost, job)),
+                Muster::Failed if state.threads == 0 => {
+                    return match state.lanes.take_back(lane) {
+                        Some(job) => Err((self.lost(), job)),
                         None => Ok(()),
                     };
                 }
-            }
+                Muster::Failed => {}
+            },
         }
-        drop(state);
-        self.inner.work.notify_one();
         Ok(())
+    }
+
+    fn tell_refused(&self, count: Option<u64>, waiting: usize) {
+        if let Some(count) = count {
+            let (name, queue_max) = (&self.inner.name, self.inner.queue_max);
+            log::warn!(
+                "blocking pool `{name}` is full (max_queue {queue_max}, {waiting} wait): \
+                 jobs refused: {count}"
+            );
+        }
+    }
+}
+
+/// Detached jobs that may wait beyond a queue's bound: as many as a process has descriptors, by usual
+/// limits.
+pub const DETACHED_MAX: usize = 65_536;
+
+/// Between two lines of the log about refused jobs.
+const TELL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Who takes a job that was let in.
+enum Muster {
+    /// A thread that waits.
+    Woken,
+    /// A new one.
+    Started,
+    /// No thread could be started.
+    Failed,
+}
+
+impl State {
+    fn oldest_running(&self) -> Option<Duration> {
+        let oldest = self.since.iter().flatten().min()?;
+        Some(clock::now().saturating_duration_since(*oldest))
+    }
+
+    /// Counts a refusal; gives how many there were when it is time for a line in the log.
+    fn count_refused(&mut self, now: Instant) -> Option<u64> {
+        self.tally.refused += 1;
+        self.untold += 1;
+        if (self.told_at).is_some_and(|told| now.saturating_duration_since(told) < TELL_PAUSE) {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -183,99 +299,60 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self) {
+    /// Finds a thread for a job that could run now: one that waits, else a new one.
+    fn muster(inner: &Arc<Self>, state: &mut State) -> Muster {
+        // A thread that was woken for an earlier job still counts as idle.
+        if state.lanes.startable() <= state.idle || state.threads >= state.lanes.threads_max() {
+            return Muster::Woken;
+        }
+        let number = state.since.len();
+        let this = Arc::clone(inner);
+        let started = std::thread::Builder::new()
+            .name(format!("{}-{number}", inner.name))
+            .spawn(move || Self::serve(&this, number));
+        match started {
+            Ok(_) => {
+                state.threads += 1;
+                state.since.push(None);
+                Muster::Started
+            }
+            Err(_) => Muster::Failed,
+        }
+    }
+
+    fn serve(this: &Arc<Self>, number: usize) {
+        let mut state = this.lock();
         loop {
-            let mut state = self.lock();
-            let job = loop {
-                if let Some(job) = state.jobs.pop_front() {
-                    break job;
-                }
+            let Some((lane, job, queued_at)) = state.lanes.take() else {
                 if state.closed {
                     state.threads -= 1;
                     return;
                 }
                 state.idle += 1;
-                state = self
-                    .work
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state = (this.work.wait(state)).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
+                continue;
             };
+            let began = clock::now();
+            state.since[number] = Some(began);
+            (state.tally.waited).add(began.saturating_duration_since(queued_at));
+            // What ended made room for more than this thread takes: another goes on with it.
+            if state.lanes.startable() > 0
+                && let Muster::Woken = Self::muster(this, &mut state)
+            {
+                this.work.notify_one();
+            }
             drop(state);
             // A panicking job loses only itself: its waiter sees `Lost`.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            let ended = clock::now();
+            state = this.lock();
+            state.since[number] = None;
+            state.lanes.finish(lane);
+            (state.tally.worked).add(ended.saturating_duration_since(began));
         }
     }
 }
 
-impl Pool {
-    /// Lets the threads end once the waiting jobs are done.
-    pub fn close(&self) {
-        self.inner.lock().closed = true;
-        self.inner.work.notify_all();
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn block_on<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap()
-            .block_on(future)
-    }
-
-    #[test]
-    fn work_runs_off_the_loop_and_a_panic_loses_only_its_job() {
-        let pool = Pool::new("disk", 2, 10);
-        let here = std::thread::current().id();
-        assert!(block_on(pool.run(move || std::thread::current().id() != here)).unwrap());
-        let lost = block_on(pool.run(|| panic!("on purpose")));
-        assert_eq!(
-            lost,
-            Err::<(), _>(PoolError::Lost {
-                pool: "disk".into()
-            })
-        );
-        assert_eq!(block_on(pool.run(|| 7)), Ok(7));
-        pool.close();
-    }
-
-    #[test]
-    fn a_full_queue_is_an_error_that_names_the_pool() {
-        let pool = Pool::new("disk", 1, 1);
-        let (release, held) = std::sync::mpsc::channel::<()>();
-        let (started, begun) = std::sync::mpsc::channel::<()>();
-        block_on(async {
-            let first = pool.run(move || {
-                started.send(()).ok();
-                held.recv().ok();
-            });
-            let second = pool.run(|| ());
-            let mut first = std::pin::pin!(first);
-            let mut second = std::pin::pin!(second);
-            std::future::poll_fn(|cx| {
-                assert!(first.as_mut().poll(cx).is_pending());
-                std::task::Poll::Ready(())
-            })
-            .await;
-            begun.recv().unwrap();
-            std::future::poll_fn(|cx| {
-                assert!(second.as_mut().poll(cx).is_pending());
-                std::task::Poll::Ready(())
-            })
-            .await;
-            let third = pool.run(|| ()).await;
-            assert_eq!(
-                third.unwrap_err().to_string(),
-                "blocking pool `disk` is full (1 jobs wait)"
-            );
-            release.send(()).unwrap();
-            first.await.unwrap();
-            second.await.unwrap();
-        });
-        pool.close();
-    }
-}
+mod tests;

@@ -4,24 +4,47 @@
 //! [`DiskFile::resident`] right before each piece it sends and [`DiskFile::read`] for what is not
 //! there. What must stay true: the loop never waits for a disk, and one reading of a chunk serves all
 //! who wait for it.
+//!
+//! What is in memory is asked per piece, not per file, and again after each wait: pages go while a
+//! slow client drains its socket. How it can be asked depends on the file system (`residency`); readings
+//! under way, and the memory that they take, are the pool's (`reads`).
+
+mod reads;
+mod residency;
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use penstock_sys::file;
+use penstock_sys::pages::{self, FileSystem, Identity};
 
+pub(crate) use self::reads::Reads;
+use self::reads::{FileKey, Outcome};
+use self::residency::{Asked, Facts, Means, Proven};
 use crate::blocking::{Pool, PoolError};
 
 /// Bytes that a pool reads at a time, and the grid on which readings are shared.
 pub const CHUNK_BYTES: u64 = 512 * 1024;
+
+/// Bytes that are read at a time for one who cannot take more soon, or when memory is scarce.
+pub const SMALL_BYTES: u64 = 64 * 1024;
 
 /// An open regular file, with the pool that reads what of it is not in memory.
 #[derive(Debug)]
 pub struct DiskFile {
     file: File,
     pool: Pool,
+    /// How its residency can be asked, as far as known ([`Facts::to_bits`]).
+    facts: AtomicU8,
+    /// Which file it is; `None` where the kernel does not tell.
+    identity: OnceLock<Option<Identity>>,
+    /// The kernel was told not to read ahead.
+    is_random: AtomicBool,
+    proven: Proven,
+    asked: Asked,
 }
 
 /// Why a piece of a file was not read.
@@ -39,7 +62,15 @@ impl DiskFile {
     /// Takes an open regular file. Makes no system call that could wait for a disk.
     #[must_use]
     pub fn new(file: File, pool: Pool) -> Self {
-        Self { file, pool }
+        Self {
+            file,
+            pool,
+            facts: AtomicU8::new(Facts::UNKNOWN.to_bits()),
+            identity: OnceLock::new(),
+            is_random: AtomicBool::new(false),
+            proven: Proven::default(),
+            asked: Asked::default(),
+        }
     }
 
     /// The file.
@@ -54,30 +85,271 @@ impl DiskFile {
         &self.pool
     }
 
-    /// How many of the `len` bytes at `at` can be sent or read right now without waiting for the disk: a
-    /// prefix; 0 when the first is not in memory or the file system cannot tell.
+    /// How many of the `len` bytes at `at` can be sent right now without waiting for the disk: a
+    /// prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that `at` is in; 0 when the first is not
+    /// in memory or the file system cannot tell. Ask again after each wait; who asks the same within a
+    /// tenth of a millisecond gets the same answer.
     #[must_use]
     pub fn resident(&self, at: u64, len: u64) -> u64 {
-        let _ = (at, len);
-        0
+        let len = len.min(left_in_chunk(at));
+        match self.known().means {
+            Means::Memory => len,
+            Means::Counted => {
+                let (chunk, skipped) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
+                let now_us = self.pool.reads().now_us();
+                if self.asked.covers(chunk, skipped + len, now_us) {
+                    return len;
+                }
+                let ready = self.counted(at, len);
+                if skipped == 0 && ready == len {
+                    self.asked.note(chunk, len, now_us);
+                }
+                ready
+            }
+            Means::Tried | Means::Unknown | Means::Never => 0,
+        }
     }
 
-    /// Reads some bytes at `at` in the pool: up to the end of its chunk, at most `len`; none at the
-    /// file's end. Others who want the same chunk meanwhile wait for the same reading.
+    /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
+    /// to send them from the page cache where they are few.
+    pub fn append_resident(&self, at: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        let before = into.len();
+        into.resize(before + len, 0);
+        let is_whole = self.read_resident(at, &mut into[before..]) == len;
+        if !is_whole {
+            into.truncate(before);
+        }
+        is_whole
+    }
+
+    /// Reads some bytes at `at`: up to the end of its chunk, at most `len`; none at the file's end. What
+    /// is in memory comes at once, else the pool reads. Others who want the same bytes meanwhile wait for
+    /// the same reading, also by another [`DiskFile`] of the same file and pool, and get them if this
+    /// one no longer wants them.
     ///
     /// # Errors
     /// The pool is full or the disk failed.
     pub async fn read(self: &Arc<Self>, at: u64, len: u64) -> Result<Bytes, ReadError> {
+        let len = len.min(left_in_chunk(at));
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        if let Some(bytes) = self.read_now(at, len) {
+            return Ok(bytes);
+        }
+        // One that was lost, or that became shorter than it was meant to be, is followed by one of ours.
+        let reads = self.pool.reads();
+        for may_join in [true, false, false] {
+            let mut flight = match reads.find(self.key(), at).filter(|_| may_join) {
+                Some(flight) => flight,
+                None => self.begin(at, len)?,
+            };
+            let Some(outcome) = flight.outcome().await else {
+                continue;
+            };
+            if let Some(bytes) = outcome.map_err(ReadError::Disk)?.part(at, len) {
+                return Ok(bytes);
+            }
+        }
+        Err(self.pool.lost().into())
+    }
+
+    /// Whether what was read here and at other files of the pool takes so much memory that whoever waits
+    /// for a slow client should let its piece go, and read it again in time.
+    #[must_use]
+    pub fn is_memory_scarce(&self) -> bool {
+        self.pool.reads().is_memory_scarce()
+    }
+
+    /// Begins to read at `at` in the pool.
+    fn begin(self: &Arc<Self>, at: u64, len: u64) -> Result<reads::Flight, ReadError> {
+        let page = pages::page_bytes();
+        let start = at - at % page;
+        let end = (at + len)
+            .next_multiple_of(page)
+            .min(at + left_in_chunk(at));
+        let (flight, landing) = self.pool.reads().begin(self.key(), start, end);
         let this = Arc::clone(self);
-        let left = CHUNK_BYTES - at % CHUNK_BYTES;
-        let len = usize::try_from(len.min(left)).unwrap_or(usize::MAX);
-        let read = self.pool.run(move || {
-            let mut bytes = vec![0; len];
-            let count = file::read_at(&this.file, &mut bytes, at)?;
-            bytes.truncate(count);
-            Ok(Bytes::from(bytes))
-        });
-        read.await?
-            .map_err(|error: io::Error| ReadError::Disk(Arc::new(error)))
+        self.proven.forget(at / CHUNK_BYTES);
+        self.pool.start(move || {
+            let outcome = this.read_in_pool(start, end - start);
+            landing.land(outcome);
+        })?;
+        Ok(flight)
+    }
+
+    /// Reads for a flight, and finds out by the way what the file system can tell. Blocks.
+    fn read_in_pool(&self, start: u64, len: u64) -> Result<Outcome, Arc<io::Error>> {
+        // Before the first reading already: it would leave marks in the page cache at which whoever
+        // comes by reads ahead, told not to or not.
+        self.stop_read_ahead();
+        let kind = match self.known().means {
+            Means::Unknown => Some(pages::file_system(&self.file).unwrap_or(FileSystem::Other)),
+            _ => None,
+        };
+        let claim = self.pool.reads().claim(len);
+        let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
+        let bytes = pages::read_whole_at(&self.file, start, wanted)?;
+        if let Some(kind) = kind {
+            let found = residency::find_out(&self.file, kind, start, bytes.len());
+            self.learn(found);
+        }
+        Ok(Outcome::new(start, bytes, claim))
+    }
+
+    /// What is in memory at `at`, at most [`NOW_BYTES`]; `None` when the first byte is not, or cannot be
+    /// told.
+    fn read_now(&self, at: u64, len: u64) -> Option<Bytes> {
+        let len = self.readable_now(at, len.min(NOW_BYTES));
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        let count = self.read_cached(at, &mut bytes);
+        bytes.truncate(count);
+        (count > 0).then(|| bytes.into())
+    }
+
+    /// Fills `into` from `at` with what is in memory: the number of bytes.
+    fn read_resident(&self, at: u64, into: &mut [u8]) -> usize {
+        let len = into.len() as u64;
+        match self.readable_now(at, len) == len {
+            true => self.read_cached(at, into),
+            false => 0,
+        }
+    }
+
+    /// How many bytes a try to read them can be made for on the loop.
+    fn readable_now(&self, at: u64, len: u64) -> u64 {
+        match self.known().means {
+            Means::Memory => len,
+            // The count keeps the try from beginning to read what is not there.
+            Means::Counted => residency::counted_prefix(&self.file, at, len).unwrap_or(0),
+            Means::Tried => match residency::is_ready(&self.file, at) {
+                Ok(true) => len,
+                Ok(false) | Err(_) => 0,
+            },
+            Means::Unknown | Means::Never => 0,
+        }
+    }
+
+    fn read_cached(&self, at: u64, into: &mut [u8]) -> usize {
+        if into.is_empty() {
+            return 0;
+        }
+        match self.known().means {
+            Means::Memory => file::read_at(&self.file, into, at).unwrap_or(0),
+            _ => file::read_at_if_cached(&self.file, into, at).unwrap_or(0),
+        }
+    }
+
+    fn counted(&self, at: u64, len: u64) -> u64 {
+        let chunk = at / CHUNK_BYTES;
+        if self.pool.reads().is_busy(self.key(), at) {
+            return 0;
+        }
+        let Ok(counted) = residency::counted_prefix(&self.file, at, len) else {
+            self.unlearn();
+            return 0;
+        };
+        if counted < len {
+            self.proven.forget(chunk);
+        }
+        // Once each page was seen to be there, one at the end stands for all.
+        let ready = match self.proven.has(chunk) && counted > 0 {
+            true => match residency::is_ready(&self.file, at + counted - 1) {
+                Ok(true) => Ok(counted),
+                Ok(false) => residency::ready_prefix(&self.file, at, counted),
+                Err(error) => Err(error),
+            },
+            false => residency::ready_prefix(&self.file, at, counted),
+        };
+        let Ok(ready) = ready else {
+            self.unlearn();
+            return 0;
+        };
+        if ready < counted {
+            self.proven.forget(chunk);
+        } else if ready == CHUNK_BYTES {
+            self.proven.add(chunk);
+        }
+        ready
+    }
+
+    /// What is known about asking, looked up once.
+    fn known(&self) -> Facts {
+        let facts = Facts::from_bits(self.facts.load(Ordering::Relaxed));
+        if facts.means != Means::Unknown {
+            return facts;
+        }
+        let mount = self.identity().map(|identity| identity.mount);
+        let Some(facts) = mount.and_then(|mount| self.pool.reads().facts(mount)) else {
+            return Facts::UNKNOWN;
+        };
+        self.take_up(facts);
+        facts
+    }
+
+    fn learn(&self, facts: Facts) {
+        if let Some(identity) = self.identity() {
+            self.pool.reads().learn(identity.mount, facts);
+        }
+        self.take_up(facts);
+    }
+
+    fn take_up(&self, facts: Facts) {
+        if matches!(facts.means, Means::Counted | Means::Tried) {
+            self.stop_read_ahead();
+        }
+        self.facts.store(facts.to_bits(), Ordering::Relaxed);
+    }
+
+    /// The file system does not keep what it promised: another may have taken its number.
+    fn unlearn(&self) {
+        if let Some(identity) = self.identity() {
+            self.pool.reads().unlearn(identity.mount);
+        }
+        self.facts
+            .store(Facts::UNKNOWN.to_bits(), Ordering::Relaxed);
+    }
+
+    fn stop_read_ahead(&self) {
+        if !self.is_random.swap(true, Ordering::Relaxed) {
+            // Where it is not understood nothing is read ahead.
+            let _ = pages::expect_random_access(&self.file);
+        }
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        *self
+            .identity
+            .get_or_init(|| pages::identity(&self.file).ok())
+    }
+
+    /// Under which its readings are found.
+    fn key(&self) -> FileKey {
+        match (self.known().has_inodes, self.identity()) {
+            (true, Some(identity)) => FileKey::Inode(identity),
+            _ => FileKey::Handle(std::ptr::from_ref(self).addr()),
+        }
     }
 }
+
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        // An object that was replaced or evicted meanwhile: its blocks are freed with its last
+        // descriptor, which is no work for a loop.
+        if pages::is_nameless(&self.file).is_ok_and(|is_nameless| is_nameless)
+            && let Ok(last) = self.file.try_clone()
+        {
+            self.pool.run_detached(move || drop(last));
+        }
+    }
+}
+
+fn left_in_chunk(at: u64) -> u64 {
+    CHUNK_BYTES - at % CHUNK_BYTES
+}
+
+/// Read at once on the loop at most: what a socket may take, and a fortieth of a millisecond.
+const NOW_BYTES: u64 = 128 * 1024;
+
+#[cfg(test)]
+mod tests;

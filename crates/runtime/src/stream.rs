@@ -5,6 +5,7 @@
 //! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
 //! read that would only say "nothing there", which saves a system call per request.
 
+use std::fs::File;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use penstock_sys::{net, readiness};
+use penstock_sys::{net, pages, readiness};
 use tokio::io::unix::AsyncFd;
 use tokio::task::unconstrained;
 
@@ -136,6 +137,47 @@ impl Stream {
         match buffers {
             [one] => net::send(self.socket.as_fd(), one),
             many => net::send_vectored(self.socket.as_fd(), many),
+        }
+    }
+
+    /// Writes a prefix of `bytes` now, which the kernel may keep back for what follows at once: the
+    /// caller sends that in the same turn.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or the connection's error.
+    pub fn try_write_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        net::send_more(self.socket.as_fd(), bytes)
+    }
+
+    /// Ready when the socket may take something, once a write has said that it does not.
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_write_ready(cx).map_ok(drop)
+    }
+
+    /// Sends a part of a file as far as the socket takes it, from the page cache: the caller knows that
+    /// it is there ([`crate::DiskFile::resident`]). 0 is the file's end.
+    ///
+    /// # Errors
+    /// `WouldBlock`, the connection's error, or the disk's.
+    pub fn try_send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
+        pages::send_file(self.socket.as_fd(), file, at, len)
+    }
+
+    /// As [`Stream::try_send_file`]; pending when the socket takes nothing.
+    pub fn poll_send_file(
+        &self,
+        cx: &mut Context<'_>,
+        file: &File,
+        at: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+            match self.try_send_file(file, at, len) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return Poll::Ready(done),
+            }
         }
     }
 

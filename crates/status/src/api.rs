@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::events::{EVENT_INTERVAL, Feed};
 use crate::manage::BadChange;
 use crate::page::{ASSETS, Asset, POLICY};
-use crate::{BoxFuture, ManageError, Source, exposition, guard, manage};
+use crate::{BoxFuture, ManageError, PurgeError, Source, exposition, guard, manage, purge};
 
 /// The admin API as a handler.
 #[derive(Debug)]
@@ -95,6 +95,10 @@ impl Admin {
                 let work = change_servers(Arc::clone(&self.source), upstream.to_owned(), body);
                 self.later(Box::pin(work))
             }
+            Change::Purge => {
+                let work = purge_caches(Arc::clone(&self.source), body);
+                self.later(Box::pin(work))
+            }
         }
     }
 
@@ -150,6 +154,31 @@ async fn change_servers(
     }
 }
 
+/// Reads what is to go out of the caches, and has it done.
+async fn purge_caches(source: Arc<dyn Source>, body: RequestBody) -> Result<Response, Fault> {
+    let wanted = match manage::read(body).await? {
+        Ok(text) => purge::parse(&text),
+        Err(error) => {
+            let outcome = Outcome::failed(error.to_string());
+            return json(Status::CONTENT_TOO_LARGE, &outcome);
+        }
+    };
+    let wanted = match wanted {
+        Ok(wanted) => wanted,
+        Err(error) => return json(Status::BAD_REQUEST, &Outcome::failed(error.to_string())),
+    };
+    match source.purge(wanted).await {
+        Ok(objects) => json(Status::OK, &Outcome::purged(objects)),
+        Err(error) => {
+            let status = match error {
+                PurgeError::UnknownCache(_) => Status::NOT_FOUND,
+                PurgeError::Refused(_) => Status::SERVICE_UNAVAILABLE,
+            };
+            json(status, &Outcome::failed(error.to_string()))
+        }
+    }
+}
+
 /// What a request wants.
 #[derive(Debug, Clone, Copy)]
 enum Route<'a> {
@@ -172,6 +201,7 @@ enum Change<'a> {
     Reload,
     Restart(&'a str),
     Servers(&'a str),
+    Purge,
     Stop,
 }
 
@@ -211,6 +241,7 @@ fn find(path: &str) -> Option<Route<'_>> {
         "/readyz" => Route::Read(Read::Readiness),
         "/reload" => Route::Change(Change::Reload),
         "/stop" => Route::Change(Change::Stop),
+        "/cache/purge" => Route::Change(Change::Purge),
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),
             None => Route::Change(find_named(other)?),
@@ -267,6 +298,9 @@ struct Outcome {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    /// How many objects went out of the caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objects: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -276,15 +310,23 @@ impl Outcome {
         Self {
             ok: true,
             message,
+            objects: None,
             error: None,
+        }
+    }
+
+    fn purged(objects: u64) -> Self {
+        Self {
+            objects: Some(objects),
+            ..Self::done(None)
         }
     }
 
     fn failed(error: String) -> Self {
         Self {
             ok: false,
-            message: None,
             error: Some(error),
+            ..Self::done(None)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The metrics text that Prometheus and its kin collect (text exposition format 0.0.4).
 //!
 //! Rendered by `api` for `/metrics`: counters and histograms straight from edge's and the
-//! applications' sets, gauges and all of the upstreams from a snapshot. What must stay true: the samples of one metric stand
-//! together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
+//! applications' sets, gauges and all of the upstreams, caches and pools from a snapshot. What must stay true: the samples of
+//! one metric stand together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
 //! released, are a promise to dashboards.
 
+mod disks;
 mod upstreams;
 
 use std::fmt::{self, Write};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use penstock_exchange::metrics::{AppMetrics, Counter, EdgeMetrics, Histogram};
 
-use crate::{AppStatus, PoolStatus, ServerState, Snapshot, Source, Times};
+use crate::{AppStatus, ServerState, Snapshot, Source, Times};
 
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -30,6 +31,8 @@ pub(crate) fn render(source: &dyn Source) -> String {
     let _ = page.app_gauges(&snapshot.apps);
     let _ = page.upstreams(&snapshot.upstreams);
     let _ = page.servers(&snapshot.upstreams);
+    let _ = page.caches(&snapshot.caches);
+    let _ = page.cached_routes(&snapshot.cached_routes);
     let _ = page.pools(&snapshot.pools);
     page.text
 }
@@ -225,21 +228,6 @@ impl Page {
         Ok(())
     }
 
-    fn pools(&mut self, pools: &[PoolStatus]) -> fmt::Result {
-        for (name, help, value) in POOL_GAUGES {
-            self.head(name, "gauge", help)?;
-            for pool in pools {
-                let label = Escaped(&pool.name);
-                writeln!(
-                    self.text,
-                    "penstock_{name}{{pool=\"{label}\"}} {}",
-                    value(pool)
-                )?;
-            }
-        }
-        Ok(())
-    }
-
     fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         writeln!(self.text, "# HELP penstock_{name} {help}")?;
         writeln!(self.text, "# TYPE penstock_{name} {kind}")
@@ -388,15 +376,6 @@ const APP_GAUGES: [Row<AppStatus, f64>; 7] = [
         "Resident memory of all workers.",
         |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
     ),
-];
-
-const POOL_GAUGES: [Row<PoolStatus, usize>; 4] = [
-    ("pool_queued", "Jobs waiting for a thread.", |p| p.queued),
-    ("pool_queue_max", "The bound on waiting jobs.", |p| {
-        p.max_queue
-    }),
-    ("pool_active", "Threads at work.", |p| p.active),
-    ("pool_threads_max", "The bound on threads.", |p| p.threads),
 ];
 
 /// Counted even at zero, so that a series does not end when its last worker leaves the state.

@@ -15,9 +15,10 @@ use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AppCounters, AppStatus, BoxFuture, Limit, LineStatus, ManageError, ManageRequest, PoolStatus,
-    QueueStatus, ServerState, ServerStatus, Snapshot, Source, Times, Traffic, UpstreamCounters,
-    UpstreamStatus, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, CacheCounters, CacheStatus, CachedRouteCounters,
+    CachedRouteStatus, Limit, LineStatus, ManageError, ManageRequest, PoolStatus, PurgeError,
+    PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source, Spent,
+    Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
@@ -112,6 +113,66 @@ pub(crate) fn server(name: &str, state: &str) -> ServerStatus {
     }
 }
 
+/// A cache whose numbers all differ.
+fn cache(name: &str) -> CacheStatus {
+    let counters = CacheCounters {
+        hits: 90,
+        misses: 30,
+        stored: 25,
+        evicted: 5,
+        purged: 3,
+        errors: 2,
+    };
+    CacheStatus {
+        name: name.into(),
+        path: Some("/mnt/disk1/cache".into()),
+        state: "working".into(),
+        reason: None,
+        objects: 20,
+        bytes: 2 << 20,
+        bytes_max: 100 << 30,
+        memory_objects: 11,
+        memory_bytes: 1 << 20,
+        memory_bytes_max: 64 << 20,
+        counters,
+        hit_ratio: counters.hit_ratio(),
+        read_time: Spent::new(6, Duration::from_millis(120)),
+        write_time: Spent::new(25, Duration::from_millis(1000)),
+    }
+}
+
+/// A route whose numbers all differ.
+fn cached_route(name: &str) -> CachedRouteStatus {
+    let counters = CachedRouteCounters {
+        hits: 40,
+        stale: 3,
+        validated: 2,
+        collapsed: 15,
+        misses: 20,
+        passed: 7,
+        failures: 4,
+        stored: 19,
+        body_bytes: 1 << 21,
+    };
+    CachedRouteStatus {
+        name: name.into(),
+        caches: vec!["disk1".into(), ODD_NAME.into()],
+        counters,
+        hit_ratio: counters.hit_ratio(),
+    }
+}
+
+/// The same with a disk that fails, before it was asked anything.
+fn out(cache: CacheStatus) -> CacheStatus {
+    CacheStatus {
+        path: None,
+        state: "out".into(),
+        reason: Some("write: Input/output error".into()),
+        hit_ratio: CacheCounters::default().hit_ratio(),
+        ..cache
+    }
+}
+
 impl Source for FakeSource {
     fn snapshot(&self) -> Snapshot {
         self.snapshots.fetch_add(1, Ordering::Relaxed);
@@ -163,12 +224,19 @@ impl Source for FakeSource {
                 ),
                 self.upstream(ODD_NAME, vec![]),
             ],
+            caches: vec![cache("disk1"), out(cache(ODD_NAME))],
+            cached_routes: vec![cached_route("example.com /*"), cached_route(ODD_NAME)],
             pools: vec![PoolStatus {
                 name: "default".into(),
                 queued: 0,
                 active: 1,
                 threads: 32,
                 max_queue: 65536,
+                refused: 4,
+                queue_time: Spent::new(10, Duration::from_millis(50)),
+                queue_time_max: Duration::from_millis(30),
+                work_time: Spent::new(8, Duration::from_millis(200)),
+                oldest: Duration::from_millis(1250),
             }],
             limits: vec![
                 Limit::count("connections", 100, Some(5)),
@@ -235,6 +303,21 @@ impl Source for FakeSource {
                 }
                 _ if is_broken => Err(ManageError::Refused("the upstream is closed".into())),
                 _ => Ok("done".into()),
+            }
+        })
+    }
+
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>> {
+        self.ask(&format!("purge {wanted:?}"));
+        let is_broken = self.is_broken.load(Ordering::Relaxed);
+        Box::pin(async move {
+            match wanted {
+                PurgeRequest {
+                    cache: Some(name), ..
+                } if name != "disk1" => Err(PurgeError::UnknownCache(name)),
+                _ if is_broken => Err(PurgeError::Refused("purges wait".into())),
+                wanted if wanted.what == PurgeWhat::All => Ok(20),
+                _ => Ok(1),
             }
         })
     }

@@ -13,7 +13,7 @@ pub(crate) struct Asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 9] = [
+pub(crate) const ASSETS: [Asset; 10] = [
     Asset {
         path: "/",
         content_type: "text/html; charset=utf-8",
@@ -33,6 +33,11 @@ pub(crate) const ASSETS: [Asset; 9] = [
         path: "/upstreams.js",
         content_type: "text/javascript; charset=utf-8",
         text: include_str!("ui/upstreams.js"),
+    },
+    Asset {
+        path: "/caches.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/caches.js"),
     },
     Asset {
         path: "/elements.js",

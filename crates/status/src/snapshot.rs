@@ -4,10 +4,16 @@
 //! names are a promise to scripts: durations are seconds and end in `_seconds`, sizes end in
 //! `_bytes`, and a test holds the list of keys. Nothing here computes but percentiles.
 
+mod disks;
+
 use std::time::Duration;
 
 use penstock_exchange::metrics::{AppMetrics, BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
 use serde::{Serialize, Serializer};
+
+pub use disks::{
+    CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, Spent,
+};
 
 /// The whole server at one moment.
 #[derive(Debug, Clone, Serialize)]
@@ -45,6 +51,10 @@ pub struct Snapshot {
     pub apps: Vec<AppStatus>,
     /// The upstreams.
     pub upstreams: Vec<UpstreamStatus>,
+    /// The caches.
+    pub caches: Vec<CacheStatus>,
+    /// The routes that use them.
+    pub cached_routes: Vec<CachedRouteStatus>,
     /// The pools for blocking work.
     pub pools: Vec<PoolStatus>,
     /// Every bound by its configured name.
@@ -295,21 +305,6 @@ pub struct ServerStatus {
     pub reuses: u64,
     /// Why its last probe failed, if ever one did.
     pub last_error: Option<String>,
-}
-
-/// One pool for blocking work.
-#[derive(Debug, Clone, Serialize)]
-pub struct PoolStatus {
-    /// Its name.
-    pub name: String,
-    /// Jobs waiting for a thread.
-    pub queued: usize,
-    /// Threads at work.
-    pub active: usize,
-    /// The bound on threads.
-    pub threads: usize,
-    /// The bound on waiting jobs.
-    pub max_queue: usize,
 }
 
 /// One configured bound.

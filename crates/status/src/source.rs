@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 
-use crate::{ManageError, ManageRequest, Snapshot};
+use crate::{ManageError, ManageRequest, PurgeError, PurgeRequest, Snapshot};
 
 /// Work that answers later.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -51,6 +51,15 @@ pub trait Source: Send + Sync + Debug {
         upstream: &str,
         change: ManageRequest,
     ) -> BoxFuture<'static, Result<String, ManageError>>;
+
+    /// Takes out of the caches what `wanted` says; gives the number of objects. Nothing of it is served
+    /// any more when the future is done.
+    ///
+    /// Cancel safety: a purge that has begun is made whole.
+    ///
+    /// # Errors
+    /// That there is no such cache, or why nothing was purged.
+    fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>>;
 
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);

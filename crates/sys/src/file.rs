@@ -1,9 +1,10 @@
 //! Files: opened beneath a root that cannot be left, read without waiting for a disk, nameless
 //! temporary files.
 //!
-//! Used by `files` (static files), `apps` (bodies too big for memory, the workers' scripts) and
-//! `edge` (sending file bodies). Opening and [`read_at`] may block on a disk: callers run them in a
-//! `runtime` pool; [`read_at_if_cached`] never does.
+//! Used by `files` (static files), `cache` (its folders), `apps` (bodies too big for memory, the
+//! workers' scripts) and `runtime` (files that are sent). Opening and [`read_at`] may block on a disk:
+//! callers run them in a `runtime` pool; [`open_beneath_cached`] and [`read_at_if_cached`] never do.
+//! What is in memory of an open file, and sending it, is in `pages`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 /// Opens a directory as a root for [`open_beneath`].
 ///
@@ -28,6 +29,16 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// What an open does about symbolic links below its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Symlinks {
+    /// Follows those that stay beneath the root.
+    #[default]
+    Beneath,
+    /// Refuses each: `FilesystemLoop` (`ELOOP`).
+    Never,
+}
+
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
 /// `root` (`openat2` with `RESOLVE_BENEATH`); magic links are refused. The open itself never waits
 /// for a FIFO's writer.
@@ -36,17 +47,78 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
 /// `PermissionDenied`, ... May block.
 pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
+    open_beneath_with(root, relative, Symlinks::Beneath)
+}
+
+/// As [`open_beneath`], with a say about symbolic links.
+///
+/// # Errors
+/// As [`open_beneath`]. May block.
+pub fn open_beneath_with(root: &OwnedFd, relative: &[u8], symlinks: Symlinks) -> io::Result<File> {
+    let mut tries = 8;
+    loop {
+        match open_resolved(root, relative, symlinks, ResolveFlags::empty()) {
+            // openat2(2): a folder was renamed meanwhile and the kernel cannot vouch for a `..`.
+            Err(Errno::AGAIN) if tries > 0 => tries -= 1,
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+/// As [`open_beneath`], if everything that the path's look-up needs is in memory
+/// (`RESOLVE_CACHED`): the loop may call it. `None` where the disk, or a file system that asks
+/// somebody else, would be needed.
+///
+/// A name that is known not to exist is an error here as well. Some file systems still work at the
+/// open itself (network, FUSE): keep this to roots that [`crate::pages::file_system`] calls local. What
+/// is mounted below such a root is `None` too (`RESOLVE_NO_XDEV`).
+///
+/// # Errors
+/// As [`open_beneath`].
+pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option<File>> {
+    open_beneath_cached_with(root, relative, Symlinks::Beneath)
+}
+
+/// As [`open_beneath_cached`], with a say about symbolic links.
+///
+/// # Errors
+/// As [`open_beneath`].
+pub fn open_beneath_cached_with(
+    root: &OwnedFd,
+    relative: &[u8],
+    symlinks: Symlinks,
+) -> io::Result<Option<File>> {
+    let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
+    match open_resolved(root, relative, symlinks, cached) {
+        Ok(file) => Ok(Some(file)),
+        // EINVAL: a kernel before 5.12 does not know the flag. EXDEV: a mount, or a way out of the root,
+        // which the open that may wait tells apart.
+        Err(Errno::AGAIN | Errno::INVAL | Errno::XDEV) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_resolved(
+    root: &OwnedFd,
+    relative: &[u8],
+    symlinks: Symlinks,
+    more: ResolveFlags,
+) -> Result<File, Errno> {
     let relative = if relative.is_empty() {
         b".".as_slice()
     } else {
         relative
+    };
+    let links = match symlinks {
+        Symlinks::Beneath => ResolveFlags::NO_MAGICLINKS,
+        Symlinks::Never => ResolveFlags::NO_SYMLINKS,
     };
     let fd = rustix::fs::openat2(
         root,
         Path::new(OsStr::from_bytes(relative)),
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
         Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        ResolveFlags::BENEATH | links | more,
     )?;
     Ok(File::from(fd))
 }
@@ -83,7 +155,7 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
         Ok(fd) => Ok(File::from(fd)),
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
             let path = dir.join(format!(".penstock-{}-{:p}", std::process::id(), &mode));
             let file = File::options()
                 .read(true)
@@ -161,6 +233,40 @@ mod tests {
                 "{outside}"
             );
         }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_path_is_opened_from_memory_or_not_at_all() {
+        let dir = tree("cached");
+        let root = open_root(&dir.join("root")).unwrap();
+        // Just made, so its names are in memory.
+        let found = open_beneath_cached(&root, b"sub/a.txt").unwrap();
+        assert!(found.is_some());
+        // A name that nobody looked up may be one on the disk, unless the whole folder is known.
+        match open_beneath_cached(&root, b"sub/nothing") {
+            Ok(found) => assert!(found.is_none()),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+        }
+        open_beneath(&root, b"sub/nothing").unwrap_err();
+        let known = open_beneath_cached(&root, b"sub/nothing").unwrap_err();
+        assert_eq!(known.kind(), io::ErrorKind::NotFound);
+        for outside in ["../secret", "out", "/etc/passwd"] {
+            let found = open_beneath_cached(&root, outside.as_bytes());
+            assert!(!matches!(found, Ok(Some(_))), "{outside}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn links_are_refused_where_they_are_not_wanted() {
+        let dir = tree("links");
+        let root = open_root(&dir.join("root")).unwrap();
+        assert!(open_beneath_with(&root, b"sub/a.txt", Symlinks::Never).is_ok());
+        let refused = open_beneath_with(&root, b"in", Symlinks::Never).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+        let refused = open_beneath_cached_with(&root, b"in", Symlinks::Never).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -1,4 +1,5 @@
-//! The kernel: sockets, descriptors sent over sockets, files opened beneath a root, processes.
+//! The kernel: sockets, descriptors sent over sockets, files opened beneath a root, the page cache,
+//! processes.
 //!
 //! Every other crate reaches the operating system through here or through the standard library; this
 //! is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
@@ -12,6 +13,7 @@
 
 pub mod file;
 pub mod net;
+pub mod pages;
 pub mod process;
 pub mod readiness;
 pub mod timer;

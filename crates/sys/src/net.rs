@@ -244,6 +244,15 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?)
 }
 
+/// As [`send`], and lets the kernel keep it back for what follows at once (`MSG_MORE`).
+///
+/// # Errors
+/// As [`send`].
+pub fn send_more(socket: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+    Ok(rustix::net::send(socket, buffer, flags)?)
+}
+
 /// Writes a prefix of the slices in one call, never raising SIGPIPE.
 ///
 /// # Errors

@@ -134,6 +134,13 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "caches.NAME",
+        heading: "[caches.NAME]",
+        sample: "# [caches.disk1]",
+        doc: "A cache of responses, that routes name: a disk with a memory tier in front of it, or memory alone.",
+        like: None,
+    },
+    SectionDoc {
         name: "sites",
         heading: "[[sites]]",
         sample: "[[sites]]",
@@ -181,6 +188,35 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
             section: "sites.routes.request_headers",
             but: &[],
         }),
+    },
+    SectionDoc {
+        name: "sites.routes.cache",
+        heading: "cache = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "How a route uses its caches.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.cache.key",
+        heading: "key = { ... } in cache of [[sites.routes]]",
+        sample: "",
+        doc: "What is in the key of an object beside scheme and path. What is left out must not change the \
+              response: whoever asks with another value gets the same object.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.cache.key.query",
+        heading: "query = { ... } in key of [[sites.routes]]",
+        sample: "",
+        doc: "All parameters but some; a name that ends in `*` stands for all that begin so.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.cache.bypass",
+        heading: "bypass = { ... } in cache of [[sites.routes]]",
+        sample: "",
+        doc: "Requests that the cache neither answers nor learns from.",
+        like: None,
     },
     SectionDoc {
         name: "streams",

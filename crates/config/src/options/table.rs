@@ -2,13 +2,14 @@
 //!
 //! Data only; `options` says what the columns mean and what is tested about them. Adding an option
 //! is one row here, one line in the reader of its section and one field in `model`. The rows of back
-//! ends are in `upstreams`.
+//! ends are in `upstreams`, those of caches in `caches`.
 
 use super::Kind::*;
 use super::Unset::{Is, Means, Required};
+use super::caches::CACHE;
 use super::{Opt, PLANNED};
 
-/// Every option but those of back ends.
+/// Every option but those of back ends and caches.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: &[Opt] = &[
     row("", "server", Table("server"), Means("every default"), "", "Listeners, loops, admin, access log."),
@@ -16,9 +17,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("", "blocking", Named("blocking.NAME"), Means("the pool `default`"), "", "Pools for blocking work."),
     row("", "apps", Named("apps.NAME"), Means("none"), "", "Applications."),
     row("", "upstreams", Named("upstreams.NAME"), Means("none"), "", "Back ends."),
+    row("", "caches", Named("caches.NAME"), Means("none"), "", "Caches."),
     row("", "sites", List("sites"), Means("one site for the only application or upstream"), "", "Sites."),
     row("", "streams", List("streams"), Means("none"), "", "TCP listeners."),
-    planned("", "caches"),
 
     row("server", "listen", TextsOrTables(ADDRESS, "server.listen"), Is(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
         "Addresses that clients connect to; port 0 takes a free one and prints it. A file with nothing but streams has none."),
@@ -77,8 +78,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("blocking.NAME", "threads", Count(1, 4096), Is("32"), "32",
         "Number of threads."),
-    row("blocking.NAME", "max_queue", Count(1, 100_000_000), Is("65536"), "65536",
-        "Jobs that may wait for a thread; one more is an error that names the pool, and 503."),
+    row("blocking.NAME", "max_queue", Count(0, 100_000_000), Is("65536"), "65536",
+        "Jobs that may wait for a thread; one more is an error that names the pool, and 503. With 0 a job is taken only by a thread that has nothing to do."),
 
     row("apps.NAME", "dir", Path, Means("the folder of the file"), r#"".""#,
         "Folder the workers run in."),
@@ -130,6 +131,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Hosts the site answers for."),
     row("sites", "routes", List("sites.routes"), Required, "",
         "Routes, tried in order."),
+    row("sites", "error_pages", Map, Is("{}"), r#"{ 404 = "errors/404.html", 5xx = "errors/50x.html" }"#,
+        "Files, of at most 1MiB, that take the place of the server's own error pages, by status or by class (`4xx`, `5xx`); \
+         what an application or upstream answers is sent as it is, and so is the server's page for a request that is too \
+         broken to tell its site. They are read at start and at a reload."),
 
     row("sites.routes", "path", Text(PATH), Is(r#""/*""#), r#""/*""#,
         "The path it is for, or every path below one when it ends in `/*`."),
@@ -156,7 +161,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes", "response_buffering", Bool, Means("the upstream's"), "false",
         "Whether responses are taken off the back end faster than the client takes them.")
         .only(PROXIED),
-    planned("sites.routes", "cache"),
+    row("sites.routes", "cache", ListOrTable(CACHE, "sites.routes.cache"), Means("no cache"), r#"["disk1"]"#,
+        "Caches in front of the app or upstream; a list alone is `stores`.")
+        .only("a route with an `app` or `upstream`"),
 
     row("sites.routes.files", "root", Path, Required, r#""public""#,
         "Folder of the files; nothing outside it is served."),
@@ -165,6 +172,21 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Places to look in, in order; one without `{path}` is the same file for every path."),
     row("sites.routes.files", "blocking", Text("the name of a [blocking.NAME] table"), Is(r#""default""#), r#""default""#,
         "Pool that reads the files."),
+    row("sites.routes.files", "listing", Bool, Is("false"), "true",
+        "Whether a folder without an index page is answered with a list of what is in it."),
+    row("sites.routes.files", "precompressed", FlagOrWords(CODINGS), Is("true"), r#"["br", "gzip"]"#,
+        "Codings whose ready-made files (`app.js.zst`, `.br`, `.gz`) are looked for beside a file, the preferred one first."),
+    row("sites.routes.files", "compress", FlagOrWords(CODINGS), Is("true"), r#"["zstd", "gzip"]"#,
+        "Codings that files of a type that profits are compressed with when they are asked for, the preferred one first."),
+    row("sites.routes.files", "immutable", Bool, Is("true"), "false",
+        "Whether names with a fingerprint in them, such as `app-3f9a1c07.js`, may be kept by clients for a year without asking (RFC 8246); a rule of `cache_control` comes first."),
+    row("sites.routes.files", "cache_control", Map, Is("{}"), r#"{ "*.html" = "no-cache", "/img/*" = "max-age=86400" }"#,
+        "`Cache-Control` by a pattern of the file: of its path below the root if it begins with a slash (`/img/*`, `/index.html`), \
+         else of its name (`*.css`); `*` stands for anything, and the first that matches counts, in the order of the file."),
+    row("sites.routes.files", "types", Map, Is("{}"), r#"{ webmanifest = "application/manifest+json" }"#,
+        "Media types by extension, over those that are known."),
+    row("sites.routes.files", "symlinks", OneOf(&["inside", "none"]), Is(r#""inside""#), r#""none""#,
+        "Which symbolic links below the root are followed: those that stay inside it, or none; others are not found."),
 
     row("sites.routes.rewrite", "strip_prefix", Text(PREFIX), Means("nothing"), r#""/api""#,
         "Taken off the front of the path, if it is there."),
@@ -194,6 +216,7 @@ const FIELD: &str = crate::headers::FIELD_EXPECTED;
 pub(super) const UPSTREAM: &str = "the name of an [upstreams.NAME] table";
 const HOST: &str = "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
 const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+const CODINGS: &[&str] = &["zstd", "br", "gzip"];
 const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";
 
 pub(super) const fn row(

@@ -27,10 +27,12 @@ connections = {}
 retry = {}
 health = {}
 eject = {}
+[caches.disk1]
 [[sites]]
 [[sites.routes]]
 files = { root = "public" }
 app = "hello"
+cache = { key = { query = {} }, bypass = {} }
 rewrite = {}
 request_headers = {}
 response_headers = {}
@@ -132,6 +134,8 @@ fn the_example_parses_and_mentions_every_option() {
         assert!(example.contains(option.key), "{}", option.name());
     }
     folder.add("logs/", "");
+    folder.add("errors/404.html", "");
+    folder.add("errors/50x.html", "");
     parse(&uncommented(&example), &folder);
 }
 

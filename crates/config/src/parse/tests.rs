@@ -228,6 +228,8 @@ fn reads_the_short_forms() {
         Some("python3.12".into())
     );
     assert_eq!(app("queue = { max = 0 }").queue_max, 0);
+    let config = accept(&folder, &format!("{APP}[blocking.disk]\nmax_queue = 0\n"));
+    assert_eq!(config.blocking["disk"].max_queue, 0);
 }
 
 #[test]
@@ -357,11 +359,6 @@ fn reports_what_is_wrong_inside_a_table() {
 fn reports_what_is_not_built_instead_of_ignoring_it() {
     check_errors(&[
         (
-            "tables",
-            "[apps.a]\n[caches.y]\n",
-            &["penstock.toml:2:2: `caches` is not supported by this version yet"],
-        ),
-        (
             "redis",
             "[apps.a]\n[server]\nredis = \"redis://x\"\n",
             &["penstock.toml:3:1: `server.redis` is not supported by this version yet"],
@@ -379,11 +376,6 @@ fn reports_what_is_not_built_instead_of_ignoring_it() {
             "kinds",
             "[apps.a]\nkind = \"asgi\"\n",
             &["penstock.toml:2:8: `kind = \"asgi\"` is not supported by this version yet"],
-        ),
-        (
-            "routes",
-            "[[sites]]\n[[sites.routes]]\ncache = [\"y\"]\n",
-            &["penstock.toml:3:1: `cache` is not supported by this version yet"],
         ),
     ]);
 }

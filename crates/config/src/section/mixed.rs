@@ -4,7 +4,7 @@
 //! reported at its own place and left out, and the others are read on.
 
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::{DeArray, DeValue};
 
 use super::Section;
 use crate::error::Problem;
@@ -46,6 +46,39 @@ impl<'a> Section<'a> {
             value.map(|value| At::new(value, text.at))
         });
         Some(values.collect())
+    }
+
+    /// The option's words that are said: with `true` all of them, with `false` none. A word that stands
+    /// twice is reported.
+    pub(crate) fn words(&self, key: &'static str) -> Option<Vec<&'static str>> {
+        let Kind::FlagOrWords(words) = self.option(key)?.kind else {
+            return None;
+        };
+        if !self.is_list(key) {
+            let flag = self.flag_said(key)?;
+            return Some(if flag { words.to_vec() } else { Vec::new() });
+        }
+        let find = |text: &str| words.iter().copied().find(|word| *word == text);
+        let said = self.list(key, find)?;
+        self.check_once(key, &said, |a, b| a == b);
+        Some(said.into_iter().map(|word| word.value).collect())
+    }
+
+    /// Reports the items of a list that are there already.
+    pub(crate) fn check_once<T: AsRef<str>>(
+        &self,
+        key: &'static str,
+        items: &[At<T>],
+        is_same: impl Fn(&str, &str) -> bool,
+    ) {
+        for (index, item) in items.iter().enumerate() {
+            let text = item.value.as_ref();
+            let mut earlier = items[..index].iter();
+            if earlier.any(|other| is_same(other.value.as_ref(), text)) {
+                let text = text.to_owned();
+                self.add(item.at, Problem::ItemTwice { key, item: text });
+            }
+        }
     }
 
     /// A list of texts and tables; the tables are named after the key.
@@ -118,13 +151,18 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether the value under a key is a list.
+    pub(crate) fn is_list(&self, key: &str) -> bool {
+        self.array(key).is_some()
+    }
+
     /// Whether the value under a key is a list without items.
     pub(crate) fn is_empty_list(&self, key: &str) -> bool {
-        let list = self
-            .table
-            .get(key)
-            .and_then(|value| value.get_ref().as_array());
-        list.is_some_and(|list| list.is_empty())
+        self.array(key).is_some_and(|list| list.is_empty())
+    }
+
+    fn array(&self, key: &str) -> Option<&DeArray<'a>> {
+        self.table.get(key)?.get_ref().as_array()
     }
 
     fn items(&self, key: &str) -> Option<&'a [Spanned<DeValue<'a>>]> {

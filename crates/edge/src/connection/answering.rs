@@ -40,6 +40,7 @@ impl Connection {
         let asked = Asked {
             head,
             path,
+            scheme: self.listener.scheme,
             arrived,
         };
         let close = self.guard.drain().is_draining();
@@ -104,7 +105,7 @@ impl Connection {
                 if fault.kind == FaultKind::ClientTooSlow {
                     self.edge.metrics().too_slow.increment();
                 }
-                faults::respond(fault, Some(&exchange.head), exchange.settings.development)
+                faults::respond(fault, Some((&exchange.head, &exchange.settings)))
             }
         };
         if let Some(filters) = &exchange.filters {

@@ -1,13 +1,16 @@
 //! The handler as edge sees it: what it answers, and whether at once or later.
 
 use std::future::Future;
-use std::time::Duration;
 
-use penstock_exchange::RequestPath;
+use bytes::Bytes;
+use penstock_exchange::{Body, RequestPath};
 use penstock_http::Status;
 
 use super::*;
 use crate::testing::{Folder, head, request};
+
+mod codings;
+mod large;
 
 struct Site {
     folder: Folder,
@@ -23,15 +26,34 @@ enum When {
 }
 
 impl Site {
+    /// One that asks its pool for everything.
     fn new(falls_through: bool) -> Self {
         Self::with_pool(falls_through, Pool::new("disk", 2, 100))
     }
 
     fn with_pool(falls_through: bool, pool: Pool) -> Self {
+        let mut site = Self::made(pool, falls_through, |_| {});
+        site.tree().arrange(false, Duration::from_secs(2));
+        site
+    }
+
+    /// One whose files count as settled at once, with a word about its configuration.
+    fn settled(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
+        let mut site = Self::made(Pool::new("disk", 2, 100), false, say);
+        site.tree().arrange(true, Duration::ZERO);
+        site
+    }
+
+    fn made(
+        pool: Pool,
+        falls_through: bool,
+        say: impl FnOnce(&mut penstock_config::Files),
+    ) -> Self {
         let folder = Folder::new();
+        let mut files = penstock_config::Files::new(folder.root());
+        say(&mut files);
         let setup = FilesSetup {
-            root: folder.root(),
-            try_: TryPattern::defaults(),
+            files,
             pool,
             loops: 1,
             falls_through,
@@ -40,6 +62,19 @@ impl Site {
             files: Files::open(setup).unwrap(),
             folder,
             now: clock::now(),
+        }
+    }
+
+    fn tree(&mut self) -> &mut Tree {
+        let folder = Arc::get_mut(&mut self.files.folder).unwrap();
+        Arc::get_mut(&mut folder.tree).unwrap()
+    }
+
+    /// The answer to a request that has one.
+    fn response(&self, line: &str, fields: &[(&str, &str)]) -> Response {
+        match self.ask_with(line, fields).1 {
+            Ok(Reply::Response(response)) => response,
+            other => panic!("{line}: {other:?}"),
         }
     }
 
@@ -69,6 +104,7 @@ impl Site {
 
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
+        .enable_all()
         .build()
         .unwrap()
         .block_on(future)
@@ -80,7 +116,7 @@ fn text(body: &Body) -> String {
         Body::File(file) => format!("file {}+{}", file.start, file.len),
         Body::Omitted(length) => format!("omitted {length:?}"),
         Body::Empty => String::new(),
-        Body::Stream(_) => panic!("files do not stream"),
+        Body::Stream(stream) => format!("stream {:?}", stream.length()),
         Body::Takeover(_) => panic!("files do not switch protocols"),
     }
 }
@@ -147,6 +183,7 @@ fn what_is_at_hand_is_what_the_handler_would_answer() {
         let asked = Asked {
             head: &head,
             path: path.bytes(&head),
+            scheme: "http",
             arrived: site.now,
         };
         let (_, reply) = site.ask_with(line, fields);
@@ -181,6 +218,7 @@ fn what_is_at_hand_is_what_the_handler_would_answer() {
     let asked = Asked {
         head: &head,
         path: b"/a.txt",
+        scheme: "http",
         arrived: late.now,
     };
     late.files

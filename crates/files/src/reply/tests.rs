@@ -1,34 +1,58 @@
 //! Conditions and ranges as one table each: what is sent for a file of ten bytes.
 
+use std::time::Duration;
+
+use penstock_config::Coding;
+
 use super::*;
+use crate::description::Facts;
+use crate::known::{Identity, Source};
 use crate::testing::{MODIFIED, head};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 const ETAG: &str = "\"ae1b981bc490a07-a\"";
 
-fn file() -> Description {
-    let modified = (MODIFIED.as_secs().cast_signed(), 7);
-    Description::new(
-        "text/plain",
-        modified,
-        10,
-        Duration::from_secs(2_000_000_000),
-    )
+fn facts() -> Facts<'static> {
+    Facts {
+        content_type: "text/plain",
+        modified: (MODIFIED.as_secs().cast_signed(), 7),
+        len: 10,
+        coding: None,
+        varies: false,
+        cache_control: None,
+        now: Duration::from_secs(2_000_000_000),
+    }
 }
 
-/// Status, `Content-Range` and the part that is sent.
+fn file() -> Representation {
+    described(&facts())
+}
+
+fn described(facts: &Facts<'_>) -> Representation {
+    Representation {
+        description: Description::new(facts),
+        source: Source::Memory("0123456789".into()),
+        identity: Identity::default(),
+        is_settled: true,
+    }
+}
+
+fn fields_of(block: &FieldBlock) -> &str {
+    std::str::from_utf8(block.as_bytes()).unwrap()
+}
+
+/// Status, `Content-Range` and what is sent of the file.
 fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u64)>) {
-    let mut part = None;
-    let response = answer(
-        &head(&format!("{method} /a"), fields),
-        &file(),
-        |start, len| {
-            part = Some((start, len));
-            Body::Empty
-        },
-    );
+    let response = answer(&head(&format!("{method} /a"), fields), &file());
     let range = response.fields.get("content-range").unwrap_or_default();
+    // Each byte of the file names its own place.
+    let part = match &response.body {
+        Body::Bytes(bytes) if bytes[0].is_ascii_digit() => {
+            Some((u64::from(bytes[0] - b'0'), bytes.len() as u64))
+        }
+        _ => None,
+    };
     (
         response.status.code(),
         String::from_utf8(range.to_vec()).unwrap(),
@@ -38,18 +62,106 @@ fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u6
 
 #[test]
 fn describes_a_file() {
-    let file = file();
+    let file = file().description;
     assert_eq!(
-        std::str::from_utf8(file.fields.as_bytes()).unwrap(),
+        fields_of(&file.fields),
         format!(
             "Content-Type: text/plain\r\nLast-Modified: {DATE}\r\nETag: {ETAG}\r\n\
              Accept-Ranges: bytes\r\n"
         )
     );
     assert_eq!(
-        std::str::from_utf8(file.validators.as_bytes()).unwrap(),
+        fields_of(&file.validators),
         format!("Last-Modified: {DATE}\r\nETag: {ETAG}\r\n")
     );
+}
+
+#[test]
+fn describes_each_coding_with_a_tag_of_its_own() {
+    let facts = Facts {
+        varies: true,
+        cache_control: Some("max-age=60"),
+        ..facts()
+    };
+    let original = Description::new(&facts);
+    let beside = Description::new(&Facts {
+        coding: Some(Coding::Brotli),
+        ..facts
+    });
+    let made = original.made(Coding::Zstd, 5);
+    let rest = "Vary: Accept-Encoding\r\nCache-Control: max-age=60\r\n";
+    for (what, file, coding, etag, ranges) in [
+        ("as it is", &original, "", ETAG.to_owned(), true),
+        ("beside", &beside, "br", ETAG.replace("-a", "-a-br"), true),
+        ("made", &made, "zstd", ETAG.replace("-a", "-a-zstd"), false),
+    ] {
+        let encoding = file.fields.get("content-encoding").unwrap_or_default();
+        assert_eq!(encoding, coding.as_bytes(), "{what}");
+        assert_eq!(file.fields.contains("accept-ranges"), ranges, "{what}");
+        assert_eq!(file.etag, etag, "{what}");
+        assert_eq!(file.is_encoded(), !coding.is_empty(), "{what}");
+        for block in [&file.fields, &file.validators] {
+            assert_eq!(block.get("etag"), Some(etag.as_bytes()), "{what}");
+            assert_eq!(block.get("vary"), Some(VARY), "{what}");
+            assert_eq!(block.get("cache-control"), Some(b"max-age=60".as_slice()));
+        }
+        assert!(!file.validators.contains("content-encoding"), "{what}");
+    }
+    assert!(fields_of(&original.validators).ends_with(rest));
+    assert_eq!(made.len, 5);
+}
+
+#[test]
+fn what_depends_on_the_codings_always_says_so() {
+    let file = described(&Facts {
+        varies: true,
+        ..facts()
+    });
+    for (status, fields) in [
+        (200, vec![]),
+        (206, vec![("Range", "bytes=0-0")]),
+        (206, vec![("Range", "bytes=0-0,2-2")]),
+        (304, vec![("If-None-Match", ETAG)]),
+        (412, vec![("If-Match", "\"x\"")]),
+        (416, vec![("Range", "bytes=10-")]),
+    ] {
+        let response = answer(&head("GET /a", &fields), &file);
+        assert_eq!(response.status.code(), status);
+        assert_eq!(response.fields.get("vary"), Some(VARY), "{status}");
+    }
+}
+
+#[test]
+fn several_parts_are_framed() {
+    let response = answer(&head("GET /a", &[("Range", "bytes=0-1,-1")]), &file());
+    assert_eq!(response.status, Status::PARTIAL_CONTENT);
+    assert!(!response.fields.contains("content-range"));
+    assert_eq!(response.fields.get("etag"), Some(ETAG.as_bytes()));
+    let kind = response.fields.get("content-type").unwrap();
+    let boundary = kind
+        .strip_prefix(b"multipart/byteranges; boundary=")
+        .unwrap();
+    let boundary = std::str::from_utf8(boundary).unwrap();
+    let Body::Bytes(body) = response.body else {
+        panic!("in memory")
+    };
+    assert_eq!(
+        std::str::from_utf8(&body).unwrap(),
+        format!(
+            "--{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-1/10\r\n\r\n01\r\n\
+             --{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 9-9/10\r\n\r\n9\r\n\
+             --{boundary}--\r\n"
+        )
+    );
+    // Of a coding there is one part or the whole.
+    let encoded = described(&Facts {
+        coding: Some(Coding::Gzip),
+        ..facts()
+    });
+    for (range, status) in [("bytes=0-1,-1", 200), ("bytes=0-1", 206)] {
+        let response = answer(&head("GET /a", &[("Range", range)]), &encoded);
+        assert_eq!(response.status.code(), status, "{range}");
+    }
 }
 
 #[test]
@@ -62,7 +174,12 @@ fn a_date_before_1970_or_in_the_future_is_left_out() {
         ("now", (100, 1), 100, true),
         ("start", (0, 0), 100, true),
     ] {
-        let file = Description::new("text/plain", modified, 1, Duration::from_secs(now));
+        let file = Description::new(&Facts {
+            modified,
+            len: 1,
+            now: Duration::from_secs(now),
+            ..facts()
+        });
         assert_eq!(file.fields.contains("last-modified"), is_sent, "{what}");
         assert!(
             file.etag.starts_with(b"\"") && file.etag.ends_with(b"-1\""),
@@ -127,8 +244,8 @@ fn answers_conditions() {
 #[test]
 fn a_304_has_only_the_validators() {
     let head = head("GET /a", &[("If-None-Match", ETAG)]);
-    let response = answer(&head, &file(), |_, _| Body::Empty);
-    assert_eq!(response.fields, file().validators);
+    let response = answer(&head, &file());
+    assert_eq!(response.fields, file().description.validators);
     assert_eq!(response.body.length(), Some(0));
 }
 
@@ -245,9 +362,8 @@ fn answers_ranges() {
 
 #[test]
 fn head_has_the_fields_and_the_length_of_get() {
-    let body = |_, _| Body::Bytes("0123456789".into());
-    let got = answer(&head("GET /a", &[]), &file(), body);
-    let headed = answer(&head("HEAD /a", &[]), &file(), body);
+    let got = answer(&head("GET /a", &[]), &file());
+    let headed = answer(&head("HEAD /a", &[]), &file());
     assert_eq!(got.fields, headed.fields);
     assert_eq!(got.body.length(), headed.body.length());
 }

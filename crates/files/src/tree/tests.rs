@@ -15,16 +15,38 @@ fn tree(folder: &Folder) -> Tree {
     };
     let mut patterns = TryPattern::defaults();
     patterns.push(html);
-    Tree::open(&folder.root(), Places::new(&patterns)).unwrap()
+    open(folder, |files| files.try_ = patterns)
+}
+
+fn open(folder: &Folder, say: impl FnOnce(&mut penstock_config::Files)) -> Tree {
+    let mut files = penstock_config::Files::new(folder.root());
+    say(&mut files);
+    Tree::open(&files, Pool::new("disk", 1, 10)).unwrap()
 }
 
 fn found(tree: &Tree, path: &[u8]) -> String {
-    match tree.look(path, None) {
-        Ok(Looked::Small(file)) => String::from_utf8(file.content.to_vec()).unwrap(),
-        Ok(Looked::Opened(opened)) => format!("{} bytes", opened.file.metadata().unwrap().len()),
-        Ok(Looked::Directory) => "directory".to_owned(),
-        Ok(Looked::Absent) => "absent".to_owned(),
+    said(tree.look(path, None))
+}
+
+fn said(looked: Result<Looked, Fault>) -> String {
+    match looked {
+        Ok(Looked::Known(Known::File(file))) => match &file.original.source {
+            Source::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
+            Source::Disk(file) => format!("{} bytes", file.file().metadata().unwrap().len()),
+        },
+        Ok(Looked::Known(Known::Directory)) => "directory".to_owned(),
+        Ok(Looked::Known(Known::Absent)) => "absent".to_owned(),
+        Ok(Looked::Known(Known::Listing(_))) => panic!("a page comes later"),
+        Ok(Looked::Folder(_)) => "folder".to_owned(),
         Err(fault) => format!("{:?}", fault.kind),
+    }
+}
+
+fn file(tree: &Tree, path: &[u8], known: Option<&Arc<Found>>) -> Arc<Found> {
+    let known = known.map(|known| Known::File(Arc::clone(known)));
+    match tree.look(path, known.as_ref()) {
+        Ok(Looked::Known(Known::File(found))) => found,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -148,25 +170,20 @@ fn what_is_no_regular_file_is_not_there_and_nothing_hangs() {
 fn an_unchanged_file_is_not_read_again() {
     let folder = Folder::new();
     folder.write("a", "one");
-    let tree = tree(&folder);
-    let read = |known: Option<&Arc<Loaded>>| match tree.look(b"/a", known) {
-        Ok(Looked::Small(file)) => file,
-        other => panic!("{other:?}"),
-    };
-    let fresh = read(None);
-    assert!(!fresh.is_settled, "written a moment ago");
-    assert!(
-        !Arc::ptr_eq(&read(Some(&fresh)), &fresh),
-        "so it is read again"
-    );
+    let mut tree = tree(&folder);
+    let fresh = file(&tree, b"/a", None);
+    assert!(!fresh.is_settled(), "written a moment ago");
+    let again = file(&tree, b"/a", Some(&fresh));
+    assert!(!Arc::ptr_eq(&again, &fresh), "so it is read again");
 
-    let settled = settle(&fresh);
-    assert!(Arc::ptr_eq(&read(Some(&settled)), &settled));
+    tree.arrange(true, Duration::ZERO);
+    let settled = file(&tree, b"/a", None);
+    assert!(Arc::ptr_eq(&file(&tree, b"/a", Some(&settled)), &settled));
 
     folder.write("a", "two");
-    let changed = read(Some(&settled));
-    assert_eq!(
-        changed.content, "two",
+    let changed = file(&tree, b"/a", Some(&settled));
+    assert!(
+        matches!(&changed.original.source, Source::Memory(content) if content == "two"),
         "the same size and modification time"
     );
 }
@@ -175,25 +192,97 @@ fn an_unchanged_file_is_not_read_again() {
 fn an_earlier_place_that_appears_is_noticed() {
     let folder = Folder::new();
     folder.write("a.html", "later");
-    let tree = tree(&folder);
-    let Ok(Looked::Small(known)) = tree.look(b"/a", None) else {
-        panic!("not found")
-    };
+    let mut tree = tree(&folder);
+    tree.arrange(true, Duration::ZERO);
+    let known = file(&tree, b"/a", None);
     std::fs::hard_link(folder.root().join("a.html"), folder.root().join("a")).unwrap();
-    let Ok(Looked::Small(now)) = tree.look(b"/a", Some(&settle(&known))) else {
-        panic!("not found")
+    let now = file(&tree, b"/a", Some(&known));
+    assert_ne!(now.original.identity, known.original.identity);
+    let types = |found: &Found| {
+        found
+            .original
+            .description
+            .fields
+            .get("content-type")
+            .map(<[u8]>::to_vec)
     };
-    assert_eq!(now.identity.place, 0);
+    assert_ne!(types(&now), types(&known));
 }
 
-/// The same file as if it had been read long after its last change.
-fn settle(file: &Loaded) -> Arc<Loaded> {
-    Arc::new(Loaded {
-        description: Description::new("text/plain", (0, 0), 3, Duration::ZERO),
-        content: file.content.clone(),
-        identity: file.identity,
-        is_settled: true,
-    })
+#[test]
+fn what_the_kernel_knows_is_found_without_the_disk() {
+    let folder = Folder::new();
+    folder.write("a", "one");
+    folder.write("large", vec![b'x'; 70_000]);
+    folder.write("sub/index.html", "sub");
+    folder.link("../secret", "out");
+    folder.write("../secret", "secret");
+    let tree = tree(&folder);
+    if tree.asked_on_loops.is_none() {
+        return eprintln!("skipped: the temporary folder is on no local file system");
+    }
+    for path in ["/a", "/large", "/sub", "/sub/", "/out", "/missing"] {
+        let path = path.as_bytes();
+        let from_disk = found(&tree, path);
+        // Just looked up, so the kernel knows; it may forget at any time, but nothing else.
+        if let Some(now) = tree.look_now(path, None) {
+            assert_eq!(said(now), from_disk, "{}", path.escape_ascii());
+        }
+    }
+    assert!(tree.look_now(b"/a", None).is_some());
+}
+
+#[test]
+fn a_coding_that_cannot_be_opened_is_not_offered() {
+    let folder = Folder::new();
+    folder.write("a.css", "as it is");
+    folder.link("a.css.gz", "a.css.gz");
+    std::fs::create_dir(folder.root().join("a.css.br")).unwrap();
+    let mode = rustix::fs::Mode::RUSR;
+    let fifo = rustix::fs::FileType::Fifo;
+    let name = folder.root().join("a.css.zst");
+    rustix::fs::mknodat(rustix::fs::CWD, name, fifo, mode, 0).unwrap();
+    let tree = tree(&folder);
+    let found = file(&tree, b"/a.css", None);
+    assert!(found.files().count() == 1 && !found.original.description.varies());
+}
+
+#[test]
+fn links_are_followed_inside_or_never() {
+    let folder = Folder::new();
+    folder.write("real/a", "a");
+    folder.link("real/a", "file");
+    folder.link("real", "dir");
+    let inside = open(&folder, |_| {});
+    let never = open(&folder, |files| files.symlinks = Symlinks::Never);
+    for path in ["/file", "/dir/a"] {
+        assert_eq!(found(&inside, path.as_bytes()), "a", "{path}");
+        assert_eq!(found(&never, path.as_bytes()), "absent", "{path}");
+    }
+    assert_eq!(found(&never, b"/real/a"), "a");
+}
+
+#[test]
+fn a_root_that_goes_away_has_nothing_in_it() {
+    let folder = Folder::new();
+    folder.write("a", "one");
+    let tree = open(&folder, |files| files.listing = true);
+    assert_eq!(found(&tree, b"/a"), "one");
+    assert_eq!(found(&tree, b"/"), "folder");
+    std::fs::remove_dir_all(folder.root()).unwrap();
+    assert_eq!(found(&tree, b"/a"), "absent");
+    assert_ne!(found(&tree, b"/b"), "one");
+}
+
+#[test]
+fn a_file_that_is_being_written_is_described_as_it_is_found() {
+    let folder = Folder::new();
+    let tree = tree(&folder);
+    for len in [0usize, 1, 70_000, 3, 65_536, 65_537, 0] {
+        folder.write("log", vec![b'x'; len]);
+        let now = file(&tree, b"/log", None);
+        assert_eq!(now.original.description.len, len as u64);
+    }
 }
 
 #[test]
@@ -233,7 +322,8 @@ fn a_root_that_is_not_there_is_named() {
     folder.write("file", "");
     for name in ["missing", "file"] {
         let root = folder.root().join(name);
-        let error = Tree::open(&root, Places::new(&[])).unwrap_err();
+        let files = penstock_config::Files::new(root.clone());
+        let error = Tree::open(&files, Pool::new("disk", 1, 10)).unwrap_err();
         assert!(
             error.to_string().contains(root.to_str().unwrap()),
             "{error}"

@@ -1,4 +1,4 @@
-//! The verbs that speak to a running server: `status`, `reload`, `stop`, `restart`.
+//! The verbs that speak to a running server: `status`, `reload`, `stop`, `restart`, `purge`.
 //!
 //! A small HTTP/1.1 client over TCP or a Unix socket, one request a connection. Exit code 1 when the
 //! server cannot be reached or says no, with its own words.
@@ -10,15 +10,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use penstock_config::{Invocation, ListenAddr};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{AdminArguments, complain, count, say};
+use super::{AdminArguments, PurgeArguments, complain, count, say};
 
 /// How long a server may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a restart or reload may take: the boot time-out of large applications and some.
 const CHANGE: Duration = Duration::from_secs(600);
+
+/// How long a purge may take: looking through the index of millions of objects, behind other purges.
+const PURGE: Duration = Duration::from_secs(60);
 
 /// How long `stop` waits for the server to be gone.
 const STOP: Duration = Duration::from_secs(120);
@@ -60,6 +63,26 @@ pub(super) fn stop(to: &AdminArguments) -> ExitCode {
         }
         Ok("stopped".to_owned())
     }))
+}
+
+pub(super) fn purge(to: &AdminArguments, what: &PurgeArguments, cache: Option<&str>) -> ExitCode {
+    let mut wanted = match (&what.url, &what.prefix, &what.tag) {
+        (Some(url), ..) => json!({ "url": url }),
+        (_, Some(prefix), _) => json!({ "prefix": prefix }),
+        (.., Some(tag)) => json!({ "tag": tag }),
+        _ => json!({ "all": what.all }),
+    };
+    if let Some(name) = cache {
+        wanted["cache"] = json!(name);
+    }
+    let answer = address(to).and_then(|address| {
+        let body = wanted.to_string();
+        let answer = ask_with(&address, ("POST", "/cache/purge"), &body, PURGE)?.ok()?;
+        let value: Option<Value> = serde_json::from_str(&answer).ok();
+        let objects = value.as_ref().and_then(|value| value["objects"].as_u64());
+        objects.ok_or_else(|| format!("unreadable answer: {answer}"))
+    });
+    finish(answer.map(|objects| format!("purged {}", count(objects, "object"))))
 }
 
 fn finish(answer: Result<String, String>) -> ExitCode {
@@ -140,11 +163,22 @@ fn ask(
     path: &str,
     patience: Duration,
 ) -> Result<Answer, String> {
+    ask_with(address, (method, path), "", patience)
+}
+
+/// The same with a JSON text.
+fn ask_with(
+    address: &ListenAddr,
+    (method, path): (&str, &str),
+    body: &str,
+    patience: Duration,
+) -> Result<Answer, String> {
     let exchange = || -> std::io::Result<Vec<u8>> {
         let mut channel = connect(address, patience)?;
+        let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Length: 0\r\n\r\n"
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         channel.write_all(head.as_bytes())?;
         let mut answer = Vec::new();
@@ -177,6 +211,9 @@ fn in_words(status: &Value) -> String {
     }
     for upstream in elements(&status["upstreams"]) {
         upstream_in_words(upstream, &mut lines);
+    }
+    for cache in elements(&status["caches"]) {
+        lines.push(cache_in_words(cache));
     }
     lines.join("\n")
 }
@@ -244,6 +281,26 @@ fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
     }
 }
 
+fn cache_in_words(cache: &Value) -> String {
+    let reason = match cache["reason"].as_str() {
+        Some(reason) => format!(" ({reason})"),
+        None => String::new(),
+    };
+    let hits = match cache["hit_ratio"].as_f64() {
+        Some(ratio) => format!("{:.1} % hits", ratio * 100.0),
+        None => "not asked yet".to_owned(),
+    };
+    let megabytes = |key: &str| cache[key].as_f64().unwrap_or(0.0) / 1_048_576.0;
+    format!(
+        "cache {}: {}{reason}, {}, {:.1} of {:.1} MiB, {hits}",
+        text(&cache["name"]),
+        text(&cache["state"]),
+        many(&cache["objects"], "object"),
+        megabytes("bytes"),
+        megabytes("bytes_max"),
+    )
+}
+
 fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
@@ -284,6 +341,27 @@ mod tests {
                 "app rack: rack, ready, 1 of 4 slots busy, 0 waiting (at most 50)",
                 "app command: command, ready",
                 "app fastcgi: fastcgi, ready",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_of_each_cache_what_it_holds_and_why_it_is_out() {
+        let cache = json!({
+            "name": "disk1", "state": "working", "reason": null, "objects": 1,
+            "bytes": 1_572_864, "bytes_max": 104_857_600, "hit_ratio": 0.915,
+        });
+        let mut out = cache.clone();
+        (out["state"], out["reason"]) = (json!("out"), json!("write: No space left on device"));
+        (out["objects"], out["hit_ratio"]) = (json!(0), Value::Null);
+        let said = in_words(&json!({ "caches": [cache, out] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "cache disk1: working, 1 object, 1.5 of 100.0 MiB, 91.5 % hits",
+                "cache disk1: out (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
+                 not asked yet",
             ]
         );
     }

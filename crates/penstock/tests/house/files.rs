@@ -280,3 +280,193 @@ fn a_pipe_in_the_root_holds_up_nobody() {
     );
     assert_eq!(server.get("/a.txt").status, 200);
 }
+
+/// A site of files alone, with a word about them.
+fn files_only(site: Site, say: &str) -> Server {
+    let toml = format!("[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\"{say} }}\n");
+    site.config(&toml).serve(&[])
+}
+
+#[test]
+fn a_client_gets_the_coding_that_it_can_read() {
+    let text = "some text that shrinks well\n".repeat(200);
+    let site = Site::new()
+        .file("public/app.js", &text)
+        .file("public/app.js.br", "brotli")
+        .file("public/style.css", &text)
+        .file("public/photo.jpg", &text);
+    let server = files_only(site, "");
+    let mut client = server.connect();
+    let mut ask = |method: &str, path: &str, fields: &str| {
+        client.send(format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"
+        ));
+        match method {
+            "HEAD" => client.expect_head(200),
+            _ => client.response(),
+        }
+    };
+    let beside = ask("GET", "/app.js", "Accept-Encoding: gzip, br\r\n");
+    assert_eq!(beside.text(), "brotli");
+    assert_eq!(beside.header("content-encoding"), Some("br"));
+    assert_eq!(beside.header("vary"), Some("Accept-Encoding"));
+    assert_eq!(
+        beside.header("content-type"),
+        Some("text/javascript; charset=utf-8")
+    );
+    let tag = beside.header("etag").unwrap();
+    let had = format!("Accept-Encoding: br\r\nIf-None-Match: {tag}\r\n");
+    let had = ask("GET", "/app.js", &had);
+    assert_eq!(
+        (had.status, had.header("vary")),
+        (304, Some("Accept-Encoding"))
+    );
+    let part = ask(
+        "GET",
+        "/app.js",
+        "Accept-Encoding: br\r\nRange: bytes=0-2\r\n",
+    );
+    assert_eq!((part.status, part.text().as_ref()), (206, "bro"));
+
+    let plain = ask("GET", "/style.css", "");
+    assert_eq!(
+        (plain.text().as_ref(), plain.header("content-encoding")),
+        (text.as_str(), None)
+    );
+    assert_eq!(plain.header("vary"), Some("Accept-Encoding"));
+    // A file that was written just now may change without a sign: it is compressed once it holds still.
+    let made = eventually(PATIENCE, "a compressed answer", || {
+        let made = ask("GET", "/style.css", "Accept-Encoding: zstd\r\n");
+        (made.header("content-encoding") == Some("zstd")).then_some(made)
+    });
+    assert!(made.body.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) && made.body.len() < text.len());
+    assert_ne!(made.header("etag"), plain.header("etag"));
+    let headed = ask("HEAD", "/style.css", "Accept-Encoding: zstd\r\n");
+    assert_eq!(
+        headed.header("content-length"),
+        made.header("content-length")
+    );
+    assert_eq!(headed.header("content-encoding"), Some("zstd"));
+    let picture = ask("GET", "/photo.jpg", "Accept-Encoding: gzip, br, zstd\r\n");
+    assert_eq!(
+        (picture.text().as_ref(), picture.header("vary")),
+        (text.as_str(), None)
+    );
+}
+
+#[test]
+fn several_ranges_come_in_one_body() {
+    let site = Site::new()
+        .file("public/a.txt", "0123456789")
+        .file("public/big.bin", big());
+    let server = files_only(site, "");
+    let big = big();
+    for (path, kind, parts) in [
+        ("/a.txt", "text/plain; charset=utf-8", vec![(0, 2), (9, 1)]),
+        (
+            "/big.bin",
+            "application/octet-stream",
+            vec![(10, 90), (1_000_000, 2_000_000), (4_999_999, 1)],
+        ),
+    ] {
+        let content: &[u8] = if path == "/a.txt" {
+            b"0123456789"
+        } else {
+            &big
+        };
+        let asked: Vec<_> = parts
+            .iter()
+            .map(|(start, len)| format!("{start}-{}", start + len - 1))
+            .collect();
+        let mut client = server.connect();
+        let ranges = asked.join(", ");
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nRange: bytes={ranges}\r\n\r\n"
+        ));
+        let response = client.expect_status(206);
+        let framed = response.header("content-type").unwrap();
+        let boundary = framed
+            .strip_prefix("multipart/byteranges; boundary=")
+            .unwrap();
+        let mut expected = Vec::new();
+        for ((start, len), asked) in parts.iter().zip(&asked) {
+            if !expected.is_empty() {
+                expected.extend_from_slice(b"\r\n");
+            }
+            let head = format!(
+                "--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {asked}/{}\r\n\r\n",
+                content.len()
+            );
+            expected.extend_from_slice(head.as_bytes());
+            expected.extend_from_slice(&content[*start..start + len]);
+        }
+        expected.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+        assert!(response.body == expected, "{path}");
+    }
+}
+
+#[test]
+fn a_folder_is_listed_where_that_is_asked_for() {
+    let site = || {
+        Site::new()
+            .file("public/docs/<b>.txt", "markup")
+            .file("public/docs/sub/x", "x")
+            .file("public/docs/.env", SECRET)
+    };
+    let server = files_only(site(), ", listing = true");
+    let page = server.get("/docs/");
+    assert_eq!(page.status, 200);
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert_eq!(page.header("cache-control"), Some("no-cache"));
+    let text = page.text();
+    assert!(text.contains("href=\"./sub/\"") && text.contains("href=\"./%3Cb%3E.txt\""));
+    assert!(
+        text.contains("&lt;b&gt;.txt") && !text.contains(".env"),
+        "{text}"
+    );
+    let redirect = server.get("/docs?a=b");
+    assert_eq!(
+        (redirect.status, redirect.header("location")),
+        (301, Some("/docs/?a=b"))
+    );
+    assert_eq!(server.get("/docs/%3Cb%3E.txt").text(), "markup");
+    assert_eq!(server.get("/none/").status, 404);
+    let silent = files_only(site(), "");
+    for path in ["/docs/", "/docs", "/"] {
+        assert_eq!(silent.get(path).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn names_decide_how_long_a_file_may_be_kept_and_links_whether_it_is_there() {
+    let site = Site::new()
+        .file("public/index.html", "index")
+        .file("public/app-3f2a9c81.js", "app")
+        .file("public/app.foo", "foo");
+    let public = site.dir().join("public");
+    std::os::unix::fs::symlink("index.html", public.join("link.html")).unwrap();
+    let say = ", symlinks = \"none\", types = { foo = \"text/x-foo\" }, \
+               cache_control = { \"*.html\" = \"no-cache\" }";
+    let server = files_only(site, say);
+    for (path, status, cache, kind) in [
+        ("/", 200, Some("no-cache"), "text/html; charset=utf-8"),
+        ("/app.foo", 200, None, "text/x-foo; charset=utf-8"),
+        (
+            "/app-3f2a9c81.js",
+            200,
+            Some("public, max-age=31536000, immutable"),
+            "text/javascript; charset=utf-8",
+        ),
+    ] {
+        let response = server.get(path);
+        assert_eq!(response.status, status, "{path}");
+        assert_eq!(response.header("cache-control"), cache, "{path}");
+        assert_eq!(response.header("content-type"), Some(kind), "{path}");
+    }
+    for path in ["/link.html", "/%2findex.html", "/x%2f..%2findex.html"] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
+}

@@ -32,7 +32,12 @@ fn ask_via(admin: &Admin, head: &str, via: Via) -> Response {
 
 /// Asks for a change of `upstream`'s servers.
 fn ask_servers(admin: &Admin, upstream: &str, body: Pieces) -> Response {
-    let line = format!("POST /upstreams/{upstream}/servers HTTP/1.1\nHost: 127.0.0.1:8090");
+    ask_change(admin, &format!("/upstreams/{upstream}/servers"), body)
+}
+
+/// Posts `body` to a path.
+fn ask_change(admin: &Admin, path: &str, body: Pieces) -> Response {
+    let line = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090");
     let mut request = request(&line, Via::Tcp);
     request.body = RequestBody::Incoming(Box::new(body));
     answer(admin, request)
@@ -132,6 +137,13 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
         ("POST /upstreams/backends/servers", foreign, Via::Tcp, 403),
         ("POST /upstreams/backends/servers", origin, Via::Tcp, 403),
         ("POST /upstreams/backends/servers", origin, Via::Unix, 403),
+        ("POST /cache", local, Via::Tcp, 404),
+        ("POST /cache/disk1/purge", local, Via::Tcp, 404),
+        ("POST /cache/purge", foreign, Via::Tcp, 403),
+        ("POST /cache/purge", origin, Via::Tcp, 403),
+        ("POST /cache/purge", origin, Via::Unix, 403),
+        ("GET /cache/purge", local, Via::Tcp, 405),
+        ("PURGE /cache/purge", local, Via::Tcp, 405),
         ("GET /upstreams/backends/servers", local, Via::Tcp, 405),
         ("DELETE /upstreams/backends/servers", local, Via::Tcp, 405),
         ("POST /nothing", origin, Via::Tcp, 404),
@@ -295,6 +307,75 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
         assert_eq!(said["ok"], status == 200, "{name}");
         assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
     }
+}
+
+#[test]
+fn purges_are_asked_of_the_server_and_answered_as_json() {
+    let news = r#"{"url": "/news"}"#;
+    let asked = r#"purge PurgeRequest { what: Url("/news"), cache: None }"#;
+    for (name, body_sent, is_broken, status, expected, asked) in [
+        (
+            "one",
+            news,
+            false,
+            200,
+            r#"{"ok":true,"objects":1}"#,
+            Some(asked),
+        ),
+        (
+            "all of one cache",
+            r#"{"all": true, "cache": "disk1"}"#,
+            false,
+            200,
+            r#"{"ok":true,"objects":20}"#,
+            Some(r#"purge PurgeRequest { what: All, cache: Some("disk1") }"#),
+        ),
+        (
+            "unknown cache",
+            r#"{"tag": "a", "cache": "disk9"}"#,
+            false,
+            404,
+            r#"{"ok":false,"error":"there is no cache named disk9"}"#,
+            Some(r#"purge PurgeRequest { what: Tag("a"), cache: Some("disk9") }"#),
+        ),
+        (
+            "not now",
+            news,
+            true,
+            503,
+            r#"{"ok":false,"error":"purges wait"}"#,
+            Some(asked),
+        ),
+        (
+            "two at once",
+            r#"{"url": "/news", "all": true}"#,
+            false,
+            400,
+            "2 of url, prefix, tag and all",
+            None,
+        ),
+        (
+            "empty",
+            "",
+            false,
+            400,
+            "expected an object with one of url",
+            None,
+        ),
+    ] {
+        let (source, admin) = admin();
+        source.is_broken.store(is_broken, Ordering::Relaxed);
+        let response = ask_change(&admin, "/cache/purge", pieces(body_sent));
+        assert_eq!(response.status.code(), status, "{name}");
+        let said = body(&response);
+        assert!(said.contains(expected), "{name}: {said}");
+        assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
+    }
+    let (source, admin) = admin();
+    let long = format!("{{\"url\": \"/{}\"}}", "a".repeat(BODY_BYTES));
+    let response = ask_change(&admin, "/cache/purge", pieces(&long));
+    assert_eq!(response.status, Status::CONTENT_TOO_LARGE);
+    assert!(source.asked().is_empty(), "{:?}", source.asked());
 }
 
 #[test]

@@ -276,6 +276,85 @@ fn upstreams_and_servers_have_their_own_values() {
 }
 
 #[test]
+fn caches_and_pools_have_their_own_values() {
+    let samples = parse(&render(&busy_source()));
+    for (name, expected) in [
+        ("up", 1.0),
+        ("objects", 20.0),
+        ("bytes", 2_097_152.0),
+        ("bytes_max", 107_374_182_400.0),
+        ("memory_objects", 11.0),
+        ("memory_bytes", 1_048_576.0),
+        ("memory_bytes_max", 67_108_864.0),
+        ("hits_total", 90.0),
+        ("misses_total", 30.0),
+        ("stored_total", 25.0),
+        ("evicted_total", 5.0),
+        ("purged_total", 3.0),
+        ("errors_total", 2.0),
+        ("reads_total", 6.0),
+        ("read_seconds_total", 0.12),
+        ("writes_total", 25.0),
+        ("write_seconds_total", 1.0),
+    ] {
+        let name = format!("penstock_cache_{name}");
+        assert_eq!(
+            value(&samples, &name, &[("cache", "disk1")]),
+            expected,
+            "{name}"
+        );
+    }
+    let odd = [("cache", ODD_NAME)];
+    assert_eq!(value(&samples, "penstock_cache_up", &odd), 0.0);
+    assert_eq!(value(&samples, "penstock_cache_hits_total", &odd), 90.0);
+    for (cache, state) in [("disk1", "working"), (ODD_NAME, "out")] {
+        let labels = [("cache", cache), ("state", state)];
+        assert_eq!(value(&samples, "penstock_cache_state", &labels), 1.0);
+    }
+    for (result, expected) in [
+        ("hit", 40.0),
+        ("stale", 3.0),
+        ("validated", 2.0),
+        ("collapsed", 15.0),
+        ("miss", 20.0),
+        ("passed", 7.0),
+    ] {
+        let labels = [("route", "example.com /*"), ("result", result)];
+        let name = "penstock_route_cache_requests_total";
+        assert_eq!(value(&samples, name, &labels), expected, "{result}");
+    }
+    for (name, expected) in [
+        ("failures", 4.0),
+        ("stored", 19.0),
+        ("body_bytes", 2_097_152.0),
+    ] {
+        let name = format!("penstock_route_cache_{name}_total");
+        assert_eq!(
+            value(&samples, &name, &[("route", ODD_NAME)]),
+            expected,
+            "{name}"
+        );
+    }
+    for (name, expected) in [
+        ("queued", 0.0),
+        ("queue_max", 65_536.0),
+        ("active", 1.0),
+        ("threads_max", 32.0),
+        ("queue_seconds_max", 0.03),
+        ("oldest_seconds", 1.25),
+        ("refused_total", 4.0),
+        ("taken_total", 10.0),
+        ("queue_seconds_total", 0.05),
+        ("done_total", 8.0),
+        ("work_seconds_total", 0.2),
+    ] {
+        let name = format!("penstock_pool_{name}");
+        let found = value(&samples, &name, &[("pool", "default")]);
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
 fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
     let samples = parse(&render(&busy_source()));
     let labels = [("upstream", "backends"), ("server", "127.0.0.1:3000")];

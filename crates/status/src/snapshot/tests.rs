@@ -55,6 +55,15 @@ fn the_names_of_the_fields_are_stable() {
     ] {
         expected.extend(times(path));
     }
+    for path in [
+        "caches[].read_time",
+        "caches[].write_time",
+        "pools[].queue_time",
+        "pools[].work_time",
+    ] {
+        let names = ["count", "mean_seconds", "sum_seconds"];
+        expected.extend(names.map(|name| format!("{path}.{name}")));
+    }
     expected.sort();
     assert_eq!(found, expected);
 }
@@ -69,9 +78,21 @@ const KEYS: &str = "
     apps[].workers[].generation apps[].workers[].in_progress apps[].workers[].pid
     apps[].workers[].resident_bytes apps[].workers[].restarts apps[].workers[].since_seconds
     apps[].workers[].state
+    caches[].bytes caches[].bytes_max caches[].counters.errors caches[].counters.evicted
+    caches[].counters.hits caches[].counters.misses caches[].counters.purged caches[].counters.stored
+    caches[].hit_ratio caches[].memory_bytes caches[].memory_bytes_max
+    caches[].memory_objects caches[].name caches[].objects caches[].path caches[].reason
+    caches[].state
+    cached_routes[].caches[] cached_routes[].counters.body_bytes
+    cached_routes[].counters.collapsed cached_routes[].counters.failures
+    cached_routes[].counters.hits cached_routes[].counters.misses
+    cached_routes[].counters.passed cached_routes[].counters.stale
+    cached_routes[].counters.stored cached_routes[].counters.validated
+    cached_routes[].hit_ratio cached_routes[].name
     config connections.max connections.used generation
     limits[].max limits[].name limits[].unit limits[].used listeners[] log_lines_dropped
-    pid pools[].active pools[].max_queue pools[].name pools[].queued pools[].threads
+    pid pools[].active pools[].max_queue pools[].name pools[].oldest_seconds
+    pools[].queue_time_max_seconds pools[].queued pools[].refused pools[].threads
     reload_error reloads resident_bytes state threads
     traffic.accepted traffic.active traffic.client_gone traffic.malformed
     traffic.received_bytes traffic.requests_total traffic.responses[] traffic.sent_bytes
@@ -102,8 +123,38 @@ fn durations_are_seconds_and_units_are_named() {
     );
     assert_eq!(json["limits"][1]["unit"], "seconds");
     assert_eq!(json["limits"][1]["max"], 10.0);
+    assert_eq!(json["pools"][0]["oldest_seconds"], 1.25);
+    assert_eq!(json["pools"][0]["queue_time"]["mean_seconds"], 0.005);
+    assert_eq!(json["caches"][0]["hit_ratio"], 0.75);
+    assert_eq!(json["caches"][0]["read_time"]["mean_seconds"], 0.02);
+    assert_eq!(json["caches"][1]["hit_ratio"], Value::Null);
+    assert_eq!(json["caches"][1]["reason"], "write: Input/output error");
+    assert_eq!(json["cached_routes"][0]["hit_ratio"], 0.75);
     let rate = serde_json::to_value(Limit::rate("body_rate_min", 500)).unwrap();
     assert_eq!(rate["unit"], "bytes_per_second");
+}
+
+#[test]
+fn counters_of_a_route_go_on_where_those_before_ended() {
+    let one = CachedRouteCounters {
+        hits: 1,
+        stale: 2,
+        validated: 3,
+        collapsed: 4,
+        misses: 5,
+        passed: 6,
+        failures: 7,
+        stored: 8,
+        body_bytes: 9,
+    };
+    assert_eq!(one.plus(&CachedRouteCounters::default()), one);
+    let once = serde_json::to_value(one).unwrap();
+    let twice = serde_json::to_value(one.plus(&one)).unwrap();
+    for (name, value) in once.as_object().unwrap() {
+        let doubled = value.as_u64().unwrap() * 2;
+        assert_eq!(twice[name], doubled, "{name}");
+    }
+    assert_eq!(CachedRouteCounters::default().hit_ratio(), None);
 }
 
 #[test]

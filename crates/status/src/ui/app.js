@@ -1,15 +1,16 @@
 // The live page: takes the server's snapshot once a second and shows it.
 //
-// Here are the connection, what stands above everything, and the buttons; views.js and upstreams.js
-// show the rest.
+// Here are the connection, what stands above everything, and the buttons; views.js, upstreams.js and
+// caches.js show the rest.
 // What must stay true: every snapshot stands for itself; when there is no news the page says so
 // instead of looking alive.
 
+import { cachesView, poolsView } from "./caches.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
-import { appView, LIMIT_COLUMNS, POOL_COLUMNS, serverView, stateTone } from "./views.js";
+import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
 
 const STALE_MS = 5000;
 const RETRY_MS = 2000;
@@ -18,7 +19,11 @@ const byId = (id) => document.getElementById(id);
 
 const page = {
   showServer: serverView(byId("figures"), byId("facts")),
-  showPools: table(byId("pools"), POOL_COLUMNS),
+  caches: cachesView(
+    byId("caches"), byId("cache-figures"),
+    { caches: byId("cache-rows"), routes: byId("cached-routes") }, byId("cache-reasons"),
+  ),
+  pools: poolsView(byId("pools")),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
   upstreams: new Map(),
@@ -36,6 +41,8 @@ function show(now) {
     page.pid = now.pid;
     page.history = new History();
     page.problems = new History();
+    page.caches.forget();
+    page.pools.forget();
     for (const [views, id] of [[page.apps, "apps"], [page.upstreams, "upstreams"]]) {
       views.clear();
       byId(id).replaceChildren();
@@ -48,10 +55,14 @@ function show(now) {
   page.showServer(now, page.history, page.problems);
   showEach(now.apps, page.apps, byId("apps"), (name) => appView(name, act), now.uptime_seconds);
   showEach(now.upstreams, page.upstreams, byId("upstreams"), upstreamView, now.uptime_seconds);
-  page.showPools(now.pools);
+  page.caches.update(now.caches, now.cached_routes, now.uptime_seconds);
+  page.pools.update(now.pools, now.uptime_seconds);
   page.showLimits(now.limits);
   byId("main").hidden = false;
-  const states = [...now.apps.map((app) => app.state), ...now.upstreams.map(upstreamState)];
+  const states = [
+    ...now.apps.map((app) => app.state), ...now.upstreams.map(upstreamState),
+    ...now.caches.map((cache) => cache.state),
+  ];
   const troubled = states.filter((state) => stateTone(state) === "bad").length;
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;

@@ -1,6 +1,6 @@
 // Elements of the page: figures, bars, charts and tables that are made once and updated in place.
 //
-// Used by views.js, upstreams.js and app.js. What must stay true: whatever comes from the server is
+// Used by views.js, upstreams.js, caches.js and app.js. What must stay true: whatever comes from the server is
 // set as text, never as markup; nothing is touched that did not change, so that a selection outlives
 // the next second.
 

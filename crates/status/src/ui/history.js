@@ -1,6 +1,6 @@
-// The last minutes of one counter and some histograms, taken from the snapshots.
+// The last minutes of one counter and some histograms, or of some sums, taken from the snapshots.
 //
-// Rates and percentiles of the last minute are differences of two samples; the server only counts.
+// Rates, means and percentiles of the last minute are differences of two samples; the server only counts.
 // Times are the server's own uptime, so that a sleeping laptop or a late event bends no rate.
 
 import { time } from "./numbers.js";
@@ -49,5 +49,28 @@ export class History {
     let seen = 0;
     const bucket = counts.findIndex((n) => (seen += n) >= q * total);
     return bucket < bounds.length ? `≤ ${time(bounds[bucket])}` : `> ${time(bounds.at(-1))}`;
+  }
+}
+
+/** What some sums that only grow have gained in the last minute. */
+export class Differences {
+  samples = [];
+
+  add(at, sums) {
+    const before = this.samples.at(-1);
+    // Smaller than before: a reload that replaced what is counted.
+    if (before && (at < before.at || sums.some((sum, i) => sum < before.sums[i]))) this.samples = [];
+    this.samples.push({ at, sums });
+    while (this.samples[0].at < at - WINDOW_SECONDS - 0.5) this.samples.shift();
+  }
+
+  last() {
+    const first = this.samples[0].sums;
+    return this.samples.at(-1).sums.map((sum, i) => sum - first[i]);
+  }
+
+  /** The time that these are of. */
+  seconds() {
+    return Math.max(this.samples.at(-1).at - this.samples[0].at, 0.001);
   }
 }

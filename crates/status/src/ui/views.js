@@ -1,5 +1,5 @@
-// What the page shows of the server, of each application, of pools and limits; of upstreams see
-// upstreams.js.
+// What the page shows of the server, of each application and of limits; of upstreams see upstreams.js,
+// of caches and pools caches.js.
 //
 // app.js makes the views and hands them each snapshot; elements.js draws. A view reads the snapshot
 // and its history and has no other state.
@@ -8,11 +8,11 @@ import { figure, fullness, make, setClass, setText, table } from "./elements.js"
 import { History, WINDOW_SECONDS } from "./history.js";
 import { age, bytes, count, plural, rate, time } from "./numbers.js";
 
-const WARNING_STATES = ["degraded", "starting", "draining", "probing", "disabled", "leaving"];
+const WARNING_STATES = ["degraded", "starting", "draining", "probing", "disabled", "leaving", "recovering"];
 
 export function stateTone(state) {
-  if (["running", "ready", "up"].includes(state)) return "good";
-  if (["failing", "stopped", "down", "ejected"].includes(state)) return "bad";
+  if (["running", "ready", "up", "working"].includes(state)) return "good";
+  if (["failing", "stopped", "down", "ejected", "out"].includes(state)) return "bad";
   return WARNING_STATES.includes(state) ? "warn" : "";
 }
 
@@ -141,14 +141,6 @@ export function showTroubles(target, kinds, beside = []) {
   const text = named.map(([kind, number]) => `${count(number)} ${kind}`).join(", ");
   target.show(count(total), "", text, named.length > 0 ? "warn" : "");
 }
-
-export const POOL_COLUMNS = [
-  ["pool", true, (p) => p.name],
-  ["threads at work", false, (p) => `${count(p.active)} of ${count(p.threads)}`,
-    (p) => fullness(p.active, p.threads) && "warn"],
-  ["queued", false, (p) => `${count(p.queued)} of ${count(p.max_queue)}`,
-    (p) => fullness(p.queued, p.max_queue)],
-];
 
 const UNITS = {
   count, bytes, seconds: age, bytes_per_second: (number) => `${bytes(number)}/s`,

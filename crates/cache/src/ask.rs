@@ -1,0 +1,131 @@
+//! The request that a cache sends to the back end itself.
+//!
+//! `fetch` asks with it for a whole response that can serve everybody with the same key: by GET, for the
+//! target that is in the key, without what this one client has already or wants a part of, and with the
+//! validators of what is stored. What must stay true: nothing of the hop gets in, nothing that only a
+//! front end may say, and no word of a client about itself unless its peer is trusted; the body is none.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::fields::{Fate, Vouched, fate};
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{Fault, FaultKind, ListenerInfo, Request, RequestBody, Trust};
+use penstock_http::caching::Validators;
+use penstock_http::{HeadWriter, RequestHead};
+use penstock_sys::net::PeerAddress;
+
+use crate::rules::{Asker, Rules, push_host};
+
+/// Conditions and ranges of the client, which are answered from what is stored.
+const OF_THE_CLIENT: [&str; 6] = [
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "range",
+];
+
+/// A request but for its body: what a question is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) head: Arc<RequestHead>,
+    peer: PeerAddress,
+    listener: Arc<ListenerInfo>,
+    trust: Arc<Trust>,
+    vouched: Vouched,
+    arrived: Instant,
+}
+
+impl Client {
+    pub(crate) fn of(request: &Request) -> Self {
+        Self {
+            head: Arc::clone(&request.head),
+            peer: request.peer,
+            listener: Arc::clone(&request.listener),
+            trust: Arc::clone(&request.trust),
+            vouched: request.vouched.clone(),
+            arrived: request.arrived,
+        }
+    }
+
+    /// What keys are made of for it.
+    pub(crate) fn asker(&self) -> Asker<'_> {
+        Asker {
+            head: &self.head,
+            scheme: self.listener.scheme,
+            is_trusted: self.trust.covers(self.peer),
+        }
+    }
+}
+
+/// The question that stands for the request of `client` and all with its key.
+///
+/// # Errors
+/// When it makes no valid head: what is added is not the client's, so this is the house's fault.
+pub(crate) fn question(
+    rules: &Rules,
+    client: &Client,
+    validators: Validators<'_>,
+) -> Result<Request, Fault> {
+    let broken = |cause: String| Fault::new(FaultKind::House, format!("cache: {cause}"));
+    let head = head(rules, client, validators).map_err(broken)?;
+    let path = RequestPath::of(&head).map_err(|error| broken(error.to_string()))?;
+    let arrival = Arrival {
+        peer: client.peer,
+        listener: Arc::clone(&client.listener),
+        // Of its own: the client may leave while others wait.
+        client: Arc::default(),
+        at: client.arrived,
+        trust: Arc::clone(&client.trust),
+    };
+    let mut question = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
+    question.vouched = client.vouched.clone();
+    Ok(question)
+}
+
+fn head(rules: &Rules, client: &Client, validators: Validators<'_>) -> Result<RequestHead, String> {
+    let old = &client.head;
+    let asker = client.asker();
+    let mut target = Vec::new();
+    rules.push_target(old.target_path_query(), &mut target);
+    let target = String::from_utf8(target).map_err(|_| "a target that is no text".to_owned())?;
+    let mut writer = HeadWriter::new(old, "GET", &target);
+    let mut host = Vec::new();
+    push_host(&asker, &mut host);
+    // HTTP/1.0 may come without.
+    if old.field("host").is_some() || !host.is_empty() {
+        writer.field("Host", &host);
+    }
+    let named = |name: &str| is_of_connection(old, name);
+    for (name, value) in old.fields() {
+        let passes = match fate(name) {
+            _ if client.vouched.covers(name) => true,
+            Fate::Pass | Fate::Via => !named(name),
+            Fate::FromProxy => asker.is_trusted && !named(name),
+            Fate::Hop | Fate::House => false,
+        };
+        let is = |other: &&str| name.eq_ignore_ascii_case(other);
+        if passes && !OF_THE_CLIENT.iter().any(is) {
+            writer.field(name, value);
+        }
+    }
+    if let Some(tag) = validators.if_none_match {
+        writer.field("If-None-Match", tag);
+    }
+    if let Some(date) = validators.if_modified_since {
+        writer.field("If-Modified-Since", date);
+    }
+    writer.finish().map_err(|error| error.to_string())
+}
+
+/// Whether `Connection` names the field (RFC 9110 §7.6.1).
+fn is_of_connection(head: &RequestHead, name: &str) -> bool {
+    let lines = head.field_all("connection");
+    let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The shortest way: a small fresh response in memory, lent to `edge` before a request is even made.
+//!
+//! Only for the plainest requests, and only for what [`Shared::look`] would find fresh; everything else is
+//! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
+//! that it needs are the loop's own and are used again.
+
+use penstock_exchange::{Asked as AskedAtHand, AtHand};
+use penstock_http::caching::{CacheStatus, RequestDirectives, cache_status};
+use penstock_http::{FieldBlock, Method, RequestHead};
+use penstock_runtime::clock;
+
+use super::{Found, Shared};
+use crate::rules::{Asker, Use};
+use crate::serve::{HANDLER, NAME};
+use crate::store::{HitBody, Key};
+
+/// Bodies up to this size are copied behind their head, which is cheaper than counting references.
+const AT_HAND_BYTES: usize = 8 * 1024;
+
+/// Buffers of one loop.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) key: Vec<u8>,
+    fields: FieldBlock,
+    status: Vec<u8>,
+}
+
+/// Lends the answer, if it is at hand.
+pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+    let head = asked.head;
+    if !is_plain(head) {
+        return;
+    }
+    let Use::Look(uses) = shared.rules.use_of(head) else {
+        return;
+    };
+    if uses.directives != RequestDirectives::default() {
+        return;
+    }
+    shared.scratch.with(|scratch| {
+        let asker = Asker {
+            head,
+            scheme: asked.scheme,
+            // No field that would count is there.
+            is_trusted: false,
+        };
+        scratch.key.clear();
+        shared.rules.write_key(&asker, &mut scratch.key);
+        let key = Key::new(&scratch.key);
+        let Some(store) = shared.shelf.store_for(&key) else {
+            return;
+        };
+        let now = clock::wall_at(asked.arrived);
+        let Found::Usable(usable) = shared.look(store, &key, head, &uses, now) else {
+            return;
+        };
+        let HitBody::Memory(body) = &usable.hit.body else {
+            return;
+        };
+        if usable.is_stale || body.len() > AT_HAND_BYTES {
+            return;
+        }
+        let meta = &usable.hit.meta;
+        let fields = &mut scratch.fields;
+        fields.clear();
+        fields.push_u64("Age", usable.age.as_secs());
+        fields.append(&meta.fields);
+        if shared.rules.tells {
+            let status = CacheStatus {
+                hit: true,
+                ttl: Some(usable.ttl),
+                ..CacheStatus::default()
+            };
+            scratch.status.clear();
+            cache_status(&mut scratch.status, NAME, &status);
+            let pushed = fields.push("Cache-Status", &scratch.status);
+            debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
+        }
+        store.count(true);
+        shared.counts.hits.increment();
+        shared.counts.bytes.add(body.len() as u64);
+        take(AtHand {
+            status: meta.status,
+            fields,
+            body,
+            handler: HANDLER,
+        });
+    });
+}
+
+/// Whether nothing in the request asks for more than the whole as it is, and nothing in it is said by a proxy.
+fn is_plain(head: &RequestHead) -> bool {
+    let is_read = matches!(head.method(), Method::Get | Method::Head);
+    is_read && head.fields().all(|(name, _)| is_plain_name(name))
+}
+
+fn is_plain_name(name: &str) -> bool {
+    let is_in = |list: &[&str]| list.iter().any(|other| name.eq_ignore_ascii_case(other));
+    match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
+        b'i' => !is_in(&["if-none-match", "if-modified-since", "if-range"]),
+        b'r' => !name.eq_ignore_ascii_case("range"),
+        b'f' => !name.eq_ignore_ascii_case("forwarded"),
+        b'x' => penstock_exchange::fields::fate(name) == penstock_exchange::fields::Fate::Pass,
+        _ => true,
+    }
+}

@@ -1,0 +1,490 @@
+//! The cache in front of handlers that do as they are told: what is stored, for whom, and what goes past it.
+//!
+//! The rest is in `tests/`: one request for many (`collapse`), what is stale (`stale`), parts of a body
+//! (`parts`), keys and poisoning (`keys`). The rules themselves are tested in `http`.
+
+mod collapse;
+mod keys;
+mod parts;
+mod stale;
+
+use std::sync::Arc;
+
+use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Reply};
+use penstock_http::FieldBlock;
+use penstock_runtime::clock;
+
+use crate::testing::{
+    Backend, CLIENT, Gate, Pieces, answer, cache, cache_of, fails, fetch, fetch_hit, get, head,
+    head_of, memory, page, reply, request_of, run, until,
+};
+use crate::{Purge, purge};
+
+const FRESH: &str = "Cache-Control: max-age=1000";
+
+#[test]
+fn what_may_be_stored_is_fetched_once_and_sent_again_with_its_age() {
+    run(async {
+        let backend = Backend::new(|_, _| page(&[FRESH, "Age: 7", "Server: x"], "hello"));
+        let cache = cache(&backend);
+        let first = fetch(&cache, get("/a", &[])).await;
+        assert_eq!((first.status, first.text()), (200, "hello"));
+        let told = first.told();
+        let begins = told.starts_with("Penstock; fwd=uri-miss; fwd-status=200; ttl=99");
+        assert!(begins && told.ends_with("; stored"), "{told}");
+        let second = fetch_hit(&cache, "/a").await;
+        assert_eq!((second.status, second.text()), (200, "hello"));
+        assert!(second.told().starts_with("Penstock; hit; ttl=99"));
+        assert_eq!(second.field("age"), "7");
+        assert_eq!(second.field("server"), "x");
+        assert_eq!(backend.count(), 1);
+        let counts = cache.counts();
+        assert_eq!((counts.misses.value(), counts.hits.value()), (1, 1));
+        assert_eq!(counts.bytes.value(), 5);
+    });
+}
+
+#[test]
+fn what_is_for_one_client_reaches_nobody_else() {
+    run(async {
+        for lines in [
+            &["Cache-Control: private, max-age=100"] as &[&str],
+            &["Cache-Control: no-store"],
+            &[FRESH, "Set-Cookie: session=1"],
+            &[FRESH, "Vary: *"],
+            &[FRESH, "X-Accel-Expires: 0"],
+            &[FRESH, "Content-Type: text/event-stream; charset=utf-8"],
+            &[],
+        ] {
+            let lines = lines.to_vec();
+            let told = lines.clone();
+            let backend = Backend::new(move |number, _| page(&told, &number.to_string()));
+            let cache = cache(&backend);
+            for number in 0..3 {
+                let got = fetch(&cache, get("/a", &[])).await;
+                assert_eq!(got.text(), number.to_string(), "{lines:?}");
+                assert!(
+                    !got.told().contains("stored;") && !got.is_hit(),
+                    "{lines:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn errors_and_refusals_are_not_stored_unless_they_say_so() {
+    run(async {
+        for (status, lines, stored) in [
+            (400, &[FRESH] as &[&str], false),
+            (404, &[], false),
+            (404, &[FRESH], true),
+            (416, &[FRESH], false),
+            (431, &[FRESH], false),
+            (500, &[], false),
+            (206, &[FRESH, "Content-Range: bytes 0-1/2"], false),
+            (301, &[FRESH, "Location: /b"], true),
+        ] {
+            let lines = lines.to_vec();
+            let backend = Backend::new(move |_, _| answer(status, &lines, Body::Empty));
+            let cache = cache(&backend);
+            let told = fetch(&cache, get("/a", &[])).await.told();
+            assert_eq!(told.ends_with("; stored"), stored, "{status}: {told}");
+        }
+    });
+}
+
+#[test]
+fn requests_that_are_not_for_the_cache_go_past_it() {
+    run(async {
+        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let cache = cache_of(&backend, &memory("m"), |rules| {
+            rules.bypass.headers = vec!["X-Preview".to_owned()];
+            rules.bypass.cookies = vec!["wordpress_logged_in*".to_owned()];
+        });
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "0");
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "0");
+        for (method, lines, why) in [
+            ("POST", &[] as &[&str], "fwd=method; detail=method"),
+            ("OPTIONS", &[], "fwd=method; detail=method"),
+            (
+                "GET",
+                &["Content-Length: 5"],
+                "fwd=bypass; detail=request-body",
+            ),
+            (
+                "GET",
+                &["If-Match: \"a\""],
+                "fwd=bypass; detail=precondition",
+            ),
+            (
+                "GET",
+                &["X-HTTP-Method-Override: DELETE"],
+                "fwd=bypass; detail=override",
+            ),
+            ("GET", &["x-preview: 1"], "fwd=bypass; detail=header"),
+            (
+                "GET",
+                &["Cookie: a=b; wordpress_logged_in_1=x"],
+                "fwd=bypass; detail=cookie",
+            ),
+        ] {
+            let before = backend.count();
+            let request = request_of(head_of(method, "/a?x", lines), CLIENT);
+            let got = fetch(&cache, request).await;
+            assert_eq!(got.text(), before.to_string(), "{method} {lines:?}");
+            assert_eq!(got.told(), format!("Penstock; {why}"), "{method} {lines:?}");
+        }
+        let got = fetch(&cache, get("/a", &["Cookie: wordpress=1"])).await;
+        assert!(got.is_hit(), "{}", got.told());
+    });
+}
+
+#[test]
+fn a_response_to_credentials_is_stored_only_if_it_is_for_all() {
+    run(async {
+        let credentials = ["Authorization: Basic eDp5"];
+        for (line, stored) in [(FRESH, false), ("Cache-Control: public, max-age=100", true)] {
+            let backend = Backend::new(move |number, _| page(&[line], &number.to_string()));
+            let cache = cache(&backend);
+            let got = fetch(&cache, get("/a", &credentials)).await;
+            assert_eq!(got.told().ends_with("; stored"), stored, "{}", got.told());
+            // It is not remembered as not stored: the others have their own.
+            let other = fetch(&cache, get("/a", &[])).await;
+            assert_eq!(other.is_hit(), stored, "{}", other.told());
+            assert!(fetch_hit(&cache, "/a").await.is_hit());
+        }
+    });
+}
+
+#[test]
+fn what_speaks_to_caches_is_hidden_from_clients_and_tags_are_purged() {
+    run(async {
+        let backend = Backend::new(|_, _| {
+            let lines = [
+                "X-Accel-Expires: 100",
+                "Surrogate-Key: a b",
+                "Cache-Tag: c,d",
+            ];
+            page(&lines, "x")
+        });
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |_| ());
+        for got in [
+            fetch(&cache, get("/a", &[])).await,
+            fetch_hit(&cache, "/a").await,
+            fetch(&cache, request_of(head_of("POST", "/b", &[]), CLIENT)).await,
+        ] {
+            for name in ["x-accel-expires", "surrogate-key", "cache-tag"] {
+                assert!(!got.fields.contains(name), "{name}: {}", got.told());
+            }
+        }
+        for tag in ["e", "a b"] {
+            let purged = purge(&[Arc::clone(&store)], &Purge::Tag(tag.to_owned()));
+            assert_eq!(purged.objects, 0, "{tag}");
+        }
+        assert!(fetch_hit(&cache, "/a").await.is_hit());
+        let purged = purge(&[store], &Purge::Tag("d".to_owned()));
+        assert_eq!(purged.objects, 1);
+        assert!(!fetch(&cache, get("/a", &[])).await.is_hit());
+    });
+}
+
+#[test]
+fn a_write_that_succeeds_takes_out_what_it_changed() {
+    run(async {
+        let backend = Backend::new(|number, request| match request.head.method_str() {
+            "GET" => page(&[FRESH], &number.to_string()),
+            "DELETE" => answer(500, &[], Body::Empty),
+            _ => answer(201, &["Location: http://a.test/b"], Body::Empty),
+        });
+        let cache = cache(&backend);
+        for target in ["/a", "/b", "/c"] {
+            fetch(&cache, get(target, &[])).await;
+            fetch_hit(&cache, target).await;
+        }
+        let write = |method| request_of(head_of(method, "/a", &[]), CLIENT);
+        fetch(&cache, write("DELETE")).await;
+        assert!(fetch(&cache, get("/a", &[])).await.is_hit());
+        fetch(&cache, write("POST")).await;
+        for (target, is_kept) in [("/a", false), ("/b", false), ("/c", true)] {
+            let got = fetch(&cache, get(target, &[])).await;
+            assert_eq!(got.is_hit(), is_kept, "{target}");
+        }
+    });
+}
+
+#[test]
+fn what_is_under_way_when_a_write_succeeds_is_not_stored() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, request| match request.head.method_str() {
+            "GET" if number == 0 => page(&[FRESH], "old").at(&held),
+            "GET" => page(&[FRESH], "new"),
+            _ => answer(204, &[], Body::Empty),
+        });
+        let cache = cache(&backend);
+        let early = Arc::clone(&cache);
+        let early = tokio::spawn(async move { fetch(&early, get("/a", &[])).await });
+        until("the first is asked", || gate.waiting() == 1).await;
+        fetch(&cache, request_of(head_of("PUT", "/a", &[]), CLIENT)).await;
+        gate.open();
+        let early = early.await.unwrap();
+        assert_eq!(early.text(), "old");
+        assert!(early.told().contains("detail=outdated"), "{}", early.told());
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
+    });
+}
+
+#[test]
+fn what_was_asked_before_a_purge_is_not_stored_after_it() {
+    run(async {
+        for (what, is_stored) in [("red", false), ("blue", true)] {
+            let gate = Gate::new();
+            let held = Arc::clone(&gate);
+            let backend = Backend::new(move |_, _| page(&[FRESH, "Cache-Tag: red"], "x").at(&held));
+            let store = memory("m");
+            let cache = cache_of(&backend, &store, |_| ());
+            let early = Arc::clone(&cache);
+            let early = tokio::spawn(async move { fetch(&early, get("/a", &[])).await });
+            until("the first is asked", || gate.waiting() == 1).await;
+            purge(&[store], &Purge::Tag(what.to_owned()));
+            gate.open();
+            let told = early.await.unwrap().told();
+            assert_eq!(told.ends_with("; stored"), is_stored, "{what}: {told}");
+            let next = fetch(&cache, get("/a", &[])).await;
+            assert_eq!(next.is_hit(), is_stored, "{what}: {}", next.told());
+        }
+    });
+}
+
+#[test]
+fn a_write_takes_out_what_differs_in_more_than_its_url() {
+    run(async {
+        let backend = Backend::new(|number, request| match request.head.method_str() {
+            "GET" => page(&[FRESH], &number.to_string()),
+            _ => answer(204, &[], Body::Empty),
+        });
+        let cache = cache_of(&backend, &memory("m"), |rules| {
+            rules.key.headers = vec!["X-Country".to_owned()];
+        });
+        let ask = |line| fetch(&cache, get("/a", &[line]));
+        assert_eq!(ask("X-Country: de").await.text(), "0");
+        assert_eq!(ask("X-Country: at").await.text(), "1");
+        fetch(&cache, request_of(head_of("POST", "/a", &[]), CLIENT)).await;
+        assert_eq!(ask("X-Country: de").await.text(), "3");
+        assert_eq!(ask("X-Country: at").await.text(), "4");
+    });
+}
+
+#[test]
+fn head_is_answered_from_get_and_stores_nothing_itself() {
+    run(async {
+        let backend = Backend::new(|_, request| match request.head.method_str() {
+            "HEAD" => answer(200, &[FRESH], Body::Omitted(Some(5))),
+            _ => page(&[FRESH], "hello"),
+        });
+        let cache = cache(&backend);
+        let asks = || request_of(head_of("HEAD", "/a", &[]), CLIENT);
+        let missed = fetch(&cache, asks()).await;
+        assert_eq!((missed.length, missed.text()), (Some(5), ""));
+        let full = fetch(&cache, get("/a", &[])).await;
+        assert_eq!((full.text(), backend.count()), ("hello", 2));
+        fetch_hit(&cache, "/a").await;
+        let hit = fetch(&cache, asks()).await;
+        assert!(hit.is_hit(), "{}", hit.told());
+        assert_eq!((hit.length, hit.text()), (Some(5), ""));
+        let body = "content-type";
+        assert_eq!(hit.field(body), full.field(body));
+    });
+}
+
+#[test]
+fn a_body_that_was_cut_is_cut_for_its_client_and_not_stored() {
+    run(async {
+        for (pieces, length) in [
+            (&["ab", "cut"] as &[&str], None),
+            (&["ab", "cut"], Some(4)),
+            (&["ab"], Some(4)),
+            (&["ab", "cde"], Some(4)),
+        ] {
+            let told = pieces.to_vec();
+            let backend =
+                Backend::new(move |_, _| answer(200, &[FRESH], Pieces::body(&told, length, None)));
+            let cache = cache(&backend);
+            for number in 1..=2 {
+                let got = fetch(&cache, get("/a", &[])).await;
+                assert!(got.body.is_err(), "{pieces:?} of {length:?}: {got:?}");
+                assert_eq!(backend.count(), number);
+            }
+        }
+    });
+}
+
+#[test]
+fn trailers_are_dropped_and_never_become_fields() {
+    run(async {
+        let backend = Backend::new(|_, _| {
+            let mut trailers = FieldBlock::new();
+            trailers.push_static("X-Trailer", "1");
+            let mut pieces = Pieces::new(&["ab"], None, None);
+            pieces.trailers = Some(trailers);
+            answer(200, &[FRESH], Body::Stream(Box::new(pieces)))
+        });
+        let cache = cache(&backend);
+        fetch(&cache, get("/a", &[])).await;
+        let hit = fetch_hit(&cache, "/a").await;
+        assert_eq!(hit.text(), "ab");
+        assert!(!hit.fields.contains("x-trailer"));
+    });
+}
+
+#[test]
+fn a_response_is_stored_at_the_request_that_min_uses_says() {
+    run(async {
+        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let cache = cache_of(&backend, &memory("m"), |rules| rules.min_uses = 3);
+        for (number, is_stored) in [("0", false), ("1", false), ("2", true)] {
+            let got = fetch(&cache, get("/a", &[])).await;
+            assert_eq!(got.text(), number);
+            assert_eq!(
+                got.told().ends_with("; stored"),
+                is_stored,
+                "{}",
+                got.told()
+            );
+        }
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "2");
+    });
+}
+
+#[test]
+fn only_if_cached_never_asks() {
+    run(async {
+        let backend = Backend::new(|_, _| page(&[FRESH], "x"));
+        let cache = cache(&backend);
+        let asks = || get("/a", &["Cache-Control: only-if-cached"]);
+        assert_eq!(fetch(&cache, asks()).await.status, 504);
+        assert_eq!(backend.count(), 0);
+        fetch(&cache, get("/a", &[])).await;
+        fetch_hit(&cache, "/a").await;
+        assert_eq!(fetch(&cache, asks()).await.text(), "x");
+    });
+}
+
+#[test]
+fn a_reload_of_the_client_asks_and_stores_what_comes() {
+    run(async {
+        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let cache = cache(&backend);
+        fetch(&cache, get("/a", &[])).await;
+        fetch_hit(&cache, "/a").await;
+        let got = fetch(&cache, get("/a", &["Cache-Control: no-cache"])).await;
+        assert_eq!(got.text(), "1");
+        assert!(got.told().contains("fwd=request"), "{}", got.told());
+        assert!(!got.fields.contains("age"), "made for this request");
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "1");
+    });
+}
+
+#[test]
+fn what_is_no_response_goes_through() {
+    run(async {
+        let backend = Backend::new(|_, request| {
+            if request.path() == b"/pass" {
+                let passed = request_of(head("/changed", &[]), CLIENT);
+                return crate::testing::Act::Now(Ok(Reply::Pass(Box::new(passed))));
+            }
+            let redirect = InternalRedirect {
+                target: "/file".to_owned(),
+                handler: None,
+                fields: FieldBlock::new(),
+                rate_max: None,
+                timing: Default::default(),
+            };
+            crate::testing::Act::Now(Ok(Reply::Redirect(Box::new(redirect))))
+        });
+        let cache = cache(&backend);
+        for _ in 0..2 {
+            match reply(&cache, get("/redirect", &[])).await {
+                Ok(Reply::Redirect(redirect)) => assert_eq!(redirect.target, "/file"),
+                other => panic!("{other:?}"),
+            }
+        }
+        // The next handler gets what the client asked, conditions and all.
+        match reply(&cache, get("/pass", &["Range: bytes=0-1"])).await {
+            Ok(Reply::Pass(request)) => {
+                assert!(request.head.field("range").is_none(), "the back end's own");
+                assert_eq!(backend.count(), 4);
+                assert_eq!(
+                    backend.asked(3).field("range"),
+                    Some(b"bytes=0-1".as_slice())
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_failure_is_the_clients_and_nothing_is_remembered() {
+    run(async {
+        let backend = Backend::new(|number, _| match number {
+            0 => fails(FaultKind::ConnectFailed),
+            _ => page(&[FRESH], "x"),
+        });
+        let cache = cache(&backend);
+        let fault = reply(&cache, get("/a", &[])).await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::ConnectFailed);
+        let got = fetch(&cache, get("/a", &[])).await;
+        assert!(got.told().ends_with("; stored"), "{}", got.told());
+    });
+}
+
+#[test]
+fn what_is_at_hand_is_what_the_handler_gives() {
+    run(async {
+        let backend = Backend::new(|_, _| page(&[FRESH, "Content-Type: text/x"], "hello"));
+        let cache = cache(&backend);
+        let lend = |lines: &[&str]| {
+            let head = head("/a", lines);
+            let mut lent = None;
+            let asked = Asked {
+                head: &head,
+                path: b"/a",
+                scheme: "http",
+                arrived: clock::now(),
+            };
+            cache.at_hand(&asked, &mut |answer| {
+                lent = Some((
+                    answer.status.code(),
+                    answer.fields.as_bytes().to_vec(),
+                    answer.body.to_vec(),
+                    answer.handler,
+                ));
+            });
+            lent
+        };
+        assert_eq!(lend(&[]), None);
+        fetch(&cache, get("/a", &[])).await;
+        let given = fetch_hit(&cache, "/a").await;
+        for _ in 0..2 {
+            let (status, fields, body, handler) = lend(&["Accept: */*"]).unwrap();
+            assert_eq!((status, handler), (200, "cache"));
+            assert_eq!(body, b"hello");
+            assert_eq!(fields, given.fields.as_bytes());
+        }
+        for line in [
+            "Range: bytes=0-1",
+            "If-None-Match: \"a\"",
+            "Cache-Control: no-cache",
+            "X-Forwarded-Host: evil",
+            "Forwarded: host=evil",
+            "X-HTTP-Method-Override: POST",
+            "Content-Length: 5",
+        ] {
+            assert_eq!(lend(&[line]), None, "{line}");
+        }
+    });
+}

@@ -1,0 +1,349 @@
+//! One request to the back end for many, and nobody who waits for what it does not get.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_exchange::{Body, FaultKind, Reply};
+use tokio::task::JoinSet;
+
+use super::FRESH;
+use crate::Cache;
+use crate::testing::{
+    Backend, Gate, Pieces, Read, answer, cache, cache_of, fails, fetch, fetch_hit, get, memory,
+    page, read, reply, run, until,
+};
+
+/// So many requests at the same time.
+fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> JoinSet<Read> {
+    let mut crowd = JoinSet::new();
+    for _ in 0..count {
+        let cache = Arc::clone(cache);
+        crowd.spawn(async move { fetch(&cache, get("/a", lines)).await });
+    }
+    crowd
+}
+
+/// Lets everybody get as far as they can now.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_thousand_misses_at_once_are_one_request() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| page(&[FRESH], "hello").at(&held));
+        let cache = cache(&backend);
+        let crowd = crowd(&cache, 1000, &[]);
+        until("the back end is asked", || gate.waiting() == 1).await;
+        settle().await;
+        gate.open();
+        let got = crowd.join_all().await;
+        assert_eq!(got.len(), 1000);
+        assert!(got.iter().all(|got| got.text() == "hello"));
+        assert_eq!(backend.count(), 1);
+        let collapsed = got.iter().filter(|got| got.told().contains("collapsed"));
+        assert_eq!(collapsed.count(), 999);
+    });
+}
+
+#[test]
+fn those_who_wait_get_the_body_while_it_grows() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| {
+            answer(
+                200,
+                &[FRESH],
+                Pieces::body(&["ab", "cd"], Some(4), Some(&held)),
+            )
+        });
+        let cache = cache(&backend);
+        let mut began = Vec::new();
+        for _ in 0..3 {
+            match reply(&cache, get("/a", &[])).await {
+                Ok(Reply::Response(response)) => began.push(response),
+                other => panic!("{other:?}"),
+            }
+        }
+        until("the body is held", || gate.waiting() == 1).await;
+        gate.open();
+        for response in began {
+            assert_eq!(response.body.length(), Some(4));
+            assert_eq!(read(response).await.text(), "abcd");
+        }
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn what_is_not_stored_is_not_waited_for() {
+    run(async {
+        let gates = [Gate::new(), Gate::new()];
+        let held = gates.clone();
+        let backend = Backend::new(move |number, _| {
+            page(&["Cache-Control: no-store"], "x").at(&held[usize::from(number > 0)])
+        });
+        let cache = cache(&backend);
+        let first = crowd(&cache, 5, &[]);
+        until("the back end is asked", || gates[0].waiting() == 1).await;
+        settle().await;
+        gates[0].open();
+        // All others at once, none after another.
+        until("all are asked", || gates[1].waiting() == 4).await;
+        // And who comes later does not wait at all.
+        let later = crowd(&cache, 5, &[]);
+        until("all later ones are asked", || gates[1].waiting() == 9).await;
+        gates[1].open();
+        first.join_all().await;
+        later.join_all().await;
+        assert_eq!(backend.count(), 10);
+    });
+}
+
+#[test]
+fn a_key_that_was_not_stored_is_again_once_it_may_be() {
+    run(async {
+        let backend = Backend::new(|number, _| match number {
+            0 => page(&["Cache-Control: no-store"], "x"),
+            _ => page(&[FRESH], "x"),
+        });
+        let cache = cache(&backend);
+        for (told, count) in [
+            ("detail=no-store", 1),
+            ("detail=not-stored-lately", 2),
+            ("stored", 3),
+        ] {
+            let got = fetch(&cache, get("/a", &[])).await;
+            assert!(got.told().ends_with(told), "{told}: {}", got.told());
+            assert_eq!(backend.count(), count);
+        }
+        assert!(fetch_hit(&cache, "/a").await.is_hit());
+    });
+}
+
+#[test]
+fn nobody_waits_longer_than_the_lock_timeout() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, _| match number {
+            0 => page(&[FRESH], "first").at(&held),
+            _ => page(&[FRESH], "own"),
+        });
+        let cache = cache_of(&backend, &memory("m"), |rules| {
+            rules.lock_timeout = Duration::from_millis(20);
+        });
+        let first = crowd(&cache, 1, &[]);
+        until("the back end is asked", || gate.waiting() == 1).await;
+        let second = fetch(&cache, get("/a", &[])).await;
+        assert_eq!(second.text(), "own");
+        assert!(second.told().contains("lock-timeout"), "{}", second.told());
+        gate.open();
+        assert_eq!(first.join_all().await[0].text(), "first");
+        // What the second got is not stored: the first is.
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "first");
+    });
+}
+
+#[test]
+fn a_client_that_leaves_ends_what_nobody_else_wants() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+        let cache = cache(&backend);
+        let mut alone = crowd(&cache, 1, &[]);
+        until("the back end is asked", || gate.waiting() == 1).await;
+        alone.abort_all();
+        until("it is not asked any more", || gate.waiting() == 0).await;
+        // Another one asks anew.
+        let next = crowd(&cache, 1, &[]);
+        until("the back end is asked again", || backend.count() == 2).await;
+        gate.open();
+        assert_eq!(next.join_all().await[0].text(), "x");
+    });
+}
+
+#[test]
+fn a_client_that_leaves_takes_nothing_from_those_who_wait() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+        let cache = cache(&backend);
+        let mut leader = crowd(&cache, 1, &[]);
+        until("the back end is asked", || gate.waiting() == 1).await;
+        let others = crowd(&cache, 3, &[]);
+        settle().await;
+        leader.abort_all();
+        while leader.join_next().await.is_some() {}
+        settle().await;
+        assert_eq!(gate.waiting(), 1);
+        gate.open();
+        assert!(others.join_all().await.iter().all(|got| got.text() == "x"));
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn a_response_that_is_stored_is_read_to_its_end_without_its_client() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| {
+            answer(
+                200,
+                &[FRESH],
+                Pieces::body(&["ab", "cd"], None, Some(&held)),
+            )
+        });
+        let cache = cache(&backend);
+        drop(reply(&cache, get("/a", &[])).await);
+        until("the body is held", || gate.waiting() == 1).await;
+        gate.open();
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "abcd");
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn a_failure_is_shared_and_the_back_end_is_not_asked_by_all_in_turn() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| fails(FaultKind::BackendTimeout).at(&held));
+        let cache = cache(&backend);
+        let mut crowd = JoinSet::new();
+        for _ in 0..5 {
+            let cache = Arc::clone(&cache);
+            crowd.spawn(async move { reply(&cache, get("/a", &[])).await });
+        }
+        until("the back end is asked", || gate.waiting() == 1).await;
+        settle().await;
+        gate.open();
+        for answered in crowd.join_all().await {
+            assert_eq!(answered.unwrap_err().kind, FaultKind::BackendTimeout);
+        }
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn variants_are_fetched_apart_once_they_are_known() {
+    run(async {
+        let backend = Backend::new(|_, request| {
+            let coding = request.head.field("accept-encoding").unwrap_or(b"none");
+            let coding = String::from_utf8_lossy(coding).into_owned();
+            page(&[FRESH, "Vary: Accept-Encoding"], &coding)
+        });
+        let cache = cache(&backend);
+        let codings: [&'static [&'static str]; 3] =
+            [&["Accept-Encoding: gzip"], &["Accept-Encoding: br"], &[]];
+        let all = codings.map(|lines| crowd(&cache, 10, lines));
+        for (crowd, coding) in all.into_iter().zip(["gzip", "br", "none"]) {
+            assert!(
+                crowd
+                    .join_all()
+                    .await
+                    .iter()
+                    .all(|got| got.text() == coding)
+            );
+        }
+        assert_eq!(backend.count(), 3);
+        let again = fetch(&cache, get("/a", &["Accept-Encoding: GZIP"])).await;
+        assert!(again.is_hit(), "{}", again.told());
+    });
+}
+
+#[test]
+fn the_last_vary_decides() {
+    run(async {
+        let backend = Backend::new(|number, _| match number {
+            0 => page(&[FRESH, "Vary: Accept-Language"], "de"),
+            1 => page(&[FRESH], "all"),
+            _ => page(&[FRESH, "Vary: Accept"], "json"),
+        });
+        let cache = cache(&backend);
+        let ask = |lines| fetch(&cache, get("/a", lines));
+        let de: &[&str] = &["Accept-Language: de"];
+        assert_eq!(ask(de).await.text(), "de");
+        assert_eq!(ask(de).await.text(), "de");
+        assert_eq!(ask(&["Accept-Language: at"]).await.text(), "all");
+        assert_eq!(ask(de).await.text(), "all");
+        let reload = ask(&["Cache-Control: no-cache", "Accept: json"]).await;
+        assert_eq!(reload.text(), "json");
+        assert_eq!(backend.count(), 3);
+        assert!(!ask(de).await.is_hit());
+    });
+}
+
+#[test]
+fn a_response_without_a_body_is_shared_too() {
+    run(async {
+        let backend = Backend::new(|_, _| answer(204, &[FRESH], Body::Empty));
+        let cache = cache(&backend);
+        let got = crowd(&cache, 10, &[]).join_all().await;
+        assert!(got.iter().all(|got| got.status == 204));
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn a_body_that_is_too_large_reaches_its_clients_and_is_remembered_as_such() {
+    run(async {
+        let pieces: Vec<String> = (0..64).map(|at| format!("{at:02}").repeat(512)).collect();
+        let whole = pieces.concat();
+        let sent = pieces.clone();
+        let backend = Backend::new(move |_, _| {
+            let pieces: Vec<&str> = sent.iter().map(String::as_str).collect();
+            answer(200, &[FRESH], Pieces::body(&pieces, None, None))
+        });
+        let mut config = penstock_config::Cache::new("m", None);
+        config.object_max = 10_000;
+        let pool = penstock_runtime::blocking::Pool::new("test", 1, 10);
+        let store = crate::Store::start(&config, pool);
+        let cache = cache_of(&backend, &store, |_| ());
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), whole);
+        let again = fetch(&cache, get("/a", &[])).await;
+        assert!(
+            again.told().ends_with("not-stored-lately"),
+            "{}",
+            again.told()
+        );
+        assert_eq!((again.text(), backend.count()), (whole.as_str(), 2));
+    });
+}
+
+#[test]
+fn a_redirect_to_a_file_is_not_waited_for_again() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, _| {
+            let redirect = penstock_exchange::InternalRedirect {
+                target: "/file".to_owned(),
+                handler: None,
+                fields: penstock_http::FieldBlock::new(),
+                rate_max: None,
+                timing: Default::default(),
+            };
+            let act = crate::testing::Act::Now(Ok(Reply::Redirect(Box::new(redirect))));
+            if number == 0 { act } else { act.at(&held) }
+        });
+        let cache = cache(&backend);
+        let _ = reply(&cache, get("/a", &[])).await;
+        let mut all = JoinSet::new();
+        for _ in 0..3 {
+            let cache = Arc::clone(&cache);
+            all.spawn(async move { reply(&cache, get("/a", &[])).await.is_ok() });
+        }
+        until("all are asked", || gate.waiting() == 3).await;
+        gate.open();
+        assert!(all.join_all().await.into_iter().all(|is_ok| is_ok));
+    });
+}

@@ -1,0 +1,145 @@
+//! Keys and poisoning: nothing that is not in the key changes what others get.
+
+use std::sync::Arc;
+
+use penstock_config::QueryKey;
+use penstock_exchange::Handler;
+
+use super::FRESH;
+use crate::Cache;
+use crate::testing::{
+    Backend, CLIENT, PROXY, cache, cache_of, fetch, fetch_hit, get, head, memory, page, request_of,
+    run,
+};
+
+/// What the back end was asked, as its answer: target, host and what could be evil.
+fn mirror() -> Arc<Backend> {
+    Backend::new(|_, request| {
+        let head = &request.head;
+        let mut text = format!("{} {}", head.target(), head.host());
+        for (name, value) in head.fields() {
+            if name.to_ascii_lowercase().starts_with("x-") || name.contains("orward") {
+                text.push_str(&format!(" {name}={}", String::from_utf8_lossy(value)));
+            }
+        }
+        page(&[FRESH], &text)
+    })
+}
+
+#[test]
+fn what_only_a_proxy_or_the_front_end_may_say_does_not_reach_what_is_stored() {
+    run(async {
+        for line in [
+            "X-Forwarded-Host: evil",
+            "X-Forwarded-Proto: https",
+            "X-Forwarded-Port: 1",
+            "Forwarded: host=evil",
+            "X-Original-URL: /evil",
+            "X-Rewrite-URL: /evil",
+            "X_Forwarded_Host: evil",
+            "X-Accel-Redirect: /evil",
+            "Proxy: http://evil",
+        ] {
+            let backend = mirror();
+            let cache = cache(&backend);
+            let poisoned = fetch(&cache, get("/a", &[line])).await;
+            assert_eq!(poisoned.text(), "/a a.test", "{line}");
+            assert_eq!(fetch_hit(&cache, "/a").await.text(), "/a a.test", "{line}");
+        }
+    });
+}
+
+#[test]
+fn a_header_that_overrides_goes_past_the_cache() {
+    run(async {
+        for line in [
+            "X-HTTP-Method-Override: POST",
+            "X-HTTP-Method: POST",
+            "X-Method-Override: POST",
+            "X-Host: evil",
+            "X-Original-Host: evil",
+            "X-HTTP-Host-Override: evil",
+            "X-Forwarded-Server: evil",
+        ] {
+            let backend = mirror();
+            let cache = cache(&backend);
+            let got = fetch(&cache, get("/a", &[line])).await;
+            assert!(
+                got.told().ends_with("detail=override"),
+                "{line}: {}",
+                got.told()
+            );
+            let got = fetch(&cache, get("/a", &[])).await;
+            assert_eq!((got.text(), backend.count()), ("/a a.test", 2), "{line}");
+        }
+    });
+}
+
+#[test]
+fn what_a_trusted_proxy_says_is_in_the_key() {
+    run(async {
+        let backend = mirror();
+        let cache = cache(&backend);
+        let ask = |lines: &[&str]| request_of(head("/a", lines), PROXY);
+        for (lines, count) in [
+            (&["X-Forwarded-Host: one"] as &[&str], 1),
+            (&["X-Forwarded-Host: two"], 2),
+            (&["x-forwarded-host: one", "X-Forwarded-For: 192.0.2.1"], 2),
+            (&["X-Forwarded-Host: one", "X-Forwarded-For: 192.0.2.2"], 2),
+            (&["X-Forwarded-Proto: https"], 3),
+            (&["X-Forwarded-Proto: http"], 4),
+            (&[], 4),
+            (&["Forwarded: for=192.0.2.1;proto=https"], 5),
+            (&["Forwarded: for=192.0.2.2;proto=https"], 5),
+            (&["Forwarded: for=192.0.2.2;proto=https;host=x"], 6),
+        ] {
+            fetch(&cache, ask(lines)).await;
+            assert_eq!(backend.count(), count, "{lines:?}");
+        }
+    });
+}
+
+#[test]
+fn the_back_end_is_asked_for_what_is_in_the_key_and_no_more() {
+    run(async {
+        let backend = mirror();
+        let cache = cache_of(&backend, &memory("m"), |rules| {
+            rules.key.query = QueryKey::Without(vec!["utm_*".to_owned()]);
+        });
+        let got = fetch(&cache, get("/a?utm_source=x&page=2", &[])).await;
+        assert_eq!(got.text(), "/a?page=2 a.test");
+        let again = fetch(&cache, get("/a?page=2&utm_medium=y", &[])).await;
+        assert_eq!((again.text(), backend.count()), ("/a?page=2 a.test", 1));
+    });
+}
+
+#[test]
+fn the_host_is_one_in_any_spelling() {
+    run(async {
+        let backend = mirror();
+        let cache = cache(&backend);
+        for line in ["Host: A.Test", "Host: a.test:80", "Host: a.test"] {
+            let got = fetch(&cache, get("/a", &[line])).await;
+            assert_eq!(got.text(), "/a a.test", "{line}");
+        }
+        assert_eq!(backend.count(), 1);
+        fetch(&cache, get("/a", &["Host: b.test"])).await;
+        fetch(&cache, get("/a", &["Host: a.test:8080"])).await;
+        assert_eq!(backend.count(), 3);
+    });
+}
+
+#[test]
+fn routes_do_not_share_what_they_store() {
+    run(async {
+        let store = memory("m");
+        let rules = penstock_config::RouteCache::new(vec!["m".to_owned()]);
+        for text in ["one", "two"] {
+            let backend = Backend::new(move |_, _| page(&[FRESH], text));
+            let inner = Arc::clone(&backend) as Arc<dyn Handler>;
+            let cache = Cache::within(text, inner, &rules, vec![Arc::clone(&store)]);
+            let got = fetch(&cache, request_of(head("/a", &[]), CLIENT)).await;
+            assert_eq!(got.text(), text);
+        }
+    });
+}

@@ -1,0 +1,238 @@
+//! Parts of what is stored, and clients who have it already.
+
+use std::sync::Arc;
+
+use penstock_exchange::{Body, Reply};
+
+use crate::testing::{
+    Backend, Gate, Pieces, answer, cache, cache_of, fetch, fetch_hit, get, page, read, reply, run,
+    until,
+};
+
+const PAGE: [&str; 4] = [
+    "Cache-Control: max-age=1000",
+    "ETag: \"a\"",
+    "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT",
+    "Content-Type: text/x",
+];
+
+#[test]
+fn parts_are_cut_out_of_what_is_stored() {
+    run(async {
+        let backend = Backend::new(|_, _| page(&PAGE, "0123456789"));
+        let cache = cache(&backend);
+        fetch(&cache, get("/a", &[])).await;
+        fetch_hit(&cache, "/a").await;
+        for (lines, status, body, range) in [
+            (&["Range: bytes=2-4"] as &[&str], 206, "234", "bytes 2-4/10"),
+            (&["Range: bytes=-2"], 206, "89", "bytes 8-9/10"),
+            (&["Range: bytes=7-"], 206, "789", "bytes 7-9/10"),
+            (
+                &["Range: bytes=2-4", "If-Range: \"a\""],
+                206,
+                "234",
+                "bytes 2-4/10",
+            ),
+            (
+                &["Range: bytes=2-4", "If-Range: \"b\""],
+                200,
+                "0123456789",
+                "",
+            ),
+            (&["Range: lines=2-4"], 200, "0123456789", ""),
+            (
+                &["Range: bytes=0-1", "Range: bytes=2-3"],
+                200,
+                "0123456789",
+                "",
+            ),
+        ] {
+            let got = fetch(&cache, get("/a", lines)).await;
+            assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
+            assert_eq!(got.field("content-range"), range, "{lines:?}");
+            assert_eq!(got.length, Some(body.len() as u64), "{lines:?}");
+            assert!(got.is_hit(), "{lines:?}");
+        }
+        let got = fetch(&cache, get("/a", &["Range: bytes=0-1, 5-6"])).await;
+        assert_eq!(got.status, 206);
+        let framed = got.field("content-type");
+        assert!(
+            framed.starts_with("multipart/byteranges; boundary="),
+            "{framed}"
+        );
+        assert_eq!(got.length, Some(got.text().len() as u64));
+        for part in ["bytes 0-1/10\r\n\r\n01\r\n", "bytes 5-6/10\r\n\r\n56\r\n"] {
+            assert!(got.text().contains(part), "{}", got.text());
+        }
+        let got = fetch(&cache, get("/a", &["Range: bytes=10-"])).await;
+        assert_eq!(got.status, 416);
+        assert_eq!(got.field("content-range"), "bytes */10");
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn an_origin_that_wants_no_ranges_gets_its_way() {
+    run(async {
+        let backend =
+            Backend::new(|_, _| page(&["Cache-Control: max-age=9", "Accept-Ranges: none"], "0123"));
+        let cache = cache(&backend);
+        for _ in 0..2 {
+            let got = fetch(&cache, get("/a", &["Range: bytes=0-1"])).await;
+            assert_eq!((got.status, got.text()), (200, "0123"));
+        }
+    });
+}
+
+#[test]
+fn who_has_it_is_told_so() {
+    run(async {
+        let backend = Backend::new(|_, _| page(&PAGE, "x"));
+        let cache = cache(&backend);
+        // Also while it is fetched, for which the client's condition does not count.
+        let first = fetch(&cache, get("/a", &["If-None-Match: W/\"a\""])).await;
+        assert_eq!(first.status, 304);
+        assert!(backend.asked(0).field("if-none-match").is_none());
+        assert!(first.told().ends_with("; stored"), "{}", first.told());
+        fetch_hit(&cache, "/a").await;
+        for (line, status) in [
+            ("If-None-Match: \"a\"", 304),
+            ("If-None-Match: \"b\"", 200),
+            ("If-None-Match: *", 304),
+            ("If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT", 304),
+            ("If-Modified-Since: Sun, 06 Nov 1994 08:49:36 GMT", 200),
+        ] {
+            let got = fetch(&cache, get("/a", &[line])).await;
+            assert_eq!(got.status, status, "{line}");
+            assert_eq!(got.fields.contains("content-type"), status == 200, "{line}");
+            assert_eq!(got.field("etag"), "\"a\"", "{line}");
+        }
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn a_part_that_is_missed_is_cut_out_of_the_whole_that_is_fetched() {
+    run(async {
+        let backend = Backend::new(|_, _| {
+            answer(
+                200,
+                &PAGE,
+                Pieces::body(&["01234", "56789"], Some(10), None),
+            )
+        });
+        let cache = cache(&backend);
+        let got = fetch(&cache, get("/a", &["Range: bytes=4-6"])).await;
+        assert_eq!((got.status, got.text()), (206, "456"));
+        assert!(backend.asked(0).field("range").is_none());
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "0123456789");
+    });
+}
+
+#[test]
+fn a_part_of_what_is_on_its_way_is_sent_as_it_comes() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, _| {
+            answer(
+                200,
+                &PAGE,
+                Pieces::body(&["01234", "56789"], Some(10), Some(&held)),
+            )
+        });
+        let cache = cache(&backend);
+        let whole = reply(&cache, get("/a", &[])).await;
+        until("the body is held", || gate.waiting() == 1).await;
+        let early = fetch(&cache, get("/a", &["Range: bytes=1-3"])).await;
+        assert_eq!((early.status, early.text()), (206, "123"));
+        gate.open();
+        match whole {
+            Ok(Reply::Response(response)) => assert_eq!(read(response).await.text(), "0123456789"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(backend.count(), 1);
+    });
+}
+
+#[test]
+fn a_part_of_what_is_not_stored_comes_from_the_back_end() {
+    run(async {
+        let backend = Backend::new(|_, request| match request.head.field("range") {
+            Some(_) => answer(
+                206,
+                &["Content-Range: bytes 1-2/10"],
+                Body::Bytes("12".into()),
+            ),
+            None => page(&["Cache-Control: no-store"], "0123456789"),
+        });
+        let cache = cache(&backend);
+        for _ in 0..2 {
+            let got = fetch(&cache, get("/a", &["Range: bytes=1-2"])).await;
+            assert_eq!((got.status, got.text()), (206, "12"));
+        }
+        // The first time it was asked for the whole.
+        assert_eq!(backend.count(), 3);
+    });
+}
+
+#[test]
+fn a_part_far_into_a_body_is_not_waited_for() {
+    run(async {
+        let backend = Backend::new(|_, request| match request.head.field("range") {
+            Some(_) => answer(206, &["Content-Range: bytes 9-9/10"], Body::Empty),
+            None => page(&PAGE, "0123456789"),
+        });
+        let cache = cache(&backend);
+        for line in ["Range: bytes=-1", "Range: bytes=9000000-"] {
+            let got = fetch(&cache, get("/a", &[line])).await;
+            assert_eq!(got.status, 206, "{line}");
+            assert!(got.told().contains("detail=range"), "{}", got.told());
+        }
+        // What is stored has no far end.
+        fetch(&cache, get("/a", &[])).await;
+        fetch_hit(&cache, "/a").await;
+        let got = fetch(&cache, get("/a", &["Range: bytes=-1"])).await;
+        assert_eq!((got.status, got.text(), got.is_hit()), (206, "9", true));
+    });
+}
+
+#[test]
+fn what_is_on_a_disk_is_answered_the_same() {
+    let folder = std::env::temp_dir().join(format!("penstock-cache-parts-{}", std::process::id()));
+    run(async {
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut config = penstock_config::Cache::new("disk", Some(folder.clone()));
+        config.memory = 0;
+        let pool = penstock_runtime::blocking::Pool::new("test", 2, 100);
+        let store = crate::Store::start(&config, pool);
+        crate::testing::working(&store).await;
+        let backend = Backend::new(|_, _| page(&PAGE, "0123456789"));
+        let cache = cache_of(&backend, &store, |_| ());
+        fetch(&cache, get("/a", &[])).await;
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "0123456789");
+        until("it is on the disk", || cache.counts().stored.value() == 1).await;
+        for (lines, status, body) in [
+            (&[] as &[&str], 200, "0123456789"),
+            (&["Range: bytes=2-4"], 206, "234"),
+            (&["Range: bytes=-1"], 206, "9"),
+            (&["If-None-Match: \"a\""], 304, ""),
+        ] {
+            let got = fetch(&cache, get("/a", lines)).await;
+            assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
+            assert!(got.is_hit(), "{}", got.told());
+        }
+        let got = fetch(&cache, get("/a", &["Range: bytes=0-1, 5-6"])).await;
+        assert!(
+            got.text().contains("bytes 5-6/10\r\n\r\n56\r\n"),
+            "{}",
+            got.text()
+        );
+        assert_eq!(backend.count(), 1);
+        store.stop();
+        // Without its store a request is the back end's.
+        let got = fetch(&cache, get("/a", &[])).await;
+        assert_eq!(got.told(), "Penstock; fwd=miss; detail=store-out");
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,229 @@
+//! What is stale: validated, sent while it is revalidated, sent because the back end failed.
+
+use std::sync::Arc;
+
+use penstock_exchange::{Body, FaultKind};
+
+use super::FRESH;
+use crate::testing::{
+    Act, Backend, CLIENT, Gate, answer, cache, fails, fetch, fetch_hit, get, head_of, page, reply,
+    request_of, run, until,
+};
+
+/// Stale from the first moment on, with a validator.
+const STALE: [&str; 3] = ["Cache-Control: max-age=10", "Age: 50", "ETag: \"a\""];
+
+/// A back end that answers first with a page that is stale at once, and by `then` afterwards.
+fn stale_then(
+    lines: &'static [&'static str],
+    then: impl Fn(usize) -> Act + Send + Sync + 'static,
+) -> Arc<Backend> {
+    Backend::new(move |number, _| match number {
+        0 => page(lines, "stored"),
+        number => then(number),
+    })
+}
+
+async fn stored(backend: &Arc<Backend>) -> Arc<crate::Cache> {
+    let cache = cache(backend);
+    let got = fetch(&cache, get("/a", &[])).await;
+    assert!(got.told().ends_with("; stored"), "{}", got.told());
+    until("it is stored", || cache.counts().stored.value() == 1).await;
+    cache
+}
+
+#[test]
+fn a_304_makes_what_is_stored_fresh_again() {
+    run(async {
+        let backend = stale_then(&STALE, |_| {
+            let lines = ["Cache-Control: max-age=100", "ETag: \"a\"", "X-New: 1"];
+            answer(304, &lines, Body::Empty)
+        });
+        let cache = stored(&backend).await;
+        let got = fetch(&cache, get("/a", &[])).await;
+        assert_eq!((got.status, got.text()), (200, "stored"));
+        let told = got.told();
+        assert!(
+            told.starts_with("Penstock; fwd=stale; fwd-status=304; ttl="),
+            "{told}"
+        );
+        let asked = backend.asked(1);
+        assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
+        let hit = fetch_hit(&cache, "/a").await;
+        assert_eq!((hit.text(), hit.field("x-new").as_str()), ("stored", "1"));
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn the_condition_of_a_client_is_judged_by_what_a_304_made_fresh() {
+    run(async {
+        for (line, status) in [("If-None-Match: \"b\"", 200), ("If-None-Match: \"a\"", 304)] {
+            let backend = stale_then(&STALE, |_| answer(304, &["ETag: \"a\""], Body::Empty));
+            let cache = stored(&backend).await;
+            let got = fetch(&cache, get("/a", &[line])).await;
+            assert_eq!(got.status, status, "{line}");
+            let asked = backend.asked(1);
+            assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
+        }
+    });
+}
+
+#[test]
+fn a_304_about_something_else_is_asked_again_without_conditions() {
+    run(async {
+        let backend = stale_then(&STALE, |number| match number {
+            1 => answer(304, &["ETag: \"b\""], Body::Empty),
+            _ => page(&[FRESH], "new"),
+        });
+        let cache = stored(&backend).await;
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
+        assert!(backend.asked(2).field("if-none-match").is_none());
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
+    });
+}
+
+#[test]
+fn a_full_response_takes_the_place_of_what_was_stale() {
+    run(async {
+        let backend = stale_then(&STALE, |_| page(&[FRESH, "Vary: Accept"], "new"));
+        let cache = stored(&backend).await;
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn what_is_not_stored_any_more_takes_out_what_was() {
+    run(async {
+        let backend = stale_then(&STALE, |number| match number {
+            1 => page(&["Cache-Control: no-store"], "private"),
+            _ => fails(FaultKind::ConnectFailed),
+        });
+        let cache = stored(&backend).await;
+        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "private");
+        assert!(reply(&cache, get("/a", &[])).await.is_err());
+    });
+}
+
+#[test]
+fn what_is_stale_is_sent_at_once_and_revalidated_once_behind() {
+    run(async {
+        const LINES: [&str; 2] = [
+            "Cache-Control: max-age=10, stale-while-revalidate=100",
+            "Age: 50",
+        ];
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = stale_then(&LINES, move |_| page(&[FRESH], "new").at(&held));
+        let cache = stored(&backend).await;
+        for _ in 0..10 {
+            let got = fetch(&cache, get("/a", &[])).await;
+            assert_eq!(got.text(), "stored");
+            assert!(
+                got.told().starts_with("Penstock; hit; ttl=-"),
+                "{}",
+                got.told()
+            );
+        }
+        until("the back end is asked", || gate.waiting() == 1).await;
+        assert_eq!(backend.count(), 2);
+        gate.open();
+        until("it is stored", || cache.counts().stored.value() == 2).await;
+        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn what_is_stale_stands_in_for_a_back_end_that_failed() {
+    run(async {
+        const ERRORS: [&str; 2] = ["Cache-Control: max-age=10, stale-if-error=100", "Age: 50"];
+        const NEVER: [&str; 3] = [
+            "Cache-Control: max-age=10, stale-if-error=100, must-revalidate",
+            "Age: 50",
+            "ETag: \"a\"",
+        ];
+        type Failure = fn() -> Act;
+        let failures: [(&str, Failure); 4] = [
+            ("unreachable", || fails(FaultKind::ConnectFailed)),
+            ("too late", || fails(FaultKind::AppTimeout)),
+            ("503", || answer(503, &[], Body::Empty)),
+            ("500 to be stored", || answer(500, &[FRESH], Body::Empty)),
+        ];
+        for (what, failure) in failures {
+            let backend = stale_then(&ERRORS, move |_| failure());
+            let cache = stored(&backend).await;
+            for number in 2..4 {
+                let got = fetch(&cache, get("/a", &[])).await;
+                assert_eq!((got.status, got.text()), (200, "stored"), "{what}");
+                assert!(got.told().ends_with("; detail=stale-if-error"), "{what}");
+                assert!(got.is_hit(), "{what}");
+                assert_eq!(backend.count(), number, "{what}");
+            }
+            let backend = stale_then(&NEVER, move |_| failure());
+            let cache = stored(&backend).await;
+            match reply(&cache, get("/a", &[])).await {
+                Ok(penstock_exchange::Reply::Response(response)) => {
+                    assert!(response.status.code() >= 500, "{what}");
+                }
+                Ok(other) => panic!("{what}: {other:?}"),
+                Err(_) => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn a_client_error_is_no_failure_of_the_back_end() {
+    run(async {
+        const LINES: [&str; 2] = ["Cache-Control: max-age=10, stale-if-error=100", "Age: 50"];
+        let backend = stale_then(&LINES, |_| answer(404, &[], Body::Empty));
+        let cache = stored(&backend).await;
+        assert_eq!(fetch(&cache, get("/a", &[])).await.status, 404);
+    });
+}
+
+#[test]
+fn what_must_be_validated_each_time_is_validated_by_each_alone() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, _| match number {
+            0 => page(&["Cache-Control: no-cache", "ETag: \"a\""], "stored"),
+            _ => answer(304, &["ETag: \"a\""], Body::Empty).at(&held),
+        });
+        let cache = stored(&backend).await;
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let cache = Arc::clone(&cache);
+            all.spawn(async move { fetch(&cache, get("/a", &[])).await });
+        }
+        until("all are asked", || gate.waiting() == 5).await;
+        gate.open();
+        for got in all.join_all().await {
+            assert_eq!((got.status, got.text()), (200, "stored"));
+        }
+    });
+}
+
+#[test]
+fn a_head_that_tells_of_another_content_takes_out_what_was_stored() {
+    run(async {
+        for (tag, is_kept) in [("ETag: \"a\"", true), ("ETag: \"b\"", false)] {
+            let backend =
+                Backend::new(
+                    move |number, request| match (request.head.method_str(), number) {
+                        ("HEAD", _) => answer(200, &[tag], Body::Omitted(None)),
+                        (_, 0) => page(&STALE, "stored"),
+                        _ => answer(304, &["ETag: \"a\""], Body::Empty),
+                    },
+                );
+            let cache = stored(&backend).await;
+            fetch(&cache, request_of(head_of("HEAD", "/a", &[]), CLIENT)).await;
+            let status = fetch(&cache, get("/a", &[])).await.status;
+            assert_eq!(status == 200, is_kept, "{tag}");
+        }
+    });
+}

@@ -1,0 +1,351 @@
+//! A route's rules, made ready to ask: which requests the cache knows of, and under what key.
+//!
+//! `handler` asks first [`Rules::use_of`], then [`Rules::write_key`]; `fetch` sends what the key says and
+//! nothing beside it ([`Rules::push_target`], [`push_host`]). Pure but for what is in the request.
+//!
+//! What must stay true: two requests have one key only when the back end is asked the same for both, but
+//! for fields that its `Vary` names; whatever could change the answer unseen is in the key, is not sent,
+//! or keeps the request from the cache.
+
+use std::time::Duration;
+
+use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
+use penstock_exchange::fields::{Fate, fate};
+use penstock_http::caching::{Bypass, Fwd, Policy, RequestDirectives, RequestUse, may_use_cache};
+use penstock_http::{FieldBlock, RequestHead};
+
+/// The rules of one route.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// For responses that do not say it themselves.
+    pub(crate) policy: Policy,
+    /// A response is stored at the so-manieth request for it.
+    pub(crate) min_uses: u32,
+    /// How long a request waits for another one's response.
+    pub(crate) lock_timeout: Duration,
+    /// Whether responses say what the cache did.
+    pub(crate) tells: bool,
+    /// Fields of responses that hold their tags.
+    tags: Vec<String>,
+    key: CacheKey,
+    bypass: CacheBypass,
+    scope: String,
+}
+
+/// What a key is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) head: &'a RequestHead,
+    /// The listener's scheme.
+    pub(crate) scheme: &'a str,
+    /// Whether the peer is trusted to speak for a client of its own.
+    pub(crate) is_trusted: bool,
+}
+
+/// What the cache may do with a request.
+#[derive(Debug)]
+pub(crate) enum Use {
+    /// It goes to the back end and leaves nothing behind.
+    Pass(Fwd, &'static str),
+    /// It may be answered from what is stored.
+    Look(Asked),
+}
+
+/// What a request says to caches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// Whether what the back end says may be stored.
+    pub(crate) may_store: bool,
+    /// Whether the back end must not be asked.
+    pub(crate) only_if_cached: bool,
+    /// Its `Cache-Control`.
+    pub(crate) directives: RequestDirectives,
+}
+
+/// Fields by which frameworks let a client change method or host of its request, and that pass every front
+/// end. What they bring about is in no key (CPDoS by method override, host header injection).
+const OVERRIDES: [&str; 7] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-host",
+    "x-original-host",
+    "x-http-host-override",
+    "x-forwarded-server",
+];
+
+impl Rules {
+    pub(crate) fn new(config: &RouteCache) -> Self {
+        let mut key = config.key.clone();
+        for name in key.headers.iter_mut() {
+            name.make_ascii_lowercase();
+        }
+        Self {
+            policy: Policy {
+                default_ttl: config.default_ttl,
+                ttl_max: config.ttl_max,
+                stale_while_revalidate: config.stale_while_revalidate,
+                stale_if_error: config.stale_if_error,
+            },
+            min_uses: config.min_uses,
+            lock_timeout: config.lock_timeout,
+            tells: config.status,
+            tags: config.tags.clone(),
+            key,
+            bypass: config.bypass.clone(),
+            scope: String::new(),
+        }
+    }
+
+    /// Sets what tells this route's keys from those of others.
+    pub(crate) fn set_scope(&mut self, scope: &str) {
+        self.scope = scope.replace('\0', " ");
+    }
+
+    /// What the cache may do with a request that has this head.
+    pub(crate) fn use_of(&self, head: &RequestHead) -> Use {
+        let (may_store, only_if_cached) = match may_use_cache(head) {
+            RequestUse::Bypass(bypass) => {
+                let is_method = bypass == Bypass::Method;
+                let fwd = if is_method { Fwd::Method } else { Fwd::Bypass };
+                return Use::Pass(fwd, bypass.as_str());
+            }
+            RequestUse::Cache {
+                may_store,
+                only_if_cached,
+            } => (may_store, only_if_cached),
+        };
+        if !head.target_path_query().starts_with('/') {
+            return Use::Pass(Fwd::Bypass, "target");
+        }
+        for (name, value) in head.fields() {
+            if is_override(name) {
+                return Use::Pass(Fwd::Bypass, "override");
+            }
+            let mut headers = self.bypass.headers.iter();
+            if headers.any(|header| header.eq_ignore_ascii_case(name)) {
+                return Use::Pass(Fwd::Bypass, "header");
+            }
+            if !self.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
+                let is_named = |(found, _): (&[u8], &[u8])| is_in(&self.bypass.cookies, found);
+                if cookies(value).any(is_named) {
+                    return Use::Pass(Fwd::Bypass, "cookie");
+                }
+            }
+        }
+        Use::Look(Asked {
+            may_store,
+            only_if_cached,
+            directives: RequestDirectives::of(head),
+        })
+    }
+
+    /// Writes the text of the key of a request's own target.
+    pub(crate) fn write_key(&self, asker: &Asker<'_>, out: &mut Vec<u8>) {
+        self.write_key_of(asker, asker.head.target_path_query(), out);
+    }
+
+    /// Writes the text of the key of `target` (in origin form), as `asker` would ask for it:
+    /// `scheme://host/path?query`, then for each further part a NUL byte and the part.
+    pub(crate) fn write_key_of(&self, asker: &Asker<'_>, target: &str, out: &mut Vec<u8>) {
+        self.write_url_of(asker, target, out);
+        let mut part = |kind: &[u8], name: &[u8], value: Option<&[u8]>| {
+            out.push(0);
+            out.extend_from_slice(kind);
+            out.extend_from_slice(name);
+            if let Some(value) = value {
+                out.push(b'=');
+                out.extend_from_slice(value);
+            }
+        };
+        if !self.scope.is_empty() {
+            part(b"route ", self.scope.as_bytes(), None);
+        }
+        let head = asker.head;
+        for name in &self.key.headers {
+            part(b"header ", name.as_bytes(), joined(head, name).as_deref());
+        }
+        for name in &self.key.cookies {
+            let lines = head.field_all("cookie");
+            for (found, value) in lines.flat_map(cookies) {
+                if is_like(name, found) {
+                    part(b"cookie ", found, Some(value));
+                }
+            }
+        }
+        if !asker.is_trusted {
+            return;
+        }
+        for (name, value) in head.fields() {
+            if fate(name) != Fate::FromProxy || is_about_client(name) {
+                continue;
+            }
+            let name = name.to_ascii_lowercase();
+            match name.as_str() {
+                "x-forwarded-proto" if asker.told_scheme().is_some() => {}
+                "forwarded" => part(b"", b"forwarded", Some(&without_client(value))),
+                name => part(b"", name.as_bytes(), Some(value)),
+            }
+        }
+    }
+
+    /// Writes the part of the key that purging knows: `scheme://host/path?query`.
+    pub(crate) fn write_url_of(&self, asker: &Asker<'_>, target: &str, out: &mut Vec<u8>) {
+        let scheme = asker.told_scheme().unwrap_or(asker.scheme);
+        out.extend_from_slice(scheme.as_bytes());
+        out.extend_from_slice(b"://");
+        if self.key.host {
+            push_host(asker, out);
+        }
+        self.push_target(target, out);
+    }
+
+    /// Whether keys may differ in more than their URL for one target.
+    pub(crate) fn has_parts(&self, asker: &Asker<'_>) -> bool {
+        let is_told = |(name, _): (&str, &[u8])| fate(name) == Fate::FromProxy;
+        !self.key.headers.is_empty()
+            || !self.key.cookies.is_empty()
+            || (asker.is_trusted && asker.head.fields().any(is_told))
+    }
+
+    /// Writes path and query of `target` as far as they are in the key, which is what the back end is asked for.
+    pub(crate) fn push_target(&self, target: &str, out: &mut Vec<u8>) {
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        if matches!(self.key.query, QueryKey::All) {
+            out.extend_from_slice(target.as_bytes());
+            return;
+        }
+        out.extend_from_slice(path.as_bytes());
+        let mut separator = b'?';
+        for parameter in query.unwrap_or_default().split('&') {
+            if self.keeps(parameter) {
+                out.push(separator);
+                out.extend_from_slice(parameter.as_bytes());
+                separator = b'&';
+            }
+        }
+    }
+
+    /// The tags that a response has.
+    pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
+        let is_tags = |name: &str| self.tags.iter().any(|tags| tags.eq_ignore_ascii_case(name));
+        let mut found = Vec::new();
+        for (_, value) in fields.iter().filter(|(name, _)| is_tags(name)) {
+            // `Surrogate-Key` has blanks between tags, `Cache-Tag` commas.
+            let tags = value.split(|byte| matches!(byte, b' ' | b'\t' | b','));
+            let tags = tags.filter(|tag| !tag.is_empty());
+            found.extend(tags.map(|tag| String::from_utf8_lossy(tag).into_owned()));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Takes out what clients do not see.
+    pub(crate) fn remove_tags(&self, fields: &mut FieldBlock) {
+        for name in &self.tags {
+            fields.remove(name);
+        }
+    }
+
+    fn keeps(&self, parameter: &str) -> bool {
+        let name = parameter.split('=').next().unwrap_or_default().as_bytes();
+        match &self.key.query {
+            QueryKey::All => true,
+            QueryKey::None => false,
+            QueryKey::Only(names) => is_in(names, name),
+            QueryKey::Without(names) => !name.is_empty() && !is_in(names, name),
+        }
+    }
+}
+
+impl Asker<'_> {
+    /// The scheme that a trusted proxy says its client used.
+    fn told_scheme(&self) -> Option<&'static str> {
+        if !self.is_trusted {
+            return None;
+        }
+        let mut told = self.head.field_all("x-forwarded-proto");
+        let scheme = match told.next()? {
+            b"http" => "http",
+            b"https" => "https",
+            _ => return None,
+        };
+        told.next().is_none().then_some(scheme)
+    }
+}
+
+/// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port
+/// that its scheme has by default.
+pub(crate) fn push_host(asker: &Asker<'_>, out: &mut Vec<u8>) {
+    let host = asker.head.host();
+    let port = match asker.told_scheme().unwrap_or(asker.scheme) {
+        "https" => ":443",
+        _ => ":80",
+    };
+    let host = host.strip_suffix(port).unwrap_or(host);
+    out.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+}
+
+fn is_override(name: &str) -> bool {
+    let is_extension = name.starts_with(['x', 'X']);
+    is_extension && OVERRIDES.iter().any(|over| over.eq_ignore_ascii_case(name))
+}
+
+/// All values of a field, as one; none if it is not there.
+fn joined(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
+    let mut values = head.field_all(name);
+    let mut all = values.next()?.to_vec();
+    for value in values {
+        all.push(b',');
+        all.extend_from_slice(value);
+    }
+    Some(all)
+}
+
+/// The pairs of a `Cookie` field (RFC 6265 §4.2.1).
+fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    line.split(|&byte| byte == b';').map(|pair| {
+        let mut parts = pair.splitn(2, |&byte| byte == b'=');
+        let name = parts.next().unwrap_or_default().trim_ascii();
+        (name, parts.next().unwrap_or_default().trim_ascii())
+    })
+}
+
+fn is_in(patterns: &[String], name: &[u8]) -> bool {
+    patterns.iter().any(|pattern| is_like(pattern, name))
+}
+
+/// Whether `name` is what the pattern says: itself, or with a star at its end all that begin so.
+fn is_like(pattern: &str, name: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start.as_bytes()),
+        None => name == pattern.as_bytes(),
+    }
+}
+
+/// Fields that say which client it is, not what it asked for.
+fn is_about_client(name: &str) -> bool {
+    name.eq_ignore_ascii_case("x-forwarded-for") || name.eq_ignore_ascii_case("x-real-ip")
+}
+
+/// A `Forwarded` value (RFC 7239) without its parameters about who the client and the proxies are.
+fn without_client(value: &[u8]) -> Vec<u8> {
+    let is_kept = |parameter: &&[u8]| {
+        let name = parameter.trim_ascii();
+        let is_named = |prefix: &[u8]| {
+            let start = name.get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        !is_named(b"for=") && !is_named(b"by=")
+    };
+    let is_between = |&byte: &u8| matches!(byte, b';' | b',');
+    let kept: Vec<_> = value.split(is_between).filter(is_kept).collect();
+    kept.join(&b';')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! The table of keys: what is in them, how it is written, and what is not.
+
+use penstock_config::{QueryKey, RouteCache};
+
+use super::{Asker, Rules};
+use crate::testing::head;
+
+fn key(
+    change: impl FnOnce(&mut RouteCache),
+    trusted: bool,
+    target: &str,
+    lines: &[&str],
+) -> String {
+    let mut config = RouteCache::new(vec!["m".to_owned()]);
+    change(&mut config);
+    let head = head(target, lines);
+    let asker = Asker {
+        head: &head,
+        scheme: "http",
+        is_trusted: trusted,
+    };
+    let mut text = Vec::new();
+    Rules::new(&config).write_key(&asker, &mut text);
+    String::from_utf8(text).unwrap().replace('\0', " | ")
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[test]
+fn a_key_is_the_url_as_sent() {
+    for (target, expected) in [
+        ("/a", "http://a.test/a"),
+        ("/a?", "http://a.test/a?"),
+        ("/a?b=c&a", "http://a.test/a?b=c&a"),
+        ("/a%2Fb/../c", "http://a.test/a%2Fb/../c"),
+        ("//evil.test/a", "http://a.test//evil.test/a"),
+        ("http://a.test/a?x", "http://a.test/a?x"),
+    ] {
+        assert_eq!(key(|_| (), false, target, &[]), expected, "{target}");
+    }
+    let without_host = |rules: &mut RouteCache| rules.key.host = false;
+    assert_eq!(key(without_host, false, "/a", &[]), "http:///a");
+}
+
+#[test]
+fn the_query_is_kept_as_the_rules_say() {
+    let only = QueryKey::Only(names(&["page", "f_*"]));
+    let without = QueryKey::Without(names(&["utm_*", "gclid"]));
+    for (rule, query, expected) in [
+        (QueryKey::All, "?b&a=1&b", "?b&a=1&b"),
+        (QueryKey::None, "?b&a=1", ""),
+        (only.clone(), "?b=1&page=2&f_x=3&page", "?page=2&f_x=3&page"),
+        (only.clone(), "?Page=2&p%61ge=2&page%5B0%5D=1", ""),
+        (only, "?a;page=2", ""),
+        (
+            without.clone(),
+            "?utm_x=1&a=2&gclid&gclidx=1",
+            "?a=2&gclidx=1",
+        ),
+        (without.clone(), "?utm_x=1", ""),
+        (without, "?utm%5Fx=1", "?utm%5Fx=1"),
+    ] {
+        let target = format!("/p{query}");
+        let found = key(|rules| rules.key.query = rule.clone(), false, &target, &[]);
+        assert_eq!(
+            found,
+            format!("http://a.test/p{expected}"),
+            "{rule:?} {query}"
+        );
+    }
+}
+
+#[test]
+fn headers_and_cookies_are_further_parts() {
+    let rules = |rules: &mut RouteCache| {
+        rules.key.headers = names(&["X-Country", "Accept-Language"]);
+        rules.key.cookies = names(&["theme", "ab_*"]);
+    };
+    for (lines, expected) in [
+        (
+            &[] as &[&str],
+            " | header x-country | header accept-language",
+        ),
+        (
+            &["x-country: de", "X-Country: at", "Accept-Language:"],
+            " | header x-country=de,at | header accept-language=",
+        ),
+        (
+            &["Cookie: a=b; theme=dark; ab_1=x=y", "Cookie: theme=light"],
+            " | header x-country | header accept-language | cookie theme=dark | cookie theme=light | cookie ab_1=x=y",
+        ),
+    ] {
+        let found = key(rules, false, "/", lines);
+        assert_eq!(found, format!("http://a.test/{expected}"), "{lines:?}");
+    }
+}
+
+#[test]
+fn only_a_trusted_proxy_adds_to_a_key() {
+    let lines = [
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: b.test",
+        "X-Forwarded-For: 192.0.2.1",
+        "X-Real-IP: 192.0.2.1",
+        "Forwarded: For=\"[::1]\"; proto=https ,for=x;by=y",
+    ];
+    assert_eq!(key(|_| (), false, "/", &lines), "http://a.test/");
+    assert_eq!(
+        key(|_| (), true, "/", &lines),
+        "https://a.test/ | x-forwarded-host=b.test | forwarded= proto=https "
+    );
+    let odd = ["X-Forwarded-Proto: wss"];
+    let expected = "http://a.test/ | x-forwarded-proto=wss";
+    assert_eq!(key(|_| (), true, "/", &odd), expected);
+}

@@ -1,0 +1,303 @@
+//! From a stored response to the one that a client gets: conditions, ranges, `Age`, `Cache-Status`.
+//!
+//! Called by `handler` for what was found or has just come. What must stay true: GET and HEAD get the same
+//! fields; a part is never sent as the whole; a body that cannot be had is a miss and never an error.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::parts::{self, Whole};
+use penstock_exchange::{Body, FileBody, Name, Response};
+use penstock_http::caching::{CacheStatus, condition, push_cache_status};
+use penstock_http::{
+    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Status, content_range,
+    content_range_unsatisfied, parse_http_date, select_range,
+};
+
+use crate::store::{Gone, Hit, HitBody, Meta};
+
+/// What the access log calls who answers.
+pub(crate) const HANDLER: &str = "cache";
+
+/// What `Cache-Status` calls this cache.
+pub(crate) const NAME: &str = "Penstock";
+
+/// A range that begins so far into a body that is still on its way is not waited for.
+pub(crate) const FAR_BYTES: u64 = 8 << 20;
+
+/// What is told along with a stored response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Note<'a> {
+    /// Its age now; none if the back end made or validated it for this very request (RFC 9111 §5.1).
+    pub(crate) age: Option<Duration>,
+    /// What the cache did; none if it is not to be told.
+    pub(crate) status: Option<CacheStatus<'a>>,
+}
+
+/// Where a body comes from.
+enum Source {
+    Memory(Bytes),
+    Disk(FileBody),
+    Growing(HitBody),
+}
+
+impl Source {
+    fn length(&self, meta: &Meta) -> Option<u64> {
+        match self {
+            Self::Memory(bytes) => Some(bytes.len() as u64),
+            Self::Disk(file) => Some(file.len.min(meta.length)),
+            Self::Growing(HitBody::Growing(growing)) => growing.declared(),
+            Self::Growing(_) => None,
+        }
+    }
+
+    /// `len` bytes from `start` on; to the end without `len`.
+    fn part(self, start: u64, len: Option<u64>) -> Option<Body> {
+        Some(match self {
+            Self::Memory(bytes) => {
+                let start = usize::try_from(start).ok()?.min(bytes.len());
+                let end = match len {
+                    Some(len) => start.saturating_add(usize::try_from(len).ok()?),
+                    None => bytes.len(),
+                };
+                let part = bytes.slice(start..end.min(bytes.len()));
+                if part.is_empty() {
+                    Body::Empty
+                } else {
+                    Body::Bytes(part)
+                }
+            }
+            Self::Disk(file) => Body::File(FileBody {
+                start: file.start + start,
+                len: len.unwrap_or_else(|| file.len.saturating_sub(start)),
+                file: file.file,
+            }),
+            Self::Growing(HitBody::Growing(growing)) => {
+                Body::Stream(Box::new(growing.reader_of(start, len)?))
+            }
+            Self::Growing(_) => return None,
+        })
+    }
+}
+
+impl Source {
+    /// Several parts in one body; none of what is on its way.
+    fn parts(self, framed: Multipart) -> Option<Body> {
+        let whole = match self {
+            Self::Memory(bytes) => Whole::Memory(bytes),
+            Self::Disk(file) => Whole::File(file),
+            Self::Growing(_) => return None,
+        };
+        Some(parts::body(whole, framed))
+    }
+}
+
+/// The answer from a stored response that is in memory; none if it is not.
+pub(crate) fn answer_now(head: &RequestHead, hit: &Hit, note: &Note<'_>) -> Option<Response> {
+    let source = match &hit.body {
+        HitBody::Memory(bytes) => Source::Memory(bytes.clone()),
+        HitBody::Growing(_) | HitBody::Disk(_) => return None,
+    };
+    answer_from(head, &hit.meta, source, note).ok()
+}
+
+/// The answer from a stored response.
+///
+/// # Errors
+/// When its body is not there any more: a miss.
+pub(crate) async fn answer(
+    head: &RequestHead,
+    hit: &Hit,
+    note: &Note<'_>,
+) -> Result<Response, Gone> {
+    let is_bodiless = head.method() == Method::Head
+        || condition(
+            head,
+            hit.meta.status,
+            &hit.meta.fields,
+            hit.meta.response_time,
+        ) == Precondition::NotModified;
+    let source = match &hit.body {
+        HitBody::Memory(bytes) => Source::Memory(bytes.clone()),
+        HitBody::Growing(_) => Source::Growing(hit.body.clone()),
+        // Needs no file: its length is known.
+        HitBody::Disk(_) if is_bodiless => {
+            return Ok(answer_bodiless(
+                head,
+                &hit.meta,
+                Some(hit.meta.length),
+                note,
+            ));
+        }
+        HitBody::Disk(object) => Source::Disk(object.open().await?),
+    };
+    answer_from(head, &hit.meta, source, note)
+}
+
+/// The answer whose body has just come and is here as a whole.
+pub(crate) fn answer_whole(
+    head: &RequestHead,
+    meta: &Meta,
+    whole: Bytes,
+    note: &Note<'_>,
+) -> Result<Response, Gone> {
+    answer_from(head, meta, Source::Memory(whole), note)
+}
+
+/// Whether the request wants a part that is not worth waiting for while the body is on its way.
+pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
+    match select_range(only(head, "range"), None, u64::MAX, b"", None) {
+        RangeOutcome::Part { start, .. } => start >= FAR_BYTES,
+        RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_BYTES),
+        RangeOutcome::Unsatisfiable => true,
+        RangeOutcome::Whole => false,
+    }
+}
+
+fn answer_from(
+    head: &RequestHead,
+    meta: &Meta,
+    source: Source,
+    note: &Note<'_>,
+) -> Result<Response, Gone> {
+    let length = source.length(meta);
+    let is_had =
+        condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified;
+    if is_had || head.method() == Method::Head {
+        return Ok(answer_bodiless(head, meta, length, note));
+    }
+    let mut fields = fields_of(meta, note);
+    match range(head, meta, &source, length) {
+        RangeOutcome::Unsatisfiable => {
+            let mut response = Response::text(
+                Status::RANGE_NOT_SATISFIABLE,
+                "text/plain; charset=utf-8",
+                "The content is shorter.\n",
+            );
+            let mut value = Vec::with_capacity(32);
+            content_range_unsatisfied(length.unwrap_or_default(), &mut value);
+            push(&mut response.fields, "Content-Range", &value);
+            Ok(by_cache(response))
+        }
+        RangeOutcome::Part { start, len } => {
+            let mut value = Vec::with_capacity(48);
+            content_range(start, len, length.unwrap_or_default(), &mut value);
+            push(&mut fields, "Content-Range", &value);
+            let body = source.part(start, Some(len)).ok_or(Gone)?;
+            Ok(respond(Status::PARTIAL_CONTENT, fields, body))
+        }
+        RangeOutcome::Parts(spans) => {
+            let total = length.unwrap_or_default();
+            let content_type = meta.fields.get("content-type");
+            let framed = Multipart::new(parts::random(), content_type, &spans, total);
+            let framed_type = framed.content_type();
+            let body = source.parts(framed).ok_or(Gone)?;
+            fields.remove("Content-Type");
+            push(&mut fields, "Content-Type", &framed_type);
+            Ok(respond(Status::PARTIAL_CONTENT, fields, body))
+        }
+        RangeOutcome::Whole => {
+            let body = source.part(0, length).ok_or(Gone)?;
+            Ok(respond(meta.status, fields, body))
+        }
+    }
+}
+
+/// 304, or what HEAD gets.
+fn answer_bodiless(
+    head: &RequestHead,
+    meta: &Meta,
+    length: Option<u64>,
+    note: &Note<'_>,
+) -> Response {
+    let is_had =
+        condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified;
+    let response = respond(meta.status, fields_of(meta, note), Body::Omitted(length));
+    if is_had {
+        not_modified(response)
+    } else {
+        response
+    }
+}
+
+/// The 304 that tells a client that it has this response.
+pub(crate) fn not_modified(mut response: Response) -> Response {
+    for name in OF_CONTENT {
+        response.fields.remove(name);
+    }
+    response.status = Status::NOT_MODIFIED;
+    response.body = Body::Empty;
+    response
+}
+
+/// What a 304 leaves out: the client has the content, and what describes it (RFC 9110 §15.4.5).
+const OF_CONTENT: [&str; 5] = [
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "content-disposition",
+    "accept-ranges",
+];
+
+/// What part of a stored 200 is asked for, as far as that can be told without its length.
+fn range(head: &RequestHead, meta: &Meta, source: &Source, length: Option<u64>) -> RangeOutcome {
+    let (Some(length), Status::OK) = (length, meta.status) else {
+        return RangeOutcome::Whole;
+    };
+    let Some(asked) = only(head, "range") else {
+        return RangeOutcome::Whole;
+    };
+    // An origin that does not want ranges may have a reason that a cache does not know.
+    let told = meta.fields.get("accept-ranges");
+    if told.is_some_and(|told| told.eq_ignore_ascii_case(b"none")) {
+        return RangeOutcome::Whole;
+    }
+    let etag = meta.fields.get("etag").unwrap_or_default();
+    let modified = meta.fields.get("last-modified").and_then(parse_http_date);
+    let if_range = head.field("if-range");
+    let outcome = select_range(Some(asked), if_range, length, etag, modified);
+    // Several parts of what is still on its way would wait for one another; and a coding would be that of
+    // the whole body, frame and all: nobody could read it.
+    let is_framed = matches!(outcome, RangeOutcome::Parts(_));
+    let is_whole = matches!(source, Source::Growing(_)) || meta.fields.contains("content-encoding");
+    match is_framed && is_whole {
+        true => RangeOutcome::Whole,
+        false => outcome,
+    }
+}
+
+/// The fields of a stored response as they are sent now.
+fn fields_of(meta: &Meta, note: &Note<'_>) -> FieldBlock {
+    let mut fields = FieldBlock::with_capacity(meta.fields.as_bytes().len() + 96);
+    if let Some(age) = note.age {
+        fields.push_u64("Age", age.as_secs());
+    }
+    fields.append(&meta.fields);
+    if let Some(status) = &note.status {
+        push_cache_status(&mut fields, NAME, status);
+    }
+    fields
+}
+
+/// The value of a field that may be sent once; more than one is as good as none.
+fn only<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
+    let mut values = head.field_all(name);
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+fn respond(status: Status, fields: FieldBlock, body: Body) -> Response {
+    let mut response = Response::new(status, body);
+    response.fields = fields;
+    by_cache(response)
+}
+
+fn by_cache(mut response: Response) -> Response {
+    response.timing.handler = Some(Name::Room(HANDLER));
+    response
+}
+
+fn push(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
+    let pushed = fields.push(name, value);
+    debug_assert!(pushed.is_ok(), "numbers are a valid value");
+}

@@ -1,0 +1,317 @@
+//! A store's disk: whether it works, what is to be done on it, and every operation's way into the pool.
+//!
+//! All that may block is run by [`Disk::run`], which counts and times it, gives up waiting after
+//! `stall_timeout` (the operation itself cannot be ended), and draws the conclusion from an error: the disk
+//! is out. `keeper` probes it back in and works off what is queued here: files to be removed, metas to
+//! be written, small hot objects to be read into memory.
+//!
+//! What must stay true: nobody waits for a disk that is out; a failure is logged once per cause; every
+//! queue here is bounded; bytes of a file count until its last descriptor is closed.
+
+mod health;
+mod work;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_runtime::blocking::{Pool, PoolError};
+use penstock_runtime::clock;
+use tokio::sync::Notify;
+
+use super::file::ObjectFile;
+use super::folder::{Folder, Lease};
+use super::tier::{Item, Tier};
+
+pub(crate) use health::Health;
+use health::Reason;
+use work::Work;
+pub(crate) use work::{DYING_MAX, Dying};
+
+/// A stored object on the disk.
+pub(crate) type DiskItem = Item<Arc<ObjectFile>>;
+
+/// The disk of a store.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// The store's name, for the log.
+    pub(crate) name: String,
+    /// Its folder's path.
+    pub(crate) path: PathBuf,
+    /// The bound of its bytes, by the configuration.
+    pub(crate) size_max: u64,
+    /// Operations that take longer are not waited for.
+    pub(crate) stall_timeout: Duration,
+    /// What runs its operations.
+    pub(crate) pool: Pool,
+    /// Its objects.
+    pub(crate) tier: Tier<Arc<ObjectFile>>,
+    /// Wakes the keeper.
+    pub(crate) bell: Notify,
+    /// Bytes were freed.
+    pub(crate) room: Notify,
+    /// What was done.
+    pub(crate) counts: Counts,
+    health: AtomicU8,
+    /// It went out, or the store ended.
+    out: Notify,
+    /// The bound of its bytes now: less than `size_max` while the file system is full.
+    bound: AtomicU64,
+    /// Each of these is held for a moment only.
+    opened: Mutex<Option<Opened>>,
+    reason: Mutex<Reason>,
+    work: Mutex<Work>,
+    /// When each operation that is running began.
+    running: Mutex<HashMap<u64, Instant>>,
+    next_operation: AtomicU64,
+    next_number: AtomicU64,
+}
+
+/// A folder that may be written to.
+#[derive(Debug, Clone)]
+pub(crate) struct Opened {
+    /// The folder.
+    pub(crate) folder: Arc<Folder>,
+    /// The right to write into it.
+    pub(crate) _lease: Arc<Lease>,
+}
+
+/// Counters of a disk.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) evicted: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_micros: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) write_micros: AtomicU64,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Opening and reading; ahead of others.
+    Open,
+    /// Reading.
+    Read,
+    /// Writing, renaming, removing.
+    Write,
+}
+
+/// Why an operation gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiskError {
+    /// The disk is out, or went out meanwhile, or took too long.
+    #[error("the disk is not waited for")]
+    Out,
+    /// The pool did not take it.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The disk's answer.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Disk {
+    /// A disk that is not open yet.
+    pub(crate) fn new(config: &penstock_config::Cache, path: PathBuf, pool: Pool) -> Self {
+        let nanos = u64::try_from(clock::wall().as_nanos()).unwrap_or(1);
+        Self {
+            name: config.name.clone(),
+            path,
+            size_max: config.size_max,
+            stall_timeout: config.stall_timeout,
+            pool,
+            tier: Tier::new(),
+            bell: Notify::new(),
+            room: Notify::new(),
+            counts: Counts::default(),
+            health: AtomicU8::new(Health::Out as u8),
+            out: Notify::new(),
+            bound: AtomicU64::new(config.size_max),
+            opened: Mutex::default(),
+            reason: Mutex::new(Reason::new("its folder is being opened")),
+            work: Mutex::default(),
+            running: Mutex::default(),
+            next_operation: AtomicU64::new(0),
+            // Files of a former process have lower numbers, as it began earlier and made fewer than one
+            // in a nanosecond; recovery raises it above all that it finds, should the clock have been set back.
+            next_number: AtomicU64::new(nanos),
+        }
+    }
+
+    /// The folder, while it may be written to.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        lock(&self.opened).clone()
+    }
+
+    /// A number that no file has or had.
+    pub(crate) fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Relaxed)
+    }
+
+    /// No number up to `number` is given any more.
+    pub(crate) fn skip_numbers(&self, number: u64) {
+        let next = number.saturating_add(1);
+        self.next_number.fetch_max(next, Relaxed);
+    }
+
+    /// The bound of its bytes now.
+    pub(crate) fn bound(&self) -> u64 {
+        self.bound.load(Relaxed)
+    }
+
+    /// Bytes on the disk, as they are counted.
+    pub(crate) fn used(&self) -> u64 {
+        self.opened().map_or(0, |opened| opened.folder.used())
+    }
+
+    /// Runs one operation in the pool and waits for it, but not longer than `stall_timeout` and not once
+    /// the disk is out. An error of the disk's has its consequences before it is given.
+    ///
+    /// # Errors
+    /// See [`DiskError`].
+    pub(crate) async fn run<R, F>(self: &Arc<Self>, kind: Kind, work: F) -> Result<R, DiskError>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> io::Result<R> + Send + 'static,
+    {
+        // Before the question, so that no going out is missed.
+        let out = self.out.notified();
+        if !self.is_working() {
+            return Err(DiskError::Out);
+        }
+        let begun = clock::now();
+        let this = Arc::clone(self);
+        let work = move || {
+            // The folder's lock is held for as long as something may be written to it.
+            let opened = this.opened();
+            let result = work();
+            drop(opened);
+            result
+        };
+        let result = tokio::select! {
+            result = self.run_anyway(kind, work) => result,
+            () = out => return Err(DiskError::Out),
+            () = clock::sleep(self.stall_timeout) => {
+                self.check_stall();
+                return Err(DiskError::Out);
+            }
+        };
+        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let (count, time) = match kind {
+            Kind::Write => (&self.counts.writes, &self.counts.write_micros),
+            Kind::Open | Kind::Read => (&self.counts.reads, &self.counts.read_micros),
+        };
+        count.fetch_add(1, Relaxed);
+        time.fetch_add(micros, Relaxed);
+        if let Err(DiskError::Io(error)) = &result {
+            self.failed(kind, error);
+        }
+        result
+    }
+
+    /// As [`Disk::run`], without looking at the disk's health, waiting as long as it takes, without
+    /// consequences.
+    pub(crate) async fn run_anyway<R, F>(
+        self: &Arc<Self>,
+        kind: Kind,
+        work: F,
+    ) -> Result<R, DiskError>
+    where
+        R: Send + 'static,
+        F: FnOnce() -> io::Result<R> + Send + 'static,
+    {
+        let this = Arc::clone(self);
+        let tracked = move || {
+            let operation = Running::begin(this);
+            let result = work();
+            drop(operation);
+            result
+        };
+        let result = if kind == Kind::Open {
+            self.pool.run_ahead(tracked).await
+        } else {
+            self.pool.run(tracked).await
+        };
+        Ok(result??)
+    }
+
+    /// Evicts until the objects' weight is within the bound and, with what is dying already, `bytes` more fit
+    /// on the disk.
+    pub(crate) fn make_room(&self, bytes: u64) {
+        let bound = self.bound();
+        let needed = (self.used().saturating_add(bytes)).saturating_sub(bound);
+        let needed = needed.saturating_sub(self.work().dying_bytes);
+        let mut freed = 0;
+        let mut counted = 0;
+        let evicted = self.tier.evict(bound, |out| {
+            freed += out[counted..]
+                .iter()
+                .map(|item| item.body.disk_bytes())
+                .sum::<u64>();
+            counted = out.len();
+            freed >= needed
+        });
+        self.counts.evicted.fetch_add(evicted.len() as u64, Relaxed);
+        self.bury(evicted);
+    }
+
+    /// Reserves `bytes` in `folder`; evicts and waits for what that frees.
+    ///
+    /// # Errors
+    /// When there is no room in time: what is being served holds it, or the disk is slow.
+    pub(crate) async fn reserve(&self, folder: &Folder, bytes: u64) -> Result<(), DiskError> {
+        let deadline = clock::now() + self.stall_timeout.min(Duration::from_secs(5));
+        loop {
+            let freed = self.room.notified();
+            if !self.is_working() || folder.is_closed() {
+                return Err(DiskError::Out);
+            }
+            if folder.reserve(bytes, self.bound()) {
+                return Ok(());
+            }
+            self.make_room(bytes);
+            if clock::until(deadline, freed).await.is_none() {
+                return Err(DiskError::Out);
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn doing(self) -> &'static str {
+        match self {
+            Self::Open => "cannot open an object",
+            Self::Read => "cannot read an object",
+            Self::Write => "cannot write",
+        }
+    }
+}
+
+/// One operation while it is running.
+struct Running {
+    disk: Arc<Disk>,
+    id: u64,
+}
+
+impl Running {
+    fn begin(disk: Arc<Disk>) -> Self {
+        let id = disk.next_operation.fetch_add(1, Relaxed);
+        lock(&disk.running).insert(id, clock::now());
+        Self { disk, id }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        lock(&self.disk.running).remove(&self.id);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

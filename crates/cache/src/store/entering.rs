@@ -1,0 +1,249 @@
+//! How objects come into a store's indexes, and leave them.
+//!
+//! Called by `filler` (what was received), `keeper` (what was found at a start or read into memory) and
+//! `object` (what turned out lost). What must stay true: the lock of what is on its way in is taken before
+//! a tier's, so that a purge either finds an object there or in the index; whoever takes an object out of
+//! the disk's index has its file removed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use penstock_runtime::DiskFile;
+use tokio::sync::Semaphore;
+
+use super::disk::{Disk, DiskItem};
+use super::file::ObjectFile;
+use super::tier::Item;
+use super::{Growing, HOT_USES, Key, Meta, OPEN_MAX, SHARDS, Store, filler, keeper};
+
+/// For those on their way in.
+impl Store {
+    pub(super) fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
+    }
+
+    /// Bytes of an object on its way in that stay in memory until its end.
+    pub(super) fn small_max(&self) -> u64 {
+        self.memory_object_max().max(64 * 1024)
+    }
+
+    pub(super) fn fits_memory(&self, meta: &Meta) -> bool {
+        meta.length <= self.memory_object_max()
+    }
+
+    /// Whether what is on its way in takes more than its share: a quarter of the memory, or 8 MiB.
+    pub(super) fn is_memory_short(&self) -> bool {
+        filler::is_over(&self.growing_memory, (self.memory_max() / 4).max(8 << 20))
+    }
+
+    /// Enters an object into memory, unless it was purged on its way.
+    pub(super) fn insert_in_memory(
+        &self,
+        key: &Key,
+        growing: &Growing,
+        meta: &Arc<Meta>,
+        body: Bytes,
+    ) -> bool {
+        let item = memory_item(key.hash, meta, body);
+        if item.weight() > self.memory_max() {
+            return false;
+        }
+        let shard = self.growing_shard(key.hash);
+        {
+            let mut state = growing.lock();
+            if state.is_doomed {
+                return false;
+            }
+            state.is_elsewhere = true;
+        }
+        self.memory.insert(&item);
+        drop(shard);
+        if self.disk.is_none() {
+            self.counts.stored.fetch_add(1, Relaxed);
+        }
+        self.trim_memory();
+        true
+    }
+
+    /// Enters an object that has its file now, unless it was purged on its way. For a pool.
+    pub(super) fn insert_on_disk(
+        &self,
+        key: &Key,
+        growing: &Growing,
+        meta: &Arc<Meta>,
+        file: ObjectFile,
+    ) {
+        let Some(disk) = &self.disk else {
+            return;
+        };
+        let item = keeper::new_item(Arc::new(file), Arc::clone(meta), self.config.size_max);
+        let shard = self.growing_shard(key.hash);
+        let out = if growing.is_kept() {
+            let replaced = disk.tier.insert(&item);
+            growing.lock().is_elsewhere = true;
+            // What memory holds of the variant is older, unless it is this object itself.
+            if !self.fits_memory(meta)
+                && let Some(old) = self
+                    .memory
+                    .find(key, &mut |other| other.is_same_variant(meta))
+            {
+                self.memory.remove(&old);
+            }
+            self.counts.stored.fetch_add(1, Relaxed);
+            replaced
+        } else {
+            vec![item]
+        };
+        drop(shard);
+        disk.bury(out);
+        disk.make_room(0);
+    }
+
+    /// One is not on its way in any more, or not to be found.
+    pub(super) fn forget_growing(&self, key: &Key, growing: &Arc<Growing>) {
+        let mut shard = self.growing_shard(key.hash);
+        if let Some(all) = shard.get_mut(&key.hash) {
+            all.retain(|one| !Arc::ptr_eq(one, growing));
+            if all.is_empty() {
+                shard.remove(&key.hash);
+            }
+        }
+    }
+
+    /// One fewer is on its way in.
+    pub(super) fn grew(&self) {
+        self.growing_count.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn trim_memory(&self) {
+        let evicted = self.memory.evict(self.memory_max(), |_| true);
+        if self.disk.is_none() {
+            self.counts.evicted.fetch_add(evicted.len() as u64, Relaxed);
+        }
+    }
+}
+
+/// For objects on the disk.
+impl Store {
+    /// One verification at a time of objects whose hashes share a shard.
+    pub(super) fn turn(&self, hash: u128) -> &Semaphore {
+        &self.turns[hash as usize % SHARDS]
+    }
+
+    /// Keeps a file open for the next ones.
+    pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
+        object.set_open(file);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.push_back((Arc::clone(object), Arc::clone(file)));
+        let oldest = (open.len() > OPEN_MAX).then(|| open.pop_front());
+        drop(open);
+        drop(oldest);
+    }
+
+    /// Open files that are kept of objects that are to be removed: to be dropped in a pool, as the last
+    /// closing of a removed file frees its blocks.
+    pub(super) fn open_of_dying(&self) -> Vec<Arc<DiskFile>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dying, others): (VecDeque<_>, _) =
+            open.drain(..).partition(|(object, _)| object.is_dying());
+        *open = others;
+        drop(open);
+        dying.into_iter().map(|(_, file)| file).collect()
+    }
+
+    /// An object on the disk is used: a small one that is used again comes to memory.
+    pub(super) fn used(&self, item: &Arc<DiskItem>) {
+        if let Some(disk) = &self.disk
+            && item.uses() >= HOT_USES
+            && self.fits_memory(&item.meta)
+        {
+            disk.promote(item);
+        }
+    }
+
+    /// A small object was read: it is in memory from here on, if it is still there.
+    pub(super) fn promoted(&self, item: &Arc<DiskItem>, body: Bytes) {
+        let Some(disk) = &self.disk else {
+            return;
+        };
+        let in_memory = memory_item(item.hash, &item.meta, body);
+        let entered = disk
+            .tier
+            .while_there(item, || self.memory.insert(&in_memory));
+        if entered.is_some() {
+            self.trim_memory();
+        }
+    }
+
+    /// A stored object was found damaged.
+    pub(super) fn damaged(&self) {
+        if let Some(disk) = &self.disk {
+            disk.counts.errors.fetch_add(1, Relaxed);
+            disk.log_once("a stored object is damaged: it is removed");
+        }
+    }
+
+    /// Takes an object out of the disk's index and removes its file.
+    pub(super) fn forget_item(&self, item: &Arc<DiskItem>) {
+        if let Some(disk) = &self.disk
+            && disk.tier.remove(item)
+        {
+            disk.bury([Arc::clone(item)]);
+        }
+    }
+
+    /// Enters an object that was found at a start, unless it was purged since. For a pool.
+    pub(super) fn found(&self, item: Arc<DiskItem>) {
+        let Some(disk) = &self.disk else {
+            return;
+        };
+        let remembered = self.remembered();
+        let number = item.body.name.number;
+        let out = if remembered.names(&item.meta, number) {
+            Some(item)
+        } else {
+            let is_newer = |there: &Arc<ObjectFile>| there.name.number >= number;
+            match disk.tier.insert_found(&item, is_newer) {
+                Ok(older) => older,
+                Err(()) if disk.is_known(item.body.name) => {
+                    // The very file is there already: it is counted once.
+                    item.body.folder.release(item.body.disk_bytes());
+                    None
+                }
+                Err(()) => Some(item),
+            }
+        };
+        drop(remembered);
+        disk.bury(out);
+    }
+
+    /// All that the folder holds is known.
+    pub(super) fn recovered(&self) {
+        let mut remembered = self.remembered();
+        remembered.clear();
+        if let Some(disk) = &self.disk {
+            disk.set_recovered();
+        }
+        drop(remembered);
+    }
+
+    /// The folder is another one: nothing of the index is in it.
+    pub(super) fn lose_disk(&self) {
+        if let Some(disk) = &self.disk {
+            disk.tier.remove_all(|_| true);
+            disk.work().reset();
+        }
+        self.open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+/// What a memory tier holds.
+pub(super) fn memory_item(hash: u128, meta: &Arc<Meta>, body: Bytes) -> Arc<Item<Bytes>> {
+    let weight = body.len() as u64 + meta.memory();
+    Item::new(hash, Arc::clone(meta), body, weight)
+}

@@ -1,0 +1,212 @@
+//! The queues against a plain LRU on a fixed trace, and against their own rules with seeds.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a trace's numbers are small"
+)]
+
+use super::*;
+
+#[derive(Debug)]
+struct Thing {
+    name: u64,
+    weight: u64,
+    marks: Marks,
+}
+
+impl Queued for Thing {
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+    fn ghost(&self) -> u64 {
+        self.name
+    }
+    fn marks(&self) -> &Marks {
+        &self.marks
+    }
+}
+
+fn thing(name: u64, weight: u64) -> Arc<Thing> {
+    Arc::new(Thing {
+        name,
+        weight,
+        marks: Marks::default(),
+    })
+}
+
+/// A small generator, the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Names by a Zipf law over 20,000, with a scan of names never seen again now and then.
+fn trace() -> Vec<u64> {
+    let mut sums = Vec::new();
+    let mut sum = 0.0;
+    for rank in 1..=20_000_u32 {
+        sum += 1.0 / f64::from(rank).powf(0.9);
+        sums.push(sum);
+    }
+    let mut dice = Dice(1);
+    let mut trace = Vec::new();
+    let mut fresh = 1_000_000;
+    for step in 0..300_000 {
+        if step % 30_000 == 29_999 {
+            trace.extend(fresh..fresh + 5_000);
+            fresh += 5_000;
+        }
+        let at = dice.unit() * sum;
+        trace.push(sums.partition_point(|&s| s < at) as u64);
+    }
+    trace
+}
+
+/// Between 1 and 16 kB, always the same for a name.
+fn weight_of(name: u64) -> u64 {
+    1024 * (1 + Dice(name).next() % 16)
+}
+
+fn hits_of_fifo(trace: &[u64], room: u64) -> u64 {
+    let mut fifo = Fifo::default();
+    let mut there: HashMap<u64, Arc<Thing>> = HashMap::new();
+    let mut hits = 0;
+    for &name in trace {
+        if let Some(found) = there.get(&name) {
+            found.marks.used();
+            hits += 1;
+            continue;
+        }
+        let new = thing(name, weight_of(name));
+        fifo.insert(&new);
+        there.insert(name, new);
+        while fifo.bytes() > room {
+            there.remove(&fifo.evict(room).unwrap().name);
+        }
+    }
+    hits
+}
+
+fn hits_of_lru(trace: &[u64], room: u64) -> u64 {
+    let mut last: HashMap<u64, u64> = HashMap::new();
+    let mut order = std::collections::BTreeMap::new();
+    let (mut hits, mut bytes) = (0, 0);
+    for (now, &name) in (0..).zip(trace) {
+        if let Some(before) = last.insert(name, now) {
+            order.remove(&before);
+            hits += 1;
+        } else {
+            bytes += weight_of(name);
+        }
+        order.insert(now, name);
+        while bytes > room {
+            let (_, oldest) = order.pop_first().unwrap();
+            last.remove(&oldest);
+            bytes -= weight_of(oldest);
+        }
+    }
+    hits
+}
+
+#[test]
+fn more_is_found_than_with_lru_where_few_are_popular_and_scans_come() {
+    let trace = trace();
+    for share in [100, 20, 5] {
+        let all: u64 = (0..20_000).map(weight_of).sum();
+        let room = all / share;
+        let (ours, lru) = (hits_of_fifo(&trace, room), hits_of_lru(&trace, room));
+        assert!(ours > lru, "room 1/{share}: {ours} against {lru}");
+    }
+}
+
+#[test]
+fn what_is_queued_is_what_is_counted_whatever_happens() {
+    let seed = std::env::var("PENSTOCK_SEED").ok();
+    let seeds = match seed.and_then(|seed| seed.parse::<u64>().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..200,
+    };
+    for seed in seeds {
+        let mut dice = Dice(seed);
+        let mut fifo = Fifo::default();
+        let mut there: Vec<Arc<Thing>> = Vec::new();
+        let room = 100_000;
+        for step in 0..500 {
+            match dice.next() % 8 {
+                0..=3 => {
+                    let new = thing(dice.next() % 300, 1 + dice.next() % 9_000);
+                    if dice.next().is_multiple_of(4) {
+                        fifo.insert_proven(&new);
+                    } else {
+                        fifo.insert(&new);
+                    }
+                    there.push(new);
+                }
+                4 | 5 if !there.is_empty() => {
+                    let at = dice.next() as usize % there.len();
+                    there[at].marks.used();
+                }
+                6 if !there.is_empty() => {
+                    let at = dice.next() as usize % there.len();
+                    let out = there.swap_remove(at);
+                    assert!(fifo.remove(&out), "seed {seed} step {step}");
+                    assert!(!fifo.remove(&out));
+                }
+                7 if !there.is_empty() => {
+                    let at = dice.next() as usize % there.len();
+                    let new = thing(there[at].name, 1 + dice.next() % 9_000);
+                    fifo.replace(&there[at], &new);
+                    there[at] = new;
+                }
+                _ => {}
+            }
+            while fifo.bytes() > room {
+                let out = fifo.evict(room).unwrap();
+                let at = there.iter().position(|one| Arc::ptr_eq(one, &out));
+                there.swap_remove(at.expect("what is evicted was queued"));
+            }
+            let bytes: u64 = there.iter().map(|one| one.weight).sum();
+            assert_eq!(
+                (fifo.bytes(), fifo.len()),
+                (bytes, there.len()),
+                "seed {seed} step {step}"
+            );
+            let ghosts = &fifo.ghosts;
+            assert!(ghosts.bytes <= room && ghosts.known.len() <= ghosts.order.len());
+        }
+        // All of it goes, once.
+        while let Some(out) = fifo.evict(room) {
+            let at = there.iter().position(|one| Arc::ptr_eq(one, &out));
+            there.swap_remove(at.expect("nothing is evicted twice"));
+        }
+        assert!(there.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_object_larger_than_the_room_goes_and_leaves_no_loop() {
+    let mut fifo = Fifo::default();
+    let large = thing(1, 1_000_000);
+    for _ in 0..5 {
+        large.marks.used();
+    }
+    fifo.insert(&large);
+    let mut rounds = 0;
+    while fifo.bytes() > 1000 {
+        fifo.evict(1000);
+        rounds += 1;
+    }
+    assert!(rounds < 10 && fifo.evict(1000).is_none());
+}

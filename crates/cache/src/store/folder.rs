@@ -1,0 +1,446 @@
+//! A cache's folder: what is done in it, one blocking call after the other. Only for a pool, but where said.
+//!
+//! ```text
+//! lock                                 held while a store uses the folder; its presence marks it as ours
+//! objects/ab/<key's hash>-<number>     one object; `ab` is how the hash begins
+//! tmp/<number>                         one on its way in
+//! purges                               what was purged and may still be in a file
+//! ```
+//!
+//! Numbers grow with time and over restarts, so no name is ever used twice. All is done below descriptors
+//! of the folder that was opened: when it is renamed, deleted or unmounted nothing is written to what is
+//! then found under its path. No object is synced to the disk by itself: a killed process tears nothing, and
+//! what a power cut tears its checksum finds.
+//!
+//! What must stay true: a file that does not look like ours is never touched; an object appears under its
+//! name whole, by a rename; bytes on the disk are counted from before they are written until they are gone.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// What a file takes on a disk is counted in these.
+const BLOCK: u64 = 4096;
+
+/// An open folder.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: OwnedFd,
+    objects: OwnedFd,
+    tmp: OwnedFd,
+    place: Place,
+    /// Bytes of the files in it, as far as they are known, and of those to be written.
+    used: AtomicU64,
+    /// Nothing is written any more: another has the folder, or may soon.
+    closed: AtomicBool,
+}
+
+/// The right to write into a folder; it ends with the last clone.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+/// Which folder it is: a file system and a file in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    device: u64,
+    inode: u64,
+}
+
+/// A file's identity: as long as it is the same nobody has written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    inode: u64,
+    /// Its length in bytes.
+    pub(crate) size: u64,
+    modified: (i64, u32),
+    changed: (i64, u32),
+}
+
+/// The name of an object's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// The key's hash.
+    pub(crate) hash: u128,
+    /// Its number.
+    pub(crate) number: u64,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// Another process, or another store of this one, has it.
+    #[error("another process uses this folder")]
+    InUse,
+    /// Its file system is not there.
+    #[error("its file system is not mounted")]
+    Elsewhere,
+    /// What the system said.
+    #[error("cannot open it: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What `bytes` of a file take on a disk.
+pub(crate) fn on_disk(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK).max(BLOCK)
+}
+
+impl Folder {
+    /// Opens `path`, makes what is missing, takes the lock. `below` is the file system that `path` leads to
+    /// while its own is not mounted ([`below`]): nothing is made there.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn open(path: &Path, below: Option<u64>) -> Result<(Self, Lease), OpenError> {
+        if let Some(below) = below
+            && devices(path)?.first() == Some(&below)
+        {
+            return Err(OpenError::Elsewhere);
+        }
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(path)?;
+        let root = open_folder(rustix::fs::CWD, path)?;
+        let place = place_of(&root)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::openat(&root, "lock", flags, owner());
+        let lock = File::from(lock.map_err(io::Error::from)?);
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        let folder = Self {
+            objects: make_folder(root.as_fd(), "objects")?,
+            tmp: make_folder(root.as_fd(), "tmp")?,
+            root,
+            place,
+            used: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        };
+        Ok((folder, Lease { _lock: lock }))
+    }
+
+    /// Whether `path` still leads here, and both of its parts are there.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let metadata = match std::fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            metadata => metadata?,
+        };
+        let place = Place {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        };
+        let has = |name| rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Ok(place == self.place && has("lock") && has("objects") && has("tmp"))
+    }
+
+    /// Nothing is written from here on; what is open can be read. Never blocks.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Whether it is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    /// Bytes counted. Never blocks.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Counts `bytes` if all are at most `max` then. Never blocks.
+    pub(crate) fn reserve(&self, bytes: u64, max: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= max);
+        self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Counts `bytes` that are there already. Never blocks.
+    pub(crate) fn found(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts `bytes` no more. Never blocks.
+    pub(crate) fn release(&self, bytes: u64) {
+        let less = |used: u64| Some(used.saturating_sub(bytes));
+        let _ = self.used.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Makes a temporary file.
+    pub(crate) fn create(&self, number: u64) -> io::Result<File> {
+        self.check_open()?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let name = temporary(number);
+        Ok(rustix::fs::openat(&self.tmp, name.as_str(), flags, owner())?.into())
+    }
+
+    /// Gives a complete temporary file the name of an object.
+    pub(crate) fn commit(&self, name: Name) -> io::Result<()> {
+        self.check_open()?;
+        let (from, to) = (temporary(name.number), name.path());
+        let rename = || rustix::fs::renameat(&self.tmp, from.as_str(), &self.objects, to.as_str());
+        match rename() {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&self.objects, &to[..2], Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(rename()?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Removes a temporary file; one that is not there is no error.
+    pub(crate) fn remove_temporary(&self, number: u64) -> io::Result<()> {
+        self.check_open()?;
+        gone(rustix::fs::unlinkat(
+            &self.tmp,
+            temporary(number).as_str(),
+            AtFlags::empty(),
+        ))
+    }
+
+    /// Removes an object's file; one that is not there is no error.
+    pub(crate) fn remove(&self, name: Name) -> io::Result<()> {
+        self.check_open()?;
+        gone(rustix::fs::unlinkat(
+            &self.objects,
+            name.path().as_str(),
+            AtFlags::empty(),
+        ))
+    }
+
+    /// Opens an object's file for reading (`read_only`) or for freshening.
+    pub(crate) fn open_object(&self, name: Name, access: Access) -> io::Result<File> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+        };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let path = name.path();
+        Ok(rustix::fs::openat(&self.objects, path.as_str(), flags, Mode::empty())?.into())
+    }
+
+    /// Opens an object's file for reading if no disk is needed for it. For a loop: never blocks.
+    pub(crate) fn open_cached(&self, name: Name) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let path = name.path();
+        let mode = Mode::empty();
+        let open = rustix::fs::openat2(&self.objects, path.as_str(), flags, mode, resolve);
+        open.ok().map(File::from)
+    }
+
+    /// What was last written as a note of that name; none was.
+    pub(crate) fn note(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        use std::io::Read;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.root, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => File::from(file?),
+        };
+        let mut bytes = Vec::new();
+        file.take(NOTE_MAX).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes a note, in one step; an empty one is removed.
+    pub(crate) fn write_note(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
+        self.check_open()?;
+        if bytes.is_empty() {
+            return gone(rustix::fs::unlinkat(&self.root, name, AtFlags::empty()));
+        }
+        self.create(number)?.write_all_at(bytes, 0)?;
+        Ok(rustix::fs::renameat(
+            &self.tmp,
+            temporary(number).as_str(),
+            &self.root,
+            name,
+        )?)
+    }
+
+    /// Names of the objects in folder `index` of 256. What does not look like one is left out.
+    pub(crate) fn names(&self, index: u8) -> io::Result<Vec<Name>> {
+        let part = match open_folder(self.objects.as_fd(), format!("{index:02x}")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            part => part?,
+        };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&part)? {
+            let name = Name::parse(entry?.file_name().to_bytes());
+            names.extend(name.filter(|name| name.hash >> 120 == u128::from(index)));
+        }
+        Ok(names)
+    }
+
+    /// Removes what a former process left on its way in: temporary files with numbers below `before`.
+    pub(crate) fn sweep(&self, before: u64) -> io::Result<()> {
+        self.check_open()?;
+        for entry in Dir::read_from(&self.tmp)? {
+            let entry = entry?;
+            let number = parse_hex(entry.file_name().to_bytes(), 16);
+            if let Some(number) = number.and_then(|number| u64::try_from(number).ok())
+                && number < before
+            {
+                self.remove_temporary(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the disk takes and gives: a small file is made, written, renamed, read and removed.
+    pub(crate) fn probe(&self, number: u64) -> io::Result<()> {
+        let written = [0x5a; 4096];
+        let result = (|| {
+            let file = self.create(number)?;
+            file.write_all_at(&written, 0)?;
+            rustix::fs::renameat(&self.tmp, temporary(number).as_str(), &self.root, PROBE)?;
+            let mut read = [0; 4096];
+            file.read_exact_at(&mut read, 0)?;
+            if read != written {
+                return Err(io::Error::other("what was read is not what was written"));
+            }
+            Ok(())
+        })();
+        let removed = gone(rustix::fs::unlinkat(&self.root, PROBE, AtFlags::empty()));
+        let swept = self.remove_temporary(number);
+        result.and(removed).and(swept)
+    }
+
+    fn check_open(&self) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(io::Error::other("the folder is given up"));
+        }
+        Ok(())
+    }
+}
+
+/// What an object's file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Its body.
+    Read,
+    /// A new meta.
+    Write,
+}
+
+const PROBE: &str = "probe";
+
+/// A note that is longer is not one of ours.
+const NOTE_MAX: u64 = 64 << 20;
+
+impl Name {
+    fn path(self) -> String {
+        let first = self.hash >> 120;
+        format!("{first:02x}/{:032x}-{:016x}", self.hash, self.number)
+    }
+
+    fn parse(name: &[u8]) -> Option<Self> {
+        let (hash, number) = name.split_at_checked(33)?;
+        let hash = hash.strip_suffix(b"-")?;
+        Some(Self {
+            hash: parse_hex(hash, 32)?,
+            number: u64::try_from(parse_hex(number, 16)?).ok()?,
+        })
+    }
+}
+
+impl Identity {
+    /// The identity of an open file as far as it is known without asking a disk or another machine. For a
+    /// loop: never blocks.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS)?;
+        Ok(Self {
+            inode: stat.stx_ino,
+            size: stat.stx_size,
+            modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+            changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+        })
+    }
+}
+
+fn temporary(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn owner() -> Mode {
+    Mode::RUSR | Mode::WUSR
+}
+
+fn gone(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn open_folder(at: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path.as_ref(), flags, Mode::empty())?)
+}
+
+fn make_folder(root: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => open_folder(root, name),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn place_of(root: &OwnedFd) -> io::Result<Place> {
+    let stat = rustix::fs::fstat(root)?;
+    Ok(Place {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// The file system that `path` leads to when its own is not mounted; none when nothing is mounted on the way.
+/// Blocks.
+///
+/// # Errors
+/// When it cannot be told.
+pub(crate) fn below(path: &Path) -> io::Result<Option<u64>> {
+    let devices = devices(path)?;
+    let own = devices.first().copied();
+    Ok(devices.into_iter().find(|&device| Some(device) != own))
+}
+
+/// The file systems of `path`, or of what of it there is, and of all folders above, nearest first.
+fn devices(path: &Path) -> io::Result<Vec<u64>> {
+    let mut devices = Vec::new();
+    for path in path.ancestors() {
+        match std::fs::metadata(path) {
+            Ok(metadata) => devices.push(metadata.dev()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(devices)
+}
+
+/// Exactly that many lower-case hexadecimal digits.
+fn parse_hex(text: &[u8], digits: usize) -> Option<u128> {
+    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if text.len() != digits || !text.iter().all(is_hex) {
+        return None;
+    }
+    u128::from_str_radix(OsStr::from_bytes(text).to_str()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests;

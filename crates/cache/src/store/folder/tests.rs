@@ -1,0 +1,71 @@
+//! Names, the lock, and leaving alone what is not ours.
+
+use super::*;
+use crate::store::tests::TempFolder;
+
+#[test]
+fn names_are_read_back_and_others_are_not_names() {
+    let name = Name {
+        hash: 0xab << 120 | 77,
+        number: 5,
+    };
+    let path = name.path();
+    assert!(path.starts_with("ab/ab"));
+    assert_eq!(Name::parse(&path.as_bytes()[3..]), Some(name));
+    for wrong in [
+        "",
+        "x",
+        "lock",
+        "ab",
+        &path,
+        &path[3..50],
+        &path[3..].to_uppercase(),
+    ] {
+        assert_eq!(Name::parse(wrong.as_bytes()), None, "{wrong}");
+    }
+}
+
+#[test]
+fn a_folder_has_one_owner_and_what_is_not_ours_stays() {
+    let temp = TempFolder::new("owner");
+    let (folder, lease) = Folder::open(temp.path(), None).unwrap();
+    assert!(matches!(
+        Folder::open(temp.path(), None),
+        Err(OpenError::InUse)
+    ));
+    let foreign = ["notes.txt", "tmp/notes", "objects/ab/x", "tmp/0123"];
+    std::fs::create_dir_all(temp.path().join("objects/ab")).unwrap();
+    for name in foreign {
+        std::fs::write(temp.path().join(name), "mine").unwrap();
+    }
+    drop(folder.create(3).unwrap());
+    drop(folder.create(9).unwrap());
+    folder.sweep(9).unwrap();
+    assert!(folder.create(9).is_err() && folder.create(3).is_ok());
+    assert!(folder.names(0xab).unwrap().is_empty());
+    folder.probe(20).unwrap();
+    for name in foreign {
+        assert!(temp.path().join(name).exists(), "{name}");
+    }
+    assert!(folder.is_at(temp.path()).unwrap());
+    drop(lease);
+    let (again, _lease) = Folder::open(temp.path(), None).unwrap();
+    assert!(again.is_at(temp.path()).unwrap());
+    folder.close();
+    assert!(folder.create(30).is_err());
+}
+
+#[test]
+fn bytes_are_reserved_within_the_bound() {
+    let temp = TempFolder::new("bytes");
+    let (folder, _lease) = Folder::open(temp.path(), None).unwrap();
+    assert!(folder.reserve(60, 100) && !folder.reserve(60, 100) && folder.reserve(40, 100));
+    folder.release(50);
+    assert!(folder.reserve(50, 100) && !folder.reserve(u64::MAX, u64::MAX));
+    folder.release(1000);
+    assert_eq!(folder.used(), 0);
+    assert_eq!(
+        (on_disk(0), on_disk(4096), on_disk(4097)),
+        (4096, 4096, 8192)
+    );
+}

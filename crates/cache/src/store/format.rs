@@ -1,0 +1,282 @@
+//! An object's file, byte by byte. Pure.
+//!
+//! ```text
+//! preamble   magic, version, slot size, body length, body checksum, key hash, checksum of these
+//! slot A     sequence number, length, checksum, meta
+//! slot B     the same
+//! body
+//! ```
+//!
+//! Integers are little endian; checksums are XXH3-64. What is known of the object is in the slot with the
+//! highest sequence number that is whole: freshening writes the other one, so that a crash at any moment
+//! leaves one of both. What must stay true: nothing that is not exactly as it was written is decoded,
+//! and no bytes, however wrong, panic or ask for much memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_http::{FieldBlock, Status};
+use twox_hash::XxHash3_64;
+
+use super::{LIFETIME_WORDS, Meta};
+
+/// Bytes of the preamble.
+pub(crate) const PREAMBLE_BYTES: usize = 64;
+
+/// A meta beyond this is not stored: more than the largest head that is read.
+pub(crate) const META_MAX: usize = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"pnstkobj";
+const VERSION: u32 = 1;
+const SLOT_HEAD: usize = 24;
+
+/// What the preamble says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Preamble {
+    /// Bytes of one slot.
+    pub(crate) slot_bytes: u32,
+    /// Bytes of the body.
+    pub(crate) length: u64,
+    /// Checksum of the body.
+    pub(crate) checksum: u64,
+    /// The key's hash.
+    pub(crate) hash: u128,
+}
+
+/// Why a file is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FormatError {
+    /// Written by another version.
+    #[error("it is of another version")]
+    Version,
+    /// Not as it was written.
+    #[error("it is damaged")]
+    Damaged,
+}
+
+impl Preamble {
+    /// Where the body begins.
+    pub(crate) fn body_at(&self) -> u64 {
+        body_at(self.slot_bytes)
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.body_at() + self.length
+    }
+
+    /// As it is written.
+    pub(crate) fn encode(&self) -> [u8; PREAMBLE_BYTES] {
+        let mut out = [0; PREAMBLE_BYTES];
+        out[..8].copy_from_slice(MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&self.slot_bytes.to_le_bytes());
+        out[16..24].copy_from_slice(&self.length.to_le_bytes());
+        out[24..32].copy_from_slice(&self.checksum.to_le_bytes());
+        out[32..48].copy_from_slice(&self.hash.to_le_bytes());
+        let sum = XxHash3_64::oneshot(&out[..48]);
+        out[48..56].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Reads it from a file's first bytes.
+    ///
+    /// # Errors
+    /// When they are not what [`Preamble::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut input = Input(bytes);
+        if input.take(8)? != MAGIC {
+            return Err(FormatError::Damaged);
+        }
+        if input.u32()? != VERSION {
+            return Err(FormatError::Version);
+        }
+        let preamble = Self {
+            slot_bytes: input.u32()?,
+            length: input.u64()?,
+            checksum: input.u64()?,
+            hash: u128::from_le_bytes(input.array()?),
+        };
+        let is_whole = input.u64()? == XxHash3_64::oneshot(&bytes[..48]);
+        let is_sound = preamble.slot_bytes as usize <= 2 * META_MAX && preamble.length < 1 << 62;
+        if is_whole && is_sound {
+            Ok(preamble)
+        } else {
+            Err(FormatError::Damaged)
+        }
+    }
+}
+
+/// Where the body begins behind slots of that size.
+pub(crate) fn body_at(slot_bytes: u32) -> u64 {
+    PREAMBLE_BYTES as u64 + 2 * u64::from(slot_bytes)
+}
+
+/// The size of a slot for a meta of that many bytes: a quarter more, for what freshening may add.
+pub(crate) fn slot_bytes(meta: usize) -> Option<u32> {
+    let bytes = (SLOT_HEAD + meta + meta / 4 + 128).next_multiple_of(64);
+    (meta <= META_MAX).then(|| u32::try_from(bytes).ok())?
+}
+
+/// A slot as it is written, filled up to its size; none when the meta is too large for it.
+pub(crate) fn encode_slot(sequence: u64, meta: &[u8], slot_bytes: u32) -> Option<Vec<u8>> {
+    let size = slot_bytes as usize;
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(&sequence.to_le_bytes());
+    out.extend_from_slice(&(meta.len() as u64).to_le_bytes());
+    out.extend_from_slice(&slot_sum(sequence, meta).to_le_bytes());
+    out.extend_from_slice(meta);
+    (out.len() <= size).then(|| {
+        out.resize(size, 0);
+        out
+    })
+}
+
+/// The newest whole meta of a file's two slots, with its sequence number.
+///
+/// # Errors
+/// When neither is whole.
+pub(crate) fn decode_slots(slots: &[u8], slot_bytes: u32) -> Result<(u64, Meta), FormatError> {
+    let mut found: Option<(u64, &[u8])> = None;
+    for slot in slots.chunks(slot_bytes.max(1) as usize).take(2) {
+        let Ok((sequence, meta)) = whole_slot(slot) else {
+            continue;
+        };
+        if found.is_none_or(|(best, _)| sequence > best) {
+            found = Some((sequence, meta));
+        }
+    }
+    let (sequence, meta) = found.ok_or(FormatError::Damaged)?;
+    Ok((sequence, decode_meta(meta)?))
+}
+
+fn whole_slot(slot: &[u8]) -> Result<(u64, &[u8]), FormatError> {
+    let mut input = Input(slot);
+    let (sequence, length, sum) = (input.u64()?, input.u64()?, input.u64()?);
+    let meta = input.take(usize::try_from(length).map_err(|_| FormatError::Damaged)?)?;
+    if sequence > 0 && sum == slot_sum(sequence, meta) {
+        Ok((sequence, meta))
+    } else {
+        Err(FormatError::Damaged)
+    }
+}
+
+fn slot_sum(sequence: u64, meta: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(sequence, meta)
+}
+
+/// A meta as bytes.
+pub(crate) fn encode_meta(meta: &Meta) -> Vec<u8> {
+    let mut out = Vec::with_capacity(meta.fields.as_bytes().len() + meta.key.len() + 256);
+    out.extend_from_slice(&meta.status.code().to_le_bytes());
+    for word in meta.lifetime {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    for time in [meta.request_time, meta.response_time] {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&micros.to_le_bytes());
+    }
+    out.extend_from_slice(&meta.length.to_le_bytes());
+    put(&mut out, &meta.key);
+    put(&mut out, &meta.variant);
+    for names in [&meta.vary_names, &meta.tags] {
+        put_count(&mut out, names.len());
+        for name in names {
+            put(&mut out, name.as_bytes());
+        }
+    }
+    put_count(&mut out, meta.fields.iter().count());
+    for (name, value) in meta.fields.iter() {
+        put(&mut out, name.as_bytes());
+        put(&mut out, value);
+    }
+    out
+}
+
+fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
+    let mut input = Input(bytes);
+    let status = Status::new(u16::from_le_bytes(input.array()?)).ok_or(FormatError::Damaged)?;
+    let mut lifetime = [0; LIFETIME_WORDS];
+    for word in &mut lifetime {
+        *word = i64::from_le_bytes(input.array()?);
+    }
+    let request_time = Duration::from_micros(input.u64()?);
+    let response_time = Duration::from_micros(input.u64()?);
+    let length = input.u64()?;
+    let key: Arc<[u8]> = input.string()?.into();
+    let variant = input.string()?.to_vec();
+    let vary_names = input.names()?;
+    let tags = input.names()?;
+    let mut fields = FieldBlock::with_capacity(input.0.len());
+    for _ in 0..input.u32()? {
+        let name = std::str::from_utf8(input.string()?).map_err(|_| FormatError::Damaged)?;
+        let value = input.string()?;
+        fields.push(name, value).map_err(|_| FormatError::Damaged)?;
+    }
+    if !input.0.is_empty() {
+        return Err(FormatError::Damaged);
+    }
+    Ok(Meta {
+        key,
+        status,
+        fields: fields.freeze(),
+        lifetime,
+        request_time,
+        response_time,
+        vary_names,
+        variant,
+        tags,
+        length,
+    })
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_count(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// Counts are far below 2^32: the whole is refused beyond [`META_MAX`].
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    out.extend_from_slice(&count.to_le_bytes());
+}
+
+/// Bytes still to be read.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
+        let (head, rest) = self.0.split_at_checked(count).ok_or(FormatError::Damaged)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        self.take(N)?.try_into().map_err(|_| FormatError::Damaged)
+    }
+
+    fn u32(&mut self) -> Result<u32, FormatError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, FormatError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn string(&mut self) -> Result<&'a [u8], FormatError> {
+        let length = self.u32()? as usize;
+        self.take(length)
+    }
+
+    fn names(&mut self) -> Result<Vec<String>, FormatError> {
+        let mut names = Vec::new();
+        for _ in 0..self.u32()? {
+            let name = std::str::from_utf8(self.string()?).map_err(|_| FormatError::Damaged)?;
+            names.push(name.to_owned());
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests;

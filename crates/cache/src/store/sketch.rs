@@ -1,0 +1,50 @@
+//! How often a key was asked for lately, in little memory: for `min_uses`.
+//!
+//! A count-min sketch of small counters that are halved from time to time. What must stay true: it never says
+//! less than there were since the last halving; its size is fixed; no lock.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+
+/// Counters of each of the two rows.
+const ROW: usize = 1 << 16;
+
+/// After so many requests all counts are halved: few enough that the rows do not fill with chance.
+const HALVE_AFTER: u32 = 1 << 18;
+
+/// Counts of requests by key.
+#[derive(Debug)]
+pub(crate) struct Sketch {
+    counters: Box<[AtomicU8]>,
+    counted: AtomicU32,
+}
+
+impl Sketch {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Self {
+            counters: (0..2 * ROW).map(|_| AtomicU8::new(0)).collect(),
+            counted: AtomicU32::new(0),
+        }
+    }
+
+    /// Counts one and gives how many there were, at most 255.
+    pub(crate) fn count(&self, hash: u128) -> u32 {
+        if self.counted.fetch_add(1, Relaxed) >= HALVE_AFTER {
+            self.counted.store(0, Relaxed);
+            for counter in &self.counters {
+                counter.store(counter.load(Relaxed) / 2, Relaxed);
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "bits of a hash")]
+        let at = [hash as usize % ROW, ROW + (hash >> 64) as usize % ROW];
+        let counts = at.map(|at| {
+            let counter = &self.counters[at];
+            let more = |count: u8| count.checked_add(1);
+            match counter.fetch_update(Relaxed, Relaxed, more) {
+                Ok(before) => before + 1,
+                Err(most) => most,
+            }
+        });
+        u32::from(counts[0].min(counts[1]))
+    }
+}

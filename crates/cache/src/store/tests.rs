@@ -1,0 +1,182 @@
+//! Stores in real folders: what is served is what was stored, whatever happens to disk and process.
+
+mod crashes;
+mod faults;
+mod growth;
+mod whole;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penstock_exchange::BodyStream;
+use penstock_http::{FieldBlock, Status};
+use penstock_runtime::clock;
+
+use super::growing::GrowingReader;
+use super::*;
+
+/// A folder that goes with the test.
+pub(crate) struct TempFolder(PathBuf);
+
+impl TempFolder {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("penstock-store-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::remove_dir_all(&path).ok();
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// What is known of a response to `text`.
+pub(crate) fn meta_of(text: &str) -> Meta {
+    let mut fields = FieldBlock::new();
+    fields.push("Content-Type", b"text/plain").unwrap();
+    Meta {
+        key: text.as_bytes().into(),
+        status: Status::OK,
+        fields: fields.freeze(),
+        lifetime: [60, 0, 0, 0, 0, 0, 0, 0],
+        request_time: Duration::from_secs(1_700_000_000),
+        response_time: Duration::from_secs(1_700_000_001),
+        vary_names: Vec::new(),
+        variant: Vec::new(),
+        tags: Vec::new(),
+        length: 0,
+    }
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    Key::new(text.as_bytes())
+}
+
+/// `length` bytes that only this name has.
+pub(crate) fn body_of(name: &str, length: usize) -> Vec<u8> {
+    let mut state = twox_hash::XxHash3_64::oneshot(name.as_bytes()) | 1;
+    let mut body = Vec::with_capacity(length + 8);
+    while body.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        body.extend_from_slice(&state.to_le_bytes());
+    }
+    body.truncate(length);
+    body
+}
+
+pub(crate) fn config(path: Option<&Path>) -> config::Cache {
+    config::Cache {
+        size_max: 16 << 20,
+        memory: 1 << 20,
+        object_max: 4 << 20,
+        stall_timeout: Duration::from_secs(5),
+        ..config::Cache::new("test", path.map(Path::to_owned))
+    }
+}
+
+/// A store that works; with a folder, one that has read it.
+pub(crate) async fn started(config: &config::Cache) -> Arc<Store> {
+    let store = Store::start(config, Pool::new("test", 2, 1000));
+    until(&store, |usage| usage.state == StoreState::Working).await;
+    store
+}
+
+/// Waits until the store says so.
+pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreUse) -> bool) {
+    let deadline = clock::now() + Duration::from_secs(20);
+    while !is_so(&store.usage()) {
+        assert!(clock::now() < deadline, "in vain: {:?}", store.usage());
+        a_moment().await;
+    }
+}
+
+pub(crate) async fn a_moment() {
+    let soon = clock::now() + Duration::from_millis(3);
+    let _ = clock::until(soon, std::future::pending::<()>()).await;
+}
+
+/// Stores `body` under `text`, a piece at a time.
+pub(crate) async fn put(store: &Arc<Store>, text: &str, body: &[u8]) -> bool {
+    put_meta(store, meta_of(text), body).await
+}
+
+pub(crate) async fn put_meta(store: &Arc<Store>, meta: Meta, body: &[u8]) -> bool {
+    let key = Key::new(&meta.key);
+    let begun = store.begin(&key, meta, Some(body.len() as u64));
+    let Some((mut filler, _growing)) = begun else {
+        return false;
+    };
+    for piece in body.chunks(50_000) {
+        filler.push(piece);
+        filler.settle().await;
+    }
+    filler.finish().await
+}
+
+pub(crate) fn find(store: &Arc<Store>, text: &str) -> Option<Hit> {
+    store.find(&key(text), &mut |_| true)
+}
+
+/// The body that a request would get; none is a miss.
+pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
+    let hit = find(store, text)?;
+    match hit.body {
+        HitBody::Memory(bytes) => Some(bytes.to_vec()),
+        HitBody::Growing(growing) => read(growing.reader()?).await.ok(),
+        HitBody::Disk(object) => {
+            let body = object.open().await.ok()?;
+            assert_eq!(body.len, hit.meta.length);
+            let mut bytes = vec![0; usize::try_from(body.len).unwrap()];
+            let read = file::read_full(body.file.file(), &mut bytes, body.start).unwrap();
+            assert_eq!(read, bytes.len());
+            Some(bytes)
+        }
+    }
+}
+
+/// All that a reader gets.
+pub(crate) async fn read(mut reader: GrowingReader) -> Result<Vec<u8>, penstock_exchange::Fault> {
+    let mut all = Vec::new();
+    while let Some(piece) = next(&mut reader).await {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all)
+}
+
+pub(crate) async fn next(
+    reader: &mut GrowingReader,
+) -> Option<Result<Bytes, penstock_exchange::Fault>> {
+    std::future::poll_fn(|cx| reader.poll_chunk(cx)).await
+}
+
+/// Files below a folder, and the bytes they take there as the store counts.
+pub(crate) fn files(path: &Path) -> (usize, u64) {
+    let (mut count, mut bytes) = (0, 0);
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return (0, 0);
+    };
+    for entry in entries.flatten() {
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        if metadata.is_dir() {
+            let inner = files(&entry.path());
+            count += inner.0;
+            bytes += inner.1;
+        } else if entry.file_name() != "lock" {
+            count += 1;
+            bytes += folder::on_disk(metadata.len());
+        }
+    }
+    (count, bytes)
+}

@@ -1,0 +1,408 @@
+//! A back end that does as it is told, and requests as edge makes them, for the tests of this crate.
+//!
+//! Used by the tests of `handler`, `ask` and `rules`. A [`Backend`] records every head that it is asked with and
+//! answers by its script; a [`Gate`] holds answers back until the test opens it. Nothing here waits for a time:
+//! conditions are awaited with a deadline.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_config::RouteCache;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    Body, BodyStream, Fault, FaultKind, Handler, Handling, ListenerInfo, Reply, Request,
+    RequestBody, Response,
+};
+use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+use tokio::sync::Semaphore;
+
+use crate::store::Store;
+use crate::{Cache, StoreState};
+
+/// A client that nobody trusts.
+pub(crate) const CLIENT: &str = "192.0.2.7:50000";
+/// A peer that is trusted to speak for others.
+pub(crate) const PROXY: &str = "127.0.0.1:50000";
+
+/// The head of a GET for `target` at `a.test`, with further lines.
+pub(crate) fn head(target: &str, lines: &[&str]) -> RequestHead {
+    head_of("GET", target, lines)
+}
+
+pub(crate) fn head_of(method: &str, target: &str, lines: &[&str]) -> RequestHead {
+    let mut text = format!("{method} {target} HTTP/1.1\r\n");
+    if !lines.iter().any(|line| line.starts_with("Host:")) {
+        text.push_str("Host: a.test\r\n");
+    }
+    for line in lines {
+        text.push_str(line);
+        text.push_str("\r\n");
+    }
+    text.push_str("\r\n");
+    let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+    else {
+        panic!("a valid head: {text:?}")
+    };
+    head
+}
+
+/// The request with that head from that peer.
+pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: String::new(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Tcp(peer.parse().unwrap()),
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: clock::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// A GET of a client.
+pub(crate) fn get(target: &str, lines: &[&str]) -> Request {
+    request_of(head(target, lines), CLIENT)
+}
+
+/// What a back end does with one request.
+pub(crate) enum Act {
+    Now(Result<Reply, Fault>),
+    /// When the gate opens for it.
+    At(Arc<Gate>, Result<Reply, Fault>),
+}
+
+/// A response with these field lines.
+pub(crate) fn response(status: u16, lines: &[&str], body: Body) -> Response {
+    let mut response = Response::new(Status::new(status).unwrap(), body);
+    for line in lines {
+        let (name, value) = line.split_once(": ").unwrap();
+        response.fields.push(name, value.as_bytes()).unwrap();
+    }
+    response
+}
+
+pub(crate) fn page(lines: &[&str], body: &str) -> Act {
+    answer(
+        200,
+        lines,
+        Body::Bytes(Bytes::copy_from_slice(body.as_bytes())),
+    )
+}
+
+pub(crate) fn answer(status: u16, lines: &[&str], body: Body) -> Act {
+    Act::Now(Ok(response(status, lines, body).into()))
+}
+
+pub(crate) fn fails(kind: FaultKind) -> Act {
+    Act::Now(Err(Fault::new(kind, "as told")))
+}
+
+impl Act {
+    pub(crate) fn at(self, gate: &Arc<Gate>) -> Self {
+        match self {
+            Self::Now(answered) | Self::At(_, answered) => Self::At(Arc::clone(gate), answered),
+        }
+    }
+}
+
+/// Holds back what waits at it; knows who came and who left.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    open: Semaphore,
+    waiting: AtomicUsize,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            open: Semaphore::new(0),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    /// How many wait now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.close();
+    }
+
+    async fn pass(self: Arc<Self>) {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waits = Waits(&self.waiting);
+        // An error is an open gate.
+        let _ = self.open.acquire().await;
+    }
+}
+
+type Script = dyn Fn(usize, &Request) -> Act + Send + Sync;
+
+/// The handler behind a cache.
+pub(crate) struct Backend {
+    script: Box<Script>,
+    asked: Mutex<Vec<RequestHead>>,
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl Backend {
+    /// One that acts by `script`, which gets the number of the request, from 0.
+    pub(crate) fn new(
+        script: impl Fn(usize, &Request) -> Act + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            script: Box::new(script),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// How often it was asked.
+    pub(crate) fn count(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+
+    /// The head that it was asked with.
+    pub(crate) fn asked(&self, number: usize) -> RequestHead {
+        self.asked.lock().unwrap()[number].clone()
+    }
+}
+
+impl Handler for Backend {
+    fn handle(&self, request: Request) -> Handling {
+        let number = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(RequestHead::clone(&request.head));
+            asked.len() - 1
+        };
+        match (self.script)(number, &request) {
+            Act::Now(answered) => Handling::Now(answered),
+            Act::At(gate, answered) => Handling::Later(Box::pin(async move {
+                gate.pass().await;
+                answered
+            })),
+        }
+    }
+}
+
+/// A body in pieces, perhaps held back before one of them, perhaps cut.
+pub(crate) struct Pieces {
+    pub(crate) pieces: VecDeque<Result<Bytes, Fault>>,
+    pub(crate) length: Option<u64>,
+    pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) trailers: Option<FieldBlock>,
+    waits: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Pieces {
+    /// These pieces; after the first, the gate.
+    pub(crate) fn body(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Body {
+        Body::Stream(Box::new(Self::new(pieces, length, gate)))
+    }
+
+    pub(crate) fn new(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Self {
+        let pieces = pieces.iter().map(|text| match *text {
+            "cut" => Err(Fault::new(FaultKind::BackendDied, "cut as told")),
+            text => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        });
+        Self {
+            pieces: pieces.collect(),
+            length,
+            gate: gate.cloned(),
+            trailers: None,
+            waits: None,
+        }
+    }
+}
+
+impl BodyStream for Pieces {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        if let Some(waits) = &mut self.waits {
+            std::task::ready!(waits.as_mut().poll(cx));
+            self.waits = None;
+        }
+        let piece = self.pieces.pop_front();
+        if let Some(gate) = self.gate.take() {
+            self.waits = Some(Box::pin(gate.pass()));
+        }
+        Poll::Ready(piece)
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    fn take_trailers(&mut self) -> Option<FieldBlock> {
+        self.trailers.take()
+    }
+}
+
+/// A store in memory.
+pub(crate) fn memory(name: &str) -> Arc<Store> {
+    Store::start(
+        &penstock_config::Cache::new(name, None),
+        Pool::new("test", 2, 100),
+    )
+}
+
+/// A cache with these rules in front of `backend`.
+pub(crate) fn cache_of(
+    backend: &Arc<Backend>,
+    store: &Arc<Store>,
+    change: impl FnOnce(&mut RouteCache),
+) -> Arc<Cache> {
+    let mut rules = RouteCache::new(vec!["m".to_owned()]);
+    change(&mut rules);
+    let inner = Arc::clone(backend) as Arc<dyn Handler>;
+    Arc::new(Cache::new(inner, &rules, vec![Arc::clone(store)]))
+}
+
+/// A cache in memory with every default.
+pub(crate) fn cache(backend: &Arc<Backend>) -> Arc<Cache> {
+    cache_of(backend, &memory("m"), |_| ())
+}
+
+/// What a cache came to.
+pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Fault> {
+    match cache.handle(request) {
+        Handling::Now(answered) => answered,
+        Handling::Later(work) => work.await,
+    }
+}
+
+/// A response that was read to its end.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) status: u16,
+    pub(crate) fields: FieldBlock,
+    pub(crate) body: Result<String, FaultKind>,
+    pub(crate) length: Option<u64>,
+}
+
+impl Read {
+    pub(crate) fn field(&self, name: &str) -> String {
+        let value = self.fields.get(name).unwrap_or_default();
+        String::from_utf8_lossy(value).into_owned()
+    }
+
+    /// What the cache said that it did.
+    pub(crate) fn told(&self) -> String {
+        self.field("cache-status")
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.body.as_deref().unwrap()
+    }
+
+    pub(crate) fn is_hit(&self) -> bool {
+        self.told().starts_with("Penstock; hit")
+    }
+}
+
+/// Sends a request and reads its response.
+pub(crate) async fn fetch(cache: &Cache, request: Request) -> Read {
+    match reply(cache, request).await {
+        Ok(Reply::Response(response)) => read(response).await,
+        other => panic!("a response, not {other:?}"),
+    }
+}
+
+/// Sends a request until what it gets is from the store: what is new may still be on its way there.
+pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> Read {
+    let mut last = None;
+    for _ in 0..10_000 {
+        let got = fetch(cache, get(target, &[])).await;
+        if got.is_hit() {
+            return got;
+        }
+        last = Some(got);
+        tokio::task::yield_now().await;
+    }
+    panic!("never a hit: {last:?}")
+}
+
+pub(crate) async fn read(response: Response) -> Read {
+    let length = response.body.length();
+    let mut bytes = Vec::new();
+    let mut cut = None;
+    match response.body {
+        Body::Empty | Body::Omitted(_) => {}
+        Body::Bytes(content) => bytes.extend_from_slice(&content),
+        Body::File(part) => {
+            while (bytes.len() as u64) < part.len {
+                let at = part.start + bytes.len() as u64;
+                let left = part.len - bytes.len() as u64;
+                bytes.extend_from_slice(&part.file.read(at, left).await.unwrap());
+            }
+        }
+        Body::Stream(mut stream) => loop {
+            match std::future::poll_fn(|cx| stream.poll_chunk(cx)).await {
+                Some(Ok(chunk)) => bytes.extend_from_slice(&chunk),
+                Some(Err(fault)) => {
+                    cut = Some(fault.kind);
+                    break;
+                }
+                None => break,
+            }
+        },
+        Body::Takeover(_) => panic!("no takeover was asked for"),
+    }
+    Read {
+        status: response.status.code(),
+        fields: response.fields,
+        body: cut.map_or_else(|| Ok(String::from_utf8(bytes).unwrap()), Err),
+        length,
+    }
+}
+
+/// Waits until `holds`, at most ten seconds.
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waits = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(10), waits).await;
+    assert!(waited.is_ok(), "waited for: {what}");
+}
+
+/// Runs a test on a loop of its own.
+pub(crate) fn run<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(test);
+}
+
+/// Waits until a store has read what its folder holds.
+pub(crate) async fn working(store: &Arc<Store>) {
+    until("the store works", || {
+        store.usage().state == StoreState::Working
+    })
+    .await;
+}

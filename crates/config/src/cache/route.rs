@@ -1,0 +1,142 @@
+//! The `cache` of a route: the names of its caches, or a table with its rules.
+//!
+//! Called by `crate::route` once it is known who answers. What must stay true: a route has a cache only
+//! in front of an application or upstream, its stores exist and stand once, and every name in its
+//! rules could be that of a field, a cookie or a parameter.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::headers::{is_removable, is_token};
+use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+use crate::place::At;
+use crate::route::check_name;
+use crate::section::Section;
+
+/// Reads the value of `cache`, with `known` as the caches there are.
+pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Option<RouteCache> {
+    if !route.has("cache") {
+        return None;
+    }
+    if !route.is_table("cache") {
+        return read_stores(route, "cache", known).map(RouteCache::new);
+    }
+    let table = route.table("cache")?;
+    if !table.has("stores") {
+        table.missing("stores");
+    }
+    let stores = read_stores(&table, "stores", known);
+    let mut cache = RouteCache::new(stores.unwrap_or_default());
+    if let Some(key) = table.table("key") {
+        cache.key = read_key(&key);
+    }
+    if let Some(bypass) = table.table("bypass") {
+        cache.bypass = CacheBypass {
+            headers: read_fields(&bypass, "headers", is_field),
+            cookies: read_names(&bypass, "cookies", is_cookie_pattern),
+        };
+    }
+    table.count("min_uses", &mut cache.min_uses);
+    cache.default_ttl = table.duration_said("default_ttl");
+    cache.ttl_max = table.duration_said("ttl_max");
+    read_times(&table, &mut cache);
+    table.flag("status", &mut cache.status);
+    if let Some(tags) = read_once(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
+        cache.tags = tags;
+    }
+    Some(cache)
+}
+
+fn read_times(table: &Section<'_>, cache: &mut RouteCache) {
+    let times: [(&str, &mut Duration); 3] = [
+        ("stale_while_revalidate", &mut cache.stale_while_revalidate),
+        ("stale_if_error", &mut cache.stale_if_error),
+        ("lock_timeout", &mut cache.lock_timeout),
+    ];
+    for (key, time) in times {
+        table.duration(key, time);
+    }
+}
+
+/// The names of caches; none when the value is no list.
+fn read_stores(
+    table: &Section<'_>,
+    key: &'static str,
+    known: &BTreeMap<String, Cache>,
+) -> Option<Vec<String>> {
+    let stores = table.list(key, |text| Some(text.to_owned()))?;
+    table.check_filled(key);
+    table.check_once(key, &stores, |a, b| a == b);
+    for store in &stores {
+        let name = At::new(store.value.as_str(), store.at);
+        check_name(table, "cache", &name, known.keys().map(String::as_str));
+    }
+    Some(stores.into_iter().map(|store| store.value).collect())
+}
+
+fn read_key(table: &Section<'_>) -> CacheKey {
+    let mut key = CacheKey::default();
+    table.flag("host", &mut key.host);
+    key.query = read_query(table);
+    key.headers = read_fields(table, "headers", is_field);
+    key.cookies = read_names(table, "cookies", is_field);
+    key
+}
+
+fn read_query(table: &Section<'_>) -> QueryKey {
+    if table.is_table("query") {
+        let Some(query) = table.table("query") else {
+            return QueryKey::All;
+        };
+        if !query.has("without") {
+            query.missing("without");
+        }
+        query.check_filled("without");
+        return QueryKey::Without(read_names(&query, "without", is_parameter_pattern));
+    }
+    if table.is_list("query") {
+        table.check_filled("query");
+        return QueryKey::Only(read_names(table, "query", is_parameter_pattern));
+    }
+    match table.flag_said("query") {
+        Some(false) => QueryKey::None,
+        _ => QueryKey::All,
+    }
+}
+
+/// Names whose case tells nothing.
+fn read_fields(table: &Section<'_>, key: &'static str, is_it: fn(&str) -> bool) -> Vec<String> {
+    read_once(table, key, is_it, str::eq_ignore_ascii_case).unwrap_or_default()
+}
+
+/// Names whose case counts.
+fn read_names(table: &Section<'_>, key: &'static str, is_it: fn(&str) -> bool) -> Vec<String> {
+    read_once(table, key, is_it, |a, b| a == b).unwrap_or_default()
+}
+
+fn read_once(
+    table: &Section<'_>,
+    key: &'static str,
+    is_it: fn(&str) -> bool,
+    is_same: fn(&str, &str) -> bool,
+) -> Option<Vec<String>> {
+    let names = table.list(key, |text| is_it(text).then(|| text.to_owned()))?;
+    table.check_once(key, &names, is_same);
+    Some(names.into_iter().map(|name| name.value).collect())
+}
+
+/// A name of a field or a cookie. A star would be one too, but only a pattern is meant by it.
+fn is_field(text: &str) -> bool {
+    is_token(text) && !text.contains('*')
+}
+
+fn is_cookie_pattern(text: &str) -> bool {
+    is_field(text.strip_suffix('*').unwrap_or(text))
+}
+
+/// A parameter as it stands in a query, or the beginning of one with a star behind it.
+fn is_parameter_pattern(text: &str) -> bool {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    let is_part = |b: u8| b.is_ascii_graphic() && !b"*&=#".contains(&b);
+    !name.is_empty() && name.bytes().all(is_part)
+}

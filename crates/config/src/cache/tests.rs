@@ -1,0 +1,427 @@
+//! What `[caches.NAME]` and the `cache` of a route give, and what is wrong with them, row by row.
+
+use std::time::Duration;
+
+use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+use crate::testing::{Folder, accept, check, check_errors};
+
+const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
+
+/// One cache of these lines.
+fn cache(folder: &Folder, lines: &str) -> Cache {
+    let text = format!("{UPSTREAM}[caches.c]\n{lines}\n");
+    accept(folder, &text).caches["c"].clone()
+}
+
+/// The use of the caches `c` and `d` that a route's line says.
+fn of_route(line: &str) -> RouteCache {
+    let route = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
+    let text = format!("{UPSTREAM}[caches.c]\n[caches.d]\n{route}{line}\n");
+    let config = accept(&Folder::site(), &text);
+    config.sites[0].routes[0].cache.clone().unwrap()
+}
+
+/// The use of `c` with every default.
+fn plain() -> RouteCache {
+    RouteCache::new(vec!["c".to_owned()])
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn reads_every_key_of_a_cache() {
+    let folder = Folder::site();
+    let text = format!(
+        r#"{UPSTREAM}
+[blocking.disk1]
+[caches.disk1]
+path = "cache/one"
+size_max = "100GiB"
+memory = "0B"
+object_max = "100GiB"
+blocking = "disk1"
+stall_timeout = "3s"
+"#
+    );
+    let expected = Cache {
+        name: "disk1".to_owned(),
+        path: Some(folder.join("cache/one")),
+        size_max: 100 << 30,
+        memory: 0,
+        object_max: 100 << 30,
+        blocking: "disk1".to_owned(),
+        stall_timeout: Duration::from_secs(3),
+    };
+    assert_eq!(accept(&folder, &text).caches["disk1"], expected);
+}
+
+#[test]
+fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
+    let folder = Folder::site();
+    let path = || Some(folder.join("x"));
+    assert_eq!(cache(&folder, ""), Cache::new("c", None));
+    assert_eq!(cache(&folder, "path = \"x\""), Cache::new("c", path()));
+    let rows = [
+        ("size_max = \"1MiB\"", None, 1 << 20, 1 << 20, 1 << 20),
+        ("size_max = \"4GiB\"", None, 4 << 30, 4 << 30, 256 << 20),
+        (
+            "path = \"x\"\nsize_max = \"1MiB\"",
+            path(),
+            1 << 20,
+            1 << 20,
+            1 << 20,
+        ),
+        (
+            "path = \"x\"\nsize_max = \"1TiB\"",
+            path(),
+            1 << 40,
+            64 << 20,
+            1 << 30,
+        ),
+    ];
+    for (lines, path, size_max, memory, object_max) in rows {
+        let expected = Cache {
+            size_max,
+            memory,
+            object_max,
+            ..Cache::new("c", path)
+        };
+        assert_eq!(cache(&folder, lines), expected, "{lines}");
+    }
+}
+
+#[test]
+fn reports_what_is_wrong_with_a_cache() {
+    const MEMORY: &str = "penstock.toml:2:10: `memory` is only for a cache with a `path`";
+    check_errors(&[
+        (
+            "memory of memory",
+            "[caches.c]\nmemory = \"1MiB\"\n[apps.a]",
+            &[MEMORY],
+        ),
+        (
+            "nothing fits",
+            "[caches.c]\nsize_max = 0\nobject_max = 0\n[apps.a]",
+            &[
+                "penstock.toml:2:12: `size_max` cannot be 0: expected at least 4KiB",
+                "penstock.toml:3:14: `object_max` cannot be 0: expected at least 1B",
+            ],
+        ),
+        (
+            "an object larger than the cache",
+            "[caches.c]\nsize_max = \"1MiB\"\nobject_max = \"2MiB\"\n[apps.a]",
+            &["penstock.toml:3:14: `object_max` (2097152) is above `size_max` (1048576)"],
+        ),
+        (
+            "pool",
+            "[caches.c]\nblocking = \"dsk\"\n[blocking.disk]\n[apps.a]",
+            &["penstock.toml:2:12: there is no blocking pool `dsk`; did you mean `disk`?"],
+        ),
+        (
+            "no folder",
+            "[caches.c]\npath = \"app.py\"\n[caches.d]\npath = \"app.py/x/y\"\n[caches.e]\npath = \"\"\nmemory = 1\n[apps.a]",
+            &[
+                "penstock.toml:2:8: `path`: app.py is not a folder",
+                "penstock.toml:4:8: `path`: app.py is not a folder",
+                "penstock.toml:4:8: `path`: app.py/x/y and app.py, the folder of cache `c` on line 2, overlap: each cache needs a folder of its own",
+                "penstock.toml:6:8: `path` cannot be \"\": expected a path",
+            ],
+        ),
+        (
+            "unknown",
+            "[caches.c]\nmax_size = 1\npaht = \"x\"\nstall_timeout = \"0s\"\n[apps.a]",
+            &[
+                "penstock.toml:2:1: unknown key `max_size` in [caches.c]",
+                "penstock.toml:3:1: unknown key `paht` in [caches.c]; did you mean `path`?",
+                "penstock.toml:4:17: `stall_timeout` cannot be \"0s\": expected at least 1ms",
+            ],
+        ),
+        (
+            "name",
+            "[caches.\"a b\"]\n[apps.a]",
+            &[
+                "penstock.toml:1:9: `caches` cannot be \"a b\": expected a name of at most 64 letters, digits, `-`, `_` and `.`",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn no_two_caches_share_a_folder() {
+    let folder = Folder::site();
+    std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
+    std::os::unix::fs::symlink("/nothing/there", folder.join("broken")).unwrap();
+    // The later one in the file is told, whatever its name.
+    let two = |first: &str, second: &str| {
+        format!("[apps.a]\n[caches.z]\npath = \"{first}\"\n[caches.c]\npath = \"{second}\"\n")
+    };
+    let rows = [
+        ("x", "x", Some(("x", "x"))),
+        ("x", "x/y", Some(("x/y", "x"))),
+        ("x/y", "x", Some(("x", "x/y"))),
+        ("x/y", "x/z/../y", Some(("x/z/../y", "x/y"))),
+        ("public/x", "link/x", Some(("link/x", "public/x"))),
+        ("x", "xy", None),
+        ("x/y", "x/z", None),
+    ];
+    for (first, second, expected) in rows {
+        let report = check(&folder, &two(first, second)).err();
+        let lines = report.map(|report| folder.lines(&report));
+        let expected = expected.map(|(path, other)| {
+            vec![format!(
+                "penstock.toml:5:8: `path`: {path} and {other}, the folder of cache `z` on line 3, overlap: each cache needs a folder of its own"
+            )]
+        });
+        assert_eq!(lines, expected, "{first} {second}");
+    }
+    let report = check(&folder, "[apps.a]\n[caches.c]\npath = \"broken/x\"\n").unwrap_err();
+    let expected = ["penstock.toml:3:8: `path`: broken does not exist"];
+    assert_eq!(folder.lines(&report), expected);
+}
+
+#[test]
+fn no_cache_is_served_as_files() {
+    let folder = Folder::site();
+    folder.add("public/inner/", "");
+    std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
+    let text = |root: &str, path: &str| {
+        format!(
+            "[caches.c]\npath = \"{path}\"\n[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"{root}\" }}\n"
+        )
+    };
+    let rows = [
+        ("public", "public/cache", true),
+        ("public", "link/cache", true),
+        ("link", "public", true),
+        (".", "cache", true),
+        ("public/inner", "public/cache", false),
+        ("public", "cache", false),
+        ("public/inner", "public", false),
+    ];
+    for (root, path, is_served) in rows {
+        let report = check(&folder, &text(root, path)).err();
+        let lines = report.map(|report| folder.lines(&report));
+        let expected = is_served.then(|| {
+            vec![format!(
+                "penstock.toml:5:18: `root`: {path}, the folder of cache `c`, is inside: what it holds would be served as files"
+            )]
+        });
+        assert_eq!(lines, expected, "{root} {path}");
+    }
+}
+
+#[test]
+fn a_list_of_stores_is_a_table_with_every_default() {
+    let both = RouteCache::new(texts(&["d", "c"]));
+    assert_eq!(of_route("cache = [\"d\", \"c\"]"), both);
+    assert_eq!(of_route("cache = { stores = [\"d\", \"c\"] }"), both);
+    // The defaults of the option table are those of the type.
+    let said = "min_uses = 1, stale_while_revalidate = \"0s\", stale_if_error = \"0s\", lock_timeout = \"5s\", \
+                status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
+                headers = [], cookies = [] }, bypass = { headers = [], cookies = [] }";
+    let defaults =
+        crate::options::in_section("sites.routes.cache").filter_map(|option| {
+            match option.default {
+                crate::options::Unset::Is(value) => Some(format!("{} = {value}", option.key)),
+                _ => None,
+            }
+        });
+    for default in defaults {
+        assert!(said.contains(&default), "{default}");
+    }
+    assert_eq!(
+        of_route(&format!("cache = {{ stores = [\"c\"], {said} }}")),
+        plain()
+    );
+}
+
+#[test]
+fn reads_every_rule_of_a_route() {
+    let rules = r#"
+[sites.routes.cache]
+stores = ["c", "d"]
+min_uses = 2
+default_ttl = "0s"
+ttl_max = "1d"
+stale_while_revalidate = "30s"
+stale_if_error = "1h"
+lock_timeout = "0s"
+status = false
+tags = ["X-Tags"]
+key = { host = false, query = ["page", "x[]", "f_*"], headers = ["X-Tenant"], cookies = ["lang", "LANG"] }
+bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
+"#;
+    let secs = Duration::from_secs;
+    let expected = RouteCache {
+        stores: texts(&["c", "d"]),
+        key: CacheKey {
+            host: false,
+            query: QueryKey::Only(texts(&["page", "x[]", "f_*"])),
+            headers: texts(&["X-Tenant"]),
+            cookies: texts(&["lang", "LANG"]),
+        },
+        bypass: CacheBypass {
+            headers: texts(&["X-Preview"]),
+            cookies: texts(&["session", "wordpress_*"]),
+        },
+        min_uses: 2,
+        default_ttl: Some(secs(0)),
+        ttl_max: Some(secs(24 * 3600)),
+        stale_while_revalidate: secs(30),
+        stale_if_error: secs(3600),
+        lock_timeout: secs(0),
+        status: false,
+        tags: texts(&["X-Tags"]),
+    };
+    assert_eq!(of_route(rules), expected);
+    assert_eq!(
+        of_route("cache = { stores = [\"c\"], tags = [] }").tags,
+        texts(&[])
+    );
+    let query = |text: &str| {
+        of_route(&format!(
+            "cache = {{ stores = [\"c\"], key = {{ query = {text} }} }}"
+        ))
+        .key
+        .query
+    };
+    assert_eq!(query("true"), QueryKey::All);
+    assert_eq!(query("false"), QueryKey::None);
+    let without = QueryKey::Without(texts(&["utm_*", "fbclid"]));
+    assert_eq!(query("{ without = [\"utm_*\", \"fbclid\"] }"), without);
+}
+
+/// Rows of: name, the route's lines from line 5 on, lines of the report.
+fn check_routes(rows: &[(&str, &str, &[&str])]) {
+    for (name, lines, expected) in rows {
+        let text = format!(
+            "[caches.c]\n[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n{lines}\n{UPSTREAM}"
+        );
+        check_errors(&[(name, &text, expected)]);
+    }
+}
+
+#[test]
+fn reports_caches_that_a_route_cannot_use() {
+    check_routes(&[
+        (
+            "unknown and repeated",
+            "cache = [\"c\", \"cc\", \"c\"]",
+            &[
+                "penstock.toml:5:15: there is no cache `cc`; did you mean `c`?",
+                "penstock.toml:5:21: `cache` has `c` twice",
+            ],
+        ),
+        (
+            "none",
+            "cache = []",
+            &[
+                "penstock.toml:5:9: `cache` needs at least one item: expected the name of a [caches.NAME] table",
+            ],
+        ),
+        (
+            "no store",
+            "cache = { min_uses = 0 }",
+            &[
+                "penstock.toml:5:9: `stores` is missing in [sites.routes.cache]: expected a list, each the name of a [caches.NAME] table",
+                "penstock.toml:5:22: `min_uses` cannot be 0: expected a number from 1 to 1000000",
+            ],
+        ),
+        (
+            "type",
+            "cache = \"c\"",
+            &[
+                "penstock.toml:5:9: `cache` must be a list, each the name of a [caches.NAME] table, or a table, not a string",
+            ],
+        ),
+        (
+            "unknown key",
+            "cache = { stores = [\"c\"], ttl = \"1s\", key = { qeury = false } }",
+            &[
+                "penstock.toml:5:27: unknown key `ttl` in [sites.routes.cache]",
+                "penstock.toml:5:47: unknown key `qeury` in [sites.routes.cache.key]; did you mean `query`?",
+            ],
+        ),
+    ]);
+    let files = "[caches.c]\n[[sites]]\n[[sites.routes]]\ncache = [\"c\"]\n";
+    check_errors(&[
+        (
+            "files alone",
+            &format!("{files}files = {{ root = \"public\" }}\n"),
+            &["penstock.toml:4:9: `cache` is only for a route with an `app` or `upstream`"],
+        ),
+        (
+            "nobody",
+            files,
+            &[
+                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app` or `upstream`",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_names_that_nothing_could_have() {
+    const FIELD: &str = "expected the name of a field such as \"X-Tenant\"";
+    const PARAMETER: &str = "expected the name of a parameter such as \"page\" or \"utm_*\"";
+    check_routes(&[
+        (
+            "fields",
+            "cache = { stores = [\"c\"], key = { headers = [\"X-*\", \"a b\", \"X-A\", \"x-a\"] } }",
+            &[
+                &format!("penstock.toml:5:46: `headers` cannot be \"X-*\": {FIELD}"),
+                &format!("penstock.toml:5:53: `headers` cannot be \"a b\": {FIELD}"),
+                "penstock.toml:5:67: `headers` has `x-a` twice",
+            ],
+        ),
+        (
+            "cookies",
+            "cache = { stores = [\"c\"], key = { cookies = [\"a*\"] }, bypass = { cookies = [\"*\", \"a*b\", \"a=\"] } }",
+            &[
+                "penstock.toml:5:46: `cookies` cannot be \"a*\": expected the name of a cookie such as \"lang\"",
+                "penstock.toml:5:77: `cookies` cannot be \"*\": expected the name of a cookie such as \"session\" or \"wordpress_*\"",
+                "penstock.toml:5:82: `cookies` cannot be \"a*b\": expected the name of a cookie such as \"session\" or \"wordpress_*\"",
+                "penstock.toml:5:89: `cookies` cannot be \"a=\": expected the name of a cookie such as \"session\" or \"wordpress_*\"",
+            ],
+        ),
+        (
+            "parameters",
+            "cache = { stores = [\"c\"], key = { query = [\"*\", \"a&b\", \"a\", \"a\"] } }",
+            &[
+                &format!("penstock.toml:5:44: `query` cannot be \"*\": {PARAMETER}"),
+                &format!("penstock.toml:5:49: `query` cannot be \"a&b\": {PARAMETER}"),
+                "penstock.toml:5:61: `query` has `a` twice",
+            ],
+        ),
+        (
+            "no parameters",
+            "cache = { stores = [\"c\"], key = { query = {} } }",
+            &[
+                "penstock.toml:5:43: `without` is missing in [sites.routes.cache.key.query]: expected a list, each the name of a parameter such as \"page\" or \"utm_*\"",
+            ],
+        ),
+        (
+            "an empty list of them",
+            "cache = { stores = [\"c\"], key = { query = [] } }",
+            &[
+                "penstock.toml:5:43: `query` needs at least one item: expected the name of a parameter such as \"page\" or \"utm_*\"",
+            ],
+        ),
+        (
+            "query type",
+            "cache = { stores = [\"c\"], key = { query = 1 } }",
+            &[
+                "penstock.toml:5:43: `query` must be true, false, a list, each the name of a parameter such as \"page\" or \"utm_*\", or a table, not an integer",
+            ],
+        ),
+        (
+            "tags",
+            "cache = { stores = [\"c\"], tags = [\"Content-Length\"] }",
+            &[
+                "penstock.toml:5:35: `tags` cannot be \"Content-Length\": expected the name of a field such as \"Surrogate-Key\", and none of framing or the connection",
+            ],
+        ),
+    ]);
+}

@@ -1,0 +1,159 @@
+//! The `files` table of a route: a folder and how what is in it is served.
+//!
+//! Called by `route`. What must stay true: the folder is there and no cache keeps its objects below
+//! it, and every value that a response may carry is a valid field.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::disk;
+use crate::error::Problem;
+use crate::headers::{is_token, is_value};
+use crate::model::{Coding, Files, Symlinks};
+use crate::parse::check_folder;
+use crate::place::At;
+use crate::route::check_name;
+use crate::section::Section;
+use crate::site::Known;
+use crate::values::TryPattern;
+
+/// Reads the table.
+pub(crate) fn read(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
+    let table = route.table("files")?;
+    let root = table.path("root");
+    if !table.has("root") {
+        table.missing("root");
+    }
+    let usable = root
+        .as_ref()
+        .filter(|root| check_folder(&table, "root", root));
+    if let Some(root) = usable {
+        check_private(&table, root, known);
+    }
+    let tries = table.list("try", TryPattern::parse);
+    table.check_filled("try");
+    let blocking = table.text("blocking");
+    if let Some(blocking) = &blocking {
+        let names = known.blocking.keys().map(String::as_str);
+        check_name(&table, "blocking pool", blocking, names);
+    }
+    let root = root.map(|root| root.value);
+    let mut files = Files::new(root.clone().unwrap_or_default());
+    if let Some(tries) = tries {
+        files.try_ = tries.into_iter().map(|place| place.value).collect();
+    }
+    if let Some(blocking) = blocking {
+        files.blocking = blocking.value.to_owned();
+    }
+    read_sending(&table, &mut files);
+    root.map(|_| files)
+}
+
+/// How files are sent.
+fn read_sending(table: &Section<'_>, files: &mut Files) {
+    table.flag("listing", &mut files.listing);
+    if let Some(words) = table.words("precompressed") {
+        files.precompressed = codings(&words);
+    }
+    if let Some(words) = table.words("compress") {
+        files.compress = codings(&words);
+    }
+    table.flag("immutable", &mut files.immutable);
+    files.cache_control = read_rules(table);
+    files.types = read_types(table);
+    files.symlinks = match table.word("symlinks").map(|word| word.value) {
+        Some("none") => Symlinks::Never,
+        _ => Symlinks::Inside,
+    };
+}
+
+fn codings(words: &[&str]) -> Vec<Coding> {
+    let coding = |word: &&str| {
+        let all = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
+        all.into_iter().find(|coding| coding.as_str() == *word)
+    };
+    words.iter().filter_map(coding).collect()
+}
+
+/// The rules in the order in which they were written: a TOML table has none of its own.
+fn read_rules(table: &Section<'_>) -> Vec<(String, String)> {
+    let mut rules: Vec<(String, At<String>)> = Vec::new();
+    for (pattern, value) in table.map("cache_control") {
+        if !is_pattern(&pattern) {
+            table.bad_item("cache_control", &pattern, value.at, PATTERN_EXPECTED);
+        } else if value.value.is_empty() || !is_value(&value.value) {
+            table.bad_item(&pattern, &value.value, value.at, RULE_EXPECTED);
+        } else {
+            rules.push((pattern, value));
+        }
+    }
+    rules.sort_by_key(|(_, value)| value.at);
+    let rules = rules.into_iter();
+    rules
+        .map(|(pattern, value)| (pattern, value.value))
+        .collect()
+}
+
+/// Whether some file could have the name: its last part (`*.css`), or with a slash in front its path
+/// below the root (`/img/*`). A star stands for anything.
+fn is_pattern(text: &str) -> bool {
+    let path = text.strip_prefix('/');
+    let is_part = |part: &str| !["", ".", ".."].contains(&part);
+    let is_plain = !text.contains('\0') && (path.is_some() || !text.contains('/'));
+    is_plain && path.unwrap_or(text).split('/').all(is_part)
+}
+
+fn read_types(table: &Section<'_>) -> BTreeMap<String, String> {
+    let mut types = BTreeMap::new();
+    for (extension, media) in table.map("types") {
+        if !is_extension(&extension) {
+            table.bad_item("types", &extension, media.at, EXTENSION_EXPECTED);
+        } else if !is_media_type(&media.value) {
+            table.bad_item(&extension, &media.value, media.at, MEDIA_EXPECTED);
+        } else {
+            types.insert(extension, media.value);
+        }
+    }
+    types
+}
+
+fn is_extension(text: &str) -> bool {
+    let is_small = |c: char| !c.is_uppercase() && !c.is_control() && !c.is_whitespace();
+    !text.is_empty() && !text.contains(['.', '/']) && text.chars().all(is_small)
+}
+
+/// `type/subtype`, with or without parameters behind a semicolon (RFC 9110 §8.3.1).
+fn is_media_type(text: &str) -> bool {
+    let (essence, parameters) = text.split_once(';').unwrap_or((text, "a=b"));
+    let is_named = |parameter: &str| {
+        let named = parameter.trim().split_once('=');
+        named.is_some_and(|(name, value)| is_token(name) && !value.is_empty())
+    };
+    let kinds = essence.trim_end().split_once('/');
+    kinds.is_some_and(|(kind, sub)| is_token(kind) && is_token(sub))
+        && parameters.split(';').all(is_named)
+        && is_value(text)
+}
+
+/// Reports a cache whose folder is below the root: its objects, and what other clients got, would be
+/// files like any other.
+fn check_private(table: &Section<'_>, root: &At<PathBuf>, known: &Known<'_>) {
+    let real = disk::real(&root.value);
+    let caches = known.caches.values();
+    for cache in caches {
+        let path = cache.path.as_ref();
+        if let Some(path) = path.filter(|path| disk::real(path).starts_with(&real)) {
+            let (cache, path) = (cache.name.clone(), path.clone());
+            table.add(root.at, Problem::CacheServed { cache, path });
+        }
+    }
+}
+
+const PATTERN_EXPECTED: &str = "a pattern such as \"*.css\", \"/img/*\" or \"/index.html\"";
+const RULE_EXPECTED: &str = "a value of `Cache-Control` such as \"public, max-age=3600\"";
+const EXTENSION_EXPECTED: &str =
+    "an extension such as \"webmanifest\", in small letters and without its dot";
+const MEDIA_EXPECTED: &str = "a media type such as \"text/plain; charset=utf-8\"";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Error pages by status and class, and what is wrong with them.
+
+use crate::testing::{Folder, accept, check};
+
+fn site(pages: &str) -> String {
+    format!(
+        "[[sites]]\nerror_pages = {{ {pages} }}\n[[sites.routes]]\nfiles = {{ root = \"public\" }}\n"
+    )
+}
+
+#[test]
+fn reads_statuses_and_classes() {
+    let folder = Folder::site();
+    folder.add("errors/404.html", "gone");
+    folder.add("e.json", "");
+    let text = site("404 = \"errors/404.html\", 5xx = \"e.json\", \"4xx\" = \"errors/404.html\"");
+    let pages = &accept(&folder, &text).sites[0].error_pages;
+    let expected = [
+        (4, folder.join("errors/404.html")),
+        (5, folder.join("e.json")),
+        (404, folder.join("errors/404.html")),
+    ];
+    assert_eq!(*pages, expected.into());
+    assert!(accept(&folder, &site("")).sites[0].error_pages.is_empty());
+}
+
+#[test]
+fn reports_pages_that_could_not_be_sent() {
+    const STATUS: &str = "expected a status from 400 to 599, \"4xx\" or \"5xx\"";
+    let folder = Folder::site();
+    folder.add("full.html", &"x".repeat(1 << 20));
+    folder.add("large.html", &"x".repeat((1 << 20) + 1));
+    let rows = [
+        (
+            "404 = \"none.html\"",
+            "`error_pages`: none.html does not exist".to_owned(),
+        ),
+        (
+            "404 = \"public\"",
+            "`error_pages`: public is not a regular file".to_owned(),
+        ),
+        (
+            "404 = \"large.html\"",
+            "`error_pages`: large.html is larger than 1MiB".to_owned(),
+        ),
+        (
+            "404 = \"\"",
+            "`404` cannot be \"\": expected a path".to_owned(),
+        ),
+        (
+            "404 = 1",
+            "`404` must be a string, not an integer".to_owned(),
+        ),
+        (
+            "200 = \"app.py\"",
+            format!("`error_pages` cannot be \"200\": {STATUS}"),
+        ),
+        (
+            "600 = \"app.py\"",
+            format!("`error_pages` cannot be \"600\": {STATUS}"),
+        ),
+        (
+            "\"+40\" = \"app.py\"",
+            format!("`error_pages` cannot be \"+40\": {STATUS}"),
+        ),
+        (
+            "\"0404\" = \"app.py\"",
+            format!("`error_pages` cannot be \"0404\": {STATUS}"),
+        ),
+        (
+            "3xx = \"app.py\"",
+            format!("`error_pages` cannot be \"3xx\": {STATUS}"),
+        ),
+    ];
+    for (pages, expected) in rows {
+        let report = check(&folder, &site(pages)).unwrap_err();
+        let lines = folder.lines(&report);
+        let [line] = lines.as_slice() else {
+            panic!("{pages}: {lines:?}");
+        };
+        assert!(line.ends_with(&expected), "{pages}: {line}");
+    }
+    accept(&folder, &site("404 = \"full.html\""));
+}

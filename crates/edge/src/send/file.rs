@@ -1,0 +1,310 @@
+//! Sending a part of a file: from the page cache what is there, from a pool's reading what is not.
+//!
+//! A part of `send`. Decided piece by piece, right before each: pages come and go while a client takes
+//! its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
+//! most a chunk before the others have their turn; what was read from the disk goes out from the buffer
+//! it was read into, as the pages may be gone already; a file that becomes shorter ends in a cut.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use penstock_exchange::{Body, Fault, FaultKind, FileBody};
+use penstock_http::ResponseFraming;
+use penstock_runtime::disk::{CHUNK_BYTES, ReadError, SMALL_BYTES};
+use penstock_runtime::{DiskFile, Stream, loops};
+
+use super::sender::Sender;
+use super::{Cut, Rest, Sent, Started, taken};
+
+/// Files and parts up to this size are copied behind their head, for one send: sending them from the
+/// page cache costs more by itself than the copy.
+const COPY_MAX: u64 = 16 * 1024;
+
+/// How long a disk may take for one piece. A client's limits are for the client; a disk that does not
+/// answer for this long is as good as gone.
+const READ_MAX: Duration = Duration::from_secs(60);
+
+/// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
+/// nothing otherwise, so that a file that cannot be read can still be answered by an error.
+pub(super) fn send_file_now(
+    stream: &Stream,
+    out: &mut Vec<u8>,
+    mut body: FileBody,
+    framing: ResponseFraming,
+) -> Result<Started, Cut> {
+    let mut sent = Sent {
+        head: out.len() as u64,
+        total: 0,
+    };
+    let rest = |head: &[u8], body, sent| Rest {
+        head: head.to_vec(),
+        body,
+        framing,
+        sent,
+        rate_max: None,
+    };
+    if body.len <= COPY_MAX {
+        let len = usize::try_from(body.len).unwrap_or(usize::MAX);
+        if !body.file.append_resident(body.start, len, out) {
+            return Ok(Started::Rest(rest(out, Body::File(body), sent)));
+        }
+        let count = taken(stream.try_write(&[IoSlice::new(out)]))?;
+        sent.total = count as u64;
+        return Ok(match out.get(count..) {
+            None | Some([]) => Started::Done(sent),
+            Some(left) => Started::Rest(rest(left, Body::Empty, sent)),
+        });
+    }
+    let resident = body.file.resident(body.start, body.len);
+    if resident == 0 {
+        return Ok(Started::Rest(rest(out, Body::File(body), sent)));
+    }
+    let count = taken(stream.try_write_more(out))?;
+    sent.total = count as u64;
+    if let Some(left @ [_, ..]) = out.get(count..) {
+        return Ok(Started::Rest(rest(left, Body::File(body), sent)));
+    }
+    let piece = usize::try_from(resident).unwrap_or(usize::MAX);
+    // What stopped it is met again by the one who goes on, and told there.
+    let count = stream.try_send_file(body.file.file(), body.start, piece);
+    let count = count.unwrap_or(0) as u64;
+    sent.total += count;
+    body.start += count;
+    body.len -= count;
+    Ok(match body.len {
+        0 => Started::Done(sent),
+        _ => Started::Rest(rest(&[], Body::File(body), sent)),
+    })
+}
+
+/// How a piece went out, and how many bytes of it.
+enum Progress {
+    /// All of it.
+    Sent(u64),
+    /// As far as the socket took it, and we have waited for more room.
+    Waited(u64),
+    /// As [`Progress::Waited`], without the rest of the piece in memory meanwhile.
+    LetGo(u64),
+}
+
+impl Sender<'_> {
+    pub(super) async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {
+        let mut head = Bytes::from(head);
+        let file = &body.file;
+        let (mut at, end) = (body.start, body.start + body.len);
+        let mut has_let_go = false;
+        while at < end {
+            let wanted = (end - at).min(CHUNK_BYTES);
+            // The head is not held back by a rate; it goes with the first piece.
+            let allowed = self
+                .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
+                .await;
+            let resident = file.resident(at, allowed as u64);
+            let progress = match resident {
+                0 => {
+                    // For one who takes it slowly no more than that is held.
+                    let is_small = self.is_held_back() || has_let_go && file.is_memory_scarce();
+                    let len = if is_small {
+                        SMALL_BYTES.min(wanted)
+                    } else {
+                        wanted
+                    };
+                    let piece = self.read(file, at, len, end).await?;
+                    self.send_piece(&mut head, piece, file).await?
+                }
+                resident => {
+                    self.send_resident(&mut head, file, at, resident, end)
+                        .await?
+                }
+            };
+            match progress {
+                Progress::Sent(count) => {
+                    at += count;
+                    if at < end {
+                        loops::yield_now().await;
+                    }
+                }
+                Progress::Waited(count) => at += count,
+                Progress::LetGo(count) => {
+                    at += count;
+                    has_let_go = true;
+                }
+            }
+        }
+        match head.is_empty() {
+            true => Ok(()),
+            false => self.write(&mut [IoSlice::new(&head)]).await,
+        }
+    }
+
+    /// Sends from the page cache `len` bytes that are there, until the socket makes us wait.
+    async fn send_resident(
+        &mut self,
+        head: &mut Bytes,
+        file: &DiskFile,
+        at: u64,
+        len: u64,
+        end: u64,
+    ) -> Result<Progress, Cut> {
+        if !self.send_head(head).await? {
+            return Ok(Progress::Waited(0));
+        }
+        let (mut done, mut waited) = (0, false);
+        let stopped = std::future::poll_fn(|cx| {
+            while done < len && !waited {
+                let left = usize::try_from(len - done).unwrap_or(usize::MAX);
+                match self.stream.poll_send_file(cx, file.file(), at + done, left) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(became_shorter(end))),
+                    Poll::Ready(Ok(count)) => {
+                        self.count(count);
+                        self.spend(count);
+                        done += count as u64;
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(&error))),
+                    Poll::Pending => {
+                        waited = true;
+                        return self.poll_too_slow(cx).map(Err);
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        });
+        stopped.await?;
+        Ok(match waited {
+            true => Progress::Waited(done),
+            false => Progress::Sent(done),
+        })
+    }
+
+    /// Sends the head so that the kernel joins it with what follows at once; `false` when that had to
+    /// wait.
+    async fn send_head(&mut self, head: &mut Bytes) -> Result<bool, Cut> {
+        if head.is_empty() {
+            return Ok(true);
+        }
+        let count = taken(self.stream.try_write_more(head))?;
+        self.count(count);
+        head.advance(count);
+        if head.is_empty() {
+            return Ok(true);
+        }
+        // A socket that is full already has enough to send together.
+        self.write(&mut [IoSlice::new(head)]).await?;
+        head.clear();
+        Ok(false)
+    }
+
+    /// Reads a piece in the file's pool.
+    async fn read(
+        &mut self,
+        file: &Arc<DiskFile>,
+        at: u64,
+        len: u64,
+        end: u64,
+    ) -> Result<Bytes, Cut> {
+        let read = self.wait_for(file.read(at, len), READ_MAX).await;
+        let (kind, cause) = match read {
+            Some(Ok(piece)) if piece.is_empty() => return Err(became_shorter(end)),
+            Some(Ok(piece)) => return Ok(piece),
+            Some(Err(error @ ReadError::Pool(_))) => (FaultKind::Overloaded, error.to_string()),
+            Some(Err(error @ ReadError::Disk(_))) => (FaultKind::House, error.to_string()),
+            None => {
+                let seconds = READ_MAX.as_secs();
+                let pool = file.pool().name();
+                let cause = format!("no answer from the disk of pool `{pool}` in {seconds} s");
+                (FaultKind::Overloaded, cause)
+            }
+        };
+        Err(Cut::Body(Fault::new(kind, cause)))
+    }
+
+    /// Sends what was read; lets go of what is left of it when the client makes us wait while memory is
+    /// scarce.
+    async fn send_piece(
+        &mut self,
+        head: &mut Bytes,
+        piece: Bytes,
+        file: &DiskFile,
+    ) -> Result<Progress, Cut> {
+        let len = piece.len() as u64;
+        if self.is_held_back() {
+            let slices = &mut [IoSlice::new(head), IoSlice::new(&piece)];
+            self.write(slices).await?;
+            head.clear();
+            return Ok(Progress::Sent(len));
+        }
+        let mut piece = piece;
+        while !piece.is_empty() {
+            let keeps = !head.is_empty() || piece.len() as u64 <= SMALL_BYTES;
+            let mut waits = false;
+            let written = std::future::poll_fn(|cx| {
+                if waits && !keeps && file.is_memory_scarce() {
+                    return Poll::Ready(Ok(None));
+                }
+                let slices = &[IoSlice::new(head), IoSlice::new(&piece)][..];
+                let slices = if head.is_empty() {
+                    &slices[1..]
+                } else {
+                    slices
+                };
+                match self.stream.poll_write(cx, slices) {
+                    Poll::Ready(Ok(count)) => Poll::Ready(Ok(Some(count))),
+                    Poll::Ready(Err(_)) => Poll::Ready(Err(Cut::Gone)),
+                    Poll::Pending if !keeps && file.is_memory_scarce() => Poll::Ready(Ok(None)),
+                    Poll::Pending => {
+                        waits = true;
+                        self.poll_too_slow(cx).map(Err)
+                    }
+                }
+            });
+            let Some(count) = written.await? else {
+                let sent = len - piece.len() as u64;
+                drop(piece);
+                self.await_room().await?;
+                return Ok(Progress::LetGo(sent));
+            };
+            self.count(count);
+            let of_head = count.min(head.len());
+            head.advance(of_head);
+            piece.advance(count - of_head);
+        }
+        Ok(Progress::Sent(len))
+    }
+
+    /// Waits until the socket takes something again.
+    async fn await_room(&mut self) -> Result<(), Cut> {
+        std::future::poll_fn(|cx| match self.stream.poll_writable(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Cut::Gone)),
+            Poll::Pending => self.poll_too_slow(cx).map(Err),
+        })
+        .await
+    }
+}
+
+fn became_shorter(end: u64) -> Cut {
+    let cause = format!("the file became shorter than {end} bytes while it was sent");
+    Cut::Body(Fault::new(FaultKind::House, cause))
+}
+
+/// Whose failure it was that stopped a `sendfile`: what sockets say, or else the disk.
+fn broken(error: &io::Error) -> Cut {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::BrokenPipe
+        | Kind::ConnectionReset
+        | Kind::ConnectionAborted
+        | Kind::NotConnected
+        | Kind::TimedOut
+        | Kind::HostUnreachable
+        | Kind::NetworkUnreachable
+        | Kind::NetworkDown => Cut::Gone,
+        _ => {
+            let cause = format!("cannot read the file: {error}");
+            Cut::Body(Fault::new(FaultKind::House, cause))
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Writing at a client's pace: what its socket takes, what a rate allows, and when it is too slow.
+//!
+//! A part of `send`, used for each kind of body. What must stay true: a client is judged by what it took,
+//! and only by the time in which it was waited for.
+
+use std::io::IoSlice;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use penstock_config::Limits;
+use penstock_runtime::{LazyDeadline, Stream, clock};
+
+use super::{Cut, Sent};
+use crate::pace::{Pace, Throttle};
+use crate::watch::Watch;
+
+/// Sends one response.
+#[derive(Debug)]
+pub(super) struct Sender<'c> {
+    pub(super) stream: Arc<Stream>,
+    pub(super) watch: Watch<'c>,
+    pace: Pace,
+    timer: LazyDeadline,
+    throttle: Option<Throttle>,
+    pub(super) sent: Sent,
+    /// Bytes that the client had taken when last looked.
+    taken: u64,
+}
+
+impl<'c> Sender<'c> {
+    pub(super) fn new(
+        stream: Arc<Stream>,
+        limits: &Limits,
+        watch: Watch<'c>,
+        sent: Sent,
+        rate_max: Option<u64>,
+    ) -> Self {
+        let now = clock::now();
+        Self {
+            stream,
+            watch,
+            pace: Pace::new(limits),
+            timer: LazyDeadline::new(now + limits.body_stall),
+            throttle: rate_max.and_then(|rate| Throttle::new(rate, now)),
+            sent,
+            taken: 0,
+        }
+    }
+}
+
+impl Sender<'_> {
+    /// Writes all of the slices at the client's pace.
+    pub(super) async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Cut> {
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let written = match self.throttle.is_some() {
+                true => self.write_held_back(slices).await?,
+                false => self.write_some(slices).await?,
+            };
+            self.count(written);
+            IoSlice::advance_slices(&mut slices, written);
+        }
+        Ok(())
+    }
+
+    /// Writes what the socket takes.
+    async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+        std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
+            Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
+            Poll::Pending => self.poll_too_slow(cx).map(Err),
+        })
+        .await
+    }
+
+    /// Writes of the first slice what the socket takes and the rate allows. The head is not held back.
+    async fn write_held_back(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        let Some(first) = first else { return Ok(0) };
+        let head = usize::try_from(self.sent.head.saturating_sub(self.sent.total)).unwrap_or(0);
+        if head > 0 {
+            let head = &first[..first.len().min(head)];
+            return self.write_some(&[IoSlice::new(head)]).await;
+        }
+        let allowed = self.allowance(first.len()).await;
+        let written = self.write_some(&[IoSlice::new(&first[..allowed])]).await?;
+        self.spend(written);
+        Ok(written)
+    }
+
+    /// How many of `wanted` bytes of the body may go now, more than none; waits for the rate where it must.
+    pub(super) async fn allowance(&mut self, wanted: usize) -> usize {
+        loop {
+            let Some(throttle) = &mut self.throttle else {
+                return wanted;
+            };
+            let now = clock::now();
+            let allowed = throttle.allows(now, wanted).min(wanted);
+            if allowed > 0 {
+                return allowed;
+            }
+            let ready_at = throttle.ready_at(wanted);
+            self.pause_until(ready_at, now).await;
+        }
+    }
+
+    /// So many bytes of the body went by an allowance.
+    pub(super) fn spend(&mut self, bytes: usize) {
+        if let Some(throttle) = &mut self.throttle {
+            throttle.spend(bytes);
+        }
+    }
+
+    pub(super) fn is_held_back(&self) -> bool {
+        self.throttle.is_some()
+    }
+
+    /// Waits for something that is not the client, who is not judged by it.
+    async fn pause_until(&mut self, until: Instant, now: Instant) {
+        self.pause(now);
+        self.timer.set(until);
+        std::future::poll_fn(|cx| self.timer.poll(cx)).await;
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.look_what_is_taken(now);
+        self.pace.pause(now);
+    }
+
+    /// Waits for `work`, which is not the client's; `None` when it takes longer than `limit`.
+    pub(super) async fn wait_for<F: Future>(
+        &mut self,
+        work: F,
+        limit: Duration,
+    ) -> Option<F::Output> {
+        let now = clock::now();
+        self.pause(now);
+        self.timer.set(now + limit);
+        let mut work = pin!(work);
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.timer.poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    /// So many bytes are with the kernel.
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.sent.total += bytes as u64;
+        if self.pace.is_waiting() {
+            self.look_what_is_taken(clock::now());
+        }
+    }
+
+    /// Ready when the client has taken too little for too long. The kernel reports room only after
+    /// much of its buffer has drained, which takes a slow client longer than the stall limit: so
+    /// before a verdict the buffer itself is asked.
+    pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
+        loop {
+            let now = clock::now();
+            self.look_what_is_taken(now);
+            self.pace.wait(now);
+            let deadline = self.pace.deadline(now);
+            if deadline <= now {
+                return Poll::Ready(Cut::TooSlow);
+            }
+            self.timer.set(deadline);
+            if self.timer.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn look_what_is_taken(&mut self, now: Instant) {
+        let taken = self.sent.total.saturating_sub(self.stream.unsent_bytes());
+        if taken > self.taken {
+            self.pace.progress(now, taken - self.taken);
+            self.taken = taken;
+        }
+    }
+}

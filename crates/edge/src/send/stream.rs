@@ -1,0 +1,137 @@
+//! Sending a body that is made while it is sent.
+//!
+//! A part of `send`. What must stay true: a declared length is kept to the byte or the response is cut;
+//! a client that leaves while nothing is there to be sent is noticed.
+
+use std::borrow::Cow;
+use std::io::IoSlice;
+use std::task::Poll;
+
+use bytes::Bytes;
+use penstock_exchange::{BodyStream, Fault, FaultKind};
+use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
+use penstock_runtime::Stream;
+
+use super::Cut;
+use super::sender::Sender;
+use crate::watch::Watch;
+
+impl Sender<'_> {
+    pub(super) async fn send_stream(
+        &mut self,
+        head: Vec<u8>,
+        mut body: Box<dyn BodyStream>,
+        framing: ResponseFraming,
+    ) -> Result<(), Cut> {
+        let mut head = head;
+        let mut left = match framing {
+            ResponseFraming::Length(length) => Some(length),
+            _ => None,
+        };
+        let chunked = matches!(framing, ResponseFraming::Chunked);
+        let mut size_line = Vec::with_capacity(16);
+        loop {
+            // A body that is not ready yet must not hold back its head.
+            let ready = poll_now(&mut *body).await;
+            let piece = match ready {
+                Some(piece) => piece,
+                None => {
+                    self.write(&mut [IoSlice::new(&head)]).await?;
+                    head.clear();
+                    next_piece(&mut *body, &mut self.watch, &self.stream).await?
+                }
+            };
+            let Some(piece) = piece.transpose().map_err(Cut::Body)? else {
+                break;
+            };
+            if let Some(left) = &mut left {
+                *left = left
+                    .checked_sub(piece.len() as u64)
+                    .ok_or_else(|| Cut::Body(length_broken("longer")))?;
+            }
+            size_line.clear();
+            let mut tail: &[u8] = b"";
+            if chunked {
+                h1::encode_chunk_head(piece.len(), &mut size_line);
+                tail = b"\r\n";
+            }
+            let slices = &mut [
+                IoSlice::new(&head),
+                IoSlice::new(&size_line),
+                IoSlice::new(&piece),
+                IoSlice::new(tail),
+            ];
+            self.write(slices).await?;
+            head.clear();
+        }
+        if left.is_some_and(|left| left > 0) {
+            return Err(Cut::Body(length_broken("shorter")));
+        }
+        let last = match chunked {
+            true => last_chunk(body.take_trailers().as_ref()),
+            false => Cow::Borrowed(&b""[..]),
+        };
+        self.write(&mut [IoSlice::new(&head), IoSlice::new(&last)])
+            .await
+    }
+}
+
+/// What ends a chunked body, with the trailer fields that may be sent (RFC 9112 §7.1.2).
+fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
+    let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) else {
+        return Cow::Borrowed(h1::LAST_CHUNK);
+    };
+    let mut last = b"0\r\n".to_vec();
+    for (name, value) in trailers.iter() {
+        if !is_forbidden_trailer(name.as_bytes()) && !is_for_us(name) {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                last.extend_from_slice(part);
+            }
+        }
+    }
+    last.extend_from_slice(b"\r\n");
+    Cow::Owned(last)
+}
+
+/// Whether a server says it to the front end, which no client is to see.
+fn is_for_us(name: &str) -> bool {
+    let starts_with = |prefix: &str| {
+        let start = name.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    starts_with("x-accel-") || name.eq_ignore_ascii_case("x-sendfile")
+}
+
+fn length_broken(how: &str) -> Fault {
+    Fault::new(
+        FaultKind::AppBroken,
+        format!("the response body is {how} than its declared Content-Length"),
+    )
+}
+
+type Piece = Option<Result<Bytes, Fault>>;
+
+/// The next piece if it is ready now.
+async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
+    std::future::poll_fn(|cx| match body.poll_chunk(cx) {
+        Poll::Ready(piece) => Poll::Ready(Some(piece)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
+/// sending side looks the same; while there is something to send it gets that.
+async fn next_piece(
+    body: &mut dyn BodyStream,
+    watch: &mut Watch<'_>,
+    stream: &Stream,
+) -> Result<Piece, Cut> {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(piece) = body.poll_chunk(cx) {
+            return Poll::Ready(Ok(piece));
+        }
+        watch.poll_left(cx, stream).map(|()| Err(Cut::Gone))
+    })
+    .await
+}

@@ -1,0 +1,202 @@
+//! Bodies from files: in memory and not, whole and cut, fast and slow.
+
+#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+
+use std::fs::File;
+
+use penstock_exchange::{Body, FileBody};
+use penstock_runtime::DiskFile;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::disk::CHUNK_BYTES;
+use penstock_sys::{file, pages};
+
+use super::*;
+
+fn byte(at: u64) -> u8 {
+    (at % 251) as u8
+}
+
+/// A file of so many bytes, on the disk if there is one.
+fn written(len: u64) -> File {
+    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+    let content: Vec<u8> = (0..len).map(byte).collect();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+/// `/START-LEN` is that part of the file.
+fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> House {
+    let file = Arc::clone(file);
+    let handler = scripted(move |request| {
+        let path = String::from_utf8(request.path().to_vec()).unwrap();
+        let (start, len) = path[1..].split_once('-').unwrap();
+        let body = Body::File(FileBody {
+            file: Arc::clone(&file),
+            start: start.parse().unwrap(),
+            len: len.parse().unwrap(),
+        });
+        let mut response = Response::new(Status::OK, body);
+        response.rate_max = rate_max;
+        now(response)
+    });
+    House::new(vec![route("/", handler)])
+}
+
+impl Client {
+    /// Reads a head and its body, which must be the file's.
+    fn expect_part(&mut self, start: u64, len: u64) {
+        let head = self.head();
+        assert!(
+            head.contains(&format!("Content-Length: {len}\r\n")),
+            "{head}"
+        );
+        let mut body = vec![0; usize::try_from(len).unwrap()];
+        self.0.read_exact(&mut body).unwrap();
+        let wrong = (start..).zip(&body).find(|&(at, &got)| got != byte(at));
+        assert_eq!(wrong, None, "{start}-{len}");
+    }
+}
+
+#[test]
+fn a_part_of_a_file_arrives_whole_from_memory_and_from_the_disk() {
+    let len = 2 * CHUNK_BYTES + 300_000;
+    let pool = Pool::new("disk", 2, 100);
+    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    for rate_max in [None, Some(1_000_000_000)] {
+        let house = parts(&file, rate_max);
+        let mut client = house.client();
+        for (start, part) in [
+            (0, 1),
+            (0, len),
+            (len - 1, 1),
+            (5, 16 * 1024),
+            (70_000, 16 * 1024 + 1),
+            (CHUNK_BYTES - 1, 2),
+            (CHUNK_BYTES - 10, CHUNK_BYTES + 20),
+            (100, 0),
+        ] {
+            for is_cold in [true, false] {
+                if is_cold {
+                    pages::drop_cached(file.file()).unwrap();
+                }
+                client.get(&format!("/{start}-{part}"));
+                client.expect_part(start, part);
+            }
+        }
+        // Two at once, and then there is nothing more.
+        client.send(["GET /1-100000 HTTP/1.1\r\nHost: h\r\n\r\n"; 2].concat());
+        client.expect_part(1, 100_000);
+        client.expect_part(1, 100_000);
+        client.send("GET /7-5 HTTP/1.0\r\n\r\n");
+        client.expect_part(7, 5);
+        client.expect_end();
+    }
+    pool.close();
+}
+
+#[test]
+fn what_is_in_memory_needs_no_thread() {
+    let len = 3 * CHUNK_BYTES;
+    let pool = Pool::new("disk", 1, 0);
+    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    let house = parts(&file, None);
+    let mut client = house.client();
+    client.get("/0-10").expect_part(0, 10);
+    await_until("the thread is free", || pool.usage().active == 0);
+    if file.resident(0, len) == 0 {
+        eprintln!("left out: pages cannot be counted below the temporary folder");
+        return;
+    }
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let busy = pool.start(move || {
+        held.recv_timeout(SOON).ok();
+    });
+    busy.unwrap();
+    client.get(&format!("/0-{len}")).expect_part(0, len);
+    pages::drop_cached(file.file()).unwrap();
+    // Nothing is out yet, so the client can be told.
+    let head = client.get(&format!("/0-{len}")).head();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    release.send(()).unwrap();
+    pool.close();
+}
+
+#[test]
+fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
+    let pool = Pool::new("disk", 1, 100);
+    let file = Arc::new(DiskFile::new(written(CHUNK_BYTES), pool.clone()));
+    let house = parts(&file, None);
+    for (target, is_cold) in [
+        ("/0-1000000", true),
+        ("/0-1000000", false),
+        ("/500000-100000", false),
+    ] {
+        if is_cold {
+            pages::drop_cached(file.file()).unwrap();
+        }
+        let mut client = house.client();
+        client.get(target).head();
+        let mut body = Vec::new();
+        let end = client.0.read_to_end(&mut body);
+        assert!(end.is_err(), "{target}: a clean end after {}", body.len());
+    }
+    // Nothing of the body is out: the client is told.
+    let mut client = house.client();
+    let head = client.get("/600000-1000").head();
+    assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
+    house.await_connections(1);
+    pool.close();
+}
+
+#[test]
+fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
+    let len = 32 * CHUNK_BYTES;
+    let pool = Pool::new("disk", 2, 1000);
+    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    let house = parts(&file, None);
+    // A hole of forty megabytes, read and not let go.
+    let hole = file::nameless(&std::env::temp_dir()).unwrap();
+    hole.set_len(80 * CHUNK_BYTES).unwrap();
+    let hole = Arc::new(DiskFile::new(hole, pool.clone()));
+    let (give, held) = std::sync::mpsc::sync_channel(1);
+    let reader = Arc::clone(&hole);
+    house.spawn(async move {
+        let mut held = Vec::new();
+        for chunk in 0..80 {
+            let piece = reader.read(chunk * CHUNK_BYTES, CHUNK_BYTES).await;
+            held.push(piece.unwrap());
+        }
+        give.send(held).unwrap();
+    });
+    let held = held.recv_timeout(SOON).unwrap();
+    pages::drop_cached(hole.file()).unwrap();
+    if hole.resident(0, 1) > 0 {
+        eprintln!("left out: no pages to be dropped below the temporary folder");
+        return;
+    }
+    assert!(hole.is_memory_scarce());
+    pages::drop_cached(file.file()).unwrap();
+    let before = pool.usage().worked.count;
+    let mut client = house.client();
+    let head = client.get(&format!("/0-{len}")).head();
+    assert!(head.contains("Content-Length: 16777216\r\n"), "{head}");
+    let mut piece = vec![0; 512 * 1024];
+    let mut at = 0;
+    while at < len {
+        let count = client.0.read(&mut piece).unwrap();
+        let wrong = (at..)
+            .zip(&piece[..count])
+            .find(|&(at, &got)| got != byte(at));
+        assert_eq!((wrong, count > 0), (None, true), "{at}");
+        at += count as u64;
+        pages::drop_cached(file.file()).unwrap();
+    }
+    // What was let go was read again, and less of it at a time.
+    await_until("all is read", || pool.usage().active == 0);
+    let readings = pool.usage().worked.count - before;
+    assert!(readings > 2 * len / CHUNK_BYTES, "{readings}");
+    drop(held);
+    assert!(!hole.is_memory_scarce());
+    pool.close();
+}

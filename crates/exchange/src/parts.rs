@@ -1,0 +1,141 @@
+//! The body of an answer with several parts of one content (`multipart/byteranges`, RFC 9110 §14.6).
+//!
+//! `http` frames the parts ([`Multipart`]); here they get their bytes. Those of content in memory are put
+//! together at once, those of a file are read while they are sent, through its pool. What must stay true: the length that
+//! was announced is what is sent, or the connection is cut.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use penstock_http::{Multipart, Piece, Span};
+use penstock_runtime::disk::ReadError;
+
+use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
+
+/// What the parts are of.
+#[derive(Debug, Clone)]
+pub enum Whole {
+    /// Content in memory.
+    Memory(Bytes),
+    /// Content in a file.
+    File(FileBody),
+}
+
+/// The framed parts of `whole`, whose spans lie within it.
+#[must_use]
+pub fn body(whole: Whole, framed: Multipart) -> Body {
+    let length = framed.length();
+    match whole {
+        Whole::Memory(content) => {
+            let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+            for piece in framed.into_pieces() {
+                match piece {
+                    Piece::Text(text) => bytes.extend_from_slice(&text),
+                    Piece::Content(span) => bytes.extend_from_slice(part(&content, span)),
+                }
+            }
+            Body::Bytes(bytes.into())
+        }
+        Whole::File(file) => Body::Stream(Box::new(Parts {
+            file,
+            length,
+            pieces: framed.into_pieces().into(),
+            reading: None,
+        })),
+    }
+}
+
+/// A number that nobody can guess, for the text between parts: its halves are hashes under random keys.
+#[must_use]
+pub fn random() -> u128 {
+    let half = || u128::from(RandomState::new().hash_one(0_u8));
+    half() << 64 | half()
+}
+
+fn part(content: &[u8], span: Span) -> &[u8] {
+    let start = usize::try_from(span.start).unwrap_or(usize::MAX);
+    let len = usize::try_from(span.len).unwrap_or(usize::MAX);
+    let end = start.saturating_add(len);
+    content.get(start..end).unwrap_or_default()
+}
+
+type Reading = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
+
+/// Parts of an open file.
+struct Parts {
+    file: FileBody,
+    length: u64,
+    /// What is still to be sent.
+    pieces: VecDeque<Piece>,
+    reading: Option<Reading>,
+}
+
+impl BodyStream for Parts {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            None => match self.pieces.front_mut() {
+                None => return Poll::Ready(None),
+                Some(Piece::Text(text)) => {
+                    let text = std::mem::take(text);
+                    self.pieces.pop_front();
+                    return Poll::Ready(Some(Ok(text.into())));
+                }
+                Some(Piece::Content(span)) => {
+                    let file = Arc::clone(&self.file.file);
+                    let (at, len) = (self.file.start.saturating_add(span.start), span.len);
+                    self.reading
+                        .insert(Box::pin(async move { file.read(at, len).await }))
+                }
+            },
+        };
+        let read = std::task::ready!(reading.as_mut().poll(cx));
+        self.reading = None;
+        Poll::Ready(Some(match read {
+            Ok(bytes) => self.took(bytes),
+            Err(error) => Err(fault(&error)),
+        }))
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(self.length)
+    }
+}
+
+impl Parts {
+    /// Counts what was read of the part in front.
+    fn took(&mut self, bytes: Bytes) -> Result<Bytes, Fault> {
+        let count = bytes.len() as u64;
+        match self.pieces.front_mut() {
+            Some(Piece::Content(span)) if count > 0 && count <= span.len => {
+                span.start += count;
+                span.len -= count;
+                if span.len == 0 {
+                    self.pieces.pop_front();
+                }
+                Ok(bytes)
+            }
+            _ => {
+                let cause = "a file became shorter while parts of it were sent";
+                Err(Fault::new(FaultKind::House, cause))
+            }
+        }
+    }
+}
+
+fn fault(error: &ReadError) -> Fault {
+    let kind = match error {
+        ReadError::Pool(_) => FaultKind::Overloaded,
+        ReadError::Disk(_) => FaultKind::House,
+    };
+    Fault::new(kind, error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Codings of real files: those beside them and those that are made.
+
+use penstock_config::Coding;
+
+use super::*;
+use crate::compress::tests::decode;
+
+const TEXT: &str = "body { color: black; background: white }\n";
+
+fn text_file() -> String {
+    TEXT.repeat(100)
+}
+
+/// `Content-Encoding` and content.
+fn sent(response: &Response) -> (String, Bytes) {
+    let coding = response.fields.get("content-encoding").unwrap_or_default();
+    let Body::Bytes(content) = &response.body else {
+        panic!("{response:?}")
+    };
+    (String::from_utf8(coding.to_vec()).unwrap(), content.clone())
+}
+
+fn accept(codings: &'static str) -> [(&'static str, &'static str); 1] {
+    [("Accept-Encoding", codings)]
+}
+
+/// The answer in a coding, once it is made: a request may be told to wait for less time than a crowded
+/// machine takes.
+fn encoded(site: &Site, line: &str, codings: &'static str) -> Response {
+    let deadline = clock::now() + Duration::from_secs(60);
+    loop {
+        let response = site.response(line, &accept(codings));
+        if response.fields.contains("content-encoding") {
+            return response;
+        }
+        assert!(clock::now() < deadline, "{line}: never made");
+    }
+}
+
+#[test]
+fn a_file_beside_is_sent_to_whom_can_read_it() {
+    let site = Site::settled(|files| files.compress.clear());
+    for (name, content) in [
+        ("app.js", "as it is"),
+        ("app.js.br", "brotli"),
+        ("app.js.gz", "gzip"),
+        ("plain.js", "alone"),
+    ] {
+        site.folder.write(name, content);
+    }
+    std::fs::create_dir(site.folder.root().join("plain.js.gz")).unwrap();
+    site.folder.link("../secret", "plain.js.br");
+    site.folder.write("../secret", "secret");
+    let mut tags = std::collections::HashSet::new();
+    for (path, codings, coding, content) in [
+        ("/app.js", "gzip, deflate, br, zstd", "br", "brotli"),
+        ("/app.js", "gzip", "gzip", "gzip"),
+        ("/app.js", "zstd", "", "as it is"),
+        ("/app.js", "br;q=0.1, gzip", "gzip", "gzip"),
+        ("/app.js", "", "", "as it is"),
+        ("/plain.js", "gzip, br", "", "alone"),
+    ] {
+        let response = site.response(&format!("GET {path}"), &accept(codings));
+        assert_eq!(
+            sent(&response),
+            (coding.into(), content.into()),
+            "{codings}"
+        );
+        let kind = response.fields.get("content-type");
+        assert_eq!(kind, Some(b"text/javascript; charset=utf-8".as_slice()));
+        let vary = (path == "/app.js").then_some(b"Accept-Encoding".as_slice());
+        assert_eq!(response.fields.get("vary"), vary, "{codings}");
+        let tag = response.fields.get("etag").unwrap().to_vec();
+        tags.insert(tag.clone());
+        // The same by HEAD, and not again to whom has it.
+        let headed = site.response(&format!("HEAD {path}"), &accept(codings));
+        assert_eq!(headed.fields, response.fields);
+        assert_eq!(headed.body.length(), response.body.length());
+        let tag = String::from_utf8(tag).unwrap();
+        let had = [("Accept-Encoding", codings), ("If-None-Match", &tag)];
+        let had = site.response(&format!("GET {path}"), &had);
+        assert_eq!(had.status, Status::NOT_MODIFIED);
+        assert_eq!(had.fields.get("vary"), vary);
+    }
+    assert_eq!(tags.len(), 4, "one for each coding");
+    let part = [("Accept-Encoding", "br"), ("Range", "bytes=0-2")];
+    let part = site.response("GET /app.js", &part);
+    assert_eq!(part.status, Status::PARTIAL_CONTENT);
+    assert_eq!(sent(&part), ("br".into(), "bro".into()));
+}
+
+#[test]
+fn one_that_is_older_than_its_original_is_not_used() {
+    let mut site = Site::settled(|files| files.compress.clear());
+    let old = site.folder.write("a.css.gz", "old");
+    let response = |site: &Site| sent(&site.response("GET /a.css", &accept("gzip")));
+    site.folder.write("a.css", "new");
+    assert_eq!(response(&site), ("gzip".into(), "old".into()));
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    old.set_modified(long_ago).unwrap();
+    site.after(1001);
+    assert_eq!(response(&site), (String::new(), "new".into()));
+    std::fs::remove_file(site.folder.root().join("a.css.gz")).unwrap();
+    site.after(1001);
+    let response = site.response("GET /a.css", &accept("gzip"));
+    assert!(!response.fields.contains("vary"), "nothing to choose from");
+}
+
+#[test]
+fn what_shrinks_is_compressed_once_and_then_at_once() {
+    let site = Site::settled(|files| files.precompressed.clear());
+    site.folder.write("a.css", text_file());
+    site.folder.write("large.css", TEXT.repeat(5000));
+    site.folder.write("small.css", TEXT);
+    site.folder.write("a.png", text_file());
+    site.folder.write("huge.css", TEXT.repeat(30_000));
+    for (path, original, codings, coding) in [
+        (
+            "/a.css",
+            text_file(),
+            "gzip, deflate, br, zstd",
+            Some(Coding::Zstd),
+        ),
+        ("/a.css", text_file(), "br, gzip", Some(Coding::Brotli)),
+        ("/a.css", text_file(), "gzip", Some(Coding::Gzip)),
+        ("/large.css", TEXT.repeat(5000), "gzip", Some(Coding::Gzip)),
+        ("/a.css", text_file(), "", None),
+        ("/small.css", TEXT.into(), "gzip", None),
+        ("/a.png", text_file(), "gzip", None),
+    ] {
+        let line = format!("GET {path}");
+        let response = match coding {
+            Some(_) => encoded(&site, &line, codings),
+            None => site.response(&line, &accept(codings)),
+        };
+        let varies = !matches!(path, "/small.css" | "/a.png");
+        assert_eq!(response.fields.contains("vary"), varies, "{path}");
+        let Some(coding) = coding else {
+            continue;
+        };
+        let (name, content) = sent(&response);
+        assert_eq!(name, coding.as_str());
+        assert_eq!(decode(coding, &content), original.as_bytes());
+        assert_eq!(site.ask_with(&line, &accept(codings)).0, When::Now);
+        assert!(!response.fields.contains("accept-ranges"), "{path}");
+        let headed = site.response(&format!("HEAD {path}"), &accept(codings));
+        assert_eq!(headed.fields, response.fields);
+        assert_eq!(headed.body.length(), Some(content.len() as u64));
+        // A part is one of the file as it is.
+        let part = [("Accept-Encoding", codings), ("Range", "bytes=0-9")];
+        let part = site.response(&line, &part);
+        assert_eq!(part.status, Status::PARTIAL_CONTENT);
+        assert!(!part.fields.contains("content-encoding"));
+        assert!(part.fields.contains("vary"));
+    }
+    let huge = site.response("GET /huge.css", &accept("gzip"));
+    assert!(matches!(huge.body, Body::File(_)), "too large");
+}
+
+#[test]
+fn what_is_compressed_is_lent_like_any_other() {
+    let site = Site::settled(|_| {});
+    site.folder.write("a.css", text_file());
+    let lent = |codings: &'static str| {
+        let head = head("GET /a.css", &accept(codings));
+        let asked = Asked {
+            head: &head,
+            path: b"/a.css",
+            scheme: "http",
+            arrived: site.now,
+        };
+        let mut lent = None;
+        site.files.at_hand(&asked, &mut |answer| {
+            let coding = answer.fields.get("content-encoding").unwrap_or_default();
+            lent = Some((coding.to_vec(), answer.body.len()));
+        });
+        lent
+    };
+    assert_eq!(lent(""), None);
+    encoded(&site, "GET /a.css", "br");
+    assert_eq!(lent("").map(|(_, len)| len), Some(text_file().len()));
+    assert_eq!(lent("br").map(|(coding, _)| coding), Some(b"br".to_vec()));
+    assert_eq!(lent("gzip"), None, "not made yet");
+}
+
+#[test]
+fn a_new_version_is_compressed_anew() {
+    let mut site = Site::settled(|_| {});
+    let get = |site: &Site| {
+        let response = encoded(site, "GET /a.css", "gzip");
+        decode(Coding::Gzip, &sent(&response).1)
+    };
+    for version in ["one ", "two "] {
+        site.folder.write("a.css", version.repeat(1000));
+        site.after(1001);
+        assert_eq!(get(&site), version.repeat(1000).as_bytes());
+    }
+}

@@ -1,0 +1,126 @@
+//! Large files: kept open, looked at before each use, and never waited for.
+
+use std::io::Write;
+
+use super::*;
+
+fn size(response: &Response) -> Option<u64> {
+    response.body.length()
+}
+
+#[test]
+fn a_large_file_stays_open_between_requests() {
+    let site = Site::settled(|_| {});
+    site.folder.write("film.mp4", vec![0; 100_000]);
+    site.ask("GET /film.mp4");
+    let file = |response: Response| match response.body {
+        Body::File(file) => Arc::as_ptr(&file.file),
+        other => panic!("{other:?}"),
+    };
+    let first = file(site.response("GET /film.mp4", &[]));
+    assert_eq!(site.ask("GET /film.mp4").0, When::Now);
+    assert_eq!(file(site.response("GET /film.mp4", &[])), first);
+}
+
+#[test]
+fn an_open_file_that_changes_is_described_anew_at_once() {
+    let mut site = Site::settled(|_| {});
+    if !site.tree().asks_on_loops() {
+        return eprintln!("skipped: the temporary folder is on no local file system");
+    }
+    let mut written = site.folder.write("log.txt", vec![b'x'; 100_000]);
+    let before = site.response("GET /log.txt", &[]);
+    assert_eq!(size(&before), Some(100_000));
+    written.write_all(b"more").unwrap();
+    let after = site.response("GET /log.txt", &[]);
+    assert_eq!(size(&after), Some(100_004));
+    assert_ne!(before.fields.get("etag"), after.fields.get("etag"));
+    written.set_len(80_000).unwrap();
+    assert_eq!(size(&site.response("GET /log.txt", &[])), Some(80_000));
+}
+
+#[test]
+fn one_that_is_replaced_shows_after_a_second() {
+    let mut site = Site::settled(|_| {});
+    site.folder.write("a.bin", vec![0; 100_000]);
+    assert_eq!(size(&site.response("GET /a.bin", &[])), Some(100_000));
+    site.folder.write("new", vec![0; 200_000]);
+    let root = site.folder.root();
+    std::fs::rename(root.join("new"), root.join("a.bin")).unwrap();
+    site.after(1001);
+    assert_eq!(size(&site.response("GET /a.bin", &[])), Some(200_000));
+    std::fs::remove_file(root.join("a.bin")).unwrap();
+    site.after(1001);
+    assert_eq!(site.ask("GET /a.bin").1, 404);
+}
+
+#[test]
+fn what_is_known_does_not_wait_for_a_pool_that_is_stuck() {
+    let pool = Pool::new("disk", 1, 100);
+    let mut site = Site::with_pool(false, pool.clone());
+    site.folder.write("known", "one");
+    assert_eq!(site.ask("GET /known"), expect(When::Later, 200, "one"));
+    site.after(1001);
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
+    pool.start(move || {
+        started.send(()).ok();
+        held.recv().ok();
+    })
+    .unwrap();
+    begun.recv().unwrap();
+    site.folder.write("known", "two");
+    // The check is left behind in the pool, and the answer is what was known.
+    block_on(async {
+        let line = "GET /known";
+        let Handling::Later(work) = site.files.handle(request(line, &[], site.now)) else {
+            panic!("at once")
+        };
+        let Ok(Reply::Response(response)) = work.await else {
+            panic!("no answer")
+        };
+        assert_eq!(text(&response.body), "one");
+        // Once the pool goes on, so does the check, and what it found is kept.
+        release.send(()).unwrap();
+        let path = b"/known".as_slice();
+        loop {
+            let known = site.files.folder.memory.find(path, site.now);
+            if let Lookup::Fresh(Known::File(found)) = known
+                && let Source::Memory(content) = &found.original.source
+                && content == "two"
+            {
+                break;
+            }
+            loops::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn descriptors_have_a_bound() {
+    let site = Site::settled(|_| {});
+    for number in 0..600 {
+        let name = format!("{number}.bin");
+        site.folder.write(&name, vec![0; 65_537]);
+        let response = site.response(&format!("GET /{name}"), &[]);
+        assert_eq!(size(&response), Some(65_537));
+    }
+    let prefix = site.folder.root();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let of_site = open.flatten().filter(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(&prefix))
+    });
+    let count = of_site.count();
+    assert!((400..=MEMORY_DESCRIPTORS + 1).contains(&count), "{count}");
+}
+
+#[test]
+fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
+    let site = Site::settled(|_| {});
+    site.folder.write("a.bin", vec![0; 100_000]);
+    let range = [("Range", "bytes=0-1,50000-60000")];
+    let response = site.response("GET /a.bin", &range);
+    assert_eq!(response.status, Status::PARTIAL_CONTENT);
+    assert!(matches!(response.body, Body::Stream(_)));
+    assert!(size(&response).is_some_and(|size| (10_003..11_000).contains(&size)));
+}

@@ -1,0 +1,259 @@
+//! What is known of a path: a file in each of its codings, a folder, or nothing.
+//!
+//! `tree` finds it, `memory` keeps it, `handler` answers with it. A file is an original and the codings
+//! that it is or could be sent in; which of them a client gets is decided here. What must stay true:
+//! an answer that depends on `Accept-Encoding` says so, whichever coding it has; a file that cannot have
+//! another coding costs no look at that field.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_config::Coding;
+use penstock_exchange::{Body, FileBody};
+use penstock_http::{Method, Negotiated, RequestHead, negotiate};
+use penstock_runtime::DiskFile;
+
+use crate::description::Description;
+
+/// What was found at a path.
+#[derive(Debug, Clone)]
+pub(crate) enum Known {
+    /// A file.
+    File(Arc<Found>),
+    /// A directory, asked for without its final slash.
+    Directory,
+    /// The list of what is in a directory.
+    Listing(Bytes),
+    /// Nothing to serve.
+    Absent,
+}
+
+/// A file, with the codings it can be sent in.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) original: Representation,
+    offers: Vec<Offer>,
+    /// Their names, for the negotiation.
+    names: Vec<&'static str>,
+}
+
+/// A coding of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    pub(crate) coding: Coding,
+    pub(crate) state: OfferState,
+}
+
+/// Where a coding comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum OfferState {
+    /// From a file beside the original.
+    Beside(Representation),
+    /// Compressed here.
+    Made(Representation),
+    /// To be compressed here when somebody wants it.
+    Makeable,
+}
+
+/// One coding of a file, or the file as it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Representation {
+    pub(crate) description: Description,
+    pub(crate) source: Source,
+    pub(crate) identity: Identity,
+    /// Whether the identity can be trusted to show the next change.
+    pub(crate) is_settled: bool,
+}
+
+/// Where the bytes are.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Memory(Bytes),
+    Disk(Arc<DiskFile>),
+}
+
+/// What a client gets of a file.
+#[derive(Debug)]
+pub(crate) enum Choice<'a> {
+    Ready(&'a Representation),
+    /// This coding, which is to be made first.
+    Make(Coding),
+}
+
+impl Found {
+    pub(crate) fn new(original: Representation, offers: Vec<Offer>) -> Self {
+        let names = offers.iter().map(|offer| offer.coding.as_str()).collect();
+        Self {
+            original,
+            offers,
+            names,
+        }
+    }
+
+    /// What the client that sent `head` is to get.
+    pub(crate) fn choose(&self, head: &RequestHead) -> Choice<'_> {
+        if self.offers.is_empty() || head.field("accept-encoding").is_none() {
+            return Choice::Ready(&self.original);
+        }
+        match negotiate(|| head.field_all("accept-encoding"), &self.names) {
+            Negotiated::Coding(number) => self.offered(number, head),
+            // RFC 9110 §12.5.3 leaves this to the server: a body that may be of use is better than none.
+            Negotiated::Identity | Negotiated::Nothing => Choice::Ready(&self.original),
+        }
+    }
+
+    fn offered(&self, number: usize, head: &RequestHead) -> Choice<'_> {
+        let is_part = head.method() == Method::Get && head.field("range").is_some();
+        match self.offers.get(number).map(|offer| &offer.state) {
+            Some(OfferState::Beside(ready)) => Choice::Ready(ready),
+            // What is made here may be made differently the next time, so there are no parts of it.
+            Some(OfferState::Made(ready)) if !is_part => Choice::Ready(ready),
+            Some(OfferState::Makeable) if !is_part => Choice::Make(self.offers[number].coding),
+            _ => Choice::Ready(&self.original),
+        }
+    }
+
+    /// The same file with `coding` made, or given up if it was not worth it.
+    pub(crate) fn with_made(&self, coding: Coding, content: Option<&Bytes>) -> Self {
+        let mut offers = self.offers.clone();
+        match content {
+            None => offers.retain(|offer| offer.coding != coding),
+            Some(content) => {
+                let made = Representation {
+                    description: self.original.description.made(coding, content.len()),
+                    source: Source::Memory(content.clone()),
+                    identity: self.original.identity,
+                    is_settled: true,
+                };
+                let offer = offers.iter_mut().find(|offer| offer.coding == coding);
+                if let Some(offer) = offer {
+                    offer.state = OfferState::Made(made);
+                }
+            }
+        }
+        Self::new(self.original.clone(), offers)
+    }
+
+    /// The file beside the original that holds `coding`.
+    pub(crate) fn beside(&self, coding: Coding) -> Option<&Representation> {
+        let mut beside = self.offers.iter().filter_map(|offer| match &offer.state {
+            OfferState::Beside(ready) if offer.coding == coding => Some(ready),
+            _ => None,
+        });
+        beside.next()
+    }
+
+    /// Whether its files are as they were when it was found.
+    pub(crate) fn is_same(&self, original: &Representation, beside: &[Offer]) -> bool {
+        let state = |offer: &Offer| match &offer.state {
+            OfferState::Beside(ready) if ready.is_settled => Some((offer.coding, ready.identity)),
+            _ => None,
+        };
+        self.original.is_settled
+            && self.original.identity == original.identity
+            && self.original.description.varies() == original.description.varies()
+            && beside.iter().all(|offer| state(offer).is_some())
+            && self
+                .offers
+                .iter()
+                .filter_map(state)
+                .eq(beside.iter().filter_map(state))
+    }
+
+    /// Whether each of its files holds still, so that its next change will show.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.files().all(|one| one.is_settled)
+    }
+
+    /// Bytes of memory it takes.
+    pub(crate) fn bytes_held(&self) -> usize {
+        let each = self.files().map(Representation::bytes_held);
+        size_of::<Self>() + each.sum::<usize>()
+    }
+
+    /// Descriptors it holds open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let is_open = |one: &&Representation| matches!(one.source, Source::Disk(_));
+        self.files().filter(is_open).count()
+    }
+
+    /// Every coding there is.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Representation> {
+        let offered = self.offers.iter().filter_map(|offer| match &offer.state {
+            OfferState::Beside(ready) | OfferState::Made(ready) => Some(ready),
+            OfferState::Makeable => None,
+        });
+        std::iter::once(&self.original).chain(offered)
+    }
+}
+
+impl Representation {
+    /// A part of it as a body.
+    pub(crate) fn body(&self, start: u64, len: u64) -> Body {
+        match &self.source {
+            Source::Memory(content) => Body::Bytes(slice(content, start, len)),
+            Source::Disk(file) => Body::File(FileBody {
+                file: Arc::clone(file),
+                start,
+                len,
+            }),
+        }
+    }
+
+    fn bytes_held(&self) -> usize {
+        let content = match &self.source {
+            Source::Memory(content) => content.len(),
+            // The kernel's part of an open file, about.
+            Source::Disk(_) => 1024,
+        };
+        size_of::<Self>() + content + self.description.bytes()
+    }
+}
+
+/// `len` bytes of `content` from `start`, or what there is of them.
+pub(crate) fn slice(content: &Bytes, start: u64, len: u64) -> Bytes {
+    let place = |at: u64| usize::try_from(at).map_or(content.len(), |at| at.min(content.len()));
+    content.slice(place(start)..place(start.saturating_add(len)))
+}
+
+/// What tells one state of one file from another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    /// Cannot be set back, as the time of modification can.
+    changed: (i64, i64),
+    /// The number of the place it was found in: another name may mean another type.
+    place: usize,
+}
+
+impl Identity {
+    pub(crate) fn new(metadata: &Metadata, place: usize) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            place,
+        }
+    }
+
+    pub(crate) fn changed_before(&self, moment: Duration) -> bool {
+        let seconds = i64::try_from(moment.as_secs()).unwrap_or(i64::MAX);
+        self.changed < (seconds, i64::from(moment.subsec_nanos()))
+    }
+
+    /// Whether a file of these facts is in the same state, wherever it was found.
+    pub(crate) fn is_of(&self, metadata: &Metadata) -> bool {
+        *self == Self::new(metadata, self.place)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,156 @@
+//! Which coding of a file a client gets.
+
+use super::*;
+use crate::description::Facts;
+use crate::testing::head;
+
+fn facts(coding: Option<Coding>, len: usize) -> Facts<'static> {
+    Facts {
+        content_type: "text/plain",
+        modified: (1, 0),
+        len: len as u64,
+        coding,
+        varies: true,
+        cache_control: None,
+        now: Duration::from_secs(10),
+    }
+}
+
+fn one(coding: Option<Coding>, content: Bytes) -> Representation {
+    Representation {
+        description: Description::new(&facts(coding, content.len())),
+        source: Source::Memory(content),
+        identity: Identity::default(),
+        is_settled: true,
+    }
+}
+
+/// A file without codings.
+pub(crate) fn found(content: &'static str) -> Found {
+    Found::new(one(None, content.into()), Vec::new())
+}
+
+/// A file of which every coding can be made.
+pub(crate) fn makeable(content: Bytes) -> Found {
+    let offers = [Coding::Zstd, Coding::Brotli, Coding::Gzip].map(|coding| Offer {
+        coding,
+        state: OfferState::Makeable,
+    });
+    Found::new(one(None, content), offers.into())
+}
+
+impl Identity {
+    /// Another file.
+    pub(crate) fn at(self, place: usize) -> Self {
+        Self { place, ..self }
+    }
+}
+
+/// What is sent: the content, or the coding to make first.
+fn chosen(found: &Found, line: &str, fields: &[(&str, &str)]) -> String {
+    match found.choose(&head(line, fields)) {
+        Choice::Make(coding) => format!("make {}", coding.as_str()),
+        Choice::Ready(file) => match &file.source {
+            Source::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
+            Source::Disk(_) => "open".to_owned(),
+        },
+    }
+}
+
+#[test]
+fn a_client_gets_what_it_asked_for() {
+    let beside = |coding, content: &'static str| Offer {
+        coding,
+        state: OfferState::Beside(one(Some(coding), content.into())),
+    };
+    let offers = vec![
+        beside(Coding::Gzip, "gzip beside"),
+        Offer {
+            coding: Coding::Zstd,
+            state: OfferState::Makeable,
+        },
+    ];
+    let found = Found::new(one(None, "as it is".into()), offers);
+    let zstd = Bytes::from("zstd made");
+    let after = found.with_made(Coding::Zstd, Some(&zstd));
+    let useless = found.with_made(Coding::Zstd, None);
+    for (what, accepted, range, before, then, given_up) in [
+        ("nothing", "", false, "as it is", "as it is", "as it is"),
+        (
+            "gzip",
+            "gzip",
+            false,
+            "gzip beside",
+            "gzip beside",
+            "gzip beside",
+        ),
+        ("zstd", "zstd", false, "make zstd", "zstd made", "as it is"),
+        (
+            "ready first",
+            "zstd, gzip",
+            false,
+            "gzip beside",
+            "gzip beside",
+            "gzip beside",
+        ),
+        (
+            "weights",
+            "zstd, gzip;q=0.1",
+            false,
+            "make zstd",
+            "zstd made",
+            "gzip beside",
+        ),
+        ("another", "br", false, "as it is", "as it is", "as it is"),
+        (
+            "refused",
+            "identity;q=0",
+            false,
+            "as it is",
+            "as it is",
+            "as it is",
+        ),
+        (
+            "part of beside",
+            "gzip",
+            true,
+            "gzip beside",
+            "gzip beside",
+            "gzip beside",
+        ),
+        (
+            "part of made",
+            "zstd",
+            true,
+            "as it is",
+            "as it is",
+            "as it is",
+        ),
+    ] {
+        let mut fields = vec![("Accept-Encoding", accepted)];
+        if range {
+            fields.push(("Range", "bytes=0-1"));
+        }
+        assert_eq!(chosen(&found, "GET /a", &fields), before, "{what}");
+        assert_eq!(chosen(&after, "GET /a", &fields), then, "{what}");
+        assert_eq!(chosen(&useless, "GET /a", &fields), given_up, "{what}");
+    }
+    let ranged = [("Accept-Encoding", "zstd"), ("Range", "bytes=0-1")];
+    assert_eq!(chosen(&after, "HEAD /a", &ranged), "zstd made");
+}
+
+#[test]
+fn a_slice_is_never_beyond_the_content() {
+    let content = Bytes::from("0123456789");
+    for (start, len, expected) in [
+        (0, 10, "0123456789"),
+        (3, 2, "34"),
+        (8, 5, "89"),
+        (10, 1, ""),
+        (11, 1, ""),
+        (u64::MAX, u64::MAX, ""),
+        (1, u64::MAX, "123456789"),
+    ] {
+        assert_eq!(slice(&content, start, len), expected, "{start}+{len}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Lists of real folders, with names that mean harm.
+
+use std::os::unix::ffi::OsStrExt;
+
+use penstock_runtime::blocking::Pool;
+
+use super::*;
+use crate::testing::Folder;
+use crate::tree::Looked;
+
+fn listed(folder: &Folder, path: &str, symlinks: penstock_config::Symlinks) -> String {
+    let mut files = penstock_config::Files::new(folder.root());
+    (files.listing, files.symlinks) = (true, symlinks);
+    let tree = Tree::open(&files, Pool::new("disk", 1, 1)).unwrap();
+    match tree.look(path.as_bytes(), None) {
+        Ok(Looked::Folder(open)) => {
+            String::from_utf8(page(&tree, path.as_bytes(), &open).unwrap().to_vec()).unwrap()
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The addresses of a page's links.
+fn links(page: &str) -> Vec<&str> {
+    page.split("href=\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect()
+}
+
+#[test]
+fn shows_what_would_be_served_folders_first() {
+    let folder = Folder::new();
+    folder.write("../secret", "s");
+    for name in [
+        "b.txt",
+        "a.txt",
+        ".env",
+        "zoo/x",
+        "bar/index.html",
+        ".git/config",
+    ] {
+        folder.write(name, "12345");
+    }
+    folder.link("a.txt", "inside");
+    folder.link("zoo", "inside-dir");
+    folder.link("../secret", "outside");
+    folder.link("nowhere", "broken");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        folder.root().join("fifo"),
+        FileType::Fifo,
+        mode,
+        0,
+    )
+    .unwrap();
+    let inside = listed(&folder, "/", penstock_config::Symlinks::Inside);
+    assert_eq!(
+        links(&inside),
+        [
+            "./bar/",
+            "./inside-dir/",
+            "./zoo/",
+            "./a.txt",
+            "./b.txt",
+            "./inside"
+        ]
+    );
+    assert!(inside.contains("<td>5</td><td>Sun, 06 Nov 1994 08:49:37 GMT</td>"));
+    let never = listed(&folder, "/", penstock_config::Symlinks::Never);
+    assert_eq!(links(&never), ["./bar/", "./zoo/", "./a.txt", "./b.txt"]);
+    let below = listed(&folder, "/zoo/", penstock_config::Symlinks::Inside);
+    assert_eq!(links(&below), ["../", "./x"]);
+    assert!(below.contains("<title>/zoo/</title>"));
+}
+
+#[test]
+fn names_are_text_and_nothing_else() {
+    let folder = Folder::new();
+    let names: [&[u8]; 7] = [
+        b"<script>alert(1)</script>",
+        b"line\r\nbreak",
+        b"quote\"'&amp;",
+        b"javascript:alert(1)",
+        b"\xff\xfe",
+        b"a b%20c?d#e",
+        "\u{202e}\u{e9}".as_bytes(),
+    ];
+    for name in names {
+        // A slash cannot be in a name.
+        let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b'/').collect();
+        folder.write(std::ffi::OsStr::from_bytes(&name), "");
+    }
+    let page = listed(&folder, "/", penstock_config::Symlinks::Inside);
+    let mut found = links(&page);
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "./%3Cscript%3Ealert%281%29%3Cscript%3E",
+            "./%E2%80%AE%C3%A9",
+            "./%FF%FE",
+            "./a%20b%2520c%3Fd%23e",
+            "./javascript%3Aalert%281%29",
+            "./line%0D%0Abreak",
+            "./quote%22%27%26amp%3B",
+        ]
+    );
+    assert!(!page.contains("<script") && !page.contains('\r'));
+    assert!(page.contains("&lt;script&gt;") && page.contains("quote&quot;&#39;&amp;amp;"));
+    assert!(page.contains("line\u{fffd}\u{fffd}break"));
+}
+
+#[test]
+fn a_path_in_the_title_is_text_too() {
+    let page = render(b"/<b>\"\r\n\xff/", &[], true);
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.contains("<h1>/&lt;b&gt;&quot;\u{fffd}\u{fffd}\u{fffd}/</h1>"));
+    assert!(page.contains("Only 10000 names are shown"));
+}

@@ -1,0 +1,246 @@
+//! What is remembered, for how long, and within which bounds.
+
+use super::*;
+use crate::known::Source;
+use crate::known::tests::found;
+
+fn memory(bytes: usize, entries: usize) -> Memory {
+    Memory::new(Bounds {
+        loops: 1,
+        bytes,
+        entries,
+        descriptors: 10,
+    })
+}
+
+fn keep(memory: &Memory, path: &str, now: Instant) {
+    memory.keep(path.as_bytes().into(), Known::Absent, now);
+}
+
+fn state(memory: &Memory, path: &str, now: Instant) -> &'static str {
+    match memory.find(path.as_bytes(), now) {
+        Lookup::Fresh(_) => "fresh",
+        Lookup::Stale(_) => "stale",
+        Lookup::Old(_) => "old",
+        Lookup::Unknown => "unknown",
+    }
+}
+
+#[test]
+fn one_request_checks_again_after_a_second() {
+    let memory = memory(10_000, 10);
+    let start = Instant::now();
+    let after = |millis| start + Duration::from_millis(millis);
+    keep(&memory, "/a", start);
+    for (millis, expected) in [
+        (0, "fresh"),
+        (999, "fresh"),
+        (1000, "stale"),
+        (1001, "fresh"),
+        (1099, "fresh"),
+        (1100, "stale"),
+        (1101, "fresh"),
+    ] {
+        assert_eq!(state(&memory, "/a", after(millis)), expected, "{millis} ms");
+    }
+    assert_eq!(state(&memory, "/a", after(10_000)), "stale");
+    assert_eq!(state(&memory, "/a", after(10_001)), "fresh");
+    assert_eq!(state(&memory, "/a", after(10_101)), "old");
+    assert_eq!(state(&memory, "/a", after(10_102)), "old", "for everybody");
+    keep(&memory, "/a", after(1150));
+    assert_eq!(state(&memory, "/a", after(2149)), "fresh");
+    assert_eq!(state(&memory, "/b", start), "unknown");
+}
+
+#[test]
+fn forgets_what_it_is_told_to() {
+    let memory = memory(10_000, 10);
+    let now = Instant::now();
+    for path in ["/a", "/b", "/c"] {
+        keep(&memory, path, now);
+    }
+    memory.forget(b"/a");
+    memory.forget(b"/never-there");
+    assert_eq!(state(&memory, "/a", now), "unknown");
+    assert_eq!(state(&memory, "/b", now), "fresh");
+    assert_eq!(state(&memory, "/c", now), "fresh");
+}
+
+#[test]
+fn stays_within_its_bounds_whatever_is_kept() {
+    let now = Instant::now();
+    for (what, bytes, entries) in [
+        ("few entries", 1 << 20, 3),
+        ("few bytes", 1000, 100),
+        ("one entry", 1 << 20, 1),
+        ("no entry", 1 << 20, 0),
+        ("no bytes", 0, 100),
+    ] {
+        let memory = memory(bytes, entries);
+        for round in 0..500 {
+            keep(&memory, &format!("/{}", round % 37), now);
+            if round % 3 == 0 {
+                state(&memory, &format!("/{}", round % 11), now);
+            }
+            if round % 7 == 0 {
+                memory.forget(format!("/{}", round % 5).as_bytes());
+            }
+            memory.shards.with(|shard| {
+                assert!(
+                    shard.bytes <= bytes && shard.slots.len() <= entries,
+                    "{what}"
+                );
+                assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
+                let costs = shard.slots.iter().map(|s| s.cost).sum::<usize>();
+                assert_eq!(shard.bytes, costs, "{what}");
+                for (at, slot) in shard.slots.iter().enumerate() {
+                    assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_scan_does_not_push_out_what_is_used() {
+    let memory = memory(1 << 20, 10);
+    let now = Instant::now();
+    keep(&memory, "/used", now);
+    for n in 0..1000 {
+        assert_eq!(state(&memory, "/used", now), "fresh", "after {n}");
+        keep(&memory, &format!("/scan/{n}"), now);
+    }
+}
+
+#[test]
+fn loops_keep_apart_and_share_the_bounds() {
+    let memory = Memory::new(Bounds {
+        loops: 2,
+        bytes: 10_000,
+        entries: 10,
+        descriptors: 10,
+    });
+    let now = Instant::now();
+    keep(&memory, "/a", now);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert_eq!(state(&memory, "/a", now), "unknown");
+            for n in 0..20 {
+                keep(&memory, &format!("/{n}"), now);
+            }
+            memory.shards.with(|shard| shard.slots.len())
+        });
+        assert_eq!(other.join().unwrap(), 5);
+    });
+    assert_eq!(state(&memory, "/a", now), "fresh");
+}
+
+/// A large file, open.
+fn large(number: usize) -> Known {
+    Known::File(open_file(number))
+}
+
+fn open_file(number: usize) -> Arc<Found> {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let pool = penstock_runtime::blocking::Pool::new("disk", 1, 1);
+    let source = Source::Disk(Arc::new(penstock_runtime::DiskFile::new(file, pool)));
+    let mut found = found("a");
+    found.original.source = source;
+    found.original.identity = found.original.identity.at(number);
+    Arc::new(found)
+}
+
+fn check_open(memory: &Memory, most: usize) {
+    memory.shards.with(|shard| {
+        let open = shard
+            .slots
+            .iter()
+            .map(|slot| slot.descriptors)
+            .sum::<usize>();
+        assert_eq!(shard.descriptors, open);
+        assert!(open <= most, "{open} are open");
+        assert!(shard.open.len() <= 2 * most + 2, "{}", shard.open.len());
+    });
+}
+
+#[test]
+fn open_files_have_a_bound_and_those_in_use_stay() {
+    let memory = memory(10 << 20, 1000);
+    let now = Instant::now();
+    for number in 0..200 {
+        let path = format!("/{}", number % 50);
+        let file = open_file(number);
+        memory.keep(path.as_bytes().into(), Known::File(Arc::clone(&file)), now);
+        memory.keep(b"/used".as_slice().into(), large(0), now);
+        assert_eq!(state(&memory, "/used", now), "fresh");
+        memory.refine(path.as_bytes(), &file, open_file(number));
+        keep(&memory, "/nothing", now);
+        assert_eq!(state(&memory, "/used", now), "fresh", "after {number}");
+        check_open(&memory, 10);
+    }
+    let none = Memory::new(Bounds {
+        loops: 1,
+        bytes: 10 << 20,
+        entries: 10,
+        descriptors: 0,
+    });
+    none.keep(b"/a".as_slice().into(), large(0), now);
+    assert_eq!(state(&none, "/a", now), "unknown");
+}
+
+#[test]
+fn an_open_file_that_nobody_asks_for_is_closed() {
+    let memory = memory(10 << 20, 1000);
+    let start = Instant::now();
+    for path in ["/a", "/b"] {
+        memory.keep(path.as_bytes().into(), large(0), start);
+    }
+    let late = start + IDLE_MAX + Duration::from_secs(1);
+    memory.keep(b"/b".as_slice().into(), large(0), late);
+    keep(&memory, "/c", late);
+    keep(&memory, "/d", late);
+    assert_eq!(state(&memory, "/a", late), "unknown");
+    assert_eq!(state(&memory, "/b", late), "fresh");
+    check_open(&memory, 1);
+}
+
+#[test]
+fn what_is_refined_is_no_fresher_than_before() {
+    let memory = memory(1 << 20, 10);
+    let start = Instant::now();
+    let (first, second, third) = (open_file(1), open_file(2), open_file(3));
+    memory.keep(
+        b"/a".as_slice().into(),
+        Known::File(Arc::clone(&first)),
+        start,
+    );
+    memory.refine(b"/a", &first, Arc::clone(&second));
+    // What was refined meanwhile, or is gone, is left alone.
+    memory.refine(b"/a", &first, third);
+    memory.refine(b"/never-there", &first, Arc::clone(&second));
+    let after = |millis| start + Duration::from_millis(millis);
+    let Lookup::Fresh(Known::File(found)) = memory.find(b"/a", after(999)) else {
+        panic!("not fresh")
+    };
+    assert!(Arc::ptr_eq(&found, &second));
+    assert_eq!(state(&memory, "/a", after(1000)), "stale");
+    assert_eq!(state(&memory, "/never-there", start), "unknown");
+}
+
+#[test]
+fn while_one_checks_nobody_else_does() {
+    let memory = memory(1 << 20, 10);
+    let start = Instant::now();
+    let after = |millis| start + Duration::from_millis(millis);
+    keep(&memory, "/a", start);
+    assert_eq!(state(&memory, "/a", after(1000)), "stale");
+    memory.hold(b"/a");
+    memory.hold(b"/never-there");
+    for millis in [1001, 5000, 9999] {
+        assert_eq!(state(&memory, "/a", after(millis)), "fresh", "{millis} ms");
+    }
+    assert_eq!(state(&memory, "/a", after(10_001)), "old");
+    memory.release(b"/a", after(2000));
+    assert_eq!(state(&memory, "/a", after(2099)), "fresh");
+    assert_eq!(state(&memory, "/a", after(2100)), "stale");
+}

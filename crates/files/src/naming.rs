@@ -1,0 +1,210 @@
+//! What the name of a file says about it: its media type, how long it may be kept, whether compressing it
+//! pays. Pure.
+//!
+//! `tree` asks once for each file that it describes. Text is announced as UTF-8: what else there is has
+//! become rare, and without a charset browsers guess.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io;
+
+use penstock_http::FieldBlock;
+
+/// What the configuration says of names.
+#[derive(Debug)]
+pub(crate) struct Naming {
+    types: BTreeMap<String, String>,
+    cache_control: Vec<(String, String)>,
+    immutable: bool,
+}
+
+/// For names with a fingerprint (RFC 8246 §2): a year, the most that a cache may be told with sense.
+const FOREVER: &str = "public, max-age=31536000, immutable";
+
+impl Naming {
+    /// The names' part of a route's configuration.
+    ///
+    /// # Errors
+    /// A type or a `Cache-Control` that cannot be sent; names it.
+    pub(crate) fn new(files: &penstock_config::Files) -> io::Result<Self> {
+        let types = files
+            .types
+            .iter()
+            .map(|(name, value)| ("types", name, value));
+        let rules = files.cache_control.iter();
+        let rules = rules.map(|(name, value)| ("cache_control", name, value));
+        for (option, name, value) in types.chain(rules) {
+            if FieldBlock::new().push("x", value.as_bytes()).is_err() {
+                let cause = format!("{option}: {name:?}: {value:?} is no value for a field");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
+            }
+        }
+        Ok(Self {
+            types: files.types.clone(),
+            cache_control: files.cache_control.clone(),
+            immutable: files.immutable,
+        })
+    }
+
+    /// The value of `Content-Type` for a file of that name (RFC 9110 §8.3).
+    pub(crate) fn content_type(&self, name: &[u8]) -> Cow<'static, str> {
+        let extension = extension(name);
+        let own = extension.and_then(|extension| {
+            let lower = extension.to_ascii_lowercase();
+            self.types.get(&lower)
+        });
+        if let Some(own) = own {
+            return Cow::Owned(with_charset(own));
+        }
+        let known = extension
+            .and_then(|extension| mime_guess::from_ext(extension).first_raw())
+            .unwrap_or("application/octet-stream");
+        // RFC 9239 §6 made the one name of several.
+        let known = if known == "application/javascript" {
+            "text/javascript"
+        } else {
+            known
+        };
+        if is_text(known) {
+            Cow::Owned(with_charset(known))
+        } else {
+            Cow::Borrowed(known)
+        }
+    }
+
+    /// The value of `Cache-Control` for a file of that name, relative to the root.
+    pub(crate) fn cache_control(&self, name: &[u8]) -> Option<&str> {
+        let mut rules = self.cache_control.iter();
+        let rule = rules.find(|(pattern, _)| is_match(pattern.as_bytes(), name));
+        match rule {
+            Some((_, value)) => Some(value),
+            None => (self.immutable && has_fingerprint(name)).then_some(FOREVER),
+        }
+    }
+}
+
+/// Whether a type is worth compressing: text in all its forms, and what is text or nearly so by another
+/// name. Pictures, films, archives and the newer fonts are compressed already.
+pub(crate) fn is_compressible(content_type: &str) -> bool {
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    is_text(media) || PROFIT.contains(&media)
+}
+
+/// Types that are not text but shrink like it.
+const PROFIT: [&str; 12] = [
+    "application/javascript",
+    "application/ld+json",
+    "application/vnd.ms-fontobject",
+    "application/wasm",
+    "application/x-font-ttf",
+    "application/x-javascript",
+    "font/collection",
+    "font/otf",
+    "font/ttf",
+    "image/bmp",
+    "image/vnd.microsoft.icon",
+    "image/x-icon",
+];
+
+fn with_charset(media: &str) -> String {
+    if is_text(media) {
+        format!("{media}; charset=utf-8")
+    } else {
+        media.to_owned()
+    }
+}
+
+/// What follows the last dot of the last segment; none for `name`, `.name` and `name.`.
+fn extension(name: &[u8]) -> Option<&str> {
+    let last = last_segment(name);
+    let dot = last
+        .iter()
+        .rposition(|&byte| byte == b'.')
+        .filter(|&at| at > 0)?;
+    std::str::from_utf8(last.get(dot + 1..)?)
+        .ok()
+        .filter(|extension| !extension.is_empty())
+}
+
+fn last_segment(name: &[u8]) -> &[u8] {
+    name.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+/// Parameters make a type that was written out in full: it is left as it is.
+fn is_text(media_type: &str) -> bool {
+    !media_type.contains(';')
+        && (media_type.starts_with("text/")
+            || media_type.ends_with("+xml")
+            || media_type.ends_with("+json")
+            || TEXT.contains(&media_type))
+}
+
+/// Text by its nature though not by its name.
+const TEXT: [&str; 2] = ["application/json", "application/xml"];
+
+/// Whether a pattern with `*` for any bytes is that of a name: of the whole path below the root if it has
+/// a slash, else of its last segment.
+fn is_match(pattern: &[u8], name: &[u8]) -> bool {
+    if !pattern.contains(&b'/') {
+        return is_glob_of(pattern, last_segment(name));
+    }
+    is_glob_of(pattern.strip_prefix(b"/").unwrap_or(pattern), name)
+}
+
+/// Goes back to the last star only, so the work is at most the product of both lengths.
+fn is_glob_of(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut in_text) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while in_text < text.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, in_text));
+                at += 1;
+            }
+            Some(&byte) if byte == text[in_text] => {
+                at += 1;
+                in_text += 1;
+            }
+            _ => {
+                let Some((star_at, taken)) = star else {
+                    return false;
+                };
+                star = Some((star_at, taken + 1));
+                (at, in_text) = (star_at + 1, taken + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+/// Whether a build tool put a fingerprint into the name (`app-3f2a9c81.js`, `app.3f2a9c81.css`): before
+/// the extension, behind a dot or a dash, eight hexadecimal digits or more with a letter and a digit
+/// among them. The end of a UUID is none: those name things, not their states.
+fn has_fingerprint(name: &[u8]) -> bool {
+    let last = last_segment(name);
+    let Some(dot) = last.iter().rposition(|&byte| byte == b'.') else {
+        return false;
+    };
+    let stem = &last[..dot];
+    let Some(mark) = stem.iter().rposition(|byte| b".-".contains(byte)) else {
+        return false;
+    };
+    let print = &stem[mark + 1..];
+    print.len() >= 8
+        && print.iter().all(u8::is_ascii_hexdigit)
+        && print.iter().any(u8::is_ascii_alphabetic)
+        && print.iter().any(u8::is_ascii_digit)
+        && !ends_in_uuid(stem)
+}
+
+fn ends_in_uuid(stem: &[u8]) -> bool {
+    let Some(uuid) = stem.len().checked_sub(36).map(|start| &stem[start..]) else {
+        return false;
+    };
+    let is_dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    let fits = |(at, byte): (usize, &u8)| is_dash(at) == (*byte == b'-');
+    uuid.iter().enumerate().all(fits)
+}
+
+#[cfg(test)]
+mod tests;

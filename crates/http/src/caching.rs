@@ -1,0 +1,66 @@
+//! HTTP caching for a shared cache as pure rules (RFC 9111, 5861, 9211, 9213).
+//!
+//! `cache` asks here, in the order of a request: [`may_use_cache`] (may the cache know of the request
+//! at all), [`variant`] (which of the stored responses it selects), [`reuse`] (may that one be sent
+//! now), [`validation_fields`], [`selects`] and [`freshen`] (asking the back end about it),
+//! [`storing`] and [`stored_fields`] (what comes back), [`invalidates`] (what a write makes
+//! worthless), [`push_cache_status`] (telling about all this). Keys, bodies and disks are the
+//! caller's.
+//!
+//! What must stay true: no clock is read, times are given as the time since the Unix epoch; no
+//! input panics and no clock that goes back makes anything fresher; where a header is malformed or
+//! contradicts itself the answer is the one that stores and reuses less.
+
+mod cache_control;
+mod cache_status;
+mod freshness;
+mod invalidation;
+mod reuse;
+mod storing;
+mod targeted;
+#[cfg(test)]
+mod tests;
+mod validation;
+mod vary;
+
+use std::time::Duration;
+
+use crate::{FieldBlock, RequestHead, Status};
+
+pub use cache_control::RequestDirectives;
+pub use cache_status::{CacheStatus, Fwd, cache_status, push_cache_status};
+pub use freshness::{LIFETIME_WORDS, Lifetime};
+pub use invalidation::{invalidated_targets, invalidates};
+pub use reuse::{Bypass, RequestUse, Reuse, may_use_cache, reuse, reuse_with};
+pub use storing::{NotStored, stored_fields, storing};
+pub use validation::{Validators, condition, freshen, head_agrees, selects, validation_fields};
+pub use vary::{Vary, variant, vary_names};
+
+/// What a route says about responses that do not say it themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a response without a lifetime of its own is fresh; `None` is the heuristic of
+    /// RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`.
+    pub default_ttl: Option<Duration>,
+    /// No response is fresh for longer, whatever it says.
+    pub ttl_max: Option<Duration>,
+    /// For responses without `stale-while-revalidate` (RFC 5861 §3).
+    pub stale_while_revalidate: Duration,
+    /// For responses without `stale-if-error` (RFC 5861 §4).
+    pub stale_if_error: Duration,
+}
+
+/// A response and what it answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange<'a> {
+    /// The request of the client, or the one the cache made of it.
+    pub request: &'a RequestHead,
+    /// The status of the response.
+    pub status: Status,
+    /// The fields of the response as they came.
+    pub fields: &'a FieldBlock,
+    /// When the request was sent to the back end, since the Unix epoch.
+    pub request_time: Duration,
+    /// When the head of the response was there, since the Unix epoch.
+    pub response_time: Duration,
+}

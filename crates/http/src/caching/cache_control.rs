@@ -1,0 +1,252 @@
+//! `Cache-Control`, in requests and in responses (RFC 9111 §5.2), and `Pragma` (§5.4).
+//!
+//! Reads one pass over the field lines and keeps what a shared cache obeys; unknown directives are
+//! left out (§5.2.3). `storing` and `reuse` ask.
+//!
+//! What must stay true: an argument that is no number reads as zero, which is stale; the first of
+//! several wins (§4.2.1); a directive whose qualification cannot be read counts as unqualified.
+
+use std::{borrow::Cow, time::Duration};
+
+use crate::{
+    RequestHead,
+    grammar::{is_token, list_elements, parse_u64, trim_blanks},
+};
+
+/// What the `Cache-Control` of a request asks for (§5.2.1); the default asks for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestDirectives {
+    /// `no-cache`: nothing that was not validated for this request.
+    pub no_cache: bool,
+    /// `no-store`: keep nothing of this exchange.
+    pub no_store: bool,
+    /// `only-if-cached`: never ask the back end.
+    pub only_if_cached: bool,
+    /// `no-transform`: the content as the origin made it.
+    pub no_transform: bool,
+    /// `max-age`: nothing older.
+    pub max_age: Option<Duration>,
+    /// `max-stale`: stale by no more than this; `Duration::MAX` without an argument.
+    pub max_stale: Option<Duration>,
+    /// `min-fresh`: fresh for this much longer.
+    pub min_fresh: Option<Duration>,
+    /// `stale-if-error`: stale by no more than this when the back end fails (RFC 5861 §4).
+    pub stale_if_error: Option<Duration>,
+}
+
+impl RequestDirectives {
+    /// Reads the directives of a request; `Pragma: no-cache` counts without any `Cache-Control`.
+    #[must_use]
+    pub fn of(request: &RequestHead) -> Self {
+        let mut found = Self::default();
+        let mut has_field = false;
+        for value in request.field_all("cache-control") {
+            has_field = true;
+            for directive in (Directives { rest: value }) {
+                found.add(&directive);
+            }
+        }
+        if !has_field {
+            found.no_cache = request
+                .field_all("pragma")
+                .flat_map(list_elements)
+                .any(|pragma| pragma.eq_ignore_ascii_case(b"no-cache"));
+        }
+        found
+    }
+
+    fn add(&mut self, directive: &Directive<'_>) {
+        let first = |slot: &mut Option<Duration>| {
+            slot.get_or_insert(Duration::from_secs(directive.delta_seconds()));
+        };
+        match directive.name.to_ascii_lowercase().as_slice() {
+            b"no-cache" => self.no_cache = true,
+            b"no-store" => self.no_store = true,
+            b"only-if-cached" => self.only_if_cached = true,
+            b"no-transform" => self.no_transform = true,
+            b"max-age" => first(&mut self.max_age),
+            b"min-fresh" => first(&mut self.min_fresh),
+            b"stale-if-error" => first(&mut self.stale_if_error),
+            b"max-stale" if matches!(directive.argument, Argument::None) => {
+                self.max_stale.get_or_insert(Duration::MAX);
+            }
+            b"max-stale" => first(&mut self.max_stale),
+            _ => {}
+        }
+    }
+}
+
+/// What a response says about being cached; from `Cache-Control` or a field that overrides it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ResponseDirectives {
+    pub(super) no_store: bool,
+    /// Without field names.
+    pub(super) no_cache: bool,
+    /// Without field names.
+    pub(super) private: bool,
+    pub(super) public: bool,
+    pub(super) must_revalidate: bool,
+    pub(super) proxy_revalidate: bool,
+    pub(super) must_understand: bool,
+    pub(super) no_transform: bool,
+    /// Seconds, as all that follow.
+    pub(super) max_age: Option<u64>,
+    pub(super) s_maxage: Option<u64>,
+    pub(super) stale_while_revalidate: Option<u64>,
+    pub(super) stale_if_error: Option<u64>,
+    /// Fields named by `no-cache="…"` and `private="…"`, which a shared cache does not keep.
+    pub(super) withheld: Vec<String>,
+}
+
+impl ResponseDirectives {
+    /// Reads the values of all `Cache-Control` lines of a response.
+    pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut found = Self::default();
+        for value in values {
+            for directive in (Directives { rest: value }) {
+                found.add(&directive);
+            }
+        }
+        found
+    }
+
+    /// Takes one directive in; used for targeted fields too.
+    pub(super) fn add(&mut self, directive: &Directive<'_>) {
+        let first = |slot: &mut Option<u64>| {
+            slot.get_or_insert(directive.delta_seconds());
+        };
+        match directive.name.to_ascii_lowercase().as_slice() {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache |= !self.withhold(&directive.argument),
+            b"private" => self.private |= !self.withhold(&directive.argument),
+            b"public" => self.public = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"no-transform" => self.no_transform = true,
+            b"max-age" => first(&mut self.max_age),
+            b"s-maxage" => first(&mut self.s_maxage),
+            b"stale-while-revalidate" => first(&mut self.stale_while_revalidate),
+            b"stale-if-error" => first(&mut self.stale_if_error),
+            _ => {}
+        }
+    }
+
+    // Whether the argument names fields and nothing else.
+    fn withhold(&mut self, argument: &Argument<'_>) -> bool {
+        let Argument::Text(names) = argument else {
+            return false;
+        };
+        let is_readable = list_elements(names).all(is_token) && list_elements(names).count() > 0;
+        if is_readable {
+            let names = list_elements(names).map(|name| String::from_utf8_lossy(name).into_owned());
+            self.withheld.extend(names);
+        }
+        is_readable
+    }
+}
+
+/// One directive: a name and what follows the equals sign.
+pub(super) struct Directive<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) argument: Argument<'a>,
+}
+
+pub(super) enum Argument<'a> {
+    None,
+    /// A token, or a quoted string without its quotes.
+    Text(Cow<'a, [u8]>),
+    Malformed,
+}
+
+impl Directive<'_> {
+    // Token and quoted forms are the same (§5.2); what is neither a number is stale (§4.2.1).
+    fn delta_seconds(&self) -> u64 {
+        match &self.argument {
+            Argument::Text(digits) => delta_seconds(digits).unwrap_or(0),
+            Argument::None | Argument::Malformed => 0,
+        }
+    }
+}
+
+/// Reads 1*DIGIT; what does not fit is the largest (§1.2.2). `None` for anything but digits.
+pub(super) fn delta_seconds(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    is_number.then(|| parse_u64(digits).map_or(DELTA_SECONDS_MAX, |n| n.min(DELTA_SECONDS_MAX)))
+}
+
+/// 2^31, what a delta-seconds that is too large is taken for (§1.2.2).
+pub(super) const DELTA_SECONDS_MAX: u64 = 1 << 31;
+
+/// The directives of one field line. A malformed element ends at the next comma outside quotes.
+struct Directives<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Directives<'a> {
+    type Item = Directive<'a>;
+
+    fn next(&mut self) -> Option<Directive<'a>> {
+        while let [b' ' | b'\t' | b',', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (element, rest) = self.rest.split_at(element_len(self.rest));
+        self.rest = rest;
+        let element = trim_blanks(element);
+        let Some(equals) = memchr::memchr(b'=', element) else {
+            return Some(Directive {
+                name: element,
+                argument: Argument::None,
+            });
+        };
+        let (name, value) = (&element[..equals], &element[equals + 1..]);
+        let argument = match value {
+            // Blanks around the sign are not in the grammar, and who wrote them may mean anything.
+            _ if name.ends_with(b" ") || name.ends_with(b"\t") => Argument::Malformed,
+            [b'"', inner @ .., b'"'] => unquote(inner),
+            _ if is_token(value) => Argument::Text(Cow::Borrowed(value)),
+            _ => Argument::Malformed,
+        };
+        Some(Directive {
+            name: trim_blanks(name),
+            argument,
+        })
+    }
+}
+
+/// Up to the next comma that is in no quoted string (RFC 9110 §5.6.4).
+fn element_len(bytes: &[u8]) -> usize {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b',' if !is_quoted => return at,
+            _ => {}
+        }
+    }
+    bytes.len()
+}
+
+fn unquote(inner: &[u8]) -> Argument<'_> {
+    if memchr::memchr2(b'\\', b'"', inner).is_none() {
+        return Argument::Text(Cow::Borrowed(inner));
+    }
+    let mut text = Vec::with_capacity(inner.len());
+    let mut bytes = inner.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'"' => return Argument::Malformed,
+            b'\\' => match bytes.next() {
+                Some(&escaped) => text.push(escaped),
+                None => return Argument::Malformed,
+            },
+            plain => text.push(plain),
+        }
+    }
+    Argument::Text(Cow::Owned(text))
+}

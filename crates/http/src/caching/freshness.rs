@@ -1,0 +1,227 @@
+//! How long a response is fresh and how old it is (RFC 9111 §4.2).
+//!
+//! `storing` computes a [`Lifetime`] once, when a response arrives; the store keeps it as a few
+//! numbers, and `reuse` compares it with the clock at each hit.
+//!
+//! What must stay true: arithmetic saturates, ages never shrink below what the response had when it
+//! came, and durations are whole milliseconds so that nothing changes by being stored.
+
+use std::time::Duration;
+
+use super::{
+    Exchange, Policy,
+    cache_control::{DELTA_SECONDS_MAX, delta_seconds},
+    storing::{date_of, http_date},
+    targeted::Directed,
+};
+use crate::{FieldBlock, grammar::list_elements};
+
+/// Everything about a stored response that decides how it may be reused; computed by
+/// [`storing`](super::storing).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// The age at which the response stops being fresh (freshness_lifetime, §4.2.1).
+    pub fresh_for: Duration,
+    /// How old the response was when it came (corrected_initial_age, §4.2.3).
+    pub initial_age: Duration,
+    /// How long past `fresh_for` it may be sent while it is validated (RFC 5861 §3); 0 where the
+    /// response forbids stale ones.
+    pub stale_while_revalidate: Duration,
+    /// How long past `fresh_for` it may be sent when the back end fails (RFC 5861 §4); 0 where the
+    /// response forbids stale ones.
+    pub stale_if_error: Duration,
+    /// Whether a client that takes stale responses (`max-stale`) must not get this one either.
+    pub must_revalidate: bool,
+    /// Whether it must be validated each time, however fresh.
+    pub no_cache: bool,
+    /// Whether `fresh_for` is a guess: neither the response nor the route says it.
+    pub is_heuristic: bool,
+    /// Whether the content must not be changed, compressed for instance (§5.2.2.6).
+    pub no_transform: bool,
+}
+
+/// How many numbers [`Lifetime::to_words`] makes.
+pub const LIFETIME_WORDS: usize = 5;
+
+impl Lifetime {
+    /// How old the response is at `now` when it came at `response_time` (current_age, §4.2.3). A
+    /// clock that went back makes it no younger than it came.
+    #[must_use]
+    pub fn age(&self, response_time: Duration, now: Duration) -> Duration {
+        self.initial_age
+            .saturating_add(now.saturating_sub(response_time))
+    }
+
+    /// Seconds until the response is stale, negative since when it is: `ttl` of `Cache-Status`.
+    #[must_use]
+    pub fn ttl(&self, response_time: Duration, now: Duration) -> i64 {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let age = self.age(response_time, now);
+        match self.fresh_for.checked_sub(age) {
+            Some(left) => seconds(left),
+            None => -seconds(age.saturating_sub(self.fresh_for)),
+        }
+    }
+
+    /// The age from which on the response cannot be sent without asking, whatever happens: past
+    /// both times of staleness.
+    #[must_use]
+    pub fn usable_for(&self) -> Duration {
+        let stale = self.stale_while_revalidate.max(self.stale_if_error);
+        self.fresh_for.saturating_add(stale)
+    }
+
+    /// The lifetime as numbers for a store: milliseconds, and flags in the last.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; LIFETIME_WORDS] {
+        let flags = [
+            self.must_revalidate,
+            self.no_cache,
+            self.is_heuristic,
+            self.no_transform,
+        ];
+        let bits = flags
+            .iter()
+            .rev()
+            .fold(0, |bits, &flag| bits << 1 | u64::from(flag));
+        [
+            millis(self.fresh_for),
+            millis(self.initial_age),
+            millis(self.stale_while_revalidate),
+            millis(self.stale_if_error),
+            bits,
+        ]
+    }
+
+    /// The lifetime that made these numbers; `None` when none did (an unknown flag).
+    #[must_use]
+    pub fn from_words(words: [u64; LIFETIME_WORDS]) -> Option<Self> {
+        let [fresh_for, initial_age, revalidate, error, bits] = words;
+        let is_set = |bit: u32| bits >> bit & 1 == 1;
+        (bits >> 4 == 0).then(|| Self {
+            fresh_for: Duration::from_millis(fresh_for),
+            initial_age: Duration::from_millis(initial_age),
+            stale_while_revalidate: Duration::from_millis(revalidate),
+            stale_if_error: Duration::from_millis(error),
+            must_revalidate: is_set(0),
+            no_cache: is_set(1),
+            is_heuristic: is_set(2),
+            no_transform: is_set(3),
+        })
+    }
+}
+
+/// The lifetime of a response; `None` when nothing says how long it is fresh and nobody may guess.
+pub(super) fn lifetime(
+    exchange: &Exchange<'_>,
+    directed: &Directed,
+    policy: &Policy,
+) -> Option<Lifetime> {
+    let said = &directed.directives;
+    let initial_age = initial_age(exchange);
+    let (fresh_for, is_heuristic) = freshness(exchange, directed, policy, initial_age)?;
+    let is_forbidden = said.must_revalidate || said.proxy_revalidate || said.no_cache;
+    // `s-maxage` implies `proxy-revalidate` (§5.2.2.10), but a response that also says how long it
+    // may be sent stale has said so explicitly (§4.2.4).
+    let stale_for = |seconds: Option<u64>, default: Duration| match seconds {
+        _ if is_forbidden => Duration::ZERO,
+        Some(seconds) => Duration::from_secs(seconds),
+        None if said.s_maxage.is_some() => Duration::ZERO,
+        None => whole_millis(default),
+    };
+    Some(Lifetime {
+        fresh_for,
+        initial_age,
+        stale_while_revalidate: stale_for(
+            said.stale_while_revalidate,
+            policy.stale_while_revalidate,
+        ),
+        stale_if_error: stale_for(said.stale_if_error, policy.stale_if_error),
+        must_revalidate: is_forbidden || said.s_maxage.is_some(),
+        no_cache: said.no_cache,
+        is_heuristic,
+        no_transform: said.no_transform,
+    })
+}
+
+/// freshness_lifetime (§4.2.1), and whether it is a guess.
+fn freshness(
+    exchange: &Exchange<'_>,
+    directed: &Directed,
+    policy: &Policy,
+    initial_age: Duration,
+) -> Option<(Duration, bool)> {
+    let bounded = |time: Duration| whole_millis(policy.ttl_max.map_or(time, |max| time.min(max)));
+    let said = &directed.directives;
+    if let Some(ttl) = directed.accel_ttl {
+        // Counted from now, whatever the age.
+        return Some((bounded(ttl).saturating_add(initial_age), false));
+    }
+    if let Some(seconds) = said.s_maxage.or(said.max_age) {
+        return Some((bounded(Duration::from_secs(seconds)), false));
+    }
+    if let Some(expires) = exchange
+        .fields
+        .get("expires")
+        .filter(|_| !directed.is_targeted)
+    {
+        // Whatever is no date, "0" above all, is in the past (§5.3).
+        let expires = http_date(expires).unwrap_or(0);
+        let seconds = expires
+            .saturating_sub(date(exchange))
+            .min(DELTA_SECONDS_MAX);
+        return Some((bounded(Duration::from_secs(seconds)), false));
+    }
+    if said.no_cache {
+        return Some((Duration::ZERO, false));
+    }
+    let code = exchange.status.code();
+    // An error has to say itself that it may stay; one provoked by a stranger never will.
+    let is_default = matches!(code, 200 | 203 | 204 | 300 | 301 | 308)
+        || (said.public && !exchange.status.is_error());
+    if let Some(ttl) = policy.default_ttl.filter(|_| is_default) {
+        return Some((bounded(ttl).saturating_add(initial_age), false));
+    }
+    let is_guessable = is_default || matches!(code, 404 | 410);
+    let modified = exchange
+        .fields
+        .get("last-modified")
+        .filter(|_| is_guessable);
+    let modified = http_date(modified?)?;
+    let tenth = date(exchange).saturating_sub(modified) / 10;
+    Some((bounded(Duration::from_secs(tenth).min(HEURISTIC_MAX)), true))
+}
+
+/// corrected_initial_age (§4.2.3).
+fn initial_age(exchange: &Exchange<'_>) -> Duration {
+    let response_time = exchange.response_time;
+    let apparent = response_time.as_secs().saturating_sub(date(exchange));
+    let delay = response_time.saturating_sub(exchange.request_time);
+    let corrected = age_value(exchange.fields).saturating_add(delay);
+    let age = Duration::from_secs(apparent).max(corrected);
+    Duration::from_millis(millis(age).saturating_add(u64::from(age > whole_millis(age))))
+}
+
+/// The first member of `Age`; nothing when it is no number (§5.1).
+fn age_value(fields: &FieldBlock) -> Duration {
+    let first = fields
+        .get("age")
+        .and_then(|value| list_elements(value).next());
+    Duration::from_secs(first.and_then(delta_seconds).unwrap_or(0))
+}
+
+/// `Date` in seconds since 1970; without a valid one, when the response came.
+fn date(exchange: &Exchange<'_>) -> u64 {
+    date_of(exchange.fields).unwrap_or(exchange.response_time.as_secs())
+}
+
+fn whole_millis(time: Duration) -> Duration {
+    Duration::from_millis(millis(time))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A guess is never longer than a day: after that §4.2.2 once wanted clients warned.
+const HEURISTIC_MAX: Duration = Duration::from_secs(86_400);

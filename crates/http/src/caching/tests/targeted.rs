@@ -1,0 +1,111 @@
+//! What overrides `Cache-Control`: `X-Accel-Expires`, `CDN-Cache-Control` (RFC 9213).
+
+use super::*;
+
+/// Seconds that it is fresh for, or why it is not stored; `Cache-Control` says five.
+fn check(fields: &str) -> Result<u64, NotStored> {
+    let fields = format!("{fields} | ETag: \"a\" | Cache-Control: max-age=5 | Expires: {{6}}");
+    store(200, &fields).map(|lifetime| lifetime.fresh_for.as_secs())
+}
+
+#[test]
+fn a_targeted_field_overrides_as_a_whole() {
+    for (value, expected) in [
+        ("max-age=9", Ok(9)),
+        ("max-age=9;x=1", Ok(9)),
+        ("max-age=1, max-age=9", Ok(9)),
+        ("max-age=99999999999", Ok(1 << 31)),
+        ("no-store", Err(NotStored::NoStore)),
+        ("private", Err(NotStored::Private)),
+        ("no-cache", Ok(0)),
+        ("no-cache=\"a\", max-age=9", Ok(9)),
+        // It says nothing about the lifetime, and nobody else may.
+        ("must-revalidate", Err(NotStored::NoLifetime)),
+        ("x=1", Err(NotStored::NoLifetime)),
+        // Not of the type of the directive, so not a lifetime.
+        ("max-age=9.5", Ok(0)),
+        ("max-age=\"9\"", Ok(0)),
+        ("max-age=nine", Ok(0)),
+        ("max-age=-1", Ok(0)),
+        ("max-age", Ok(0)),
+        ("max-age=(9)", Ok(0)),
+        ("private=(\"a\"), max-age=9", Err(NotStored::Private)),
+        ("no-store=?0, max-age=9", Ok(9)),
+    ] {
+        assert_eq!(
+            check(&format!("CDN-Cache-Control: {value}")),
+            expected,
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn a_malformed_targeted_field_counts_as_absent() {
+    for value in [
+        "",
+        "max-age=",
+        "max-age=9,",
+        "no-store, ,",
+        "Max-Age=9",
+        "no-store, max-age=9 x",
+        "max-age=9999999999999999",
+        "no-store; \"",
+        "\"no-store\"",
+        "no-store, \u{e9}",
+    ] {
+        assert_eq!(
+            check(&format!("CDN-Cache-Control: {value}")),
+            Ok(5),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn targeted_lines_are_one_field() {
+    let first = "CDN-Cache-Control: max-age=9";
+    assert_eq!(
+        check(&format!("{first} | CDN-Cache-Control: max-age=7")),
+        Ok(7)
+    );
+    assert_eq!(
+        check(&format!("{first} | CDN-Cache-Control: no-store")),
+        Err(NotStored::NoStore)
+    );
+    assert_eq!(check(&format!("{first} | CDN-Cache-Control: ,")), Ok(5));
+}
+
+#[test]
+fn other_targets_are_others() {
+    assert_eq!(check("Surrogate-Control: no-store"), Ok(5));
+    assert_eq!(check("Example-CDN-Cache-Control: no-store"), Ok(5));
+}
+
+#[test]
+fn accel_expires_overrides_all() {
+    for (fields, expected) in [
+        ("X-Accel-Expires: 9", Ok(9)),
+        (
+            "X-Accel-Expires: 9 | Cache-Control: no-store, private",
+            Ok(9),
+        ),
+        ("X-Accel-Expires: 9 | CDN-Cache-Control: no-store", Ok(9)),
+        ("X-Accel-Expires: 0", Err(NotStored::AccelOff)),
+        ("X-Accel-Expires: off", Err(NotStored::AccelOff)),
+        ("X-Accel-Expires: @784111787", Ok(10)),
+        ("X-Accel-Expires: @784111777", Err(NotStored::AccelOff)),
+        ("X-Accel-Expires: @0", Err(NotStored::AccelOff)),
+        ("X-Accel-Expires: 99999999999", Ok(1 << 31)),
+        ("X-Accel-Expires: soon", Ok(5)),
+        ("X-Accel-Expires: -1", Ok(5)),
+        ("X-Accel-Expires: @x", Ok(5)),
+        ("X-Accel-Expires: ", Ok(5)),
+        ("X-Accel-Expires: x | X-Accel-Expires: 9", Ok(9)),
+    ] {
+        assert_eq!(check(fields), expected, "{fields}");
+    }
+    // From now on, whatever caches before this one took.
+    let found = store(200, "X-Accel-Expires: 9 | Age: 100").unwrap();
+    assert_eq!(found.ttl(secs(T), secs(T)), 9);
+}

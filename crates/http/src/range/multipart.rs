@@ -1,0 +1,116 @@
+//! Several parts in one body: `multipart/byteranges` (RFC 9110 §14.6).
+//!
+//! Whoever sends the parts frames them with a [`Multipart`] and goes through its pieces in order: text
+//! that is given, and parts of the representation to fill in. The length is known before.
+
+use super::{Span, content_range};
+use crate::grammar::DIGITS;
+
+/// Several parts of a representation with the text around them.
+#[derive(Clone, Debug)]
+pub struct Multipart {
+    boundary: [u8; BOUNDARY_LEN],
+    pieces: Vec<Piece>,
+}
+
+const BOUNDARY_LEN: usize = 32;
+
+/// A piece of the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// These bytes.
+    Text(Vec<u8>),
+    /// This part of the representation.
+    Content(Span),
+}
+
+impl Multipart {
+    /// Frames `parts` of a representation of `total` bytes and this type. What stands between them is
+    /// made from `random`, a number that whoever made the representation cannot have known: so it
+    /// does not occur in there.
+    pub fn new(random: u128, content_type: Option<&[u8]>, parts: &[Span], total: u64) -> Self {
+        let mut boundary = [0; BOUNDARY_LEN];
+        for (place, digit) in boundary.iter_mut().enumerate() {
+            *digit = DIGITS[(random >> (4 * place) & 15) as usize];
+        }
+        let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
+        for (number, &span) in parts.iter().enumerate() {
+            let line_end: &[u8] = if number == 0 { b"" } else { b"\r\n" };
+            let mut text = [line_end, b"--", &boundary, b"\r\n"].concat();
+            if let Some(content_type) = content_type {
+                text.extend_from_slice(&[b"Content-Type: ", content_type, b"\r\n"].concat());
+            }
+            text.extend_from_slice(b"Content-Range: ");
+            content_range(span.start, span.len, total, &mut text);
+            text.extend_from_slice(b"\r\n\r\n");
+            pieces.extend([Piece::Text(text), Piece::Content(span)]);
+        }
+        pieces.push(Piece::Text([b"\r\n--", &boundary[..], b"--\r\n"].concat()));
+        Self { boundary, pieces }
+    }
+
+    /// The value of the answer's `Content-Type`.
+    pub fn content_type(&self) -> Vec<u8> {
+        [b"multipart/byteranges; boundary=", &self.boundary[..]].concat()
+    }
+
+    /// The body's length in bytes.
+    pub fn length(&self) -> u64 {
+        let length = |piece: &Piece| match piece {
+            Piece::Text(text) => text.len() as u64,
+            Piece::Content(span) => span.len,
+        };
+        self.pieces.iter().map(length).sum()
+    }
+
+    /// The body, piece by piece.
+    pub fn into_pieces(self) -> Vec<Piece> {
+        self.pieces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPANS: [Span; 2] = [Span { start: 0, len: 2 }, Span { start: 5, len: 1 }];
+
+    fn body(multipart: Multipart, content: &[u8]) -> String {
+        let mut body = Vec::new();
+        for piece in multipart.into_pieces() {
+            match piece {
+                Piece::Text(text) => body.extend_from_slice(&text),
+                Piece::Content(Span { start, len }) => {
+                    let place = |at: u64| usize::try_from(at).unwrap();
+                    body.extend_from_slice(&content[place(start)..place(start + len)]);
+                }
+            }
+        }
+        String::from_utf8(body).unwrap()
+    }
+
+    #[test]
+    fn frames_each_part_and_knows_the_length() {
+        let multipart = Multipart::new(0x1f, Some(b"text/plain"), &SPANS, 10);
+        let boundary = format!("f1{}", "0".repeat(30));
+        assert_eq!(
+            multipart.content_type(),
+            format!("multipart/byteranges; boundary={boundary}").into_bytes()
+        );
+        let length = multipart.length();
+        let expected = format!(
+            "--{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-1/10\r\n\r\n01\r\n\
+             --{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 5-5/10\r\n\r\n5\r\n\
+             --{boundary}--\r\n"
+        );
+        assert_eq!(body(multipart, b"0123456789"), expected);
+        assert_eq!(length, expected.len() as u64);
+    }
+
+    #[test]
+    fn what_has_no_type_says_none() {
+        let multipart = Multipart::new(u128::MAX, None, &SPANS, 10);
+        let body = body(multipart, b"0123456789");
+        assert!(body.starts_with(&format!("--{}\r\nContent-Range: ", "f".repeat(32))));
+    }
+}

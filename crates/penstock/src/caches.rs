@@ -1,0 +1,122 @@
+//! Caches of a configuration: started, or kept from the one before.
+//!
+//! Used by `upstreams` (what is behind the routes), by `wiring` (a cache in front of a handler), by
+//! `source` (what the status says, and purges) and by `server`, which ends those that a reload has taken
+//! out of use. What must stay true: no two stores work on one folder at a time; where a reload changes a
+//! cache, the new store waits for the old one to leave.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use penstock_cache::{Cache, CacheCounts, Store};
+use penstock_config::{BlockingPool, Config, Route, Site};
+use penstock_exchange::Handler;
+use penstock_runtime::blocking::Pool;
+use penstock_status::CachedRouteCounters;
+
+/// Running caches by name.
+pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
+
+/// Bounds of pools by name.
+pub(crate) type Bounds = BTreeMap<String, BlockingPool>;
+
+/// Starts what is new or configured differently, on the current loop, and keeps the rest. A store has its
+/// pool for life: one whose pool has other bounds than in `bounds` is started anew.
+pub(crate) fn start(
+    config: &Config,
+    (old, bounds): (&Caches, &Bounds),
+    pool_named: impl Fn(&str) -> Pool,
+) -> Caches {
+    let start = |(name, wanted): (&String, &penstock_config::Cache)| {
+        let has_its_pool = config.blocking.get(&wanted.blocking) == bounds.get(&wanted.blocking);
+        let kept = old.get(name);
+        let kept = kept.filter(|running| has_its_pool && running.config() == wanted);
+        let store = match kept {
+            Some(running) => Arc::clone(running),
+            None => Store::start(wanted, pool_named(&wanted.blocking)),
+        };
+        (name.clone(), store)
+    };
+    config.caches.iter().map(start).collect()
+}
+
+/// A route with caches, for the status.
+#[derive(Debug, Clone)]
+pub(crate) struct CachedRoute {
+    /// Its hosts and its path.
+    pub(crate) name: String,
+    /// The names of its caches.
+    pub(crate) caches: Vec<String>,
+    /// What they do for it since it was built.
+    counts: Arc<CacheCounts>,
+    /// What those did that were there before the last reload.
+    before: CachedRouteCounters,
+}
+
+impl CachedRoute {
+    /// What the route's caches did so far.
+    pub(crate) fn counters(&self) -> CachedRouteCounters {
+        let counts = &self.counts;
+        self.before.plus(&CachedRouteCounters {
+            hits: counts.hits.value(),
+            stale: counts.stale.value(),
+            validated: counts.validated.value(),
+            collapsed: counts.collapsed.value(),
+            misses: counts.misses.value(),
+            passed: counts.passed.value(),
+            failures: counts.failures.value(),
+            stored: counts.stored.value(),
+            body_bytes: counts.bytes.value(),
+        })
+    }
+
+    /// Counts on from what the route of the same name had among `old`.
+    pub(crate) fn goes_on(&mut self, old: &[Self]) {
+        if let Some(old) = old.iter().find(|old| old.name == self.name) {
+            self.before = old.counters();
+        }
+    }
+}
+
+/// What a route with caches is called: `example.com /assets/*`, `* /*`.
+pub(crate) fn name_of(site: &Site, route: &Route) -> String {
+    let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
+    match hosts.is_empty() {
+        true => format!("* {}", route.path),
+        false => format!("{} {}", hosts.join(","), route.path),
+    }
+}
+
+/// `inner`, which answers `route`, with the caches of that in front; `inner` alone when it has none.
+///
+/// # Errors
+/// A cache that is not there.
+pub(crate) fn in_front(
+    inner: Arc<dyn Handler>,
+    (site, route): (&Site, &Route),
+    caches: &Caches,
+) -> Result<(Arc<dyn Handler>, Option<CachedRoute>), String> {
+    let Some(rules) = &route.cache else {
+        return Ok((inner, None));
+    };
+    let stores = rules.stores.iter().map(|name| {
+        let store = caches.get(name).cloned();
+        store.ok_or_else(|| format!("no cache `{name}`"))
+    });
+    let stores = stores.collect::<Result<Vec<_>, _>>()?;
+    let name = name_of(site, route);
+    // Routes may share a store, and after a rewrite even a path: each has what its own back end said.
+    let scope = match (&route.app, &route.upstream) {
+        (Some(app), _) => format!("{name} app {app}"),
+        (None, Some(upstream)) => format!("{name} upstream {upstream}"),
+        (None, None) => name.clone(),
+    };
+    let cache = Cache::within(&scope, inner, rules, stores);
+    let cached = CachedRoute {
+        name,
+        caches: rules.stores.clone(),
+        counts: Arc::clone(cache.counts()),
+        before: CachedRouteCounters::default(),
+    };
+    Ok((Arc::new(cache), Some(cached)))
+}

@@ -1,0 +1,272 @@
+//! The HTTP cache, between raw clients and an origin that does what a test says.
+//!
+//! Here what all of them share: a site whose one route leads over the cache `store` to the upstream `b`,
+//! and what the status page says of it. What must stay true everywhere: what a client gets is what the
+//! origin made for that very request or for one that is the same, and the origin hears of no request that
+//! the cache could answer.
+
+mod crowd;
+mod failing;
+mod lasting;
+mod purging;
+mod ranges;
+mod reuse;
+mod secrets;
+mod stale;
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{Origin, PATIENCE, RawClient, Response, Script, Seen, Server, Site};
+use crate::support::{eventually, head_of};
+
+/// A cache on a disk, in the folder of the site.
+const ON_DISK: &str = "path = \"stored\"\nsize_max = \"64MiB\"";
+
+/// A cache in memory.
+const IN_MEMORY: &str = "size_max = \"16MiB\"";
+
+/// A configuration: an origin behind the cache `store`.
+struct Front {
+    origin: String,
+    server: String,
+    cache: String,
+    route: String,
+    tables: String,
+}
+
+impl Front {
+    /// With these lines in `[caches.store]`.
+    fn new(origin: &Origin, cache: &str) -> Self {
+        Self {
+            origin: origin.address().to_string(),
+            server: String::new(),
+            cache: cache.to_owned(),
+            route: "stores = [\"store\"]".to_owned(),
+            tables: String::new(),
+        }
+    }
+
+    /// With more in the route's `cache = { ... }`.
+    fn route(mut self, more: &str) -> Self {
+        let _ = write!(self.route, ", {more}");
+        self
+    }
+
+    /// With lines for `[server]`.
+    fn server(mut self, lines: &str) -> Self {
+        self.server = lines.to_owned();
+        self
+    }
+
+    /// With tables of their own.
+    fn tables(mut self, text: &str) -> Self {
+        self.tables = text.to_owned();
+        self
+    }
+
+    fn toml(&self) -> String {
+        format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nthreads = 2\n{}\n\n\
+             [caches.store]\n{}\n\n\
+             [upstreams.b]\nservers = [\"{}\"]\nconnect_timeout = \"2s\"\n\n\
+             {}\n\
+             [[sites]]\n[[sites.routes]]\npath = \"/*\"\nupstream = \"b\"\ncache = {{ {} }}\n",
+            self.server, self.cache, self.origin, self.tables, self.route,
+        )
+    }
+
+    fn serve(&self) -> Server {
+        self.serve_in(&Site::new())
+    }
+
+    /// Serves once the cache is in use: what is asked before is passed on.
+    fn serve_in(&self, site: &Site) -> Server {
+        let server = self.serve_at_once(site);
+        wait_working(&server);
+        server
+    }
+
+    fn serve_at_once(&self, site: &Site) -> Server {
+        site.clone().config(&self.toml()).serve(&[])
+    }
+}
+
+/// One origin behind a cache in memory.
+fn in_front_of(origin: &Origin) -> Server {
+    Front::new(origin, IN_MEMORY).serve()
+}
+
+/// A 200 with these fields (each with its line end) and this body on a connection that is kept.
+fn answer(seen: &Seen, fields: &str, body: impl AsRef<[u8]>) -> Script {
+    let body = body.as_ref();
+    let mut bytes = head_of("200 OK", fields, body.len()).into_bytes();
+    if seen.method != "HEAD" {
+        bytes.extend_from_slice(body);
+    }
+    Script::raw(bytes).keep()
+}
+
+/// An origin whose every answer has these fields and says how many it has given for the target.
+fn counting(fields: &'static str) -> Origin {
+    let given = Counts::default();
+    Origin::start(move |seen| {
+        let count = given.next(&seen.target);
+        answer(seen, fields, format!("{} {count}", seen.target))
+    })
+}
+
+/// How many times something was asked for, by its name.
+#[derive(Default)]
+struct Counts(std::sync::Mutex<std::collections::HashMap<String, usize>>);
+
+impl Counts {
+    /// This time's number, from 1.
+    fn next(&self, name: &str) -> usize {
+        let mut counts = self.0.lock().unwrap();
+        let count = counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count
+    }
+}
+
+/// One request with these fields (each with its line end) on a connection of its own.
+fn ask(server: &Server, line: &str, fields: &str) -> Response {
+    let mut client = server.connect();
+    client.send(format!(
+        "{line} HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n"
+    ));
+    match line.starts_with("HEAD ") {
+        true => client.try_response(true).unwrap(),
+        false => client.response(),
+    }
+}
+
+/// Asks for a target.
+fn get(server: &Server, target: &str) -> Response {
+    ask(server, &format!("GET {target}"), "")
+}
+
+/// The same, and it must be a 200; its text.
+fn text(server: &Server, target: &str) -> String {
+    let response = get(server, target);
+    assert_eq!(response.status, 200, "{target}: {}", response.text());
+    response.text()
+}
+
+/// What it says that the cache did.
+fn cache_status(response: &Response) -> &str {
+    response.header("cache-status").unwrap_or_default()
+}
+
+/// Whether it was answered by the cache alone.
+fn is_hit(response: &Response) -> bool {
+    let status = cache_status(response);
+    assert!(
+        status.contains("; hit") != status.contains("; fwd="),
+        "either a hit or forwarded (RFC 9211): {status:?}"
+    );
+    status.contains("; hit")
+}
+
+/// What the status says of the cache `store`.
+fn status(server: &Server) -> serde_json::Value {
+    of_cache(server, "store")
+}
+
+/// What it says of one cache.
+fn of_cache(server: &Server, name: &str) -> serde_json::Value {
+    let status = server.admin_json();
+    let caches = status["caches"].as_array().expect("caches in the status");
+    let found = caches.iter().find(|cache| cache["name"] == name);
+    found.expect("the cache in the status").clone()
+}
+
+/// Awaits that the cache is in use and its folder read in.
+fn wait_working(server: &Server) {
+    eventually(PATIENCE, "the cache is in use", || {
+        status(server)["state"] == "working"
+    });
+}
+
+/// Awaits that the cache holds so many objects, read in whole.
+fn wait_objects(server: &Server, count: u64) {
+    eventually(PATIENCE, &format!("{count} objects are stored"), || {
+        let status = status(server);
+        status["state"] == "working" && status["objects"] == count
+    });
+}
+
+/// Asks for a target until the answer comes from the cache alone; that answer.
+fn wait_hit(server: &Server, target: &str) -> Response {
+    eventually(PATIENCE, &format!("a hit for {target}"), || {
+        let response = get(server, target);
+        assert_eq!(response.status, 200, "{target}: {}", response.text());
+        is_hit(&response).then_some(response)
+    })
+}
+
+/// Runs a verb against the server: exit code, what it said, what it complained of.
+fn verb(server: &Server, arguments: &[&str]) -> (i32, String, String) {
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let output = server
+        .site()
+        .run(&[arguments, &["--admin", &admin]].concat());
+    let (said, complained) = crate::support::texts(&output);
+    (output.status.code().unwrap(), said, complained)
+}
+
+fn reload(server: &Server) {
+    let (code, said, complained) = verb(server, &["reload"]);
+    assert_eq!(
+        (code, said.trim()),
+        (0, "reloaded"),
+        "{complained}\n{}",
+        server.log()
+    );
+}
+
+/// Bytes that belong to this name alone.
+fn content(name: &str, length: usize) -> Vec<u8> {
+    let mut state = name.bytes().fold(0x9e37_79b9_7f4a_7c15_u64, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..length).map(next).collect()
+}
+
+/// An origin of large and small bodies, `/NAME?LENGTH`, that stay fresh.
+fn of_content() -> Origin {
+    Origin::start(|seen| {
+        let length = seen.target.rsplit('?').next().unwrap().parse().unwrap();
+        let fields = "Cache-Control: max-age=3600\r\nETag: \"v\"\r\n";
+        answer(seen, fields, content(&seen.target, length))
+    })
+}
+
+/// A number that tests share with an origin.
+type Shared = std::sync::Arc<AtomicUsize>;
+
+fn load(number: &Shared) -> usize {
+    number.load(Ordering::SeqCst)
+}
+
+fn store(number: &Shared, value: usize) {
+    number.store(value, Ordering::SeqCst);
+}
+
+/// How long a fresh object may take to become stale, on a busy machine.
+const STALE_SOON: Duration = Duration::from_secs(20);
+
+/// A connection that has asked for a target.
+fn asking(server: &Server, target: &str) -> RawClient {
+    let mut client = server.connect();
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client
+}

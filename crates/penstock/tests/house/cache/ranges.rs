@@ -1,0 +1,77 @@
+//! Parts of stored bodies: from memory and from disk, without asking the origin again.
+
+use super::{Front, IN_MEMORY, ON_DISK, ask, content, get, of_content, wait_hit};
+
+#[test]
+fn ranges_of_a_stored_body_are_those_of_the_body() {
+    for (cache, length) in [(IN_MEMORY, 10_000), (ON_DISK, 3_000_000)] {
+        let origin = of_content();
+        let server = Front::new(&origin, cache).serve();
+        let target = format!("/a?{length}");
+        let whole = content(&target, length);
+        assert!(get(&server, &target).body == whole);
+        wait_hit(&server, &target);
+        for (asked, from, to) in [
+            ("0-0", 0, 1),
+            ("100-299", 100, 300),
+            ("5000-", 5000, length),
+            ("-7", length - 7, length),
+            ("9000-99999999", 9000, length),
+        ] {
+            let field = format!("Range: bytes={asked}\r\n");
+            let part = ask(&server, &format!("GET {target}"), &field);
+            assert_eq!(part.status, 206, "{asked}: {part:?}");
+            let expected = format!("bytes {from}-{}/{length}", to - 1);
+            assert_eq!(part.header("content-range"), Some(expected.as_str()));
+            assert!(part.body == whole[from..to], "{asked}");
+        }
+        let beyond = ask(
+            &server,
+            &format!("GET {target}"),
+            &format!("Range: bytes={length}-\r\n"),
+        );
+        let expected = format!("bytes */{length}");
+        assert_eq!(beyond.status, 416);
+        assert_eq!(beyond.header("content-range"), Some(expected.as_str()));
+        for (tag, status) in [("\"v\"", 206), ("\"w\"", 200)] {
+            let fields = format!("Range: bytes=1-2\r\nIf-Range: {tag}\r\n");
+            let response = ask(&server, &format!("GET {target}"), &fields);
+            assert_eq!(response.status, status, "If-Range: {tag}");
+        }
+        assert_eq!(origin.lines().len(), 1, "{:?}", origin.lines());
+    }
+}
+
+#[test]
+fn several_ranges_of_a_stored_body_are_parts_of_one_answer() {
+    let origin = of_content();
+    let server = Front::new(&origin, IN_MEMORY).serve();
+    let whole = content("/a?10000", 10_000);
+    get(&server, "/a?10000");
+    wait_hit(&server, "/a?10000");
+    let response = ask(&server, "GET /a?10000", "Range: bytes=0-9,5000-5009\r\n");
+    assert_eq!(response.status, 206);
+    let kind = response.header("content-type").unwrap();
+    assert!(
+        kind.starts_with("multipart/byteranges; boundary="),
+        "{kind}"
+    );
+    for part in [&whole[..10], &whole[5000..5010]] {
+        assert!(crate::support::find(&response.body, part).is_some());
+    }
+    assert_eq!(origin.lines().len(), 1);
+}
+
+#[test]
+fn a_range_of_what_is_not_stored_is_right_too() {
+    let origin = of_content();
+    let server = Front::new(&origin, ON_DISK).serve();
+    let whole = content("/a?300000", 300_000);
+    let part = ask(&server, "GET /a?300000", "Range: bytes=1000-1999\r\n");
+    match part.status {
+        206 => assert!(part.body == whole[1000..2000]),
+        200 => assert!(part.body == whole),
+        other => panic!("{other}"),
+    }
+    assert!(get(&server, "/a?300000").body == whole);
+}

@@ -1,0 +1,96 @@
+//! A pool that is full says so, with its name, and keeps nobody waiting.
+
+use crate::support::{PATIENCE, RawClient, Response, Server, Site, eventually};
+
+/// A folder with so many files that a list of it takes a while.
+const FILES: usize = 4_000;
+
+const TOML: &str = r#"
+[server]
+threads = 2
+access_log = { path = "access.log", format = "json" }
+
+[blocking.narrow]
+threads = 1
+max_queue = 0
+
+[[sites]]
+[[sites.routes]]
+path = "/*"
+files = { root = "public", listing = true, blocking = "narrow" }
+"#;
+
+fn site() -> Site {
+    let site = Site::new().config(TOML).file("public/index.txt", "here");
+    let folder = site.dir().join("public/many");
+    std::fs::create_dir(&folder).unwrap();
+    for number in 0..FILES {
+        std::fs::write(folder.join(format!("{number}.txt")), "").unwrap();
+    }
+    site
+}
+
+/// Asks for the list on so many connections at once.
+fn ask_at_once(server: &Server, count: usize) -> Vec<Response> {
+    let mut clients: Vec<RawClient> = (0..count).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET /many/ HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    clients.iter_mut().map(RawClient::response).collect()
+}
+
+fn pool(server: &Server, name: &str) -> serde_json::Value {
+    let status = server.admin_json();
+    let pools = status["pools"].as_array().unwrap();
+    let found = pools.iter().find(|pool| pool["name"] == name);
+    found.expect("the pool in the status").clone()
+}
+
+#[test]
+fn work_beyond_a_pool_without_a_queue_is_refused_with_its_name() {
+    let server = site().serve(&[]);
+    let refused = eventually(PATIENCE, "more than the pool takes at once", || {
+        let answers = ask_at_once(&server, 20);
+        let (listed, refused): (Vec<_>, Vec<_>) =
+            answers.into_iter().partition(|answer| answer.status == 200);
+        assert!(!listed.is_empty(), "one at a time is taken");
+        for answer in listed {
+            assert!(answer.text().contains("3999.txt"));
+        }
+        (!refused.is_empty()).then_some(refused)
+    });
+    for answer in &refused {
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert!(!answer.text().contains("narrow"), "a client sees no names");
+    }
+    server.wait_log("blocking pool `narrow` is full");
+    let pool = pool(&server, "narrow");
+    assert_eq!(
+        (&pool["threads"], &pool["max_queue"]),
+        (&1.into(), &0.into())
+    );
+    assert!(
+        pool["refused"].as_u64() >= Some(refused.len() as u64),
+        "{pool}"
+    );
+    let metric = "penstock_pool_refused_total{pool=\"narrow\"}";
+    assert!(server.metric(metric) > Some(0.0));
+    // The others are as they were.
+    eventually(PATIENCE, "it takes work again", || {
+        ask_at_once(&server, 1)[0].status == 200
+    });
+}
+
+#[test]
+fn gauges_say_what_pools_have_done() {
+    let server = site().serve(&[]);
+    eventually(PATIENCE, "a list", || {
+        ask_at_once(&server, 1)[0].status == 200
+    });
+    eventually(PATIENCE, "the job is counted", || {
+        let pool = pool(&server, "narrow");
+        let done = pool["work_time"]["count"].as_u64() >= Some(1);
+        done && pool["work_time"]["sum_seconds"].as_f64() > Some(0.0) && pool["active"] == 0
+    });
+    assert!(pool(&server, "default").is_object());
+}

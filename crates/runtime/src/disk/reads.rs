@@ -1,0 +1,300 @@
+//! The readings of files that a pool makes: who waits for which, how much memory they take, and what
+//! is known of the file systems.
+//!
+//! Each pool has one [`Reads`], shared by the loops and by all descriptors of a file. What must stay
+//! true: an entry goes when its reading ends, however it ends; a reading is not stopped by its waiter's
+//! leaving, so that the others still get it; what was read counts until the last who holds it lets go.
+//! Locks are held for a look-up, never while something is read.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use penstock_sys::pages::{Identity, Mount};
+use tokio::sync::watch;
+
+use super::residency::Facts;
+use super::{CHUNK_BYTES, SMALL_BYTES};
+use crate::clock;
+
+/// Under which a file's readings are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum FileKey {
+    /// The file itself, by whatever descriptor.
+    Inode(Identity),
+    /// One descriptor, by the address of what holds it: a reading under way keeps it there.
+    Handle(usize),
+}
+
+/// The readings of one pool.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    /// The clock of [`Reads::now_us`] begins here.
+    made_at: Instant,
+    shared: Arc<Shared>,
+    /// What is known of each file system. Held for a look-up.
+    facts: Mutex<HashMap<Mount, Facts>>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self {
+            made_at: clock::now(),
+            shared: Arc::default(),
+            facts: Mutex::default(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Readings under way, by file and chunk. Held for a look-up.
+    flights: Mutex<HashMap<(FileKey, u64), Vec<Entry>>>,
+    /// Their number: most look-ups end here.
+    count: AtomicUsize,
+    /// Tells them apart: how many there have been.
+    numbers: AtomicU64,
+    held: Arc<Held>,
+}
+
+/// One reading under way, of a part of a chunk.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    start: u64,
+    end: u64,
+    result: watch::Receiver<Option<Landed>>,
+}
+
+type Landed = Result<Arc<Outcome>, Arc<io::Error>>;
+
+impl Reads {
+    /// The reading under way that brings the byte at `at`.
+    pub(super) fn find(&self, file: FileKey, at: u64) -> Option<Flight> {
+        if self.shared.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let flights = self.shared.lock();
+        let entries = flights.get(&(file, at / CHUNK_BYTES))?;
+        let entry = (entries.iter()).find(|entry| (entry.start..entry.end).contains(&at))?;
+        Some(Flight(entry.result.clone()))
+    }
+
+    /// Whether something of the chunk that `at` is in is being read.
+    pub(super) fn is_busy(&self, file: FileKey, at: u64) -> bool {
+        self.shared.count.load(Ordering::Relaxed) > 0
+            && (self.shared.lock()).contains_key(&(file, at / CHUNK_BYTES))
+    }
+
+    /// Announces a reading from `start` to `end`, within one chunk.
+    pub(super) fn begin(&self, file: FileKey, start: u64, end: u64) -> (Flight, Landing) {
+        let (give, result) = watch::channel(None);
+        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+        let place = (file, start / CHUNK_BYTES);
+        let entry = Entry {
+            number,
+            start,
+            end,
+            result: result.clone(),
+        };
+        self.shared.lock().entry(place).or_default().push(entry);
+        self.shared.count.fetch_add(1, Ordering::Relaxed);
+        let landing = Landing {
+            shared: Arc::clone(&self.shared),
+            place,
+            number,
+            give,
+        };
+        (Flight(result), landing)
+    }
+
+    /// Microseconds on a clock of its own.
+    pub(super) fn now_us(&self) -> u64 {
+        let since = clock::now().saturating_duration_since(self.made_at);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes room for `len` bytes; less of it when there is little left.
+    pub(super) fn claim(&self, len: u64) -> Claim {
+        Held::claim(&self.shared.held, len)
+    }
+
+    pub(super) fn is_memory_scarce(&self) -> bool {
+        self.shared.held.bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX / 2
+    }
+
+    pub(super) fn facts(&self, mount: Mount) -> Option<Facts> {
+        self.lock_facts().get(&mount).copied()
+    }
+
+    pub(super) fn learn(&self, mount: Mount, found: Facts) {
+        let mut facts = self.lock_facts();
+        if facts.len() >= MOUNTS_MAX {
+            // Those in use are soon found out again.
+            facts.clear();
+        }
+        facts.insert(mount, found);
+    }
+
+    pub(super) fn unlearn(&self, mount: Mount) {
+        self.lock_facts().remove(&mount);
+    }
+
+    fn lock_facts(&self) -> MutexGuard<'_, HashMap<Mount, Facts>> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(FileKey, u64), Vec<Entry>>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// File systems that are remembered: more than a machine has that serves files.
+const MOUNTS_MAX: usize = 256;
+
+/// A reading, for one who waits for it.
+#[derive(Debug)]
+pub(super) struct Flight(watch::Receiver<Option<Landed>>);
+
+impl Flight {
+    /// What was read; `None` when the reading was lost.
+    pub(super) async fn outcome(&mut self) -> Option<Landed> {
+        let landed = self.0.wait_for(Option::is_some).await.ok()?;
+        landed.clone()
+    }
+}
+
+/// A reading, for the job that makes it. Its entry goes with it.
+#[derive(Debug)]
+pub(super) struct Landing {
+    shared: Arc<Shared>,
+    place: (FileKey, u64),
+    number: u64,
+    give: watch::Sender<Option<Landed>>,
+}
+
+impl Landing {
+    /// Ends the reading and hands over what it brought.
+    pub(super) fn land(self, outcome: Result<Outcome, Arc<io::Error>>) {
+        // First the entry: who comes now finds the pages in memory.
+        self.remove();
+        self.give.send_replace(Some(outcome.map(Arc::new)));
+    }
+
+    fn remove(&self) {
+        let mut flights = self.shared.lock();
+        if let Some(entries) = flights.get_mut(&self.place)
+            && let Some(index) = entries.iter().position(|e| e.number == self.number)
+        {
+            entries.swap_remove(index);
+            self.shared.count.fetch_sub(1, Ordering::Relaxed);
+            if entries.is_empty() {
+                flights.remove(&self.place);
+            }
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// What a reading brought.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    start: u64,
+    bytes: Bytes,
+    /// It brought less than it was to, because the file ends there.
+    is_end: bool,
+}
+
+impl Outcome {
+    pub(super) fn new(start: u64, bytes: Vec<u8>, claim: Claim) -> Self {
+        Self {
+            start,
+            is_end: (bytes.len() as u64) < claim.bytes,
+            bytes: Bytes::from_owner(Buffer {
+                bytes,
+                _claim: claim,
+            }),
+        }
+    }
+
+    /// At most `len` of its bytes from `at` on, none at the file's end; `None` when it does not reach
+    /// there.
+    pub(super) fn part(&self, at: u64, len: u64) -> Option<Bytes> {
+        let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        if from >= self.bytes.len() {
+            return self.is_end.then(Bytes::new);
+        }
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let to = from.saturating_add(len).min(self.bytes.len());
+        Some(self.bytes.slice(from..to))
+    }
+}
+
+/// What was read, with the room that it takes.
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    _claim: Claim,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The bytes that were read and are not let go, all together.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: AtomicU64,
+}
+
+/// How much memory a pool's readings take in whole chunks: two for each of 32 threads, one that fills
+/// and one on its way out, and as much again for clients that take theirs slowly. Past the half of it
+/// senders that have to wait let theirs go ([`super::DiskFile::is_memory_scarce`]); past all of it
+/// readings are of [`SMALL_BYTES`], so that a client costs what two buffers of a usual server do.
+const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+impl Held {
+    fn claim(this: &Arc<Self>, len: u64) -> Claim {
+        let is_room = this.bytes.load(Ordering::Relaxed) + len <= HELD_BYTES_MAX;
+        let bytes = if is_room { len } else { len.min(SMALL_BYTES) };
+        this.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Claim {
+            held: Arc::clone(this),
+            bytes,
+        }
+    }
+}
+
+/// Room for some bytes; given back with it.
+#[derive(Debug)]
+pub(super) struct Claim {
+    held: Arc<Held>,
+    bytes: u64,
+}
+
+impl Claim {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.held.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Readings that are joined, lost or cut, and the room that they take.
+
+use super::*;
+
+const FILE: FileKey = FileKey::Handle(1);
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<Outcome, Arc<io::Error>> {
+    Ok(Outcome::new(start, vec![7; len], reads.claim(wanted)))
+}
+
+#[test]
+fn a_reading_is_found_while_it_lasts_where_it_reaches() {
+    let reads = Reads::default();
+    let (mut first, landing) = reads.begin(FILE, 4096, 8192);
+    let (_other, other_landing) = reads.begin(FILE, 16384, 20480);
+    for (file, at, expected) in [
+        (FILE, 4095, false),
+        (FILE, 4096, true),
+        (FILE, 8191, true),
+        (FILE, 8192, false),
+        (FILE, 16384, true),
+        (FILE, CHUNK_BYTES + 4096, false),
+        (FileKey::Handle(2), 4096, false),
+    ] {
+        assert_eq!(reads.find(file, at).is_some(), expected, "{file:?} {at}");
+    }
+    assert!(reads.is_busy(FILE, 0) && !reads.is_busy(FILE, CHUNK_BYTES));
+    let mut second = reads.find(FILE, 5000).unwrap();
+    landing.land(outcome(&reads, 4096, 4096, 4096));
+    assert!(reads.find(FILE, 5000).is_none() && reads.is_busy(FILE, 0));
+    for flight in [&mut first, &mut second] {
+        let landed = block_on(flight.outcome()).unwrap().unwrap();
+        assert_eq!(landed.part(5000, 10_000).unwrap().len(), 3192);
+        assert_eq!(landed.part(8192, 1), None);
+    }
+    drop(other_landing);
+    assert!(!reads.is_busy(FILE, 0));
+    assert_eq!(reads.shared.count.load(Ordering::Relaxed), 0);
+    assert!(reads.shared.lock().is_empty());
+}
+
+#[test]
+fn a_reading_that_is_lost_is_noticed() {
+    let reads = Reads::default();
+    let (mut flight, landing) = reads.begin(FILE, 0, 4096);
+    drop(landing);
+    assert!(block_on(flight.outcome()).is_none());
+    assert!(reads.find(FILE, 0).is_none());
+}
+
+#[test]
+fn the_end_of_a_file_is_told_from_the_end_of_a_reading() {
+    let reads = Reads::default();
+    let short = outcome(&reads, 4096, 100, 4096).unwrap();
+    assert_eq!(short.part(4096, 4096).unwrap().len(), 100);
+    for at in [4196, 5000] {
+        assert_eq!(short.part(at, 1).unwrap().len(), 0, "{at}");
+    }
+    let whole = outcome(&reads, 4096, 4096, 4096).unwrap();
+    assert_eq!(whole.part(8192, 1), None);
+    assert_eq!(whole.part(4095, 1), None);
+}
+
+#[test]
+fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
+    let reads = Reads::default();
+    let mut pieces = Vec::new();
+    while !reads.is_memory_scarce() {
+        let claim = reads.claim(CHUNK_BYTES);
+        assert_eq!(claim.bytes(), CHUNK_BYTES);
+        let outcome = Outcome::new(0, vec![0; 1], claim);
+        pieces.push(outcome.part(0, 1).unwrap());
+        assert!(pieces.len() <= 65);
+    }
+    let mut more = Vec::new();
+    for _ in 0..100 {
+        more.push(reads.claim(CHUNK_BYTES));
+    }
+    let small = more.iter().filter(|claim| claim.bytes() == SMALL_BYTES);
+    assert_eq!((pieces.len(), small.count()), (65, 37));
+    assert_eq!(reads.claim(10).bytes(), 10);
+    drop(more);
+    assert!(reads.is_memory_scarce());
+    pieces.pop();
+    assert!(!reads.is_memory_scarce());
+    drop(pieces);
+    assert_eq!(reads.shared.held.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn only_so_many_file_systems_are_remembered() {
+    let reads = Reads::default();
+    let mount = |mount| Mount {
+        device: (0, 1),
+        mount,
+    };
+    for number in 0..1000 {
+        reads.learn(mount(number), Facts::UNKNOWN);
+        assert!(reads.facts(mount(number)).is_some());
+    }
+    assert!(reads.lock_facts().len() <= MOUNTS_MAX);
+    reads.unlearn(mount(999));
+    assert!(reads.facts(mount(999)).is_none());
+}

@@ -1,0 +1,381 @@
+//! Files on the file system of the temporary folder: what is in memory of them, and who reads the rest.
+//!
+//! What needs pages that can be dropped is left out, with a word, where the file system has none.
+
+#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::pin::pin;
+use std::sync::mpsc::sync_channel;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
+        .block_on(async { tokio::time::timeout(SOON, future).await.expect("in time") })
+}
+
+/// The byte at `at` of each test's file.
+fn byte(at: u64) -> u8 {
+    (at % 251) as u8
+}
+
+fn written(len: u64) -> File {
+    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+    let content: Vec<u8> = (0..len).map(byte).collect();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+/// As another open of it would be.
+fn opened_again(file: &File) -> File {
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    File::open(path).unwrap()
+}
+
+fn pool(threads: usize) -> Pool {
+    Pool::new("disk", threads, 100)
+}
+
+/// A file whose file system is known, or `None` where it cannot tell what is in memory.
+fn counted(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
+    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    block_on(file.read(0, 1)).unwrap();
+    if file.known().means != Means::Counted {
+        eprintln!("left out: pages cannot be counted below the temporary folder");
+        return None;
+    }
+    Some(file)
+}
+
+/// Drops the file's pages, and waits until they are seen to be gone: an answer stands for a moment.
+fn evict(file: &DiskFile) {
+    pages::drop_cached(file.file()).unwrap();
+    let deadline = Instant::now() + SOON;
+    while (0..4).any(|chunk| file.resident(chunk * CHUNK_BYTES, 1) > 0) {
+        assert!(Instant::now() < deadline, "not dropped");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_is_read_whole_whatever_it_lies_on() {
+    let len = CHUNK_BYTES + 100_000;
+    let memory = {
+        let fd = file::in_memory("test", b"").unwrap();
+        let mut file = File::from(fd);
+        let content: Vec<u8> = (0..len).map(byte).collect();
+        file.write_all(&content).unwrap();
+        file
+    };
+    for (name, file) in [("disk", written(len)), ("memory", memory)] {
+        let pool = pool(2);
+        let file = Arc::new(DiskFile::new(file, pool.clone()));
+        // Nothing is known before the first reading.
+        assert_eq!(file.resident(0, len), 0, "{name}");
+        for _ in 0..2 {
+            let mut at = 0;
+            loop {
+                let piece = block_on(file.read(at, len)).unwrap();
+                if piece.is_empty() {
+                    break;
+                }
+                assert!(
+                    piece.iter().zip(at..).all(|(&got, at)| got == byte(at)),
+                    "{name} {at}"
+                );
+                at += piece.len() as u64;
+            }
+            assert_eq!(at, len, "{name}");
+        }
+        if name == "memory" {
+            assert_eq!(file.known().means, Means::Memory);
+            assert_eq!(file.resident(10, len), CHUNK_BYTES - 10);
+        }
+        pool.close();
+    }
+}
+
+#[test]
+fn where_nothing_can_be_told_all_is_read_in_the_pool() {
+    let pool = pool(1);
+    let file = Arc::new(DiskFile::new(
+        File::open("/proc/self/status").unwrap(),
+        pool.clone(),
+    ));
+    for count in 1..4 {
+        let piece = block_on(file.read(0, 100)).unwrap();
+        assert!(piece.starts_with(b"Name:"));
+        assert_eq!(file.known().means, Means::Never);
+        assert_eq!(file.resident(0, 100), 0);
+        assert!(pool.usage().waited.count == count);
+    }
+    // Another on the same file system is known at once.
+    let other = DiskFile::new(File::open("/proc/self/stat").unwrap(), pool.clone());
+    assert_eq!(other.known().means, Means::Never);
+    pool.close();
+}
+
+#[test]
+fn where_pages_cannot_be_counted_what_is_in_memory_is_read_on_the_loop() {
+    let pool = pool(1);
+    let Some(file) = counted(CHUNK_BYTES, &pool) else {
+        return;
+    };
+    evict(&file);
+    // As a kernel before 6.5 would have it.
+    let facts = Facts {
+        means: Means::Tried,
+        has_inodes: true,
+    };
+    file.learn(facts);
+    let readings = || pool.usage().waited.count;
+    let before = readings();
+    assert_eq!(
+        block_on(file.read(0, CHUNK_BYTES)).unwrap().len() as u64,
+        CHUNK_BYTES
+    );
+    assert_eq!(readings(), before + 1);
+    assert_eq!(
+        file.resident(0, CHUNK_BYTES),
+        0,
+        "not to be sent without a look"
+    );
+    let piece = block_on(file.read(100, CHUNK_BYTES)).unwrap();
+    assert_eq!((piece.len() as u64, piece[0]), (NOW_BYTES, byte(100)));
+    assert_eq!(readings(), before + 1);
+    let other = DiskFile::new(opened_again(file.file()), pool.clone());
+    assert_eq!(other.known(), facts);
+    // Another file system may have taken its place: it is found out again.
+    file.unlearn();
+    assert_eq!(file.known(), Facts::UNKNOWN);
+    pool.close();
+}
+
+#[test]
+fn what_is_in_memory_is_told_as_a_prefix_up_to_the_chunk_s_end() {
+    let len = 2 * CHUNK_BYTES + 100_000;
+    let pool = pool(1);
+    let Some(file) = counted(len, &pool) else {
+        return;
+    };
+    for _ in 0..2 {
+        for (at, wanted, expected) in [
+            (0, len, CHUNK_BYTES),
+            (1, 10, 10),
+            (100, len, CHUNK_BYTES - 100),
+            (CHUNK_BYTES, len, CHUNK_BYTES),
+            (2 * CHUNK_BYTES, 100_000, 100_000),
+            (len - 1, 1, 1),
+            (0, 0, 0),
+        ] {
+            assert_eq!(file.resident(at, wanted), expected, "{at} {wanted}");
+        }
+    }
+    evict(&file);
+    assert_eq!(file.resident(CHUNK_BYTES, len), 0);
+    for (at, read, expected) in [
+        // Less than a step is not worth a call.
+        (0, 4096, 0),
+        (0, 70_000, 65_536),
+        (CHUNK_BYTES, CHUNK_BYTES, CHUNK_BYTES),
+    ] {
+        assert!(!block_on(file.read(at, read)).unwrap().is_empty());
+        assert_eq!(file.resident(at, CHUNK_BYTES), expected, "{at} {read}");
+    }
+    // Pages that were proven and went are not believed in.
+    assert_eq!(file.resident(0, len), 65_536);
+    evict(&file);
+    assert_eq!(file.resident(CHUNK_BYTES, len), 0);
+    pool.close();
+}
+
+#[test]
+fn a_small_piece_is_taken_from_memory_whole_or_not_at_all() {
+    let pool = pool(1);
+    let Some(file) = counted(100_000, &pool) else {
+        return;
+    };
+    let mut into = b"head".to_vec();
+    assert!(file.append_resident(1000, 5000, &mut into));
+    assert_eq!(
+        (into.len(), &into[..5]),
+        (5004, &[b'h', b'e', b'a', b'd', byte(1000)][..])
+    );
+    assert!(
+        !file.append_resident(99_000, 5000, &mut into),
+        "beyond the end"
+    );
+    evict(&file);
+    assert!(!file.append_resident(0, 5000, &mut into));
+    assert_eq!(into.len(), 5004);
+    pool.close();
+}
+
+#[test]
+fn one_reading_serves_all_who_wait_and_is_not_stopped_by_one_who_leaves() {
+    let len = CHUNK_BYTES + 4096;
+    let pool = pool(1);
+    let Some(file) = counted(len, &pool) else {
+        return;
+    };
+    let again = Arc::new(DiskFile::new(opened_again(file.file()), pool.clone()));
+    assert_eq!(again.known().means, Means::Counted);
+    evict(&file);
+    let (release, held) = sync_channel::<()>(1);
+    pool.start(move || {
+        held.recv_timeout(SOON).ok();
+    })
+    .unwrap();
+    let before = pool.usage().waited.count;
+    block_on(async {
+        let mut left = Box::pin(file.read(0, len));
+        let mut first = pin!(file.read(4096, len));
+        let mut second = pin!(again.read(CHUNK_BYTES - 10, len));
+        let mut apart = pin!(again.read(CHUNK_BYTES, len));
+        poll_fn(|cx| {
+            assert!(left.as_mut().poll(cx).is_pending());
+            assert!(first.as_mut().poll(cx).is_pending());
+            assert!(second.as_mut().poll(cx).is_pending());
+            assert!(apart.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        drop(left);
+        release.send(()).unwrap();
+        assert_eq!(first.await.unwrap().len() as u64, CHUNK_BYTES - 4096);
+        let second = second.await.unwrap();
+        assert_eq!((second.len(), second[0]), (10, byte(CHUNK_BYTES - 10)));
+        assert_eq!(apart.await.unwrap().len(), 4096);
+    });
+    // The one that held the thread, and one for each chunk.
+    assert!(
+        pool.usage().waited.count - before <= 3,
+        "{:?}",
+        pool.usage()
+    );
+    assert_eq!(file.resident(0, len), CHUNK_BYTES);
+    pool.close();
+}
+
+#[test]
+fn a_file_that_becomes_shorter_ends_where_it_does() {
+    let pool = pool(1);
+    let file = Arc::new(DiskFile::new(written(200_000), pool.clone()));
+    assert_eq!(block_on(file.read(0, 200_000)).unwrap().len(), 200_000);
+    file.file().set_len(100_000).unwrap();
+    assert!(file.resident(0, 200_000) <= 100_000);
+    assert_eq!(block_on(file.read(100_000, 100_000)).unwrap().len(), 0);
+    assert_eq!(block_on(file.read(150_000, 10)).unwrap().len(), 0);
+    assert_eq!(block_on(file.read(99_990, 100)).unwrap().len(), 10);
+    pool.close();
+}
+
+#[test]
+fn a_full_pool_and_a_folder_are_errors() {
+    let full = Pool::new("disk", 1, 0);
+    let (release, held) = sync_channel::<()>(1);
+    full.start(move || {
+        held.recv_timeout(SOON).ok();
+    })
+    .unwrap();
+    let file = Arc::new(DiskFile::new(written(10), full.clone()));
+    let refused = block_on(file.read(0, 10));
+    assert!(
+        matches!(refused, Err(ReadError::Pool(PoolError::Full { .. }))),
+        "{refused:?}"
+    );
+    // Its entry is gone: nobody waits for what was never begun.
+    assert!(!full.reads().is_busy(file.key(), 0));
+    release.send(()).unwrap();
+    full.close();
+    let pool = pool(1);
+    let folder = Arc::new(DiskFile::new(File::open("/").unwrap(), pool.clone()));
+    assert!(matches!(
+        block_on(folder.read(0, 10)),
+        Err(ReadError::Disk(_))
+    ));
+    pool.close();
+}
+
+/// All the room that a pool's readings have, once the last of them is let go.
+fn all_of_memory(pool: &Pool) -> reads::Claim {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let claim = pool.reads().claim(64 * 1024 * 1024);
+        if claim.bytes() == 64 * 1024 * 1024 {
+            return claim;
+        }
+        assert!(Instant::now() < deadline, "something is never let go");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn when_memory_is_scarce_readings_are_small_and_nothing_is_missing() {
+    let len = CHUNK_BYTES;
+    let pool = pool(1);
+    let file = Arc::new(DiskFile::new(
+        File::open("/proc/self/status").unwrap(),
+        pool.clone(),
+    ));
+    let all_of_it = all_of_memory(&pool);
+    assert!(file.is_memory_scarce());
+    assert!(block_on(file.read(0, 100)).unwrap().starts_with(b"Name:"));
+    drop(all_of_it);
+    assert!(!file.is_memory_scarce());
+    let Some(file) = counted(len, &pool) else {
+        return;
+    };
+    evict(&file);
+    let _all_of_it = all_of_memory(&pool);
+    let (release, held) = sync_channel::<()>(1);
+    pool.start(move || {
+        held.recv_timeout(SOON).ok();
+    })
+    .unwrap();
+    block_on(async {
+        let mut first = pin!(file.read(0, len));
+        // It joins the first, which will not reach that far.
+        let mut second = pin!(file.read(200_000, len));
+        poll_fn(|cx| {
+            assert!(first.as_mut().poll(cx).is_pending());
+            assert!(second.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        release.send(()).unwrap();
+        assert_eq!(first.await.unwrap().len() as u64, SMALL_BYTES);
+        let second = second.await.unwrap();
+        assert_eq!(second[0], byte(200_000));
+        assert!(second.len() as u64 <= SMALL_BYTES);
+    });
+    pool.close();
+}
+
+#[test]
+fn a_file_that_is_gone_with_its_last_descriptor_is_closed_in_the_pool() {
+    let pool = pool(1);
+    let jobs = || pool.usage().waited.count + pool.usage().queued as u64;
+    drop(DiskFile::new(
+        File::open("/proc/self/stat").unwrap(),
+        pool.clone(),
+    ));
+    assert_eq!(jobs(), 0);
+    drop(DiskFile::new(written(10), pool.clone()));
+    let deadline = Instant::now() + SOON;
+    while pool.usage().worked.count == 0 {
+        assert!(Instant::now() < deadline, "not closed in time");
+        std::thread::yield_now();
+    }
+    pool.close();
+}

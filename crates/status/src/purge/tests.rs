@@ -1,0 +1,60 @@
+//! Each purge as it may be written, and what is refused with which words.
+
+use super::*;
+
+fn asked(what: PurgeWhat) -> PurgeRequest {
+    PurgeRequest { what, cache: None }
+}
+
+#[test]
+fn reads_each_kind() {
+    let url = || "https://example.com/news?page=2".to_owned();
+    for (text, what) in [
+        (
+            r#"{"url": "https://example.com/news?page=2"}"#,
+            PurgeWhat::Url(url()),
+        ),
+        (r#"{"url": "/news"}"#, PurgeWhat::Url("/news".into())),
+        (
+            "\r\n {\"prefix\": \"/img/\"}\n",
+            PurgeWhat::Prefix("/img/".into()),
+        ),
+        (
+            r#"{"tag": "product 7"}"#,
+            PurgeWhat::Tag("product 7".into()),
+        ),
+        (r#"{"all": true}"#, PurgeWhat::All),
+        (r#"{"all": true, "cache": null}"#, PurgeWhat::All),
+    ] {
+        assert_eq!(parse(text.as_bytes()).unwrap(), asked(what), "{text}");
+    }
+    let of_one = parse(br#"{"cache": "disk1", "all": true}"#).unwrap();
+    assert_eq!(of_one.cache.as_deref(), Some("disk1"));
+}
+
+#[test]
+fn refuses_whatever_could_take_out_more_than_was_meant() {
+    for (text, begins) in [
+        ("", "not an object"),
+        ("[null, null, null, true]", "not an object"),
+        ("{", "EOF"),
+        ("{}", "0 of url, prefix, tag and all"),
+        (r#"{"cache": "disk1"}"#, "0 of url"),
+        (r#"{"url": "/a", "tag": "b"}"#, "2 of url"),
+        (r#"{"url": "/a", "all": false}"#, "2 of url"),
+        (r#"{"all": false}"#, "all is false"),
+        (r#"{"all": "yes"}"#, "invalid type"),
+        (r#"{"prefix": ""}"#, "prefix is empty"),
+        (r#"{"prefix": " "}"#, "prefix is empty"),
+        (r#"{"tag": ""}"#, "tag is empty"),
+        (r#"{"all": true, "cache": ""}"#, "cache is empty"),
+        (r#"{"prefix": "img/"}"#, "\"img/\" is no prefix"),
+        (r#"{"url": "example.com/"}"#, "\"example.com/\" is no url"),
+        (r#"{"urls": ["/a"]}"#, "unknown field"),
+        (r#"{"url": "/a", "url": "/b"}"#, "duplicate field"),
+    ] {
+        let error = parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(begins), "{text}: {error}");
+        assert!(error.contains("expected"), "{text}: {error}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The page cache: what of an open file is in memory, sending it from there, and what kind of file
+//! system it lies on.
+//!
+//! Called by `runtime`'s files that are sent. Nothing here waits for a disk except [`file_system`]
+//! (which may ask a network file system's server) and [`send_file`] where pages are missing: the
+//! caller asks first. Which of these calls a file system supports differs; each says so by an error.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
+/// Pages whose reading is still under way count as well; a `len` of 0 is up to the file's end.
+///
+/// # Errors
+/// `Unsupported` or `ENOSYS` where kernel or file system have no such count, `PermissionDenied` where
+/// a sandbox forbids the call.
+#[cfg(not(any(target_arch = "mips", target_arch = "mips64")))]
+pub fn cached_pages(file: &File, at: u64, len: u64) -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+
+    /// Its number, the same on all other architectures.
+    const CACHESTAT: libc::c_long = 451;
+    // struct cachestat_range: off, len; struct cachestat: cache, dirty, writeback, evicted,
+    // recently_evicted.
+    let range = [at, len];
+    let mut counts = [0_u64; 5];
+    // SAFETY: both arrays have the layout and the size that the call reads and writes, and outlive
+    // it; the descriptor is open as long as `file` is borrowed.
+    #[expect(unsafe_code, reason = "rustix has no cachestat")]
+    let result = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0_u32,
+        )
+    };
+    match result {
+        0 => Ok(counts[0]),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// As on the other architectures, on which the call has another number: never known here.
+///
+/// # Errors
+/// Always.
+#[cfg(any(target_arch = "mips", target_arch = "mips64"))]
+pub fn cached_pages(_file: &File, _at: u64, _len: u64) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The bytes of a page.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Tells the kernel not to read ahead on this descriptor: else a read next to what is in memory would
+/// begin to read more, and wait for a disk that is busy.
+///
+/// # Errors
+/// For what has no pages.
+pub fn expect_random_access(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
+}
+
+/// Drops from the page cache what of the file was written back already.
+///
+/// # Errors
+/// For what has no pages.
+pub fn drop_cached(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Sends up to `len` bytes at `at` from the page cache to a socket (`sendfile`); 0 is the file's end.
+///
+/// # Errors
+/// `WouldBlock` when the socket takes nothing now; the connection's error; the disk's.
+pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
+    let mut at = at;
+    Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?)
+}
+
+/// Reads `len` bytes at `at`; fewer only at the file's end. Blocks.
+///
+/// # Errors
+/// What `pread` says.
+pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let at = at + bytes.len() as u64;
+        match rustix::io::pread(file, spare_capacity(&mut bytes), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// Which file, on which mount of which file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The file system it is on.
+    pub mount: Mount,
+    /// Its number there.
+    pub inode: u64,
+}
+
+/// A file system where it is mounted. A device number alone may come back for another file system once
+/// the first is gone; a mount's number does not, as far as the kernel (6.8) has such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mount {
+    /// The device's number.
+    pub device: (u32, u32),
+    /// The mount's number; 0 where the kernel does not tell.
+    pub mount: u64,
+}
+
+/// Which file it is, from what is in memory (`statx` without asking a server): the loop may call it.
+///
+/// # Errors
+/// What `statx` says.
+pub fn identity(file: impl AsFd) -> io::Result<Identity> {
+    /// `STATX_MNT_ID_UNIQUE`, which is ignored where it is not known.
+    const MOUNT_UNIQUE: u32 = 0x4000;
+    let wanted = StatxFlags::INO | StatxFlags::MNT_ID | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, c"", flags, wanted)?;
+    let has_mount = found.stx_mask & (StatxFlags::MNT_ID.bits() | MOUNT_UNIQUE) != 0;
+    Ok(Identity {
+        mount: Mount {
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            mount: if has_mount { found.stx_mnt_id } else { 0 },
+        },
+        inode: found.stx_ino,
+    })
+}
+
+/// Whether the file has no name left: it is gone with its last descriptor, and closing that frees its
+/// blocks, which takes a while. From what is in memory, as [`identity`].
+///
+/// # Errors
+/// What `statx` says.
+pub fn is_nameless(file: impl AsFd) -> io::Result<bool> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, c"", flags, StatxFlags::NLINK)?;
+    Ok(found.stx_nlink == 0)
+}
+
+/// What kind of file system something lies on, as far as it matters to a loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// Has no disk: what is in it is in memory.
+    Memory,
+    /// On a local disk, with the kernel's page cache: once open and in memory, nothing waits.
+    Disk,
+    /// Any other: each call may ask a server, a process, or layers below it.
+    Other,
+}
+
+/// What kind of file system it lies on. May block on network file systems.
+///
+/// # Errors
+/// What `fstatfs` says.
+pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
+    let magic = rustix::fs::fstatfs(file)?.f_type;
+    Ok(match u64::try_from(magic).unwrap_or(0) & 0xffff_ffff {
+        TMPFS | RAMFS => FileSystem::Memory,
+        EXT | XFS | BTRFS | F2FS => FileSystem::Disk,
+        _ => FileSystem::Other,
+    })
+}
+
+// From statfs(2). Only those are named that are known to keep the promises of their kind.
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+const EXT: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683e;
+const F2FS: u64 = 0xf2f5_2010;
+
+#[cfg(test)]
+mod tests;

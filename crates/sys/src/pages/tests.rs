@@ -1,0 +1,74 @@
+//! What the page cache holds, on the file system of the temporary folder.
+
+#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::file;
+
+const BYTES: u64 = 300_000;
+
+fn written() -> File {
+    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+    let content: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+#[test]
+fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
+    let file = written();
+    if file_system(&file).unwrap() != FileSystem::Disk {
+        eprintln!("skipped: no local disk below the temporary folder");
+        return;
+    }
+    let all = match cached_pages(&file, 0, BYTES) {
+        Err(error) => return eprintln!("skipped: {error}"),
+        Ok(count) => count,
+    };
+    assert_eq!(all, BYTES.div_ceil(page_bytes()));
+    assert_eq!(cached_pages(&file, page_bytes() + 1, 1).unwrap(), 1);
+    expect_random_access(&file).unwrap();
+    drop_cached(&file).unwrap();
+    assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 0);
+    assert_eq!(read_whole_at(&file, page_bytes(), 1).unwrap().len(), 1);
+    assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 1);
+}
+
+#[test]
+fn a_part_is_sent_and_read_as_it_is_and_the_end_is_seen() {
+    let file = written();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let sent = send_file(ours.as_fd(), &file, 1000, 3000).unwrap();
+    let mut got = vec![0; sent];
+    theirs.read_exact(&mut got).unwrap();
+    assert_eq!((got[0], sent), ((1000 % 251) as u8, 3000));
+    assert_eq!(got, read_whole_at(&file, 1000, 3000).unwrap());
+    assert_eq!(send_file(ours.as_fd(), &file, BYTES, 10).unwrap(), 0);
+    assert_eq!(read_whole_at(&file, BYTES - 5, 10).unwrap().len(), 5);
+    assert_eq!(read_whole_at(&file, BYTES + 5, 10).unwrap().len(), 0);
+}
+
+#[test]
+fn a_file_is_the_same_by_every_descriptor_and_no_other() {
+    let file = written();
+    let again = file.try_clone().unwrap();
+    assert_eq!(identity(&file).unwrap(), identity(&again).unwrap());
+    let other = written();
+    let (one, two) = (identity(&file).unwrap(), identity(&other).unwrap());
+    assert_eq!(one.mount, two.mount);
+    assert_ne!(one.inode, two.inode);
+    assert!(is_nameless(&file).unwrap());
+    assert!(!is_nameless(std::env::current_dir().and_then(File::open).unwrap()).unwrap());
+}
+
+#[test]
+fn a_file_system_without_a_disk_is_told_apart() {
+    let memory = File::from(file::in_memory("test", b"x").unwrap());
+    assert_eq!(file_system(&memory).unwrap(), FileSystem::Memory);
+    let process = File::open("/proc/self/stat").unwrap();
+    assert_eq!(file_system(&process).unwrap(), FileSystem::Other);
+}

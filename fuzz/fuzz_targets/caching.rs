@@ -1,0 +1,124 @@
+//! Any request and any response before the rules of caching: nothing panics, nothing is fresh beyond
+//! its lifetime, nothing of one user is stored. Four bytes of times, a byte of status, then the
+//! fields of the request, of the response and of a later response, separated by NUL.
+
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use penstock_http::caching::{
+    CacheStatus, Exchange, Fwd, Lifetime, Policy, RequestDirectives, Reuse, Vary, cache_status,
+    condition, freshen, head_agrees, invalidated_targets, may_use_cache, reuse, reuse_with,
+    selects, stored_fields, storing, validation_fields, variant, vary_names,
+};
+use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
+
+const T: Duration = Duration::from_secs(784_111_777);
+const TTL_MAX: Duration = Duration::from_secs(1 << 20);
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[delay, since, sooner, route, code], rest)) = data.split_first_chunk::<5>() else {
+        return;
+    };
+    let mut parts = rest.split(|&byte| byte == 0);
+    let Some(request) = request(parts.next().unwrap_or_default()) else {
+        return;
+    };
+    let response = fields(parts.next().unwrap_or_default());
+    let later = fields(parts.next().unwrap_or_default());
+    let seconds = |byte: u8| Duration::from_secs(1 << (byte % 40));
+    let policy = Policy {
+        default_ttl: (route & 1 == 1).then(|| seconds(route)),
+        ttl_max: Some(TTL_MAX),
+        stale_while_revalidate: seconds(route >> 1),
+        stale_if_error: seconds(route >> 2),
+    };
+    let status = Status::new(200 + u16::from(code)).unwrap_or(Status::OK);
+    let exchange = Exchange {
+        request: &request,
+        status,
+        fields: &response,
+        request_time: T.saturating_sub(Duration::from_millis(u64::from(delay))),
+        response_time: T,
+    };
+    let _ = may_use_cache(&request);
+    let stored = stored_fields(&response, T);
+    assert!(!stored.contains("connection") && !stored.contains("age"));
+    assert!(stored.contains("date"));
+    let _ = validation_fields(&stored);
+    if let Vary::Names(names) = vary_names(&response) {
+        assert_eq!(variant(&request, &names), variant(&request, &names));
+    }
+    let _ = condition(&request, status, &stored, T);
+    let _ = (selects(&stored, &later), head_agrees(&stored, 5, &later));
+    let freshened = freshen(&stored, &later, T);
+    assert_eq!(freshened.get("etag"), stored.get("etag"));
+    for target in invalidated_targets(&request, "http", &response) {
+        assert!(target.starts_with('/'));
+    }
+    let Ok(lifetime) = storing(&exchange, &policy) else {
+        return;
+    };
+    assert!(!response.contains("set-cookie") && status.code() != 206 && status.code() != 400);
+    assert_eq!(Lifetime::from_words(lifetime.to_words()), Some(lifetime));
+    assert!(lifetime.fresh_for <= TTL_MAX + lifetime.initial_age);
+    let now = T + seconds(since);
+    check(&request, &lifetime, now);
+    // A clock that went back makes nothing fresher than it came, nor an earlier look staler.
+    let nobody = RequestDirectives::default();
+    let is_fresh = |now| matches!(reuse_with(&nobody, &lifetime, T, now), Reuse::Fresh { .. });
+    assert!(!is_fresh(now) || is_fresh(T));
+    assert_eq!(is_fresh(T.saturating_sub(seconds(sooner))), is_fresh(T));
+    let mut text = Vec::new();
+    let told = CacheStatus {
+        fwd: Some(Fwd::Miss),
+        ttl: Some(lifetime.ttl(T, now)),
+        key: Some(request.target()),
+        ..CacheStatus::default()
+    };
+    cache_status(&mut text, request.method_str(), &told);
+    assert!(FieldBlock::new().push("Cache-Status", &text).is_ok());
+});
+
+fn check(request: &RequestHead, lifetime: &Lifetime, now: Duration) {
+    let asked = RequestDirectives::of(request);
+    let (fresh_for, past) = (lifetime.fresh_for, lifetime.stale_while_revalidate);
+    match reuse(request, lifetime, T, now) {
+        Reuse::Fresh { age } => {
+            assert!(age < fresh_for && !lifetime.no_cache && !asked.no_cache);
+        }
+        Reuse::Stale { age } => {
+            assert!(age >= fresh_for && !lifetime.must_revalidate && !lifetime.no_cache);
+            assert!(
+                asked
+                    .max_stale
+                    .is_some_and(|limit| age - fresh_for <= limit)
+            );
+        }
+        Reuse::StaleWhileRevalidate { age } => {
+            assert!(age >= fresh_for && age - fresh_for < past && !lifetime.no_cache);
+        }
+        Reuse::Validate { .. } => assert!(!asked.only_if_cached),
+        Reuse::NotSatisfiable => assert!(asked.only_if_cached),
+    }
+}
+
+fn request(fields: &[u8]) -> Option<RequestHead> {
+    let text = [b"GET /a HTTP/1.1\r\nHost: a\r\n", fields, b"\r\n\r\n"].concat();
+    match parse_head(&text, &HeadLimits::default()) {
+        Ok(Progress::Complete((head, _))) => Some(head),
+        _ => None,
+    }
+}
+
+fn fields(lines: &[u8]) -> FieldBlock {
+    let mut block = FieldBlock::new();
+    for line in lines.split(|&byte| byte == b'\n') {
+        let mut halves = line.splitn(2, |&byte| byte == b':');
+        let name = std::str::from_utf8(halves.next().unwrap_or_default()).unwrap_or_default();
+        // What cannot be a field never gets here.
+        let _ = block.push(name, halves.next().unwrap_or_default());
+    }
+    block
+}
