@@ -48,6 +48,7 @@ pub(crate) fn head(
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
     let mut is_unbuffered = false;
+    let mut speaks_to_cache = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if !NOT_PASSED
@@ -58,6 +59,7 @@ pub(crate) fn head(
                 && value
                     .get(..17)
                     .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
+            speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
             if let Err(error) = fields.push(name, value) {
                 return Err(broken(format!("response field `{name}`: {error}"), timing));
             }
@@ -75,6 +77,7 @@ pub(crate) fn head(
     let mut response = Response::new(status, Body::Empty);
     response.fields = fields;
     response.timing = timing;
+    response.speaks_to_cache = speaks_to_cache;
     let wants_body = !is_head && !status.forbids_body();
     Ok(ReplyHead {
         response,

@@ -18,6 +18,7 @@ use penstock_exchange::bodies::{SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_queue::{SlotId, Start};
 use penstock_runtime::{DiskFile, LazyDeadline, Stream, buffers, clock};
+use penstock_sys::pages;
 use penstock_wire::{Decoder, Event, encode_cancel};
 
 use crate::app::AppShared;
@@ -735,9 +736,10 @@ fn file_response(
     app: &AppShared,
 ) -> Result<Response, Fault> {
     let timing = head.response.timing.clone();
-    let size = match file.metadata() {
-        Ok(metadata) if metadata.is_file() => metadata.len(),
-        Ok(_) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
+    // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
+    let size = match pages::regular_bytes(&file) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
         Err(error) => return Err(broken(format!("the body file: {error}")).timed(timing)),
     };
     let there = size.saturating_sub(offset);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_exchange::fields::{Fate, Vouched, fate};
+use penstock_exchange::fields::{Fate, Vouched, fate, is_word_of_proxy};
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{Fault, FaultKind, ListenerInfo, Request, RequestBody, Trust};
 use penstock_http::caching::Validators;
@@ -48,6 +48,11 @@ impl Client {
             vouched: request.vouched.clone(),
             arrived: request.arrived,
         }
+    }
+
+    /// When its request came.
+    pub(crate) fn arrived(&self) -> Instant {
+        self.arrived
     }
 
     /// What keys are made of for it.
@@ -102,6 +107,7 @@ fn head(rules: &Rules, client: &Client, validators: Validators<'_>) -> Result<Re
     for (name, value) in old.fields() {
         let passes = match fate(name) {
             _ if client.vouched.covers(name) => true,
+            Fate::Pass if is_word_of_proxy(name) => asker.is_trusted && !named(name),
             Fate::Pass | Fate::Via => !named(name),
             Fate::FromProxy => asker.is_trusted && !named(name),
             Fate::Hop | Fate::House => false,

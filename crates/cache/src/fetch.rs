@@ -61,12 +61,14 @@ impl Fetch {
     }
 
     async fn run(mut self, landing: Landing) {
-        let purges = self.store.purges();
+        let mut purges = self.store.purges();
         let Some((mut answered, mut times)) = self.ask(&landing).await else {
             return;
         };
         if is_not_modified(&answered) && self.base.is_some() {
-            match self.validate(&answered, times) {
+            // Who joins from here on would come after a purge that is not seen below.
+            landing.close();
+            match self.validate(&answered, times, purges, &landing) {
                 Some(hit) => {
                     let lead = Lead {
                         status: Some(Status::NOT_MODIFIED),
@@ -74,11 +76,15 @@ impl Fetch {
                     };
                     return landing.land(Outcome::Validated(hit), lead);
                 }
-                // It is about another response: ask again, without a condition.
-                None => match self.ask(&landing).await {
-                    Some(asked) => (answered, times) = asked,
-                    None => return,
-                },
+                // It is about another response, or about one that was purged: ask again, without a condition.
+                None => {
+                    landing.renew();
+                    purges = self.store.purges();
+                    match self.ask(&landing).await {
+                        Some(asked) => (answered, times) = asked,
+                        None => return,
+                    }
+                }
             }
         }
         match answered {
@@ -122,10 +128,19 @@ impl Fetch {
         Some((answered, Times { request, response }))
     }
 
-    /// What is stored, after a 304; none if that is about something else, and what is stored is gone then.
-    fn validate(&mut self, answered: &Result<Reply, Fault>, times: Times) -> Option<Hit> {
+    /// What is stored, after a 304; none if that is about something else or somebody took it out meanwhile,
+    /// and it is gone then.
+    fn validate(
+        &mut self,
+        answered: &Result<Reply, Fault>,
+        times: Times,
+        purges: u64,
+        landing: &Landing,
+    ) -> Option<Hit> {
         let base = self.base.take()?;
-        if let Ok(Reply::Response(response)) = answered
+        let is_out = landing.is_outdated() || self.store.is_purged_since(purges, &base.meta);
+        if !is_out
+            && let Ok(Reply::Response(response)) = answered
             && selects(&base.meta.fields, &response.fields)
         {
             return Some(self.validated(&base, &response.fields, times));
@@ -160,9 +175,12 @@ impl Fetch {
                 meta.response_time = times.response;
                 self.store.freshen(base, meta)
             }
-            // Current for the one who asked, and for nobody after.
-            Err(_) => {
-                self.store.forget_hit(base);
+            // Current for the one who asked, and for nobody after, if it was not only this request's own
+            // (`Authorization`) that spoke against it: others have what is stored as it was.
+            Err(reason) => {
+                if is_of_resource(Some(reason)) {
+                    self.store.forget_hit(base);
+                }
                 Arc::new(meta)
             }
         };
@@ -205,12 +223,11 @@ impl Fetch {
             let meta = self.meta(&response, &lifetime, times);
             let declared = response.body.length();
             let begun = self.store.begin(&self.key, meta, declared);
-            // Asked behind `begin`: a purge from then on finds what is on its way in.
-            let is_purged = |growing: &Growing| self.store.is_purged_since(purges, growing.meta());
-            if begun
-                .as_ref()
-                .is_some_and(|(_, growing)| is_purged(growing))
-            {
+            // Asked behind `begin`: what is taken out from then on is found on its way in.
+            let is_out = |growing: &Growing| {
+                landing.is_outdated() || self.store.is_purged_since(purges, growing.meta())
+            };
+            if begun.as_ref().is_some_and(|(_, growing)| is_out(growing)) {
                 refused = Some("outdated");
             } else if let Some((filler, growing)) = begun {
                 self.replace(growing.meta());
@@ -281,9 +298,13 @@ impl Fetch {
         }
         let is_other = |meta: &Meta| meta.vary_names != new.vary_names;
         for _ in 0..OTHERS_MAX {
-            match self.store.find(&self.key, &mut |meta| is_other(meta)) {
-                Some(other) => self.store.forget_hit(&other),
-                None => break,
+            let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
+                break;
+            };
+            match &other.body {
+                // Who reads it goes on; it is not kept, and not found from here on.
+                HitBody::Growing(growing) => growing.doom(),
+                HitBody::Memory(_) | HitBody::Disk(_) => self.store.forget_hit(&other),
             }
         }
     }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Fault, FaultKind, Reply, Timing};
 use penstock_http::Status;
+use penstock_runtime::clock;
 use tokio::sync::{Notify, watch};
 
 use crate::store::{Growing, Hit, Key};
@@ -84,8 +85,11 @@ struct Flight {
     guess: Vec<u8>,
     waiting: AtomicUsize,
     kind: Kind,
+    began: Instant,
     /// What it brings must not be stored: somebody wrote to the resource meanwhile.
     is_outdated: AtomicBool,
+    /// Nobody may join any more. Changed and read under the shard's lock.
+    is_closed: AtomicBool,
     left: Notify,
     outcome: watch::Sender<Option<Outcome>>,
     lead: Mutex<Lead>,
@@ -134,13 +138,20 @@ impl Flights {
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins the flight for this key and guess, or begins it.
-    pub(crate) fn join(self: &Arc<Self>, key: &Key, guess: Vec<u8>) -> Joined {
+    /// Joins the flight for this key and guess, or begins it; with `since` only one that began since then.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        key: &Key,
+        guess: Vec<u8>,
+        since: Option<Instant>,
+    ) -> Joined {
         let mut shard = self.shard(key);
         let under_way = shard.flights.entry(key.hash).or_default();
         let is_same = |flight: &&Arc<Flight>| {
             let is_current = !flight.is_outdated.load(Ordering::Relaxed);
-            flight.is_for(key, &guess) && is_current
+            let is_open = is_current && !flight.is_closed.load(Ordering::Relaxed);
+            let is_new = since.is_none_or(|since| flight.began >= since);
+            is_open && is_new && flight.is_for(key, &guess)
         };
         if let Some(flight) = under_way.iter().find(is_same) {
             return Joined::Waits(self.ticket(flight));
@@ -251,7 +262,9 @@ impl Flight {
             guess,
             waiting: AtomicUsize::new(0),
             kind,
+            began: clock::now(),
             is_outdated: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             left: Notify::new(),
             outcome: watch::Sender::new(None),
             lead: Mutex::default(),
@@ -316,6 +329,23 @@ impl Landing {
     /// Whether nobody asked for it.
     pub(crate) fn is_background(&self) -> bool {
         self.flight.kind == Kind::Background
+    }
+
+    /// Lets nobody join from here on. Whoever has joined did so before anything that happens after it.
+    pub(crate) fn close(&self) {
+        self.set_closed(true);
+    }
+
+    /// Begins anew, with a question that is still to be asked: what happened so far does not count.
+    pub(crate) fn renew(&self) {
+        self.flight.is_outdated.store(false, Ordering::Relaxed);
+        self.set_closed(false);
+    }
+
+    fn set_closed(&self, is_closed: bool) {
+        let shard = self.flights.shard(&self.flight.key);
+        self.flight.is_closed.store(is_closed, Ordering::Relaxed);
+        drop(shard);
     }
 
     /// Whether what it brings must not be stored.

@@ -175,11 +175,22 @@ impl Shared {
         asked: &Asked,
         now: Duration,
     ) -> Found {
-        let mut names = None;
+        // The names and the request's values of the first variant that it does not select. Nearly all variants
+        // have the same names, and this is under a lock.
+        let mut other: Option<(Vec<String>, Vec<u8>)> = None;
         let found = store.find(key, &mut |meta| {
-            let is_selected = selects(head, meta);
-            if !is_selected && names.is_none() {
-                names = Some(meta.vary_names.clone());
+            if meta.vary_names.is_empty() {
+                return true;
+            }
+            if let Some((names, own)) = &other
+                && *names == meta.vary_names
+            {
+                return *own == meta.variant;
+            }
+            let own = variant(head, &meta.vary_names);
+            let is_selected = own == meta.variant;
+            if !is_selected && other.is_none() {
+                other = Some((meta.vary_names.clone(), own));
             }
             is_selected
         });
@@ -187,7 +198,9 @@ impl Shared {
         let Some((hit, lifetime)) = known else {
             return match asked.only_if_cached {
                 true => Found::Unsatisfiable,
-                false => Found::Missing { names },
+                false => Found::Missing {
+                    names: other.map(|(names, _)| names),
+                },
             };
         };
         let came = hit.meta.response_time;
@@ -249,12 +262,9 @@ impl Shared {
 
     /// Takes out of a response that is not from a store what clients do not see, and tells what the cache did.
     fn tell(&self, response: &mut Response, told: &CacheStatus<'_>) {
-        if response.status.is_informational() {
-            return;
-        }
         self.rules.remove_tags(&mut response.fields);
         response.fields.remove("x-accel-expires");
-        if self.rules.tells {
+        if self.rules.tells && !response.status.is_informational() {
             push_cache_status(&mut response.fields, NAME, told);
         }
     }

@@ -7,10 +7,11 @@
 //! for fields that its `Vary` names; whatever could change the answer unseen is in the key, is not sent,
 //! or keeps the request from the cache.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
-use penstock_exchange::fields::{Fate, fate};
+use penstock_exchange::fields::is_word_of_proxy;
 use penstock_http::caching::{Bypass, Fwd, Policy, RequestDirectives, RequestUse, may_use_cache};
 use penstock_http::{FieldBlock, RequestHead};
 
@@ -64,14 +65,13 @@ pub(crate) struct Asked {
 
 /// Fields by which frameworks let a client change method or host of its request, and that pass every front
 /// end. What they bring about is in no key (CPDoS by method override, host header injection).
-const OVERRIDES: [&str; 7] = [
+const OVERRIDES: [&str; 6] = [
     "x-http-method-override",
     "x-http-method",
     "x-method-override",
     "x-host",
     "x-original-host",
     "x-http-host-override",
-    "x-forwarded-server",
 ];
 
 impl Rules {
@@ -140,6 +140,12 @@ impl Rules {
         })
     }
 
+    /// Whether the route's own exceptions leave a request that is plain otherwise to the cache.
+    pub(crate) fn looks_at_plain(&self, head: &RequestHead) -> bool {
+        let is_free = self.bypass.headers.is_empty() && self.bypass.cookies.is_empty();
+        is_free || matches!(self.use_of(head), Use::Look(_))
+    }
+
     /// Writes the text of the key of a request's own target.
     pub(crate) fn write_key(&self, asker: &Asker<'_>, out: &mut Vec<u8>) {
         self.write_key_of(asker, asker.head.target_path_query(), out);
@@ -177,14 +183,8 @@ impl Rules {
             return;
         }
         for (name, value) in head.fields() {
-            if fate(name) != Fate::FromProxy || is_about_client(name) {
-                continue;
-            }
-            let name = name.to_ascii_lowercase();
-            match name.as_str() {
-                "x-forwarded-proto" if asker.told_scheme().is_some() => {}
-                "forwarded" => part(b"", b"forwarded", Some(&without_client(value))),
-                name => part(b"", name.as_bytes(), Some(value)),
+            if let Some(value) = asker.told_part(name, value) {
+                part(b"", name.to_ascii_lowercase().as_bytes(), Some(&value));
             }
         }
     }
@@ -202,7 +202,7 @@ impl Rules {
 
     /// Whether keys may differ in more than their URL for one target.
     pub(crate) fn has_parts(&self, asker: &Asker<'_>) -> bool {
-        let is_told = |(name, _): (&str, &[u8])| fate(name) == Fate::FromProxy;
+        let is_told = |(name, value)| asker.told_part(name, value).is_some();
         !self.key.headers.is_empty()
             || !self.key.cookies.is_empty()
             || (asker.is_trusted && asker.head.fields().any(is_told))
@@ -210,14 +210,14 @@ impl Rules {
 
     /// Writes path and query of `target` as far as they are in the key, which is what the back end is asked for.
     pub(crate) fn push_target(&self, target: &str, out: &mut Vec<u8>) {
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
         if matches!(self.key.query, QueryKey::All) {
             out.extend_from_slice(target.as_bytes());
             return;
         }
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
         out.extend_from_slice(path.as_bytes());
         let mut separator = b'?';
         for parameter in query.unwrap_or_default().split('&') {
@@ -263,6 +263,22 @@ impl Rules {
 }
 
 impl Asker<'_> {
+    /// What a key has of a field of a trusted proxy's request; none of nearly all.
+    fn told_part<'v>(&self, name: &str, value: &'v [u8]) -> Option<Cow<'v, [u8]>> {
+        if !is_word_of_proxy(name) || is_about_client(name) {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("forwarded") {
+            let rest = without_client(value);
+            return (!rest.is_empty()).then_some(Cow::Owned(rest));
+        }
+        // In the URL.
+        if name.eq_ignore_ascii_case("x-forwarded-proto") && self.told_scheme().is_some() {
+            return None;
+        }
+        Some(Cow::Borrowed(value))
+    }
+
     /// The scheme that a trusted proxy says its client used.
     fn told_scheme(&self) -> Option<&'static str> {
         if !self.is_trusted {
@@ -287,10 +303,13 @@ pub(crate) fn push_host(asker: &Asker<'_>, out: &mut Vec<u8>) {
         _ => ":80",
     };
     let host = host.strip_suffix(port).unwrap_or(host);
-    out.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+    let start = out.len();
+    out.extend_from_slice(host.as_bytes());
+    out[start..].make_ascii_lowercase();
 }
 
-fn is_override(name: &str) -> bool {
+/// Whether a field may change what is asked for, unseen by keys.
+pub(crate) fn is_override(name: &str) -> bool {
     let is_extension = name.starts_with(['x', 'X']);
     is_extension && OVERRIDES.iter().any(|over| over.eq_ignore_ascii_case(name))
 }

@@ -33,6 +33,7 @@ mod shelf;
 mod sketch;
 mod tier;
 mod usage;
+mod verifying;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -42,7 +43,6 @@ use bytes::Bytes;
 use penstock_config as config;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, loops};
-use tokio::sync::Semaphore;
 
 use disk::{DYING_MAX, Disk, DiskItem};
 use entering::memory_item;
@@ -71,7 +71,7 @@ const HOT_USES: u8 = 2;
 /// An object that is larger is not kept in memory in front of a disk: from there a descriptor serves as well.
 const MEMORY_OBJECT_MAX: u64 = 1 << 20;
 
-/// Shards of what is on its way in, and of verifications.
+/// Shards of what is on its way in.
 const SHARDS: usize = 16;
 
 /// One `[caches.NAME]`, running.
@@ -81,6 +81,8 @@ pub struct Store {
     memory: Tier<Bytes>,
     disk: Option<Arc<Disk>>,
     is_stopped: AtomicBool,
+    /// What may block or takes long.
+    pool: Pool,
     /// What is on its way in, by the key's hash. Taken before a tier's locks.
     growing: Box<[Mutex<OnTheWay>]>,
     growing_count: AtomicU64,
@@ -88,8 +90,7 @@ pub struct Store {
     growing_memory: Arc<AtomicU64>,
     /// Open files, oldest first.
     open: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
-    /// One verification of an object at a time.
-    turns: Box<[Semaphore]>,
+    verifying: verifying::Verifying,
     /// Purges while the index is not known in full. Taken before a tier's locks.
     remembered: Mutex<Remembered>,
     /// The last purges, for what is being fetched.
@@ -117,27 +118,33 @@ impl Store {
     /// with [`Store::stop`].
     #[must_use]
     pub fn start(config: &config::Cache, pool: Pool) -> Arc<Self> {
-        let path = config.path.clone();
-        let disk = path.map(|path| Arc::new(Disk::new(config, path, pool)));
-        let store = Arc::new(Self {
-            config: config.clone(),
-            memory: Tier::new(),
-            disk,
-            is_stopped: AtomicBool::new(false),
-            growing: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            growing_count: AtomicU64::new(0),
-            growing_memory: Arc::default(),
-            open: Mutex::default(),
-            turns: (0..SHARDS).map(|_| Semaphore::new(1)).collect(),
-            remembered: Mutex::default(),
-            recent: recent::Recent::default(),
-            sketch: Sketch::new(),
-            counts: Counts::default(),
-        });
+        let store = Self::new(config, pool);
         if let Some(disk) = &store.disk {
             loops::spawn_here(keeper::keep(Arc::downgrade(&store), Arc::clone(disk)));
         }
         store
+    }
+
+    /// One whose keeper is still to be started.
+    fn new(config: &config::Cache, pool: Pool) -> Arc<Self> {
+        let path = config.path.clone();
+        let disk = path.map(|path| Arc::new(Disk::new(config, path, pool.clone())));
+        Arc::new(Self {
+            config: config.clone(),
+            memory: Tier::new(),
+            disk,
+            is_stopped: AtomicBool::new(false),
+            pool,
+            growing: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            growing_count: AtomicU64::new(0),
+            growing_memory: Arc::default(),
+            open: Mutex::default(),
+            verifying: verifying::Verifying::new(),
+            remembered: Mutex::default(),
+            recent: recent::Recent::default(),
+            sketch: Sketch::new(),
+            counts: Counts::default(),
+        })
     }
 
     /// Leaves the folder: what is stored stays in it, and another store may have it as soon as the operation under
@@ -183,6 +190,9 @@ impl Store {
         if !self.is_working() {
             return None;
         }
+        let is_hiding = self.recent.is_hiding();
+        let pick: &mut dyn FnMut(&Meta) -> bool =
+            &mut |meta| !(is_hiding && self.recent.hides(meta)) && pick(meta);
         if self.growing_count.load(Relaxed) > 0
             && let Some(growing) = self.find_growing(key, pick)
         {
@@ -231,7 +241,7 @@ impl Store {
         {
             return None;
         }
-        let slot_bytes = format::slot_bytes(format::encode_meta(&meta).len())?;
+        let slot_bytes = format::slot_bytes(format::encode_meta(&meta).len(), declared)?;
         if self.growing_count.fetch_add(1, Relaxed) >= GROWING_MAX {
             self.grew();
             return None;
@@ -288,8 +298,13 @@ impl Store {
             growing.doom();
         }
         let on_disk = self.disk.iter();
-        let on_disk = on_disk.flat_map(|disk| disk.tier.remove_key(key)).collect();
+        let on_disk: Vec<_> = on_disk.flat_map(|disk| disk.tier.remove_key(key)).collect();
         let in_memory = self.memory.remove_key(key);
+        if let Some(disk) = &self.disk
+            && (!on_disk.is_empty() || disk.health() != disk::Health::Working)
+        {
+            disk.note_purge(&Rule::Key(Arc::clone(&key.text)));
+        }
         self.bury(on_disk, &in_memory)
     }
 

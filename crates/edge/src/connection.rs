@@ -383,7 +383,7 @@ impl Connection {
             Next::HeadTimeout => {
                 self.edge.metrics().too_slow.increment();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
-                faults::respond(fault, None)
+                faults::respond(fault, None, &self.edge.repeats)
             }
             Next::Head(_) | Next::Over => return Fate::Close,
         };

@@ -1,20 +1,27 @@
 //! The one place where a fault becomes a status, a page and a log line.
 //!
 //! Clients are told the kind of failure in one sentence, or by the page that their site has for it; the
-//! cause goes to the log. In development the page shows cause and traceback too. Failures of clients are
-//! not errors in the log. What applications and back ends answer with is no fault and never comes here.
+//! cause goes to the log, where each of the house's own is told once a second (`repeats`). In development
+//! the page shows cause and traceback too. Failures of clients are not errors in the log. What
+//! applications and back ends answer with is no fault and never comes here.
 
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{RequestHead, Status};
+use penstock_runtime::clock;
 
 use crate::Settings;
+use crate::repeats::{Repeats, left_out};
 
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
 
 /// Answers with a fault; without `asked` the request did not come to be one.
-pub(crate) fn respond(fault: Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
-    log_fault(&fault, asked.map(|(head, _)| head));
+pub(crate) fn respond(
+    fault: Fault,
+    asked: Option<(&RequestHead, &Settings)>,
+    repeats: &Repeats,
+) -> Response {
+    log_fault(&fault, asked.map(|(head, _)| head), repeats);
     let status = fault.kind.status();
     let page = asked.and_then(|(head, settings)| of_site(status, head, settings));
     let mut response = page.unwrap_or_else(|| of_house(status, &fault, asked));
@@ -72,7 +79,7 @@ pub(crate) fn respond_options() -> Response {
     response
 }
 
-fn log_fault(fault: &Fault, head: Option<&RequestHead>) {
+fn log_fault(fault: &Fault, head: Option<&RequestHead>, repeats: &Repeats) {
     let (method, target) = head.map_or(("-", "-"), |h| (h.method_str(), h.target()));
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
@@ -82,6 +89,16 @@ fn log_fault(fault: &Fault, head: Option<&RequestHead>) {
         }
         (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
             log::warn!("{handler}: {status} {method} {target}: {}", fault.cause);
+        }
+        // A disk or a pool that fails one request fails all of them.
+        (_, FaultKind::Overloaded | FaultKind::House) => {
+            if let Some(count) = repeats.admit(&fault.cause, clock::now()) {
+                let more = left_out(count);
+                log::error!(
+                    "{handler}: {status} {method} {target}: {}{more}",
+                    fault.cause
+                );
+            }
         }
         _ => log::error!("{handler}: {status} {method} {target}: {}", fault.cause),
     }
@@ -152,7 +169,11 @@ mod tests {
 
     #[test]
     fn a_busy_answer_says_when_to_come_back() {
-        let response = respond(Fault::new(FaultKind::QueueFull, "100 wait"), None);
+        let response = respond(
+            Fault::new(FaultKind::QueueFull, "100 wait"),
+            None,
+            &Repeats::default(),
+        );
         assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
         assert_eq!(response.fields.get("retry-after"), Some(&b"1"[..]));
     }

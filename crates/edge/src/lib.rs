@@ -19,6 +19,7 @@ mod pace;
 mod plan;
 mod received;
 mod redirect;
+mod repeats;
 mod router;
 mod send;
 mod tunnel;
@@ -51,6 +52,8 @@ pub struct Edge {
     /// Tells listeners and connections to finish.
     pub drain: Drain,
     open: AtomicUsize,
+    /// What the log was told of failures of late.
+    repeats: repeats::Repeats,
 }
 
 /// What a reload replaces, whole.
@@ -89,6 +92,7 @@ impl Edge {
             metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
             open: AtomicUsize::new(0),
+            repeats: repeats::Repeats::default(),
         }
     }
 

@@ -110,6 +110,38 @@ fn fate_of_x(name: &str) -> Fate {
     }
 }
 
+/// Whether a field is what proxies say of their clients' requests, by whatever name: those that are
+/// [`Fate::FromProxy`], every other `X-Forwarded-*`, and what some call the client's scheme and target.
+///
+/// For who keeps an answer for others: an application may make links and redirects of any of them, so that
+/// one from who is not trusted must not have a part in it. Other requests keep what is [`Fate::Pass`] of these.
+#[must_use]
+pub fn is_word_of_proxy(name: &str) -> bool {
+    const FORWARDED: &str = "x-forwarded-";
+    let is_in = |list: &[&str]| list.iter().any(|known| name.eq_ignore_ascii_case(known));
+    match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
+        b'f' => is_in(&["forwarded", "front-end-https"]),
+        b'x' => {
+            let start = name.get(..FORWARDED.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(FORWARDED))
+                || is_in(&X_WORDS_OF_PROXIES)
+        }
+        _ => false,
+    }
+}
+
+/// Those without `X-Forwarded-` in front.
+const X_WORDS_OF_PROXIES: [&str; 8] = [
+    "x-arr-ssl",
+    "x-original-method",
+    "x-original-proto",
+    "x-original-scheme",
+    "x-original-uri",
+    "x-real-ip",
+    "x-scheme",
+    "x-url-scheme",
+];
+
 const X_FROM_PROXIES: [&str; 7] = [
     "x-forwarded-for",
     "x-forwarded-host",
@@ -207,6 +239,27 @@ mod tests {
                 assert_eq!(fate(name), expected, "{name}");
                 assert_eq!(fate(&name.to_ascii_uppercase()), expected, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn every_word_of_a_proxy_is_known_as_one() {
+        for (fate, names) in LISTS {
+            // A proxy passes that one on all the same.
+            for name in names.iter().filter(|name| **name != "x-forwarded-fox") {
+                assert_eq!(is_word_of_proxy(name), fate == Fate::FromProxy, "{name}");
+            }
+        }
+        for name in [
+            "X-Forwarded-Fox",
+            "x-forwarded-",
+            "X-Scheme",
+            "Front-End-HTTPS",
+        ] {
+            assert!(is_word_of_proxy(name), "{name}");
+        }
+        for name in ["x-forwarded", "x-forwards-to", "fore", "x-schema"] {
+            assert!(!is_word_of_proxy(name), "{name}");
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! `http` frames the parts ([`Multipart`]); here they get their bytes. Those of content in memory are put
 //! together at once, those of a file are read while they are sent, through its pool. What must stay true: the length that
-//! was announced is what is sent, or the connection is cut.
+//! was announced is what is sent, or the connection is cut; nothing is given out before the first content is there, so
+//! that a pool without room can still be told by a status; a slow client holds one small piece.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -14,7 +15,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use penstock_http::{Multipart, Piece, Span};
-use penstock_runtime::disk::ReadError;
+use penstock_runtime::disk::{ReadError, SMALL_BYTES};
 
 use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
 
@@ -46,6 +47,9 @@ pub fn body(whole: Whole, framed: Multipart) -> Body {
             file,
             length,
             pieces: framed.into_pieces().into(),
+            first: None,
+            next: None,
+            has_begun: false,
             reading: None,
         })),
     }
@@ -73,33 +77,53 @@ struct Parts {
     length: u64,
     /// What is still to be sent.
     pieces: VecDeque<Piece>,
+    /// The first text, until the content behind it is there.
+    first: Option<Bytes>,
+    /// What goes out next.
+    next: Option<Bytes>,
+    /// The first content was there.
+    has_begun: bool,
     reading: Option<Reading>,
 }
 
 impl BodyStream for Parts {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
-        let reading = match &mut self.reading {
-            Some(reading) => reading,
-            None => match self.pieces.front_mut() {
-                None => return Poll::Ready(None),
-                Some(Piece::Text(text)) => {
-                    let text = std::mem::take(text);
-                    self.pieces.pop_front();
-                    return Poll::Ready(Some(Ok(text.into())));
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(Some(Ok(next)));
+        }
+        if self.reading.is_none() {
+            if let Some(Piece::Text(text)) = self.pieces.front_mut() {
+                let text = Bytes::from(std::mem::take(text));
+                self.pieces.pop_front();
+                if self.has_begun {
+                    return Poll::Ready(Some(Ok(text)));
                 }
-                Some(Piece::Content(span)) => {
-                    let file = Arc::clone(&self.file.file);
-                    let (at, len) = (self.file.start.saturating_add(span.start), span.len);
-                    self.reading
-                        .insert(Box::pin(async move { file.read(at, len).await }))
-                }
-            },
+                self.first = Some(text);
+            }
+            let Some(Piece::Content(span)) = self.pieces.front() else {
+                return Poll::Ready(self.first.take().map(Ok));
+            };
+            let file = Arc::clone(&self.file.file);
+            let at = self.file.start.saturating_add(span.start);
+            let len = span.len.min(SMALL_BYTES);
+            self.reading = Some(Box::pin(async move { file.read(at, len).await }));
+        }
+        let Some(reading) = &mut self.reading else {
+            return Poll::Ready(None);
         };
         let read = std::task::ready!(reading.as_mut().poll(cx));
         self.reading = None;
-        Poll::Ready(Some(match read {
+        let content = match read {
             Ok(bytes) => self.took(bytes),
             Err(error) => Err(fault(&error)),
+        };
+        self.has_begun = true;
+        Poll::Ready(Some(match (content, self.first.take()) {
+            (Ok(content), Some(first)) => {
+                self.next = Some(content);
+                Ok(first)
+            }
+            (content, _) => content,
         }))
     }
 
@@ -130,9 +154,9 @@ impl Parts {
 }
 
 fn fault(error: &ReadError) -> Fault {
-    let kind = match error {
-        ReadError::Pool(_) => FaultKind::Overloaded,
-        ReadError::Disk(_) => FaultKind::House,
+    let kind = match error.is_overload() {
+        true => FaultKind::Overloaded,
+        false => FaultKind::House,
     };
     Fault::new(kind, error.to_string())
 }

@@ -21,6 +21,9 @@ pub struct Response {
     pub timing: Timing,
     /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
     pub rate_max: Option<u64>,
+    /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
+    /// those who read the fields, so that nobody looks for it in each response.
+    pub speaks_to_cache: bool,
 }
 
 /// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
@@ -80,6 +83,7 @@ impl Response {
             body,
             timing: Timing::default(),
             rate_max: None,
+            speaks_to_cache: false,
         }
     }
 

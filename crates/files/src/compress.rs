@@ -2,8 +2,9 @@
 //!
 //! `handler` asks [`Compressor::get`] when a client would have a coding that is not there. All loops share
 //! what is made. What must stay true: one piece of work for a version and a coding at a time, and few of
-//! them at once, so that compressing never keeps the pool from reading; what is made is bounded; nothing
-//! that is not smaller is kept; nothing is made of a file that does not hold still.
+//! them at once, of one root and of all that share the pool, so that compressing never keeps it from reading;
+//! what is made is bounded; nothing that is not smaller is kept; nothing is made of a file that does not
+//! hold still.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use penstock_config::Coding;
-use penstock_runtime::blocking::Pool;
+use penstock_runtime::blocking::{Pool, Share};
 use penstock_sys::file;
 use tokio::sync::watch;
 
@@ -33,7 +34,7 @@ const BYTES_MAX: usize = 16 << 20;
 /// Versions and codings of which something is known: also that it did not pay.
 const ENTRIES_MAX: usize = 8 << 10;
 
-/// Pieces of work at once, of one root: the pool's other threads go on reading.
+/// Pieces of work at once, of one root. The pool says how many of all roots.
 const AT_ONCE_MAX: usize = 2;
 
 // A result is used for as long as the file does not change, but a restart makes it anew, and somebody may
@@ -108,6 +109,9 @@ impl Compressor {
                 None if state.running >= AT_ONCE_MAX => return Progress::Busy,
                 None => {}
             }
+            let Some(share) = pool.share() else {
+                return Progress::Busy;
+            };
             state.running += 1;
             let (done, waiting) = watch::channel(());
             state.entries.insert(key, Entry::Running(waiting.clone()));
@@ -117,6 +121,7 @@ impl Compressor {
                 key,
                 result: None,
                 done,
+                share: Some(share),
             };
             (work, waiting)
         };
@@ -140,6 +145,8 @@ struct Work {
     /// None when it came to nothing: it is tried again then.
     result: Option<Option<Bytes>>,
     done: watch::Sender<()>,
+    /// The pool's leave to compute.
+    share: Option<Share>,
 }
 
 impl Work {
@@ -179,6 +186,8 @@ impl Drop for Work {
             None => drop(state.entries.remove(&self.key)),
         }
         drop(state);
+        // First, so that whoever is woken can have it.
+        drop(self.share.take());
         self.done.send_replace(());
     }
 }

@@ -21,19 +21,10 @@ use tokio::sync::oneshot;
 
 use crate::compress::{Compressor, Progress, Waiting};
 use crate::known::{Choice, Found, Known, Source};
+use crate::listing::Listings;
 use crate::memory::{Bounds, Lookup, Memory};
 use crate::tree::{Looked, Tree};
-use crate::{listing, reply, resolve};
-
-/// Memory for the files of one root.
-const MEMORY_BYTES: usize = 32 << 20;
-
-/// Paths that one root's memory knows something of.
-const MEMORY_ENTRIES: usize = 32 << 10;
-
-/// Large files that one root keeps open. Half of what a process may have open by default on most systems,
-/// so that connections are left the other half.
-const MEMORY_DESCRIPTORS: usize = 512;
+use crate::{reply, resolve};
 
 /// How long a request waits for a check of what is known, or for a compression, before it gets what there
 /// is. Longer than both take but for an ill disk and a crowded pool.
@@ -63,6 +54,7 @@ struct Folder {
     tree: Arc<Tree>,
     memory: Memory,
     compressor: Compressor,
+    listings: Listings,
     pool: Pool,
     falls_through: bool,
 }
@@ -84,13 +76,9 @@ impl Files {
         let tree = Tree::open(&setup.files, setup.pool.clone())?;
         let folder = Folder {
             tree: Arc::new(tree),
-            memory: Memory::new(Bounds {
-                loops: setup.loops,
-                bytes: MEMORY_BYTES,
-                entries: MEMORY_ENTRIES,
-                descriptors: MEMORY_DESCRIPTORS,
-            }),
+            memory: Memory::new(Bounds::of_root(setup.loops)),
             compressor: Compressor::default(),
+            listings: Listings::default(),
             pool: setup.pool,
             falls_through: setup.falls_through,
         };
@@ -118,7 +106,10 @@ impl Folder {
         found: &Arc<Found>,
         is_news: bool,
     ) -> Handling {
-        if !is_news && !found.files().all(|file| self.tree.is_unchanged(file)) {
+        if !is_news
+            && found.descriptors() > 0
+            && !self.tree.is_unchanged(found.behind(&request.head))
+        {
             self.memory.forget(request.path());
             return Handling::Later(Box::pin(Arc::clone(self).look(request, None)));
         }
@@ -219,17 +210,18 @@ impl Folder {
             drop(tell.send(found));
         });
         let told = clock::until(clock::now() + WAIT_MAX, told).await;
-        let found = match told {
-            Some(Ok(Ok(found))) => found,
-            // No means to check it: what was right a moment ago is better than a refusal.
+        let (found, is_news) = match told {
+            Some(Ok(Ok(found))) => (found, true),
+            // No means to check it: what was right a moment ago is better than a refusal. The pool tells
+            // the log that it is full.
             Some(Ok(Err(fault))) if fault.kind == FaultKind::Overloaded => {
-                log::warn!("files: served without a check: {}", fault.cause);
-                known
+                log::debug!("files: served without a check: {}", fault.cause);
+                (known, false)
             }
             Some(Ok(Err(fault))) => return Err(self.blamed(fault)),
-            Some(Err(_)) | None => known,
+            Some(Err(_)) | None => (known, false),
         };
-        match self.reply(request, &found, true) {
+        match self.reply(request, &found, is_news) {
             Handling::Now(reply) => reply,
             Handling::Later(work) => work.await,
         }
@@ -243,16 +235,26 @@ impl Folder {
         known: Option<Known>,
     ) -> Result<Known, Fault> {
         let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
+        let before = known.clone();
         let looked = self.pool.run_ahead(move || {
             let began = clock::now().max(arrived);
-            (began, tree.look(&name, known.as_ref()))
+            (began, tree.look(&name, before.as_ref()))
         });
-        let (began, looked) = looked
-            .await
-            .unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
+        let mut looked = looked.await;
+        // What is opened by now is in memory, so what is done twice is short.
+        if let Ok((_, Ok(Looked::Unread))) = looked {
+            let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
+            let reading = self.pool.run(move || {
+                let began = clock::now().max(arrived);
+                (began, tree.look_and_read(&name, known.as_ref()))
+            });
+            looked = reading.await;
+        }
+        let (began, looked) = looked.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
         let found = match looked {
             Ok(Looked::Known(found)) => Ok(found),
             Ok(Looked::Folder(folder)) => self.list(&path, folder).await,
+            Ok(Looked::Unread) => Err(Fault::new(FaultKind::House, "a file was not read")),
             Err(fault) => Err(fault),
         };
         match &found {
@@ -264,13 +266,8 @@ impl Folder {
     }
 
     async fn list(&self, path: &Arc<[u8]>, folder: File) -> Result<Known, Fault> {
-        let (tree, name) = (Arc::clone(&self.tree), Arc::clone(path));
-        let page = self.pool.run(move || {
-            let page = listing::page(&tree, &name, &folder);
-            page.map_err(|error| tree.fault(&error, &name))
-        });
-        let page = page.await.unwrap_or_else(|error| Err(pool_fault(&error)));
-        page.map(Known::Listing)
+        let page = self.listings.page(&self.tree, path, folder, &self.pool);
+        page.await.map(Known::Listing)
     }
 
     /// Keeps what was found by a check that began at `began`.
@@ -362,7 +359,7 @@ fn names_slash(head: &RequestHead) -> bool {
     }
 }
 
-fn pool_fault(error: &PoolError) -> Fault {
+pub(crate) fn pool_fault(error: &PoolError) -> Fault {
     let kind = match error {
         PoolError::Full { .. } => FaultKind::Overloaded,
         PoolError::Lost { .. } => FaultKind::House,

@@ -105,6 +105,15 @@ impl Found {
         }
     }
 
+    /// The file on the disk that the client's answer is, or is made, from.
+    pub(crate) fn behind(&self, head: &RequestHead) -> &Representation {
+        match self.choose(head) {
+            // What was made here has the original's identity.
+            Choice::Ready(file) if file.identity != self.original.identity => file,
+            Choice::Ready(_) | Choice::Make(_) => &self.original,
+        }
+    }
+
     fn offered(&self, number: usize, head: &RequestHead) -> Choice<'_> {
         let is_part = head.method() == Method::Get && head.field("range").is_some();
         match self.offers.get(number).map(|offer| &offer.state) {
@@ -152,10 +161,16 @@ impl Found {
             OfferState::Beside(ready) if ready.is_settled => Some((offer.coding, ready.identity)),
             _ => None,
         };
+        // One that is still being written, or is gone, was found beside it then and is not the same now.
+        let all_settled = |offers: &[Offer]| {
+            let mut beside = offers.iter().filter(|offer| offer.is_beside());
+            beside.all(|offer| state(offer).is_some())
+        };
         self.original.is_settled
             && self.original.identity == original.identity
             && self.original.description.varies() == original.description.varies()
-            && beside.iter().all(|offer| state(offer).is_some())
+            && all_settled(&self.offers)
+            && all_settled(beside)
             && self
                 .offers
                 .iter()
@@ -187,6 +202,12 @@ impl Found {
             OfferState::Makeable => None,
         });
         std::iter::once(&self.original).chain(offered)
+    }
+}
+
+impl Offer {
+    fn is_beside(&self) -> bool {
+        matches!(self.state, OfferState::Beside(_))
     }
 }
 

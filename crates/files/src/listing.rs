@@ -2,22 +2,129 @@
 //!
 //! `handler` reads a folder in the pool where there is no index page and the route asks for lists. What
 //! must stay true: names are text from strangers, in the page and in its links; nothing is shown that would
-//! not be served; the work and the page have a bound.
+//! not be served; the work and the page have a bound, and the same folder is not read twice at once.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use penstock_exchange::{Fault, FaultKind};
 use penstock_http::imf_fixdate;
-use penstock_sys::file;
+use penstock_runtime::blocking::Pool;
+use penstock_sys::file::{self, AccessTime};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
+use tokio::sync::watch;
 
+use crate::handler::pool_fault;
 use crate::resolve::push_encoded;
 use crate::tree::Tree;
 
-/// Names that are shown at most: a page of some megabytes already.
+/// Names that are looked at: a page of some megabytes already. Those that are not shown count, too.
 const ENTRIES_MAX: usize = 10_000;
+
+/// The pages being made of one root's folders, by path. All loops share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Listings {
+    under_way: Arc<Mutex<UnderWay>>,
+}
+
+type UnderWay = HashMap<Arc<[u8]>, watch::Receiver<Made>>;
+
+/// What became of a page: for each who waits for it.
+type Made = Option<Result<Bytes, (FaultKind, Cow<'static, str>)>>;
+
+impl Listings {
+    /// The page for the folder at `path`: that which somebody else waits for already, if there is one.
+    /// `folder` is read in the pool.
+    pub(crate) async fn page(
+        &self,
+        tree: &Arc<Tree>,
+        path: &Arc<[u8]>,
+        folder: File,
+        pool: &Pool,
+    ) -> Result<Bytes, Fault> {
+        let waiting = match self.begin(path) {
+            Begun::Elsewhere(waiting) => waiting,
+            Begun::Here(work, waiting) => {
+                let tree = Arc::clone(tree);
+                let started = pool.start(move || work.run(&tree, &folder));
+                started.map_err(|error| pool_fault(&error))?;
+                waiting
+            }
+        };
+        let mut waiting = waiting;
+        let made = match waiting.wait_for(Option::is_some).await {
+            Ok(made) => made.clone(),
+            Err(_) => None,
+        };
+        let lost = || {
+            Err((
+                FaultKind::Overloaded,
+                "the list of a folder was given up".into(),
+            ))
+        };
+        made.unwrap_or_else(lost)
+            .map_err(|(kind, cause)| Fault::new(kind, cause))
+    }
+
+    fn begin(&self, path: &Arc<[u8]>) -> Begun {
+        let mut under_way = lock(&self.under_way);
+        if let Some(waiting) = under_way.get(path) {
+            return Begun::Elsewhere(waiting.clone());
+        }
+        let (made, waiting) = watch::channel(None);
+        under_way.insert(Arc::clone(path), waiting.clone());
+        let work = Work {
+            under_way: Arc::clone(&self.under_way),
+            path: Arc::clone(path),
+            result: None,
+            made,
+        };
+        Begun::Here(work, waiting)
+    }
+}
+
+enum Begun {
+    /// By another request.
+    Elsewhere(watch::Receiver<Made>),
+    Here(Work, watch::Receiver<Made>),
+}
+
+/// A page that is being made. However it ends, the next one can begin and nobody waits on.
+struct Work {
+    under_way: Arc<Mutex<UnderWay>>,
+    path: Arc<[u8]>,
+    result: Made,
+    made: watch::Sender<Made>,
+}
+
+impl Work {
+    fn run(mut self, tree: &Tree, folder: &File) {
+        let page = page(tree, &self.path, folder).map_err(|error| {
+            let fault = tree.fault(&error, &self.path);
+            (fault.kind, fault.cause)
+        });
+        self.result = Some(page);
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Before anybody is woken: who asks from now on gets what is found from now on.
+        lock(&self.under_way).remove(&self.path);
+        if let Some(page) = self.result.take() {
+            self.made.send_replace(Some(page));
+        }
+    }
+}
+
+fn lock(under_way: &Mutex<UnderWay>) -> MutexGuard<'_, UnderWay> {
+    under_way.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What is shown of a name.
 #[derive(Debug)]
@@ -30,10 +137,7 @@ struct Entry {
 }
 
 /// The page for a folder of `tree` that is at `path`. Blocks.
-///
-/// # Errors
-/// The folder cannot be read.
-pub(crate) fn page(tree: &Tree, path: &[u8], folder: &File) -> io::Result<Bytes> {
+fn page(tree: &Tree, path: &[u8], folder: &File) -> io::Result<Bytes> {
     let (mut entries, is_cut) = read(tree, path, folder)?;
     entries.sort_unstable_by(|a, b| (!a.is_folder, &a.name).cmp(&(!b.is_folder, &b.name)));
     Ok(Bytes::from(render(path, &entries, is_cut)))
@@ -42,14 +146,19 @@ pub(crate) fn page(tree: &Tree, path: &[u8], folder: &File) -> io::Result<Bytes>
 /// What is in a folder, and whether there is more.
 fn read(tree: &Tree, path: &[u8], folder: &File) -> io::Result<(Vec<Entry>, bool)> {
     let mut entries = Vec::new();
+    let mut count = 0;
     for name in Dir::read_from(folder)? {
         let name = name?;
         let name = name.file_name().to_bytes();
-        if name.starts_with(b".") {
+        if name == b"." || name == b".." {
             continue;
         }
-        if entries.len() == ENTRIES_MAX {
+        if count == ENTRIES_MAX {
             return Ok((entries, true));
+        }
+        count += 1;
+        if name.starts_with(b".") {
+            continue;
         }
         // What is gone meanwhile, or no file or folder, is left out.
         entries.extend(entry(tree, path, folder, name));
@@ -66,7 +175,7 @@ fn entry(tree: &Tree, path: &[u8], folder: &File, name: &[u8]) -> Option<Entry> 
         FileType::Symlink => {
             let (root, symlinks) = tree.root();
             let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
-            let target = file::open_beneath_with(root, &below, symlinks).ok()?;
+            let target = file::open_beneath_with(root, &below, symlinks, AccessTime::Noted).ok()?;
             let target = target.metadata().ok()?;
             let is_shown = target.is_file() || target.is_dir();
             is_shown.then(|| (target.is_dir(), target.size(), target.mtime()))?
@@ -96,7 +205,9 @@ fn render(path: &[u8], entries: &[Entry], is_cut: bool) -> Vec<u8> {
     }
     page.extend_from_slice(b"</table>\n");
     if is_cut {
-        let note = format!("<p>Only {ENTRIES_MAX} names are shown; there are more.</p>\n");
+        let note = format!(
+            "<p>The folder has more than {ENTRIES_MAX} names; the others are not shown.</p>\n"
+        );
         page.extend_from_slice(note.as_bytes());
     }
     page.extend_from_slice(b"</body></html>\n");

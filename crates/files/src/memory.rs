@@ -30,6 +30,22 @@ const AGE_MAX: Duration = Duration::from_secs(10);
 /// An open file that was not asked for this long is closed, when its loop next keeps something.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
+/// Memory for the files of one root.
+const ROOT_BYTES: usize = 32 << 20;
+
+/// Paths that one root's memory knows something of.
+const ROOT_ENTRIES: usize = 32 << 10;
+
+/// Large files that one root keeps open. Half of what a process may have open by default on most systems,
+/// so that connections are left the other half.
+pub(crate) const ROOT_DESCRIPTORS: usize = 512;
+
+// What a loop has at least, however many there are: else a machine with many would keep nothing, and open
+// for each request what it had open a moment before. The largest file that is compressed fits in each coding.
+const LOOP_BYTES_MIN: usize = 4 << 20;
+const LOOP_ENTRIES_MIN: usize = 1 << 10;
+const LOOP_DESCRIPTORS_MIN: usize = 64;
+
 /// Bounds of one memory, all loops together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
@@ -38,6 +54,19 @@ pub(crate) struct Bounds {
     pub(crate) entries: usize,
     /// Open files.
     pub(crate) descriptors: usize,
+}
+
+impl Bounds {
+    /// Those of one root, which loops share evenly, but not to less than each can work with.
+    pub(crate) fn of_root(loops: usize) -> Self {
+        let loops = loops.max(1);
+        Self {
+            loops,
+            bytes: ROOT_BYTES.max(loops * LOOP_BYTES_MIN),
+            entries: ROOT_ENTRIES.max(loops * LOOP_ENTRIES_MIN),
+            descriptors: ROOT_DESCRIPTORS.max(loops * LOOP_DESCRIPTORS_MIN),
+        }
+    }
 }
 
 /// What the memory says of a path.
@@ -111,10 +140,7 @@ impl Memory {
         self.shards.with(|shard| {
             shard.forget(&path);
             shard.close_idle(checked);
-            if cost > self.bytes_max || self.entries_max == 0 {
-                return;
-            }
-            if descriptors > self.descriptors_max {
+            if !self.has_room(cost, descriptors) {
                 return;
             }
             while shard.descriptors + descriptors > self.descriptors_max {
@@ -141,6 +167,11 @@ impl Memory {
                 descriptors,
             });
         });
+    }
+
+    /// Whether something of that size fits, at the cost of everything else.
+    fn has_room(&self, cost: usize, descriptors: usize) -> bool {
+        cost <= self.bytes_max && self.entries_max > 0 && descriptors <= self.descriptors_max
     }
 
     /// While a check of `path` is under way nobody else begins one, as long as what is known may be served.
@@ -170,10 +201,15 @@ impl Memory {
             let is_same = matches!(&slot.known, Known::File(known) if Arc::ptr_eq(known, before));
             is_same.then_some((slot.checked, slot.fresh_until))
         });
+        // What does not fit is made again from what is known; without that it would have to be opened, too.
+        let after = Known::File(after);
+        if !self.has_room(cost(&path, &after), descriptors(&after)) {
+            return;
+        }
         let Some((checked, fresh_until)) = times else {
             return;
         };
-        self.keep(Arc::clone(&path), Known::File(after), checked);
+        self.keep(Arc::clone(&path), after, checked);
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(&path) {
                 slot.fresh_until = fresh_until;

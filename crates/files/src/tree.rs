@@ -1,10 +1,13 @@
 //! The folder itself: opens, checks and reads.
 //!
-//! `handler` calls [`Tree::look_now`] on the loop, which answers from what the kernel has in memory, and
-//! [`Tree::look`] in a blocking pool for the rest. What must stay true: every open goes through `openat2`
+//! `handler` calls [`Tree::look_now`] on the loop, which answers from what the kernel has in memory, then
+//! [`Tree::look`] in a blocking pool, ahead of reads, which opens, and [`Tree::look_and_read`] among the
+//! reads for small files whose bytes are on the disk. What must stay true: every open goes through `openat2`
 //! beneath the root; what is said of a file comes from its open descriptor, never from its name; bytes
 //! are kept in memory only if the file was the same before and after they were read; on a loop nothing
 //! is asked of a file system that may have to ask somebody else.
+
+mod opening;
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,8 +21,10 @@ use penstock_config::{Coding, Symlinks};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, clock};
-use penstock_sys::{file, pages};
+use penstock_sys::file;
+use penstock_sys::pages;
 
+use self::opening::{EACCES, Unnoted, is_exhausted, is_missing, is_passing};
 use crate::compress::{self, read_whole};
 use crate::description::{Description, Facts};
 use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
@@ -28,7 +33,7 @@ use crate::resolve::Places;
 
 /// Files up to this size are kept in memory: copying them into the socket costs less than what `sendfile`
 /// and the checks before it do.
-const KEPT_BYTES_MAX: u64 = 64 * 1024;
+const KEPT_BYTES_MAX: u64 = 16 * 1024;
 
 /// A file that changed this recently may change again without a new time stamp: the kernel's tick
 /// is some milliseconds, and two seconds on the coarsest of file systems.
@@ -49,6 +54,7 @@ pub(crate) struct Tree {
     compress: Vec<Coding>,
     listing: bool,
     symlinks: file::Symlinks,
+    reading: Unnoted,
     /// Reads what is large.
     pool: Pool,
     /// The file system's number, if a loop may ask it.
@@ -62,6 +68,8 @@ pub(crate) enum Looked {
     Known(Known),
     /// A directory that is to be listed.
     Folder(File),
+    /// A file whose bytes are to be read from the disk first.
+    Unread,
 }
 
 /// How far to go for an answer.
@@ -69,6 +77,8 @@ pub(crate) enum Looked {
 enum Reach {
     /// What is in memory.
     Memory,
+    /// Names and states of files on the disk, and bytes in memory.
+    Names,
     /// The disk.
     Disk,
 }
@@ -122,14 +132,29 @@ impl Tree {
                 Symlinks::Inside => file::Symlinks::Beneath,
                 Symlinks::Never => file::Symlinks::Never,
             },
+            reading: Unnoted::default(),
             pool,
             asked_on_loops,
             settled_after: SETTLED_AFTER,
         })
     }
 
-    /// Goes through the places for `path`; the first regular file is it. Blocks.
+    /// Goes through the places for `path`; the first regular file is it. Blocks for what an open takes;
+    /// what takes a reading is put off ([`Looked::Unread`]).
     pub(crate) fn look(&self, path: &[u8], known: Option<&Known>) -> Result<Looked, Fault> {
+        match self.search(path, known, Reach::Names) {
+            Err(Stop::NeedsDisk) => Ok(Looked::Unread),
+            Err(Stop::Fault(fault)) => Err(fault),
+            Ok(looked) => Ok(looked),
+        }
+    }
+
+    /// As [`Tree::look`], to the end. Blocks.
+    pub(crate) fn look_and_read(
+        &self,
+        path: &[u8],
+        known: Option<&Known>,
+    ) -> Result<Looked, Fault> {
         self.search(path, known, Reach::Disk).map_err(|stop| {
             let cause = "an answer from the disk was put off";
             match stop {
@@ -300,7 +325,7 @@ impl Tree {
             }
             opened => opened?,
         };
-        match opened.filter(|beside| modified(&beside.metadata) >= modified(original)) {
+        match opened.filter(|beside| !is_older(modified(&beside.metadata), modified(original))) {
             Some(beside) => self.load(beside, &named, facts, known, reach).map(Some),
             None => Ok(None),
         }
@@ -345,7 +370,7 @@ impl Tree {
         let failed = |error: io::Error| self.stop(&error, name);
         let content = match reach {
             Reach::Disk => read_whole(&file, len).map_err(failed)?,
-            Reach::Memory => read_cached(&file, len).ok_or(Stop::NeedsDisk)?,
+            Reach::Names | Reach::Memory => read_cached(&file, len).ok_or(Stop::NeedsDisk)?,
         };
         let after = file.metadata().map_err(failed)?;
         if content.len() as u64 != len || !identity.is_of(&after) {
@@ -370,8 +395,10 @@ impl Tree {
     /// Opens whatever has that name; none when there is nothing.
     fn open_any(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
         let opened = match reach {
-            Reach::Disk => self.open_patiently(name).map(Some),
-            Reach::Memory => file::open_beneath_cached_with(&self.root, name, self.symlinks),
+            Reach::Names | Reach::Disk => self.open_patiently(name).map(Some),
+            Reach::Memory => self.reading.open(|reading| {
+                file::open_beneath_cached_with(&self.root, name, self.symlinks, reading)
+            }),
         };
         let described = opened.and_then(|file| {
             let Some(file) = file else {
@@ -393,13 +420,16 @@ impl Tree {
     /// Whether what was opened lies where it may be asked: another file system mounted below the root is
     /// left to the pool.
     fn is_within(&self, metadata: &Metadata, reach: Reach) -> bool {
-        reach == Reach::Disk || self.asked_on_loops == Some(metadata.dev())
+        reach != Reach::Memory || self.asked_on_loops == Some(metadata.dev())
     }
 
     fn open_patiently(&self, name: &[u8]) -> io::Result<File> {
         let mut attempts = 1;
         loop {
-            match file::open_beneath_with(&self.root, name, self.symlinks) {
+            let opened = self
+                .reading
+                .open(|reading| file::open_beneath_with(&self.root, name, self.symlinks, reading));
+            match opened {
                 Err(error) if is_passing(&error) && attempts < OPEN_ATTEMPTS => attempts += 1,
                 done => return done,
             }
@@ -424,8 +454,19 @@ impl Tree {
     }
 }
 
+/// Time of modification since the epoch: seconds, nanoseconds.
 fn modified(metadata: &Metadata) -> (i64, i64) {
     (metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// Whether a file beside an original is older than it. One that has whole seconds was copied or unpacked by
+/// a tool that keeps no more, or gives it its original's time without the rest (`gzip -k`).
+fn is_older(beside: (i64, i64), original: (i64, i64)) -> bool {
+    if beside.1 == 0 {
+        beside.0 < original.0
+    } else {
+        beside < original
+    }
 }
 
 /// The number of the file system that the root lies on. Blocks.
@@ -445,47 +486,6 @@ fn read_cached(file: &File, len: u64) -> Option<Vec<u8>> {
     }
     Some(content)
 }
-
-/// Whether an error of `openat2` means that there is nothing to serve by that name: no such file, a
-/// file as a folder, a way out of the root, a link in a circle, a socket, a device without a driver.
-fn is_missing(error: &io::Error) -> bool {
-    use io::ErrorKind::{CrossesDevices, InvalidFilename, InvalidInput, NotADirectory, NotFound};
-    let kinds = [
-        NotFound,
-        NotADirectory,
-        CrossesDevices,
-        InvalidFilename,
-        InvalidInput,
-    ];
-    kinds.contains(&error.kind())
-        || error
-            .raw_os_error()
-            .is_some_and(|number| [ENXIO, ENODEV, ELOOP].contains(&number))
-}
-
-/// Whether the same call may succeed at once.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
-/// Whether descriptors or memory ran out.
-fn is_exhausted(error: &io::Error) -> bool {
-    error
-        .raw_os_error()
-        .is_some_and(|number| [ENOMEM, ENFILE, EMFILE].contains(&number))
-}
-
-// Errors that the standard library has no stable name for; numbers of Linux on x86-64 and AArch64.
-const ENXIO: i32 = 6;
-const ENOMEM: i32 = 12;
-const EACCES: i32 = 13;
-const ENODEV: i32 = 19;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-const ELOOP: i32 = 40;
 
 #[cfg(test)]
 mod tests;

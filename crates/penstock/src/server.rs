@@ -17,6 +17,7 @@ use penstock_exchange::Handler;
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, clock, loops};
 use penstock_status::Admin;
+use penstock_sys::process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
@@ -100,6 +101,7 @@ pub(crate) fn run(invocation: Invocation, config: Config, options: Options) -> R
         .enable_all()
         .build()
         .map_err(say)?;
+    raise_open_files();
     let loops = Loops::start(config.server.threads).map_err(say)?;
     runtime.block_on(async {
         let mut signals = Signals::new().map_err(say)?;
@@ -112,6 +114,18 @@ pub(crate) fn run(invocation: Invocation, config: Config, options: Options) -> R
         server.shut_down(&mut signals).await;
         Ok(())
     })
+}
+
+/// A connection is a descriptor, and so is a file that is sent: the usual soft limit of 1,024 is for programs
+/// that use `select`.
+fn raise_open_files() {
+    match process::raise_open_files() {
+        Ok((before, after)) if before < after => {
+            log::info!("may open {after} files and connections (the limit was {before})");
+        }
+        Ok(_) => {}
+        Err(error) => log::warn!("cannot raise the limit of open files: {error}"),
+    }
 }
 
 /// Reloads on SIGHUP. One that comes during a reload is one more afterwards, however many they are: in

@@ -56,10 +56,12 @@ pub(crate) fn reply(
         fields,
         length,
         is_unbuffered,
+        speaks_to_cache,
         accel,
     } = head;
     let mut response = Response::new(status, Body::Empty);
     response.fields = fields;
+    response.speaks_to_cache = speaks_to_cache;
     call.timing.handler = Some((&call.shared.name).into());
     keep_client(call, &lease, &mut response);
     if is_switched {

@@ -2,8 +2,9 @@
 //!
 //! `codec` fills a [`HeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
 //! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
-//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed. What must stay true: a
-//! client never sees a field that speaks to the front end.
+//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed, but for the one that a cache
+//! in front of this reads, which is marked. What must stay true: a client never sees a field that speaks to
+//! the front end.
 
 use penstock_http::{CheckedField, FieldBlock, FieldError, Status, parse_length};
 
@@ -17,6 +18,8 @@ pub(crate) struct ReplyHead {
     pub(crate) length: Option<u64>,
     /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
+    /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
+    pub(crate) speaks_to_cache: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<Accel>>,
 }
@@ -54,6 +57,7 @@ enum Kind {
     Sendfile,
     Buffering,
     Rate,
+    Expires,
 }
 
 impl HeadBuilder {
@@ -65,6 +69,7 @@ impl HeadBuilder {
                 fields: FieldBlock::with_capacity(bytes),
                 length: None,
                 is_unbuffered: false,
+                speaks_to_cache: false,
                 accel: None,
             },
             named: Vec::new(),
@@ -96,6 +101,10 @@ impl HeadBuilder {
         self.head.status = status;
         if self.has_bad_length {
             return None;
+        }
+        // Edge sends interim heads as they are.
+        if self.head.speaks_to_cache && status.is_informational() {
+            self.head.fields.remove("x-accel-expires");
         }
         if !self.named.is_empty() {
             for name in self.named.split(|&byte| byte == b',') {
@@ -138,6 +147,10 @@ impl HeadBuilder {
             }
             Kind::Sendfile => self.accel().sendfile = Some(value.to_vec()),
             Kind::Rate => self.accel().rate_max = parse_length(value).filter(|&rate| rate > 0),
+            Kind::Expires => {
+                self.head.speaks_to_cache = true;
+                return true;
+            }
         }
         false
     }
@@ -185,7 +198,8 @@ fn kind(name: &[u8]) -> Kind {
         (10, b'x') if is("x-sendfile") => Kind::Sendfile,
         (12, b'c') if is("content-type") => Kind::Type,
         (14, b'c') if is("content-length") => Kind::Length,
-        (15, b'x') if is("x-accel-expires") || is("x-accel-charset") => Kind::Drop,
+        (15, b'x') if is("x-accel-expires") => Kind::Expires,
+        (15, b'x') if is("x-accel-charset") => Kind::Drop,
         (16, b'x') if is("x-accel-redirect") => Kind::Redirect,
         (16, b'p') if is("proxy-connection") => Kind::Drop,
         (17, b't') if is("transfer-encoding") => Kind::Drop,
@@ -250,12 +264,15 @@ mod tests {
             ],
         )
         .unwrap();
-        assert_eq!(head.fields.as_bytes(), b"A: 1\r\n");
-        assert!(head.is_unbuffered);
+        // The cache may be behind this; edge takes it out.
+        assert_eq!(head.fields.as_bytes(), b"X-Accel-Expires: 0\r\nA: 1\r\n");
+        assert!(head.speaks_to_cache && head.is_unbuffered);
         let accel = head.accel.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
         assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
         assert_eq!(accel.rate_max, Some(1000));
+        let interim = built(103, &[("x-accel-expires", "5"), ("Link", "</a>")]);
+        assert_eq!(interim.unwrap().fields.as_bytes(), b"Link: </a>\r\n");
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //!
 //! There are two lanes. Work that goes ahead ([`Pool::run_ahead`]) is taken first, and some of the
 //! threads (`lanes`) are never given to plain work: so an open of what is in memory does not wait
-//! behind reads of what is not, even while every one of those waits for a disk.
+//! behind reads of what is not, even while every one of those waits for a disk. As many are left to plain
+//! work that waits. The queue's bound is each lane's own.
 
 mod lanes;
+mod share;
 mod usage;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use self::lanes::{Admission, Job, Lane, Lanes};
+pub use self::share::Share;
+use self::share::Shares;
 use self::usage::Tally;
 pub use self::usage::{PoolUse, Times};
 use crate::clock;
@@ -55,6 +59,8 @@ struct Inner {
     work: Condvar,
     /// The readings of files that this pool makes.
     reads: Reads,
+    /// Threads lent to work that computes.
+    shares: Shares,
 }
 
 impl std::fmt::Debug for Inner {
@@ -81,7 +87,7 @@ struct State {
 }
 
 impl Pool {
-    /// A pool with at most `threads` threads and `queue_max` waiting jobs. With a `queue_max` of 0 no job
+    /// A pool with at most `threads` threads and `queue_max` waiting jobs in each lane. With a `queue_max` of 0 no job
     /// waits: it is taken by a thread that has nothing to do, or refused.
     #[must_use]
     pub fn new(name: &str, threads: usize, queue_max: usize) -> Self {
@@ -102,6 +108,7 @@ impl Pool {
                 state: Mutex::new(state),
                 work: Condvar::new(),
                 reads: Reads::default(),
+                shares: Shares::new(threads),
             }),
         }
     }
@@ -165,14 +172,13 @@ impl Pool {
     }
 
     /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it: it closes or
-    /// removes something, so that its number is bounded by what there is to close. It may wait beyond the
-    /// queue's bound, up to [`DETACHED_MAX`] jobs; only past that is it done at once, here.
+    /// removes something, so that its number is bounded by what there is to close. Such jobs take no room from
+    /// others in the queue: up to [`DETACHED_MAX`] of them wait; only past that is it done at once, here.
     pub fn run_detached<F>(&self, work: F)
     where
         F: FnOnce() + Send + 'static,
     {
-        let queue_max = self.inner.queue_max.saturating_add(DETACHED_MAX);
-        if let Err((_, work)) = self.push(Lane::Plain, Box::new(work), queue_max) {
+        if let Err((_, work)) = self.push(Lane::Detached, Box::new(work), DETACHED_MAX) {
             work();
         }
     }
@@ -203,6 +209,13 @@ impl Pool {
     pub fn close(&self) {
         self.inner.lock().closed = true;
         self.inner.work.notify_all();
+    }
+
+    /// One of the few places for work that computes for long, as compressing does, whoever asks: the rest of
+    /// the threads go on waiting for disks. `None` while all are taken.
+    #[must_use]
+    pub fn share(&self) -> Option<Share> {
+        self.inner.shares.take()
     }
 
     /// The readings of files under way here.
@@ -259,7 +272,7 @@ impl Pool {
     }
 }
 
-/// Detached jobs that may wait beyond a queue's bound: as many as a process has descriptors, by usual
+/// Detached jobs that may wait, besides a queue's bound: as many as a process has descriptors, by usual
 /// limits.
 pub const DETACHED_MAX: usize = 65_536;
 

@@ -12,10 +12,12 @@
 mod reads;
 mod residency;
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_sys::file;
@@ -23,8 +25,9 @@ use penstock_sys::pages::{self, FileSystem, Identity};
 
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
-use self::residency::{Asked, Facts, Means, Proven};
+use self::residency::{Asked, Facts, Means, Missed, Proven};
 use crate::blocking::{Pool, PoolError};
+use crate::clock;
 
 /// Bytes that a pool reads at a time, and the grid on which readings are shared.
 pub const CHUNK_BYTES: u64 = 512 * 1024;
@@ -32,19 +35,32 @@ pub const CHUNK_BYTES: u64 = 512 * 1024;
 /// Bytes that are read at a time for one who cannot take more soon, or when memory is scarce.
 pub const SMALL_BYTES: u64 = 64 * 1024;
 
+/// How long a disk may take for one piece: one that does not answer for this long is as good as gone.
+pub const READ_MAX: Duration = Duration::from_secs(60);
+
 /// An open regular file, with the pool that reads what of it is not in memory.
 #[derive(Debug)]
 pub struct DiskFile {
-    file: File,
+    /// There until it is dropped.
+    file: Option<File>,
     pool: Pool,
     /// How its residency can be asked, as far as known ([`Facts::to_bits`]).
     facts: AtomicU8,
-    /// Which file it is; `None` where the kernel does not tell.
+    /// Which file it is, as it was when that was first asked; `None` where the kernel does not tell.
     identity: OnceLock<Option<Identity>>,
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     proven: Proven,
     asked: Asked,
+    missed: Missed,
+    faults: Option<Arc<dyn FaultSink>>,
+}
+
+/// Who wants to know that a file cannot be read, whoever reads it. Called on loops and in pools: does not block.
+pub trait FaultSink: Debug + Send + Sync {
+    /// Reading failed, or took longer than its reader waits (`TimedOut`), or the file ends before what was
+    /// promised of it (`UnexpectedEof`).
+    fn failed(&self, error: &io::Error);
 }
 
 /// Why a piece of a file was not read.
@@ -53,9 +69,20 @@ pub enum ReadError {
     /// The pool did not take the work.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The disk's answer; shared by all who waited for it.
+    /// The disk's answer, shared by all who waited for it; `TimedOut` when there was none in [`READ_MAX`].
     #[error("cannot read the file: {0}")]
     Disk(Arc<io::Error>),
+}
+
+impl ReadError {
+    /// Whether there is too much to do, rather than something broken: it may work later.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::Pool(_) => true,
+            Self::Disk(error) => error.kind() == io::ErrorKind::TimedOut,
+        }
+    }
 }
 
 impl DiskFile {
@@ -63,20 +90,36 @@ impl DiskFile {
     #[must_use]
     pub fn new(file: File, pool: Pool) -> Self {
         Self {
-            file,
+            file: Some(file),
             pool,
             facts: AtomicU8::new(Facts::UNKNOWN.to_bits()),
             identity: OnceLock::new(),
             is_random: AtomicBool::new(false),
             proven: Proven::default(),
             asked: Asked::default(),
+            missed: Missed::default(),
+            faults: None,
+        }
+    }
+
+    /// Tells `faults` what goes wrong with it.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Arc<dyn FaultSink>) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Tells its owner that it could not be read. What fails in [`DiskFile::read`] is told already.
+    pub fn failed(&self, error: &io::Error) {
+        if let Some(faults) = &self.faults {
+            faults.failed(error);
         }
     }
 
     /// The file.
     #[must_use]
     pub fn file(&self) -> &File {
-        &self.file
+        self.file.as_ref().expect("it is there until it is dropped")
     }
 
     /// The pool that reads it.
@@ -87,8 +130,8 @@ impl DiskFile {
 
     /// How many of the `len` bytes at `at` can be sent right now without waiting for the disk: a
     /// prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that `at` is in; 0 when the first is not
-    /// in memory or the file system cannot tell. Ask again after each wait; who asks the same within a
-    /// tenth of a millisecond gets the same answer.
+    /// in memory or the file system cannot tell. Ask again after each wait; who asks for the same chunk
+    /// within some milliseconds gets the same answer.
     #[must_use]
     pub fn resident(&self, at: u64, len: u64) -> u64 {
         let len = len.min(left_in_chunk(at));
@@ -125,11 +168,20 @@ impl DiskFile {
     /// Reads some bytes at `at`: up to the end of its chunk, at most `len`; none at the file's end. What
     /// is in memory comes at once, else the pool reads. Others who want the same bytes meanwhile wait for
     /// the same reading, also by another [`DiskFile`] of the same file and pool, and get them if this
-    /// one no longer wants them.
+    /// one no longer wants them; a reading that nobody wants when its turn comes is not made.
     ///
     /// # Errors
-    /// The pool is full or the disk failed.
+    /// The pool is full, or the disk failed or gave no answer within [`READ_MAX`].
     pub async fn read(self: &Arc<Self>, at: u64, len: u64) -> Result<Bytes, ReadError> {
+        self.read_within(at, len, READ_MAX).await
+    }
+
+    async fn read_within(
+        self: &Arc<Self>,
+        at: u64,
+        len: u64,
+        limit: Duration,
+    ) -> Result<Bytes, ReadError> {
         let len = len.min(left_in_chunk(at));
         if len == 0 {
             return Ok(Bytes::new());
@@ -137,21 +189,48 @@ impl DiskFile {
         if let Some(bytes) = self.read_now(at, len) {
             return Ok(bytes);
         }
-        // One that was lost, or that became shorter than it was meant to be, is followed by one of ours.
-        let reads = self.pool.reads();
+        // One that was lost, that became shorter than it was meant to be, or that met an end which the
+        // file may not have any more, is followed by one of ours.
+        let (reads, deadline) = (self.pool.reads(), clock::now() + limit);
         for may_join in [true, false, false] {
-            let mut flight = match reads.find(self.key(), at).filter(|_| may_join) {
+            let joined = reads.find(self.key(), at).filter(|_| may_join);
+            let is_joined = joined.is_some();
+            let mut flight = match joined {
                 Some(flight) => flight,
                 None => self.begin(at, len)?,
             };
-            let Some(outcome) = flight.outcome().await else {
-                continue;
+            let outcome = match clock::until(deadline, flight.outcome()).await {
+                None => return Err(self.late(limit)),
+                Some(None) => continue,
+                Some(Some(outcome)) => outcome.map_err(ReadError::Disk)?,
             };
-            if let Some(bytes) = outcome.map_err(ReadError::Disk)?.part(at, len) {
-                return Ok(bytes);
+            match outcome.part(at, len) {
+                Some(bytes) if bytes.is_empty() && is_joined => {}
+                Some(bytes) if outcome.len() > SMALL_BYTES => return Ok(self.compact(bytes)),
+                Some(bytes) => return Ok(bytes),
+                None => {}
             }
         }
         Err(self.pool.lost().into())
+    }
+
+    fn late(&self, limit: Duration) -> ReadError {
+        let pool = self.pool.name();
+        let cause = format!("no answer from the disk of pool `{pool}` in {limit:?}");
+        let error = io::Error::new(io::ErrorKind::TimedOut, cause);
+        self.failed(&error);
+        ReadError::Disk(Arc::new(error))
+    }
+
+    /// A small `piece` of a larger one that was read, by itself if memory is scarce: the larger one can go
+    /// then.
+    #[must_use]
+    pub fn compact(&self, piece: Bytes) -> Bytes {
+        if piece.len() as u64 > SMALL_BYTES || !self.is_memory_scarce() {
+            return piece;
+        }
+        let claim = self.pool.reads().claim(piece.len() as u64);
+        reads::hold(piece.to_vec(), claim)
     }
 
     /// Whether what was read here and at other files of the pool takes so much memory that whoever waits
@@ -172,7 +251,13 @@ impl DiskFile {
         let this = Arc::clone(self);
         self.proven.forget(at / CHUNK_BYTES);
         self.pool.start(move || {
+            if !landing.is_wanted() {
+                return;
+            }
             let outcome = this.read_in_pool(start, end - start);
+            if let Err(error) = &outcome {
+                this.failed(error);
+            }
             landing.land(outcome);
         })?;
         Ok(flight)
@@ -184,14 +269,14 @@ impl DiskFile {
         // comes by reads ahead, told not to or not.
         self.stop_read_ahead();
         let kind = match self.known().means {
-            Means::Unknown => Some(pages::file_system(&self.file).unwrap_or(FileSystem::Other)),
+            Means::Unknown => Some(pages::file_system(self.file()).unwrap_or(FileSystem::Other)),
             _ => None,
         };
         let claim = self.pool.reads().claim(len);
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
-        let bytes = pages::read_whole_at(&self.file, start, wanted)?;
+        let bytes = pages::read_whole_at(self.file(), start, wanted)?;
         if let Some(kind) = kind {
-            let found = residency::find_out(&self.file, kind, start, bytes.len());
+            let found = residency::find_out(self.file(), kind, start, bytes.len());
             self.learn(found);
         }
         Ok(Outcome::new(start, bytes, claim))
@@ -200,11 +285,17 @@ impl DiskFile {
     /// What is in memory at `at`, at most [`NOW_BYTES`]; `None` when the first byte is not, or cannot be
     /// told.
     fn read_now(&self, at: u64, len: u64) -> Option<Bytes> {
-        let len = self.readable_now(at, len.min(NOW_BYTES));
-        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        let is_scarce = self.is_memory_scarce();
+        let most = if is_scarce { SMALL_BYTES } else { NOW_BYTES };
+        let len = self.readable_now(at, len.min(most));
+        if len == 0 {
+            return None;
+        }
+        let claim = self.pool.reads().claim(len);
+        let mut bytes = vec![0; usize::try_from(claim.bytes()).ok()?];
         let count = self.read_cached(at, &mut bytes);
         bytes.truncate(count);
-        (count > 0).then(|| bytes.into())
+        (count > 0).then(|| reads::hold(bytes, claim))
     }
 
     /// Fills `into` from `at` with what is in memory: the number of bytes.
@@ -221,11 +312,21 @@ impl DiskFile {
         match self.known().means {
             Means::Memory => len,
             // The count keeps the try from beginning to read what is not there.
-            Means::Counted => residency::counted_prefix(&self.file, at, len).unwrap_or(0),
-            Means::Tried => match residency::is_ready(&self.file, at) {
-                Ok(true) => len,
-                Ok(false) | Err(_) => 0,
-            },
+            Means::Counted => residency::counted_prefix(self.file(), at, len).unwrap_or(0),
+            Means::Tried => {
+                // A try begins to read what is missing, so that one miss stands for those that follow.
+                let now_us = self.pool.reads().now_us();
+                if self.missed.is_recent(now_us) {
+                    return 0;
+                }
+                match residency::is_ready(self.file(), at) {
+                    Ok(true) => len.min(SMALL_BYTES),
+                    Ok(false) | Err(_) => {
+                        self.missed.note(now_us);
+                        0
+                    }
+                }
+            }
             Means::Unknown | Means::Never => 0,
         }
     }
@@ -235,17 +336,17 @@ impl DiskFile {
             return 0;
         }
         match self.known().means {
-            Means::Memory => file::read_at(&self.file, into, at).unwrap_or(0),
-            _ => file::read_at_if_cached(&self.file, into, at).unwrap_or(0),
+            Means::Memory => file::read_at(self.file(), into, at).unwrap_or(0),
+            _ => file::read_at_if_cached(self.file(), into, at).unwrap_or(0),
         }
     }
 
     fn counted(&self, at: u64, len: u64) -> u64 {
         let chunk = at / CHUNK_BYTES;
-        if self.pool.reads().is_busy(self.key(), at) {
+        if self.pool.reads().is_busy(self.key(), at, len) {
             return 0;
         }
-        let Ok(counted) = residency::counted_prefix(&self.file, at, len) else {
+        let Ok(counted) = residency::counted_prefix(self.file(), at, len) else {
             self.unlearn();
             return 0;
         };
@@ -254,12 +355,12 @@ impl DiskFile {
         }
         // Once each page was seen to be there, one at the end stands for all.
         let ready = match self.proven.has(chunk) && counted > 0 {
-            true => match residency::is_ready(&self.file, at + counted - 1) {
+            true => match residency::is_ready(self.file(), at + counted - 1) {
                 Ok(true) => Ok(counted),
-                Ok(false) => residency::ready_prefix(&self.file, at, counted),
+                Ok(false) => residency::ready_prefix(self.file(), at, counted),
                 Err(error) => Err(error),
             },
-            false => residency::ready_prefix(&self.file, at, counted),
+            false => residency::ready_prefix(self.file(), at, counted),
         };
         let Ok(ready) = ready else {
             self.unlearn();
@@ -267,10 +368,17 @@ impl DiskFile {
         };
         if ready < counted {
             self.proven.forget(chunk);
-        } else if ready == CHUNK_BYTES {
+        } else if at % CHUNK_BYTES < pages::page_bytes() && at + ready == self.chunk_end(chunk) {
             self.proven.add(chunk);
         }
         ready
+    }
+
+    /// Where the chunk ends, or the file in it.
+    fn chunk_end(&self, chunk: u64) -> u64 {
+        let end = (chunk + 1) * CHUNK_BYTES;
+        self.identity()
+            .map_or(end, |identity| identity.bytes.min(end))
     }
 
     /// What is known about asking, looked up once.
@@ -313,14 +421,14 @@ impl DiskFile {
     fn stop_read_ahead(&self) {
         if !self.is_random.swap(true, Ordering::Relaxed) {
             // Where it is not understood nothing is read ahead.
-            let _ = pages::expect_random_access(&self.file);
+            let _ = pages::expect_random_access(self.file());
         }
     }
 
     fn identity(&self) -> Option<Identity> {
         *self
             .identity
-            .get_or_init(|| pages::identity(&self.file).ok())
+            .get_or_init(|| pages::identity(self.file()).ok())
     }
 
     /// Under which its readings are found.
@@ -335,11 +443,13 @@ impl DiskFile {
 impl Drop for DiskFile {
     fn drop(&mut self) {
         // An object that was replaced or evicted meanwhile: its blocks are freed with its last
-        // descriptor, which is no work for a loop.
-        if pages::is_nameless(&self.file).is_ok_and(|is_nameless| is_nameless)
-            && let Ok(last) = self.file.try_clone()
+        // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
+        let is_local = matches!(self.known().means, Means::Memory | Means::Counted);
+        let is_quick = is_local && pages::is_nameless(self.file()).is_ok_and(|is_gone| !is_gone);
+        if let Some(file) = self.file.take()
+            && !is_quick
         {
-            self.pool.run_detached(move || drop(last));
+            self.pool.run_detached(move || drop(file));
         }
     }
 }

@@ -176,6 +176,11 @@ impl Stream {
             match self.try_send_file(file, at, len) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // What stops short of the file's end met a full socket: room raises a new event.
+                Ok(count) if 0 < count && count < len && is_longer(file, at + count as u64) => {
+                    guard.clear_ready();
+                    return Poll::Ready(Ok(count));
+                }
                 done => return Poll::Ready(done),
             }
         }
@@ -269,6 +274,11 @@ impl Stream {
     }
 }
 
+/// Whether the file goes on behind `at`; from what is in memory.
+fn is_longer(file: &File, at: u64) -> bool {
+    matches!(pages::regular_bytes(file), Ok(Some(bytes)) if bytes > at)
+}
+
 /// Between two tries at a Unix listener whose queue is full: what a timer can tell apart.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -341,6 +351,37 @@ mod tests {
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
             let nowhere = Stream::connect_unix(Path::new("/nonexistent/socket")).await;
             assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn a_full_socket_is_not_tried_again_but_a_file_s_end_is_seen() {
+        on_a_loop(async {
+            let (a, b) = net::worker_pair().unwrap();
+            let ours = Stream::new(a).unwrap();
+            let file = penstock_sys::file::in_memory("test", &vec![7; 4_000_000]).unwrap();
+            let file = File::from(file);
+            let send = async |at, len| {
+                poll_fn(|cx| Poll::Ready(ours.poll_send_file(cx, &file, at, len))).await
+            };
+            drop(poll_fn(|cx| ours.poll_writable(cx)).await);
+            let Poll::Ready(Ok(count)) = send(0, 4_000_000).await else {
+                panic!("nothing is taken");
+            };
+            assert!(0 < count && count < 4_000_000, "{count}");
+            // Had it been tried, the file's end would be told.
+            assert!(send(4_000_000, 1).await.is_pending());
+            let mut buffer = vec![0; 4_000_000];
+            let mut left = count;
+            while left > 0 {
+                left -= net::receive(b.as_fd(), &mut buffer).unwrap();
+            }
+            let room = poll_fn(|cx| ours.poll_writable(cx));
+            let room = tokio::time::timeout(Duration::from_secs(10), room).await;
+            room.expect("room is noticed").unwrap();
+            file.set_len(1000).unwrap();
+            assert!(matches!(send(0, 5000).await, Poll::Ready(Ok(1000))));
+            assert!(matches!(send(1000, 4000).await, Poll::Ready(Ok(0))));
         });
     }
 

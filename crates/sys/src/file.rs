@@ -39,6 +39,16 @@ pub enum Symlinks {
     Never,
 }
 
+/// Whether reads of a file that is opened set its time of access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTime {
+    /// As the file system is mounted.
+    #[default]
+    Noted,
+    /// They do not (`O_NOATIME`); the open is refused (`EPERM`) to all but the file's owner.
+    Kept,
+}
+
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
 /// `root` (`openat2` with `RESOLVE_BENEATH`); magic links are refused. The open itself never waits
 /// for a FIFO's writer.
@@ -47,17 +57,22 @@ pub enum Symlinks {
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
 /// `PermissionDenied`, ... May block.
 pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
-    open_beneath_with(root, relative, Symlinks::Beneath)
+    open_beneath_with(root, relative, Symlinks::Beneath, AccessTime::Noted)
 }
 
-/// As [`open_beneath`], with a say about symbolic links.
+/// As [`open_beneath`], with a say about symbolic links and the time of access.
 ///
 /// # Errors
 /// As [`open_beneath`]. May block.
-pub fn open_beneath_with(root: &OwnedFd, relative: &[u8], symlinks: Symlinks) -> io::Result<File> {
+pub fn open_beneath_with(
+    root: &OwnedFd,
+    relative: &[u8],
+    symlinks: Symlinks,
+    access_time: AccessTime,
+) -> io::Result<File> {
     let mut tries = 8;
     loop {
-        match open_resolved(root, relative, symlinks, ResolveFlags::empty()) {
+        match open_resolved(root, relative, symlinks, access_time, ResolveFlags::empty()) {
             // openat2(2): a folder was renamed meanwhile and the kernel cannot vouch for a `..`.
             Err(Errno::AGAIN) if tries > 0 => tries -= 1,
             opened => return Ok(opened?),
@@ -76,10 +91,10 @@ pub fn open_beneath_with(root: &OwnedFd, relative: &[u8], symlinks: Symlinks) ->
 /// # Errors
 /// As [`open_beneath`].
 pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option<File>> {
-    open_beneath_cached_with(root, relative, Symlinks::Beneath)
+    open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Noted)
 }
 
-/// As [`open_beneath_cached`], with a say about symbolic links.
+/// As [`open_beneath_cached`], with a say about symbolic links and the time of access.
 ///
 /// # Errors
 /// As [`open_beneath`].
@@ -87,9 +102,10 @@ pub fn open_beneath_cached_with(
     root: &OwnedFd,
     relative: &[u8],
     symlinks: Symlinks,
+    access_time: AccessTime,
 ) -> io::Result<Option<File>> {
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
-    match open_resolved(root, relative, symlinks, cached) {
+    match open_resolved(root, relative, symlinks, access_time, cached) {
         Ok(file) => Ok(Some(file)),
         // EINVAL: a kernel before 5.12 does not know the flag. EXDEV: a mount, or a way out of the root,
         // which the open that may wait tells apart.
@@ -102,6 +118,7 @@ fn open_resolved(
     root: &OwnedFd,
     relative: &[u8],
     symlinks: Symlinks,
+    access_time: AccessTime,
     more: ResolveFlags,
 ) -> Result<File, Errno> {
     let relative = if relative.is_empty() {
@@ -113,10 +130,14 @@ fn open_resolved(
         Symlinks::Beneath => ResolveFlags::NO_MAGICLINKS,
         Symlinks::Never => ResolveFlags::NO_SYMLINKS,
     };
+    let noting = match access_time {
+        AccessTime::Noted => OFlags::empty(),
+        AccessTime::Kept => OFlags::NOATIME,
+    };
     let fd = rustix::fs::openat2(
         root,
         Path::new(OsStr::from_bytes(relative)),
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting,
         Mode::empty(),
         ResolveFlags::BENEATH | links | more,
     )?;
@@ -262,10 +283,12 @@ mod tests {
     fn links_are_refused_where_they_are_not_wanted() {
         let dir = tree("links");
         let root = open_root(&dir.join("root")).unwrap();
-        assert!(open_beneath_with(&root, b"sub/a.txt", Symlinks::Never).is_ok());
-        let refused = open_beneath_with(&root, b"in", Symlinks::Never).unwrap_err();
+        assert!(open_beneath_with(&root, b"sub/a.txt", Symlinks::Never, AccessTime::Kept).is_ok());
+        let refused =
+            open_beneath_with(&root, b"in", Symlinks::Never, AccessTime::Kept).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
-        let refused = open_beneath_cached_with(&root, b"in", Symlinks::Never).unwrap_err();
+        let refused =
+            open_beneath_cached_with(&root, b"in", Symlinks::Never, AccessTime::Kept).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
 
 /// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
@@ -106,13 +106,18 @@ pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Which file, on which mount of which file system.
+/// Which file, on which mount of which file system, and which state of it: one that was written since is
+/// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The file system it is on.
     pub mount: Mount,
     /// Its number there.
     pub inode: u64,
+    /// When it was last changed: seconds since the epoch, and nanoseconds.
+    pub changed_at: (i64, u32),
+    /// Its length.
+    pub bytes: u64,
 }
 
 /// A file system where it is mounted. A device number alone may come back for another file system once
@@ -125,16 +130,19 @@ pub struct Mount {
     pub mount: u64,
 }
 
-/// Which file it is, from what is in memory (`statx` without asking a server): the loop may call it.
+/// Which file it is now, from what is in memory (`statx` without asking a server): the loop may call it.
 ///
 /// # Errors
 /// What `statx` says.
 pub fn identity(file: impl AsFd) -> io::Result<Identity> {
     /// `STATX_MNT_ID_UNIQUE`, which is ignored where it is not known.
     const MOUNT_UNIQUE: u32 = 0x4000;
-    let wanted = StatxFlags::INO | StatxFlags::MNT_ID | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(file, c"", flags, wanted)?;
+    let wanted = StatxFlags::INO
+        | StatxFlags::CTIME
+        | StatxFlags::SIZE
+        | StatxFlags::MNT_ID
+        | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
+    let found = from_memory(file, wanted)?;
     let has_mount = found.stx_mask & (StatxFlags::MNT_ID.bits() | MOUNT_UNIQUE) != 0;
     Ok(Identity {
         mount: Mount {
@@ -142,7 +150,24 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
             mount: if has_mount { found.stx_mnt_id } else { 0 },
         },
         inode: found.stx_ino,
+        changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+        bytes: found.stx_size,
     })
+}
+
+/// The length of a regular file, `None` for anything else. From what is in memory, as [`identity`].
+///
+/// # Errors
+/// What `statx` says.
+pub fn regular_bytes(file: impl AsFd) -> io::Result<Option<u64>> {
+    let found = from_memory(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
+    let kind = FileType::from_raw_mode(found.stx_mode.into());
+    Ok((kind == FileType::RegularFile).then_some(found.stx_size))
+}
+
+fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(file, c"", flags, wanted)?)
 }
 
 /// Whether the file has no name left: it is gone with its last descriptor, and closing that frees its
@@ -151,9 +176,7 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
 /// # Errors
 /// What `statx` says.
 pub fn is_nameless(file: impl AsFd) -> io::Result<bool> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(file, c"", flags, StatxFlags::NLINK)?;
-    Ok(found.stx_nlink == 0)
+    Ok(from_memory(file, StatxFlags::NLINK)?.stx_nlink == 0)
 }
 
 /// What kind of file system something lies on, as far as it matters to a loop.

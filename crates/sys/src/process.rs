@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
 /// What to start and what it inherits.
 #[derive(Debug)]
@@ -173,6 +173,25 @@ fn stay_open(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// Lets this process, and those that it starts from now on, open as many descriptors as it may: the number
+/// before and after.
+///
+/// # Errors
+/// What `setrlimit` says; the limit is as it was.
+pub fn raise_open_files() -> io::Result<(u64, u64)> {
+    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    // `None` is no limit.
+    let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    if number(current) < number(maximum) {
+        let raised = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        rustix::process::setrlimit(Resource::Nofile, raised)?;
+    }
+    Ok((number(current), number(maximum)))
+}
+
 /// Sends SIGTERM to the process alone.
 ///
 /// # Errors
@@ -261,6 +280,21 @@ mod tests {
             let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();
             assert_eq!(&buffer[..n], b"here");
         }
+    }
+
+    #[test]
+    fn as_many_files_may_be_open_as_the_system_allows() {
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let low = Rlimit {
+            current: Some(512),
+            maximum,
+        };
+        rustix::process::setrlimit(Resource::Nofile, low).unwrap();
+        let (before, after) = raise_open_files().unwrap();
+        assert_eq!((before, Some(after)), (512, maximum.or(Some(u64::MAX))));
+        let now = rustix::process::getrlimit(Resource::Nofile);
+        assert_eq!(now.current, maximum);
+        assert_eq!(raise_open_files().unwrap(), (after, after));
     }
 
     #[test]

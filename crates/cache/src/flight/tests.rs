@@ -28,20 +28,20 @@ fn waits(joined: Joined) -> Ticket {
 fn those_who_want_the_same_wait_and_no_others() {
     let flights = Arc::new(Flights::default());
     let key = Key::new(b"http://a/");
-    let (_ticket, landing) = leads(flights.join(&key, Vec::new()));
-    let _waiting = waits(flights.join(&key, Vec::new()));
-    let _variant = leads(flights.join(&key, b"gzip".to_vec()));
-    let _other = leads(flights.join(&Key::new(b"http://b/"), Vec::new()));
+    let (_ticket, landing) = leads(flights.join(&key, Vec::new(), None));
+    let _waiting = waits(flights.join(&key, Vec::new(), None));
+    let _variant = leads(flights.join(&key, b"gzip".to_vec(), None));
+    let _other = leads(flights.join(&Key::new(b"http://b/"), Vec::new(), None));
     // A key whose hash is the same is another key all the same.
     let twin = Key {
         hash: key.hash,
         text: b"http://twin/".as_slice().into(),
     };
-    let _twin = leads(flights.join(&twin, Vec::new()));
+    let _twin = leads(flights.join(&twin, Vec::new(), None));
     let _alone = flights.begin_alone(&key);
     assert!(flights.begin_background(&key, Vec::new()).is_none());
     landing.land(Outcome::Again, Lead::default());
-    let _next = leads(flights.join(&key, Vec::new()));
+    let _next = leads(flights.join(&key, Vec::new(), None));
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn a_flight_that_ends_without_a_word_has_failed() {
     run(async {
         let flights = Arc::new(Flights::default());
         let key = Key::new(b"http://a/");
-        let (ticket, landing) = leads(flights.join(&key, Vec::new()));
+        let (ticket, landing) = leads(flights.join(&key, Vec::new(), None));
         drop(landing);
         let outcome = ticket.outcome().await;
         assert!(matches!(outcome, Outcome::Failed(FaultKind::House, _)));
-        leads(flights.join(&key, Vec::new()));
+        leads(flights.join(&key, Vec::new(), None));
     });
 }
 
@@ -62,15 +62,15 @@ fn a_flight_that_nobody_waits_for_is_told_so() {
     run(async {
         let flights = Arc::new(Flights::default());
         let key = Key::new(b"http://a/");
-        let (ticket, landing) = leads(flights.join(&key, Vec::new()));
-        let second = waits(flights.join(&key, Vec::new()));
+        let (ticket, landing) = leads(flights.join(&key, Vec::new(), None));
+        let second = waits(flights.join(&key, Vec::new(), None));
         let soon = || clock::now() + Duration::from_millis(1);
         drop(ticket);
         assert!(clock::until(soon(), landing.abandoned()).await.is_none());
         drop(second);
         landing.abandoned().await;
         // Nobody joins what is about to end.
-        leads(flights.join(&key, Vec::new()));
+        leads(flights.join(&key, Vec::new(), None));
     });
 }
 
@@ -78,14 +78,14 @@ fn a_flight_that_nobody_waits_for_is_told_so() {
 fn what_is_outdated_is_not_joined() {
     let flights = Arc::new(Flights::default());
     let key = Key::new(b"http://a/");
-    let (_ticket, landing) = leads(flights.join(&key, Vec::new()));
+    let (_ticket, landing) = leads(flights.join(&key, Vec::new(), None));
     flights.outdate(&Key::new(b"http://b/"));
     assert!(!landing.is_outdated());
     flights.outdate(&key);
     assert!(landing.is_outdated());
-    leads(flights.join(&key, Vec::new()));
+    leads(flights.join(&key, Vec::new(), None));
     let variant = Key::new(b"http://a/\0header x=y");
-    let (_ticket, landing) = leads(flights.join(&variant, Vec::new()));
+    let (_ticket, landing) = leads(flights.join(&variant, Vec::new(), None));
     flights.outdate_url(b"http://a");
     assert!(!landing.is_outdated());
     flights.outdate_url(b"http://a/");

@@ -7,10 +7,13 @@
 //! gets what was made for all, or what was made for it alone.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
-use penstock_exchange::{Fault, Handling, Reply, Request, Response, Side};
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, Handling, Name, Reply, Request, Response, Side, Timing,
+};
 use penstock_http::caching::{
     CacheStatus, Fwd, Reuse, condition, head_agrees, reuse_with, variant,
 };
@@ -37,6 +40,8 @@ pub(super) struct Journey {
     key: Key,
     asked: Asked,
     client: Client,
+    /// Whether that is still there.
+    state: Arc<ClientState>,
     /// When it stops waiting for others.
     deadline: Instant,
 }
@@ -73,6 +78,7 @@ impl Journey {
             key,
             asked,
             client: Client::of(request),
+            state: Arc::clone(&request.client),
             deadline,
         }
     }
@@ -189,7 +195,10 @@ impl Journey {
             (ticket, true)
         } else {
             let names = base.map(|hit| &hit.meta.vary_names).or(names.as_ref());
-            match self.shared.flights.join(&self.key, self.guess(names)) {
+            // One that began before would bring what this request does not take.
+            let since = self.is_reload().then_some(self.client.arrived());
+            let flights = &self.shared.flights;
+            match flights.join(&self.key, self.guess(names), since) {
                 Joined::Waits(ticket) => (ticket, false),
                 Joined::Leads(ticket, landing) => {
                     // A flight may have landed between the look and the join.
@@ -202,16 +211,31 @@ impl Journey {
                 }
             }
         };
-        let outcome = match leads {
-            true => ticket.outcome().await,
-            false => match clock::until(self.deadline, ticket.outcome()).await {
-                Some(outcome) => outcome,
-                None => return Step::Pass(passed(fwd, "lock-timeout")),
-            },
+        let landed = async {
+            match leads {
+                true => Some(ticket.outcome().await),
+                false => clock::until(self.deadline, ticket.outcome()).await,
+            }
+        };
+        let outcome = match self.unless_gone(landed).await {
+            Some(Some(outcome)) => outcome,
+            Some(None) => return Step::Pass(passed(fwd, "lock-timeout")),
+            None => return Step::Done(Err(left())),
         };
         let lead = leads.then(|| ticket.take_lead());
         drop(ticket);
         self.get(outcome, Getter { stale, fwd, lead }).await
+    }
+
+    /// Awaits `work`, unless its client leaves meanwhile: edge asks again when it does, as `ClientState` says.
+    async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.state.is_gone() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 
     /// Why the request goes to the back end by itself, and nothing of it is stored.
@@ -357,9 +381,19 @@ impl Journey {
         Step::Done(Ok(response.into()))
     }
 
+    /// Whether it takes only what the back end says after it came.
+    fn is_reload(&self) -> bool {
+        let directives = &self.asked.directives;
+        directives.no_cache || directives.max_age.is_some_and(|max_age| max_age.is_zero())
+    }
+
     /// Whether a response that another request brought may be used for this one.
     fn may_use(&self, meta: &Meta) -> bool {
         let lifetime = lifetime_of(meta).filter(|_| selects(&self.client.head, meta));
+        if self.is_reload() {
+            // It joined only what was asked after it came.
+            return lifetime.is_some();
+        }
         let reuse = lifetime.map(|lifetime| {
             let now = clock::wall();
             reuse_with(&self.asked.directives, &lifetime, meta.response_time, now)
@@ -430,6 +464,16 @@ impl Journey {
         }
         after.finish(answered)
     }
+}
+
+/// A client is gone. The flight hears of it from the ticket's drop, and ends if nobody else waits.
+fn left() -> Fault {
+    let cause = "left while the cache waited for the back end";
+    let timing = Timing {
+        handler: Some(Name::Room(serve::HANDLER)),
+        ..Timing::default()
+    };
+    Fault::new(FaultKind::ClientGone, cause).timed(timing)
 }
 
 /// What is stored, if it may be sent when the back end fails (RFC 5861 §4).

@@ -4,13 +4,14 @@
 //! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
 //! that it needs are the loop's own and are used again.
 
+use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
 use penstock_exchange::{Asked as AskedAtHand, AtHand};
 use penstock_http::caching::{CacheStatus, RequestDirectives, cache_status};
-use penstock_http::{FieldBlock, Method, RequestHead};
+use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
 
 use super::{Found, Shared};
-use crate::rules::{Asker, Use};
+use crate::rules::{Asked, Asker, is_override};
 use crate::serve::{HANDLER, NAME};
 use crate::store::{HitBody, Key};
 
@@ -28,13 +29,7 @@ pub(super) struct Scratch {
 /// Lends the answer, if it is at hand.
 pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
     let head = asked.head;
-    if !is_plain(head) {
-        return;
-    }
-    let Use::Look(uses) = shared.rules.use_of(head) else {
-        return;
-    };
-    if uses.directives != RequestDirectives::default() {
+    if !is_plain(head) || !shared.rules.looks_at_plain(head) {
         return;
     }
     shared.scratch.with(|scratch| {
@@ -51,7 +46,7 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
             return;
         };
         let now = clock::wall_at(asked.arrived);
-        let Found::Usable(usable) = shared.look(store, &key, head, &uses, now) else {
+        let Found::Usable(usable) = shared.look(store, &key, head, &PLAIN, now) else {
             return;
         };
         let HitBody::Memory(body) = &usable.hit.body else {
@@ -88,19 +83,46 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
     });
 }
 
-/// Whether nothing in the request asks for more than the whole as it is, and nothing in it is said by a proxy.
+/// What a plain request says to caches: nothing.
+const PLAIN: Asked = Asked {
+    may_store: true,
+    only_if_cached: false,
+    directives: RequestDirectives {
+        no_cache: false,
+        no_store: false,
+        only_if_cached: false,
+        no_transform: false,
+        max_age: None,
+        max_stale: None,
+        min_fresh: None,
+        stale_if_error: None,
+    },
+};
+
+/// Whether nothing in the request asks for more than the whole as it is, and nothing in it is said to a cache
+/// or by a proxy: one that [`Rules::use_of`] lets look by `PLAIN`, but for the route's own exceptions. All in
+/// one pass.
+///
+/// [`Rules::use_of`]: crate::rules::Rules::use_of
 fn is_plain(head: &RequestHead) -> bool {
-    let is_read = matches!(head.method(), Method::Get | Method::Head);
-    is_read && head.fields().all(|(name, _)| is_plain_name(name))
+    matches!(head.method(), Method::Get | Method::Head)
+        && !head.is_upgrade()
+        && matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
+        && head.target_path_query().starts_with('/')
+        && head.fields().all(|(name, _)| is_plain_name(name))
 }
 
 fn is_plain_name(name: &str) -> bool {
-    let is_in = |list: &[&str]| list.iter().any(|other| name.eq_ignore_ascii_case(other));
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
     match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
-        b'i' => !is_in(&["if-none-match", "if-modified-since", "if-range"]),
-        b'r' => !name.eq_ignore_ascii_case("range"),
-        b'f' => !name.eq_ignore_ascii_case("forwarded"),
-        b'x' => penstock_exchange::fields::fate(name) == penstock_exchange::fields::Fate::Pass,
+        b'c' => !is("cache-control"),
+        b'i' => !name
+            .get(..3)
+            .is_some_and(|start| start.eq_ignore_ascii_case("if-")),
+        b'p' => !is("pragma"),
+        b'r' => !is("range"),
+        b'f' => !is_word_of_proxy(name),
+        b'x' => fate(name) == Fate::Pass && !is_word_of_proxy(name) && !is_override(name),
         _ => true,
     }
 }

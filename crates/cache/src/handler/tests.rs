@@ -5,8 +5,10 @@
 
 mod collapse;
 mod keys;
+mod meanwhile;
 mod parts;
 mod stale;
+mod words;
 
 use std::sync::Arc;
 
@@ -154,39 +156,6 @@ fn a_response_to_credentials_is_stored_only_if_it_is_for_all() {
             assert_eq!(other.is_hit(), stored, "{}", other.told());
             assert!(fetch_hit(&cache, "/a").await.is_hit());
         }
-    });
-}
-
-#[test]
-fn what_speaks_to_caches_is_hidden_from_clients_and_tags_are_purged() {
-    run(async {
-        let backend = Backend::new(|_, _| {
-            let lines = [
-                "X-Accel-Expires: 100",
-                "Surrogate-Key: a b",
-                "Cache-Tag: c,d",
-            ];
-            page(&lines, "x")
-        });
-        let store = memory("m");
-        let cache = cache_of(&backend, &store, |_| ());
-        for got in [
-            fetch(&cache, get("/a", &[])).await,
-            fetch_hit(&cache, "/a").await,
-            fetch(&cache, request_of(head_of("POST", "/b", &[]), CLIENT)).await,
-        ] {
-            for name in ["x-accel-expires", "surrogate-key", "cache-tag"] {
-                assert!(!got.fields.contains(name), "{name}: {}", got.told());
-            }
-        }
-        for tag in ["e", "a b"] {
-            let purged = purge(&[Arc::clone(&store)], &Purge::Tag(tag.to_owned()));
-            assert_eq!(purged.objects, 0, "{tag}");
-        }
-        assert!(fetch_hit(&cache, "/a").await.is_hit());
-        let purged = purge(&[store], &Purge::Tag("d".to_owned()));
-        assert_eq!(purged.objects, 1);
-        assert!(!fetch(&cache, get("/a", &[])).await.is_hit());
     });
 }
 
@@ -446,7 +415,10 @@ fn a_failure_is_the_clients_and_nothing_is_remembered() {
 fn what_is_at_hand_is_what_the_handler_gives() {
     run(async {
         let backend = Backend::new(|_, _| page(&[FRESH, "Content-Type: text/x"], "hello"));
-        let cache = cache(&backend);
+        let cache = cache_of(&backend, &memory("m"), |rules| {
+            rules.bypass.headers = vec!["X-Preview".to_owned()];
+            rules.bypass.cookies = vec!["session".to_owned()];
+        });
         let lend = |lines: &[&str]| {
             let head = head("/a", lines);
             let mut lent = None;
@@ -470,7 +442,7 @@ fn what_is_at_hand_is_what_the_handler_gives() {
         fetch(&cache, get("/a", &[])).await;
         let given = fetch_hit(&cache, "/a").await;
         for _ in 0..2 {
-            let (status, fields, body, handler) = lend(&["Accept: */*"]).unwrap();
+            let (status, fields, body, handler) = lend(&["Accept: */*", "Cookie: a=b"]).unwrap();
             assert_eq!((status, handler), (200, "cache"));
             assert_eq!(body, b"hello");
             assert_eq!(fields, given.fields.as_bytes());
@@ -478,8 +450,17 @@ fn what_is_at_hand_is_what_the_handler_gives() {
         for line in [
             "Range: bytes=0-1",
             "If-None-Match: \"a\"",
+            "If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
+            "If-Match: \"a\"",
             "Cache-Control: no-cache",
+            "pragma: no-cache",
             "X-Forwarded-Host: evil",
+            "X-Forwarded-Fox: evil",
+            "Front-End-Https: on",
+            "X-Host: evil",
+            "X-Preview: 1",
+            "Cookie: a=b; session=1",
+            "Upgrade: websocket\r\nConnection: upgrade",
             "Forwarded: host=evil",
             "X-HTTP-Method-Override: POST",
             "Content-Length: 5",

@@ -111,7 +111,34 @@ fn only_a_trusted_proxy_adds_to_a_key() {
         key(|_| (), true, "/", &lines),
         "https://a.test/ | x-forwarded-host=b.test | forwarded= proto=https "
     );
+    assert_eq!(
+        key(|_| (), true, "/", &["Forwarded: for=x"]),
+        "http://a.test/"
+    );
     let odd = ["X-Forwarded-Proto: wss"];
     let expected = "http://a.test/ | x-forwarded-proto=wss";
     assert_eq!(key(|_| (), true, "/", &odd), expected);
+}
+
+#[test]
+fn only_what_is_in_a_key_makes_keys_of_one_url_many() {
+    let rules = Rules::new(&RouteCache::new(vec!["m".to_owned()]));
+    for (line, trusted, expected) in [
+        ("X-Forwarded-For: 192.0.2.1", true, false),
+        ("X-Real-IP: 192.0.2.1", true, false),
+        ("X-Forwarded-Proto: https", true, false),
+        ("X-Forwarded-Proto: wss", true, true),
+        ("Forwarded: for=x;by=y", true, false),
+        ("Forwarded: for=x;host=y", true, true),
+        ("X-Forwarded-Host: b.test", true, true),
+        ("X-Forwarded-Host: b.test", false, false),
+    ] {
+        let head = head("/", &[line]);
+        let asker = Asker {
+            head: &head,
+            scheme: "http",
+            is_trusted: trusted,
+        };
+        assert_eq!(rules.has_parts(&asker), expected, "{line} {trusted}");
+    }
 }

@@ -179,11 +179,6 @@ impl Disk {
         R: Send + 'static,
         F: FnOnce() -> io::Result<R> + Send + 'static,
     {
-        // Before the question, so that no going out is missed.
-        let out = self.out.notified();
-        if !self.is_working() {
-            return Err(DiskError::Out);
-        }
         let begun = clock::now();
         let this = Arc::clone(self);
         let work = move || {
@@ -193,14 +188,7 @@ impl Disk {
             drop(opened);
             result
         };
-        let result = tokio::select! {
-            result = self.run_anyway(kind, work) => result,
-            () = out => return Err(DiskError::Out),
-            () = clock::sleep(self.stall_timeout) => {
-                self.check_stall();
-                return Err(DiskError::Out);
-            }
-        };
+        let result = self.unless_out(self.run_anyway(kind, work)).await?;
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (count, time) = match kind {
             Kind::Write => (&self.counts.writes, &self.counts.write_micros),
@@ -212,6 +200,29 @@ impl Disk {
             self.failed(kind, error);
         }
         result
+    }
+
+    /// Waits for `work`, but not longer than `stall_timeout` and not once the disk is out.
+    ///
+    /// # Errors
+    /// [`DiskError::Out`].
+    pub(crate) async fn unless_out<R>(
+        &self,
+        work: impl Future<Output = R>,
+    ) -> Result<R, DiskError> {
+        // Before the question, so that no going out is missed.
+        let out = self.out.notified();
+        if !self.is_working() {
+            return Err(DiskError::Out);
+        }
+        tokio::select! {
+            result = work => Ok(result),
+            () = out => Err(DiskError::Out),
+            () = clock::sleep(self.stall_timeout) => {
+                self.check_stall();
+                Err(DiskError::Out)
+            }
+        }
     }
 
     /// As [`Disk::run`], without looking at the disk's health, waiting as long as it takes, without

@@ -6,17 +6,19 @@
 //! the disk's index has its file removed.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use bytes::Bytes;
 use penstock_runtime::DiskFile;
-use tokio::sync::Semaphore;
+use penstock_runtime::disk::FaultSink;
+use rustix::io::Errno;
 
-use super::disk::{Disk, DiskItem};
+use super::disk::{Disk, DiskItem, Kind};
 use super::file::ObjectFile;
 use super::tier::Item;
-use super::{Growing, HOT_USES, Key, Meta, OPEN_MAX, SHARDS, Store, filler, keeper};
+use super::{Growing, HOT_USES, Key, Meta, OPEN_MAX, Store, filler, keeper};
 
 /// For those on their way in.
 impl Store {
@@ -80,15 +82,15 @@ impl Store {
         };
         let item = keeper::new_item(Arc::new(file), Arc::clone(meta), self.config.size_max);
         let shard = self.growing_shard(key.hash);
-        let out = if growing.is_kept() {
+        // A folder that was left meanwhile takes nothing with it into the index.
+        let out = if growing.is_kept() && !item.body.folder.is_closed() {
             let replaced = disk.tier.insert(&item);
             growing.lock().is_elsewhere = true;
             // What memory holds of the variant is older, unless it is this object itself.
-            if !self.fits_memory(meta)
-                && let Some(old) = self
-                    .memory
-                    .find(key, &mut |other| other.is_same_variant(meta))
-            {
+            let mut is_older = |other: &Meta| {
+                other.is_same_variant(meta) && !std::ptr::eq(other, &raw const **meta)
+            };
+            if let Some(old) = self.memory.find(key, &mut is_older) {
                 self.memory.remove(&old);
             }
             self.counts.stored.fetch_add(1, Relaxed);
@@ -127,11 +129,6 @@ impl Store {
 
 /// For objects on the disk.
 impl Store {
-    /// One verification at a time of objects whose hashes share a shard.
-    pub(super) fn turn(&self, hash: u128) -> &Semaphore {
-        &self.turns[hash as usize % SHARDS]
-    }
-
     /// Keeps a file open for the next ones.
     pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
         object.set_open(file);
@@ -224,22 +221,84 @@ impl Store {
         let mut remembered = self.remembered();
         remembered.clear();
         if let Some(disk) = &self.disk {
+            disk.work().doomed.clear();
             disk.set_recovered();
         }
         drop(remembered);
     }
 
-    /// The folder is another one: nothing of the index is in it.
+    /// The folder was left: nothing of the index is known to be in it, and nothing of it stays open. Blocks.
     pub(super) fn lose_disk(&self) {
         if let Some(disk) = &self.disk {
-            disk.tier.remove_all(|_| true);
-            disk.work().reset();
+            drop(disk.take_left());
+            drop(disk.tier.remove_all(|_| true));
         }
-        self.open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        drop(self.take_open());
     }
+
+    /// Takes the open files that are kept. To be dropped in a pool.
+    pub(super) fn take_open(&self) -> VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut open)
+    }
+
+    /// An open file could not be read: its object goes, and the disk out where it is the disk's error. Never
+    /// blocks.
+    fn read_failed(&self, object: &Arc<ObjectFile>, error: &io::Error) {
+        // What is still read of a folder that was left says nothing of the one that is there now.
+        let Some(disk) = self.disk.as_ref().filter(|_| !object.folder.is_closed()) else {
+            return;
+        };
+        if error.kind() == io::ErrorKind::TimedOut {
+            disk.check_stall();
+        }
+        if is_lost(error)
+            && let Some(item) = disk
+                .tier
+                .find_body(object.name.hash, |other| Arc::ptr_eq(other, object))
+        {
+            if is_damage(error) {
+                self.damaged();
+            }
+            self.forget_item(&item);
+        }
+        disk.failed(Kind::Read, error);
+    }
+}
+
+/// Tells a store that an object's open file could not be read.
+#[derive(Debug)]
+pub(super) struct Watch {
+    store: Weak<Store>,
+    object: Weak<ObjectFile>,
+}
+
+impl Watch {
+    pub(super) fn new(store: &Arc<Store>, object: &Arc<ObjectFile>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::downgrade(store),
+            object: Arc::downgrade(object),
+        })
+    }
+}
+
+impl FaultSink for Watch {
+    fn failed(&self, error: &io::Error) {
+        if let (Some(store), Some(object)) = (self.store.upgrade(), self.object.upgrade()) {
+            store.read_failed(&object, error);
+        }
+    }
+}
+
+/// Whether an object that cannot be read so is not worth a second try.
+pub(super) fn is_lost(error: &io::Error) -> bool {
+    is_damage(error) || error.raw_os_error() == Some(Errno::IO.raw_os_error())
+}
+
+/// Whether the file is there, but not as it was written.
+pub(super) fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, UnexpectedEof};
+    matches!(error.kind(), InvalidData | UnexpectedEof)
 }
 
 /// What a memory tier holds.

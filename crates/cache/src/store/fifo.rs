@@ -135,16 +135,20 @@ impl<T: Queued> Fifo<T> {
         }
     }
 
-    /// Takes `new` for `old`, with its uses and in its queue.
-    pub(crate) fn replace(&mut self, old: &Arc<T>, new: &Arc<T>) {
+    /// Takes `new`, which was not queued before, for `old`, with its uses and in its queue; false when `old` is
+    /// not queued.
+    pub(crate) fn replace(&mut self, old: &Arc<T>, new: &Arc<T>) -> bool {
         let place = old.marks().place.load(Relaxed);
-        if self.remove(old) && new.marks().place.load(Relaxed) == NOWHERE {
-            new.marks().uses.store(old.marks().uses(), Relaxed);
-            match place {
-                MAIN => self.main.push(new, MAIN),
-                _ => self.small.push(new, SMALL),
-            }
+        let is_new = new.marks().place.load(Relaxed) == NOWHERE;
+        if !is_new || !self.remove(old) {
+            return false;
         }
+        new.marks().uses.store(old.marks().uses(), Relaxed);
+        match place {
+            MAIN => self.main.push(new, MAIN),
+            _ => self.small.push(new, SMALL),
+        }
+        true
     }
 
     /// Takes an object out; false when it is not queued.
@@ -214,9 +218,11 @@ impl<T: Queued> Line<T> {
         None
     }
 
-    /// Clears what was taken out once it is the greater part: a constant cost for each taking out.
+    /// Clears what was taken out once it is the greater part: a constant cost for each taking out. With
+    /// nothing left nothing is held, as an object may hold a folder open.
     fn tidy(&mut self) {
-        if self.gone > 64 && self.gone > self.items.len() / 2 {
+        let is_many = self.gone > 64 && self.gone > self.items.len() / 2;
+        if is_many || self.gone == self.items.len() {
             let is_there = |item: &Arc<T>| item.marks().place.load(Relaxed) != GONE;
             self.items.retain(is_there);
             self.gone = 0;

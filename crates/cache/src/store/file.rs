@@ -186,6 +186,16 @@ pub(crate) struct Verification {
     hasher: Box<XxHash3_64>,
 }
 
+/// What a part of a verification gives.
+pub(crate) enum Step {
+    /// There is more to read.
+    More(Verification),
+    /// The body is what was written; a file with this identity may be trusted.
+    Whole(Identity),
+    /// The body is what was written, but something was written meanwhile, a new meta for one.
+    Changed,
+}
+
 impl Verification {
     /// Begins one.
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
@@ -199,11 +209,11 @@ impl Verification {
         })
     }
 
-    /// Reads the next part; with the last one the identity that may be trusted.
+    /// Reads the next part.
     ///
     /// # Errors
     /// `InvalidData` when the body is not what was written.
-    pub(crate) fn step(mut self) -> io::Result<Result<Identity, Self>> {
+    pub(crate) fn step(mut self) -> io::Result<Step> {
         let file = self.file.file();
         let end = (self.at + VERIFY_BYTES).min(self.preamble.length);
         let mut buffer = vec![0; 256 * 1024];
@@ -221,13 +231,15 @@ impl Verification {
             self.at += read as u64;
         }
         if self.at < self.preamble.length {
-            return Ok(Err(self));
+            return Ok(Step::More(self));
         }
-        let is_same = self.hasher.finish() == self.preamble.checksum;
-        if is_same && Identity::of(file)? == self.before {
-            Ok(Ok(self.before))
+        if self.hasher.finish() != self.preamble.checksum {
+            return Err(damaged(FormatError::Damaged));
+        }
+        if Identity::of(file)? == self.before {
+            Ok(Step::Whole(self.before))
         } else {
-            Err(damaged(FormatError::Damaged))
+            Ok(Step::Changed)
         }
     }
 }

@@ -29,6 +29,12 @@ const WRITE_BYTES: u64 = 512 * 1024;
 /// Bytes that may wait for a write, one under way included.
 const PENDING_MAX: u64 = 2 * WRITE_BYTES;
 
+/// Where memory is short: bytes beyond which nothing more comes in while a write is under way.
+const SHORT_MAX: u64 = 64 * 1024;
+
+/// Larger bodies are joined in the pool.
+const JOIN_HERE_MAX: u64 = 1 << 20;
+
 /// Bytes of an object that is not kept, between its writer and its slowest reader.
 const WINDOW: u64 = 512 * 1024;
 
@@ -46,6 +52,8 @@ pub(crate) struct Filler {
     /// `None` while a write is under way.
     hasher: Option<Box<XxHash3_64>>,
     writing: Option<WriteWork>,
+    /// A file is getting its name.
+    is_committing: bool,
 }
 
 type WriteWork = Pin<Box<dyn Future<Output = Result<Written, DiskError>> + Send>>;
@@ -68,6 +76,7 @@ impl Filler {
             written: 0,
             hasher: Some(Box::default()),
             writing: None,
+            is_committing: false,
         }
     }
 
@@ -132,10 +141,14 @@ impl Filler {
         let is_in_memory_only = self.file.is_none() && self.writing.is_none();
         let mut kept = false;
         if is_in_memory_only && self.store.fits_memory(&meta) {
-            let body = join(self.growing.pieces_from(0));
+            let body = self.joined(total).await;
             kept = self
                 .store
-                .insert_in_memory(&self.key, &self.growing, &meta, body);
+                .insert_in_memory(&self.key, &self.growing, &meta, body.clone());
+            if kept {
+                // Who still reads it has it from there.
+                self.growing.hold(body);
+            }
         }
         match self.store.disk().cloned() {
             Some(disk) if self.growing.is_kept() => {
@@ -143,10 +156,25 @@ impl Filler {
                 if let Err(error) = &stored {
                     log::debug!("cache `{}`: an object is not stored: {error}", disk.name);
                 }
+                if stored.is_err() {
+                    // A write that ends later must not enter what may be purged by then.
+                    self.growing.doom();
+                }
                 stored.is_ok() || kept
             }
             _ => kept,
         }
+    }
+
+    /// The whole body in one piece.
+    async fn joined(&mut self, total: u64) -> Bytes {
+        let pieces = self.growing.pieces_from(0);
+        if total <= JOIN_HERE_MAX {
+            return join(&pieces);
+        }
+        let for_work = pieces.clone();
+        let joined = self.store.pool.run(move || join(&for_work)).await;
+        joined.unwrap_or_else(|_| join(&pieces))
     }
 
     /// The body cannot be completed: its readers are cut with `fault`, nothing is kept.
@@ -180,7 +208,9 @@ impl Filler {
                 (state.total - self.written, state.in_memory())
             };
             if is_writing {
-                return if pending > PENDING_MAX {
+                // Short of memory one write's bytes are enough, and a few more.
+                let is_much = pending > SHORT_MAX && self.store.is_memory_short();
+                return if pending > PENDING_MAX || is_much {
                     Poll::Pending
                 } else {
                     Poll::Ready(())
@@ -261,7 +291,10 @@ impl Filler {
             store.insert_on_disk(&key, &growing, &meta, object);
             Ok(())
         };
-        disk.run(Kind::Write, commit).await
+        self.is_committing = true;
+        let committed = disk.run(Kind::Write, commit).await;
+        self.is_committing = committed.is_err();
+        committed
     }
 }
 
@@ -272,7 +305,8 @@ impl Drop for Filler {
         self.growing
             .set_end(End::Cut(FaultKind::BackendDied, cause));
         let is_whole = matches!(self.growing.lock().end, Some(End::Whole));
-        if !is_whole {
+        // One that is still getting its name would be found by no purge from here on.
+        if !is_whole || self.is_committing {
             self.growing.doom();
         }
         self.store.forget_growing(&self.key, &self.growing);
@@ -360,12 +394,12 @@ impl Drop for Reserved {
     }
 }
 
-fn join(pieces: Vec<Bytes>) -> Bytes {
-    if let [only] = &pieces[..] {
+fn join(pieces: &[Bytes]) -> Bytes {
+    if let [only] = pieces {
         return only.clone();
     }
     let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-    for piece in &pieces {
+    for piece in pieces {
         all.extend_from_slice(piece);
     }
     all.freeze()

@@ -39,6 +39,8 @@ pub(crate) struct Folder {
     place: Place,
     /// Bytes of the files in it, as far as they are known, and of those to be written.
     used: AtomicU64,
+    /// Its file system asks nobody else when a file is opened of which the name is in memory.
+    is_local: bool,
     /// Nothing is written any more: another has the folder, or may soon.
     closed: AtomicBool,
 }
@@ -85,6 +87,9 @@ pub(crate) enum OpenError {
     /// Its file system is not there.
     #[error("its file system is not mounted")]
     Elsewhere,
+    /// It holds something, and no store's lock.
+    #[error("it is not empty and not a cache's folder (it holds `{0}`, but no `lock`)")]
+    NotOurs(String),
     /// What the system said.
     #[error("cannot open it: {0}")]
     Io(#[from] io::Error),
@@ -111,7 +116,9 @@ impl Folder {
         builder.recursive(true).mode(0o700).create(path)?;
         let root = open_folder(rustix::fs::CWD, path)?;
         let place = place_of(&root)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        check_ours(&root)?;
+        // Read-only, so that its file system can be made read-only while we run.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::openat(&root, "lock", flags, owner());
         let lock = File::from(lock.map_err(io::Error::from)?);
         match lock.try_lock() {
@@ -122,6 +129,7 @@ impl Folder {
         let folder = Self {
             objects: make_folder(root.as_fd(), "objects")?,
             tmp: make_folder(root.as_fd(), "tmp")?,
+            is_local: is_local(rustix::fs::fstatfs(&root).map_err(io::Error::from)?.f_type),
             root,
             place,
             used: AtomicU64::new(0),
@@ -237,6 +245,9 @@ impl Folder {
 
     /// Opens an object's file for reading if no disk is needed for it. For a loop: never blocks.
     pub(crate) fn open_cached(&self, name: Name) -> Option<File> {
+        if !self.is_local {
+            return None;
+        }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let path = name.path();
@@ -302,13 +313,15 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether the disk takes and gives: a small file is made, written, renamed, read and removed.
-    pub(crate) fn probe(&self, number: u64) -> io::Result<()> {
+    /// Whether the disk takes and gives: a small temporary file is made, written, renamed, read and removed.
+    /// Both numbers are new.
+    pub(crate) fn probe(&self, [number, renamed]: [u64; 2]) -> io::Result<()> {
         let written = [0x5a; 4096];
         let result = (|| {
             let file = self.create(number)?;
             file.write_all_at(&written, 0)?;
-            rustix::fs::renameat(&self.tmp, temporary(number).as_str(), &self.root, PROBE)?;
+            let (from, to) = (temporary(number), temporary(renamed));
+            rustix::fs::renameat(&self.tmp, from.as_str(), &self.tmp, to.as_str())?;
             let mut read = [0; 4096];
             file.read_exact_at(&mut read, 0)?;
             if read != written {
@@ -316,7 +329,7 @@ impl Folder {
             }
             Ok(())
         })();
-        let removed = gone(rustix::fs::unlinkat(&self.root, PROBE, AtFlags::empty()));
+        let removed = self.remove_temporary(renamed);
         let swept = self.remove_temporary(number);
         result.and(removed).and(swept)
     }
@@ -337,8 +350,6 @@ pub(crate) enum Access {
     /// A new meta.
     Write,
 }
-
-const PROBE: &str = "probe";
 
 /// A note that is longer is not one of ours.
 const NOTE_MAX: u64 = 64 << 20;
@@ -399,6 +410,38 @@ fn make_folder(root: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => open_folder(root, name),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A folder without a lock has to be empty, but for what a new file system has: what another program holds
+/// there must not be taken for ours.
+fn check_ours(root: &OwnedFd) -> Result<(), OpenError> {
+    let mut foreign = None;
+    for entry in Dir::read_from(root).map_err(io::Error::from)? {
+        let entry = entry.map_err(io::Error::from)?;
+        match entry.file_name().to_bytes() {
+            b"lock" => return Ok(()),
+            b"." | b".." | b"lost+found" => {}
+            name => foreign = Some(String::from_utf8_lossy(name).into_owned()),
+        }
+    }
+    foreign.map_or(Ok(()), |name| Err(OpenError::NotOurs(name)))
+}
+
+/// Whether a file system of this kind opens a file of a known name by itself. Others, those of another machine or
+/// another process above all, may have to be waited for.
+fn is_local(kind: impl TryInto<u64>) -> bool {
+    const LOCAL: [u64; 9] = [
+        0xef53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683e, // Btrfs
+        0x2fc1_2fc1, // ZFS
+        0xf2f5_2010, // F2FS
+        0xca45_1a4e, // bcachefs
+        0x0102_1994, // tmpfs
+        0x8584_58f6, // ramfs
+        0x794c_7630, // overlayfs
+    ];
+    kind.try_into().is_ok_and(|kind| LOCAL.contains(&kind))
 }
 
 fn place_of(root: &OwnedFd) -> io::Result<Place> {

@@ -30,6 +30,11 @@ const MAGIC: &[u8; 8] = b"pnstkobj";
 const VERSION: u32 = 1;
 const SLOT_HEAD: usize = 24;
 
+/// Bodies up to this size follow their slots at once: they are copied, and the room counts.
+const PACKED_MAX: u64 = 16 * 1024;
+
+const PAGE_BYTES: usize = 4096;
+
 /// What the preamble says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Preamble {
@@ -112,9 +117,16 @@ pub(crate) fn body_at(slot_bytes: u32) -> u64 {
     PREAMBLE_BYTES as u64 + 2 * u64::from(slot_bytes)
 }
 
-/// The size of a slot for a meta of that many bytes: a quarter more, for what freshening may add.
-pub(crate) fn slot_bytes(meta: usize) -> Option<u32> {
+/// The size of a slot for a meta of that many bytes: a quarter more, for what freshening may add. A body
+/// that is sent from the page cache begins at a page's start: otherwise it takes a page more, and so one
+/// packet and one wake-up of its receiver more. `declared` is its length, if that is known.
+pub(crate) fn slot_bytes(meta: usize, declared: Option<u64>) -> Option<u32> {
     let bytes = (SLOT_HEAD + meta + meta / 4 + 128).next_multiple_of(64);
+    let is_small = declared.is_some_and(|length| length <= PACKED_MAX);
+    let bytes = match is_small {
+        true => bytes,
+        false => (PREAMBLE_BYTES + 2 * bytes).next_multiple_of(PAGE_BYTES) / 2 - PREAMBLE_BYTES / 2,
+    };
     (meta <= META_MAX).then(|| u32::try_from(bytes).ok())?
 }
 

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
+use penstock_runtime::clock;
 use penstock_sys::file::read_at_if_cached;
 use tokio::sync::Notify;
 
@@ -59,6 +60,8 @@ pub(super) struct State {
     pub(super) is_doomed: bool,
     /// Held whole by the memory tier: it is found there.
     pub(super) is_elsewhere: bool,
+    /// The pieces are one, which the memory tier has, too.
+    is_joined: bool,
     readers: Vec<Option<Place>>,
     /// The writer waits for readers to go on.
     pub(super) writer: Option<Waker>,
@@ -164,7 +167,7 @@ impl Growing {
     }
 
     /// It will not be kept; those who read it go on.
-    pub(super) fn doom(&self) {
+    pub(crate) fn doom(&self) {
         let mut state = self.lock();
         state.is_doomed = true;
         self.trim(&mut state);
@@ -228,6 +231,16 @@ impl Growing {
         wake_readers(state);
     }
 
+    /// The whole body in one piece, which is accounted for elsewhere: it takes the place of all pieces.
+    pub(super) fn hold(&self, body: Bytes) {
+        let mut state = self.lock();
+        self.memory.fetch_sub(state.pieces_bytes, Relaxed);
+        state.pieces_bytes = 0;
+        state.is_joined = true;
+        state.pieces.clear();
+        state.pieces.push_back((0, body));
+    }
+
     /// Pieces from position `from` on.
     pub(super) fn pieces_from(&self, from: u64) -> Vec<Bytes> {
         let state = self.lock();
@@ -259,7 +272,8 @@ impl Growing {
         } else {
             0
         };
-        while let Some((at, piece)) = state.pieces.front()
+        while !state.is_joined
+            && let Some((at, piece)) = state.pieces.front()
             && at + piece.len() as u64 <= needed
         {
             let bytes = piece.len() as u64;
@@ -383,7 +397,14 @@ impl GrowingReader {
                 }
                 Ok(bytes.into())
             };
-            disk.run(Kind::Read, read).await
+            // Whoever has begun to read goes on as long as the file can be read, also while the disk is out.
+            let deadline = clock::now() + disk.stall_timeout;
+            let result = clock::until(deadline, disk.run_anyway(Kind::Read, read)).await;
+            let result = result.unwrap_or(Err(DiskError::Out));
+            if let Err(DiskError::Io(error)) = &result {
+                disk.failed(Kind::Read, error);
+            }
+            result
         }));
         None
     }

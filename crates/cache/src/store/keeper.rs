@@ -7,9 +7,9 @@
 //! pool; reading the index back takes at most half of that thread's time.
 
 pub(super) mod journal;
+mod probing;
 
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 use penstock_runtime::clock;
 
 use journal::Journal;
+use probing::PROBE_FIRST;
 
 use super::Store;
-use super::disk::{Disk, DiskError, DiskItem, Dying, Health, Kind, Opened};
+use super::disk::{Disk, DiskError, DiskItem, Dying, Health, Kind};
+use super::entering::{is_damage, is_lost};
 use super::file::{Found, ObjectFile, read_head};
-use super::folder::{self, Folder, Name, OpenError};
+use super::folder::{Folder, Name};
 use super::tier::Item;
 
 /// How often the keeper looks around when nothing wakes it.
@@ -32,10 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The bound of a disk that was full is raised a little this often.
 const GROW_EVERY: Duration = Duration::from_secs(30);
-
-/// A disk that is out is tried after the first, each time later by half, at most after the last.
-const PROBE_FIRST: Duration = Duration::from_secs(1);
-const PROBE_LAST: Duration = Duration::from_secs(30);
 
 /// Files that one operation looks at or removes.
 const BATCH: usize = 64;
@@ -49,6 +47,7 @@ pub(crate) async fn keep(store: Weak<Store>, disk: Arc<Disk>) {
         is_probing: Arc::new(AtomicBool::new(false)),
         probe_at: clock::now(),
         probe_after: PROBE_FIRST,
+        in_at: None,
         look_at: clock::now() + LOOK_EVERY,
         grow_at: clock::now() + GROW_EVERY,
         dying: Vec::new(),
@@ -81,6 +80,8 @@ struct Keeper {
     is_probing: Arc<AtomicBool>,
     probe_at: Instant,
     probe_after: Duration,
+    /// When it came in last.
+    in_at: Option<Instant>,
     look_at: Instant,
     grow_at: Instant,
     /// Removed, and still open.
@@ -96,6 +97,8 @@ struct Recovery {
     names: Vec<Name>,
     /// Files from this number on are of this process: known already.
     before: u64,
+    /// The folder's note of purges is known.
+    is_read: bool,
     is_swept: bool,
 }
 
@@ -148,7 +151,11 @@ impl Keeper {
         for dying in self.dying.drain(..) {
             match dying.in_use() {
                 Some(file) if Arc::strong_count(&file) > 1 => kept.push(dying),
-                file => batch.push((dying, file)),
+                file => {
+                    // From here on its bytes are about to be free.
+                    self.disk.count_dying(&dying);
+                    batch.push((dying, file));
+                }
             }
         }
         self.dying = kept;
@@ -172,6 +179,8 @@ impl Keeper {
                 if removed.is_err() {
                     lock(&left).push((dying, None));
                 } else if dying.in_use().is_some() {
+                    // Nobody knows when its bytes are free: others go for what is needed.
+                    for_work.forget_dying(&dying);
                     still_open.push(dying);
                 } else {
                     for_work.freed(dying);
@@ -225,8 +234,10 @@ impl Keeper {
             };
             match self.disk.run(Kind::Read, read).await {
                 Ok(Some(body)) => store.promoted(&item, body),
-                Err(DiskError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
-                    store.damaged();
+                Err(DiskError::Io(e)) if is_lost(&e) => {
+                    if is_damage(&e) {
+                        store.damaged();
+                    }
                     store.forget_item(&item);
                 }
                 _ => {}
@@ -242,12 +253,18 @@ impl Keeper {
         let begun = clock::now();
         let folder = Arc::clone(&recovery.folder);
         let before = recovery.before;
+        if !recovery.is_read {
+            let is_read = self.read_purges(store, &folder).await;
+            if let Some(recovery) = &mut self.recovery {
+                recovery.is_read = is_read;
+            }
+            return is_read;
+        }
         if !recovery.is_swept {
-            recovery.is_swept = true;
-            self.read_purges(store, &folder).await;
             let sweep = move || folder.sweep(before);
-            let _ = self.disk.run(Kind::Write, sweep).await;
-            return true;
+            let swept = self.disk.run(Kind::Write, sweep).await;
+            recovery.is_swept = !is_for_later(&swept);
+            return recovery.is_swept;
         }
         if recovery.names.is_empty() {
             let Ok(part) = u8::try_from(recovery.part) else {
@@ -257,16 +274,18 @@ impl Keeper {
                 return false;
             };
             let list = move || folder.names(part);
-            if let Ok(mut names) = self.disk.run(Kind::Read, list).await {
+            let listed = self.disk.run(Kind::Read, list).await;
+            if is_for_later(&listed) {
+                return false;
+            }
+            // A part that cannot be read is left out, as if it were empty.
+            recovery.part += 1;
+            if let Ok(mut names) = listed {
                 let highest = names.iter().map(|name| name.number).max();
                 // Should the clock have been set back.
                 names.retain(|name| name.number < before || !self.disk.is_known(*name));
                 self.disk.skip_numbers(highest.unwrap_or(0));
-                recovery.part += 1;
                 recovery.names = names;
-            } else if self.disk.is_working() {
-                // A part that cannot be read is left out, as if it were empty.
-                recovery.part += 1;
             }
             return true;
         }
@@ -282,100 +301,21 @@ impl Keeper {
             }
             result
         };
-        if let Err(DiskError::Out | DiskError::Pool(_)) = self.disk.run(Kind::Read, read).await {
+        let entered = self.disk.run(Kind::Read, read).await;
+        if is_for_later(&entered) {
             recovery.names.extend(batch);
+            return false;
         }
         // Half of the time is for others.
         clock::sleep(begun.elapsed().min(TICK)).await;
         true
     }
-
-    /// Tries a disk that is out.
-    async fn probe(&mut self, store: &Arc<Store>) -> bool {
-        let now = clock::now();
-        if now < self.probe_at || self.is_probing.swap(true, Relaxed) {
-            return false;
-        }
-        let (path, below) = (self.disk.path.clone(), self.below);
-        let (disk, is_probing) = (Arc::clone(&self.disk), Arc::clone(&self.is_probing));
-        let probe = move || {
-            let outcome = try_folder(&disk, &path, below);
-            is_probing.store(false, Relaxed);
-            Ok(outcome)
-        };
-        let tried = self.disk.run_anyway(Kind::Write, probe);
-        let outcome = match clock::until(now + self.disk.stall_timeout, tried).await {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(error)) => {
-                // The pool did not take it.
-                self.is_probing.store(false, Relaxed);
-                Err(error.to_string())
-            }
-            None => Err("it does not answer".to_owned()),
-        };
-        match outcome {
-            Ok((opened, below)) => {
-                self.below = below;
-                self.probe_after = PROBE_FIRST;
-                self.come_in(store, opened);
-            }
-            Err(why) => {
-                self.disk.still_out(why);
-                self.probe_at = clock::now() + self.probe_after;
-                self.probe_after = (self.probe_after * 3 / 2).min(PROBE_LAST);
-            }
-        }
-        self.disk.is_working()
-    }
-
-    fn come_in(&mut self, store: &Arc<Store>, opened: Option<Opened>) {
-        // One that goes out again soon is tried after a second.
-        self.probe_at = clock::now() + PROBE_FIRST;
-        self.look_at = clock::now() + LOOK_EVERY;
-        if let Some(opened) = &opened {
-            self.dying.clear();
-            self.journal = Journal::default();
-            store.lose_disk();
-            self.recovery = Some(Recovery {
-                folder: Arc::clone(&opened.folder),
-                part: 0,
-                names: Vec::new(),
-                before: self.disk.number(),
-                is_swept: false,
-            });
-        }
-        let health = if self.recovery.is_some() {
-            Health::Recovering
-        } else {
-            Health::Working
-        };
-        self.disk.set_in(opened, health);
-    }
 }
 
-/// A folder, if it was opened anew, and what is below it.
-type Tried = (Option<Opened>, Option<u64>);
-
-/// Tries the folder that is open, or opens it anew. Blocks.
-fn try_folder(disk: &Disk, path: &Path, below: Option<u64>) -> Result<Tried, String> {
-    if let Some(opened) = disk.opened() {
-        let is_there = opened.folder.is_at(path).map_err(|e| e.to_string())?;
-        if is_there {
-            let probed = opened.folder.probe(disk.number());
-            return probed.map(|()| (None, below)).map_err(|e| e.to_string());
-        }
-        drop(opened);
-        disk.leave();
-    }
-    let (folder, lease) =
-        Folder::open(path, below).map_err(|error: OpenError| error.to_string())?;
-    folder.probe(disk.number()).map_err(|e| e.to_string())?;
-    let opened = Opened {
-        folder: Arc::new(folder),
-        _lease: Arc::new(lease),
-    };
-    let below = folder::below(path).map_err(|e| e.to_string())?;
-    Ok((Some(opened), below))
+/// Whether an operation was not done and says nothing of what it was for: the pool is full, or the disk is not
+/// waited for.
+fn is_for_later<R>(result: &Result<R, DiskError>) -> bool {
+    matches!(result, Err(DiskError::Out | DiskError::Pool(_)))
 }
 
 /// Enters one file that was found, or removes it. Blocks.
@@ -383,6 +323,9 @@ fn read_back(disk: &Disk, store: &Store, folder: &Arc<Folder>, name: Name) -> io
     if disk.is_known(name) {
         // Read by an operation that was not waited for.
         return Ok(());
+    }
+    if disk.work().doomed.contains(&name.number) {
+        return folder.remove(name);
     }
     match read_head(folder, name) {
         Ok(Found { file, meta }) => {
@@ -467,7 +410,12 @@ impl Disk {
         self.tier.has(name.hash, |file| file.name == name)
     }
 
-    /// A file is not on its way out any more.
+    /// A file is on its way out: its bytes need not be freed by others.
+    fn count_dying(&self, dying: &Dying) {
+        self.work().dying_bytes += dying.bytes();
+    }
+
+    /// A file is not on its way out any more, or it takes as long as its readers do.
     fn forget_dying(&self, dying: &Dying) {
         let mut work = self.work();
         work.dying_bytes = work.dying_bytes.saturating_sub(dying.bytes());
@@ -477,3 +425,6 @@ impl Disk {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

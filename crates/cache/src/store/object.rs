@@ -4,17 +4,19 @@
 //! in the kernel's cache and the file is as this process left it; all else goes to the pool: the name, and
 //! the whole body once for a file that a former process wrote or somebody changed.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::FileBody;
 use penstock_runtime::DiskFile;
+use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
 
-use super::disk::{DiskError, DiskItem, Kind};
-use super::file::Verification;
+use super::disk::{Disk, DiskError, DiskItem, Kind};
+use super::entering::{Watch, is_damage, is_lost};
 use super::folder::{Access, Identity};
-use super::{Growing, Meta, Store};
+use super::{Growing, Meta, Store, verifying};
 
 /// An object that was found.
 #[derive(Debug, Clone)]
@@ -61,6 +63,9 @@ impl DiskObject {
                 .await
                 .map_err(|error| self.failed(&error))?,
         };
+        // What is not there before the head is out is a miss; afterwards it could only be a cut.
+        let ready = self.read_first(&file).await;
+        ready.map_err(|error| self.failed(&error))?;
         self.store.used(&self.item);
         Ok(FileBody {
             file,
@@ -79,7 +84,7 @@ impl DiskObject {
             return Some(file);
         }
         let file = object.folder.open_cached(object.name)?;
-        let file = Arc::new(DiskFile::new(file, self.store.disk()?.pool.clone()));
+        let file = self.watched(file, self.store.disk()?);
         if !is_trusted(&file) {
             return None;
         }
@@ -87,10 +92,42 @@ impl DiskObject {
         Some(file)
     }
 
+    fn watched(&self, file: File, disk: &Disk) -> Arc<DiskFile> {
+        let watch = Watch::new(&self.store, &self.item.body);
+        Arc::new(DiskFile::new(file, disk.pool.clone()).with_faults(watch))
+    }
+
+    /// Reads what is not in memory of the file's first chunk, so that it is there for the sender. From the file's
+    /// front, as whole chunks are remembered best.
+    async fn read_first(&self, file: &Arc<DiskFile>) -> Result<(), DiskError> {
+        let end = self.item.body.preamble.file_bytes().min(CHUNK_BYTES);
+        let mut at = 0;
+        while at < end {
+            let resident = file.resident(at, end - at);
+            at += resident;
+            if resident > 0 {
+                continue;
+            }
+            let disk = self.store.disk().ok_or(DiskError::Out)?;
+            let piece = match disk.unless_out(file.read(at, end - at)).await? {
+                Ok(piece) if piece.is_empty() => {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Ok(piece) => piece,
+                Err(ReadError::Pool(error)) => return Err(error.into()),
+                Err(ReadError::Disk(error)) => return Err(same(&error).into()),
+            };
+            at += piece.len() as u64;
+            if file.resident(0, 1) == 0 {
+                // Its file system cannot tell what is in memory: the sender reads all of it anyway.
+                break;
+            }
+        }
+        Ok(())
+    }
+
     async fn open_in_pool(&self) -> Result<Arc<DiskFile>, DiskError> {
         let disk = self.store.disk().ok_or(DiskError::Out)?;
-        // One verification serves all who wait for the object.
-        let turn = self.store.turn(self.item.hash).acquire().await;
         let object = Arc::clone(&self.item.body);
         let open = move || {
             let file = object.folder.open_object(object.name, Access::Read)?;
@@ -98,43 +135,34 @@ impl DiskObject {
             Ok((file, object.is_trusted(&identity)))
         };
         let (file, is_trusted) = disk.run(Kind::Open, open).await?;
-        let object = &self.item.body;
-        let file = Arc::new(DiskFile::new(file, disk.pool.clone()));
+        let file = self.watched(file, disk);
         if is_trusted {
-            self.store.keep_open(object, &file);
+            self.store.keep_open(&self.item.body, &file);
             return Ok(file);
         }
-        let (for_work, preamble) = (Arc::clone(&file), object.preamble);
-        let begin = move || Verification::new(for_work, preamble)?.step();
-        let mut step = disk.run(Kind::Read, begin).await?;
-        let identity = loop {
-            match step {
-                Ok(identity) => break identity,
-                Err(rest) => step = disk.run(Kind::Read, move || rest.step()).await?,
-            }
-        };
-        object.trust(identity);
-        self.store.keep_open(object, &file);
-        drop(turn);
-        Ok(file)
+        verifying::verified(self, file).await
     }
 
     /// Takes out what cannot be served.
-    fn failed(&self, error: &DiskError) -> Gone {
+    pub(super) fn failed(&self, error: &DiskError) -> Gone {
         let DiskError::Io(error) = error else {
             return Gone;
         };
-        let is_lost = match error.kind() {
-            io::ErrorKind::NotFound => !self.item.body.is_dying(),
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                self.store.damaged();
-                true
-            }
-            _ => false,
-        };
-        if is_lost {
+        let is_gone = error.kind() == io::ErrorKind::NotFound && !self.item.body.is_dying();
+        if is_damage(error) {
+            self.store.damaged();
+        }
+        if is_gone || is_lost(error) {
             self.store.forget_item(&self.item);
         }
         Gone
+    }
+}
+
+/// An error that others have, too.
+fn same(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => error.kind().into(),
     }
 }

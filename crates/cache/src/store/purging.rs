@@ -5,6 +5,7 @@
 //! object that is found. Cost: every object's meta is looked at, some tens of nanoseconds each (about 50 ms for
 //! a million), a shard's lock at a time; the files are removed in the background.
 
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::disk::Health;
@@ -14,7 +15,7 @@ use super::{Meta, Store};
 pub(crate) const REMEMBERED_MAX: usize = 10_000;
 
 /// Which objects are meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Rule {
     /// All variants of one key.
     Key(Arc<[u8]>),
@@ -84,26 +85,75 @@ impl Remembered {
     }
 }
 
+/// Several at once: many URLs cost each object no more than one.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    all: Vec<Rule>,
+    urls: HashSet<Vec<u8>>,
+}
+
+impl Rules {
+    pub(super) fn new(all: Vec<Rule>) -> Self {
+        let mut rules = Self::default();
+        for rule in all {
+            rules.add(rule);
+        }
+        rules
+    }
+
+    /// Adds one; each URL is there once.
+    pub(super) fn add(&mut self, rule: Rule) {
+        let is_new = match &rule {
+            Rule::Url(url) => self.urls.insert(url.clone().into_bytes()),
+            _ => true,
+        };
+        if is_new {
+            self.all.push(rule);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether an object is meant.
+    pub(super) fn names(&self, meta: &Meta) -> bool {
+        let has = |text: &[u8]| self.urls.contains(text);
+        let mut others = self.all.iter().filter(|rule| !matches!(rule, Rule::Url(_)));
+        (!self.urls.is_empty() && (has(url_of(&meta.key)) || has(path_of(&meta.key))))
+            || (self.all.len() > self.urls.len() && others.any(|rule| rule.names(meta)))
+    }
+}
+
 impl Store {
     /// Takes out what `rule` means; gives how many objects there were.
     pub(crate) fn purge(&self, rule: &Rule) -> u64 {
         self.recent.note(rule);
-        self.remember(|| rule.clone());
+        self.take_out(&Rules::new(vec![rule.clone()]))
+    }
+
+    /// Takes out what is meant, in one look at everything; gives how many objects there were.
+    pub(super) fn take_out(&self, rules: &Rules) -> u64 {
+        for rule in &rules.all {
+            self.remember(|| rule.clone());
+        }
         for shard in &self.growing {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for all in shard.values_mut() {
-                for growing in all.extract_if(.., |one| rule.names(one.meta())) {
+                for growing in all.extract_if(.., |one| rules.names(one.meta())) {
                     growing.doom();
                 }
             }
         }
         let on_disk = self.disk.iter();
-        let on_disk = on_disk.flat_map(|disk| disk.tier.remove_all(|meta| rule.names(meta)));
+        let on_disk = on_disk.flat_map(|disk| disk.tier.remove_all(|meta| rules.names(meta)));
         let on_disk = on_disk.collect();
-        let in_memory = self.memory.remove_all(|meta| rule.names(meta));
+        let in_memory = self.memory.remove_all(|meta| rules.names(meta));
         let count = self.bury(on_disk, &in_memory);
         if let Some(disk) = &self.disk {
-            disk.note_purge(rule);
+            for rule in &rules.all {
+                disk.note_purge(rule);
+            }
         }
         self.counts
             .purged

@@ -2,7 +2,9 @@
 
 mod crashes;
 mod faults;
+mod freed;
 mod growth;
+mod trust;
 mod whole;
 
 use std::path::{Path, PathBuf};

@@ -20,6 +20,9 @@ pub(crate) const VARIANTS_MAX: usize = 64;
 
 const SHARDS: usize = 64;
 
+/// Keys of which objects are taken out under one lock.
+const TAKEN_AT_ONCE: usize = 64;
+
 /// An object in a tier.
 #[derive(Debug)]
 pub(crate) struct Item<B> {
@@ -177,7 +180,7 @@ impl<B> Tier<B> {
         })
     }
 
-    /// Puts `new` in the place of `old`; false when `old` is not there any more.
+    /// Puts `new` in the place of `old`; false when `old` is not there any more, or about to be evicted.
     pub(crate) fn replace(&self, old: &Arc<Item<B>>, new: &Arc<Item<B>>) -> bool {
         self.write(old.hash, |shard| {
             let variants = shard.get_mut(&old.hash);
@@ -185,9 +188,12 @@ impl<B> Tier<B> {
             let Some(place) = place else {
                 return false;
             };
-            *place = Arc::clone(new);
-            self.fifo().replace(old, new);
-            true
+            // One that has left the queue is taken out of here by whoever evicts it.
+            let is_queued = self.fifo().replace(old, new);
+            if is_queued {
+                *place = Arc::clone(new);
+            }
+            is_queued
         })
     }
 
@@ -210,6 +216,18 @@ impl<B> Tier<B> {
         variants.any(|item| is_meant(&item.body))
     }
 
+    /// The object with this hash whose body is meant.
+    pub(crate) fn find_body(
+        &self,
+        hash: u128,
+        is_meant: impl Fn(&B) -> bool,
+    ) -> Option<Arc<Item<B>>> {
+        let shard = self.shard(hash).read();
+        let shard = shard.unwrap_or_else(PoisonError::into_inner);
+        let mut variants = shard.get(&hash).into_iter().flatten();
+        variants.find(|item| is_meant(&item.body)).cloned()
+    }
+
     /// Runs `then` while `item` is certain to stay: none when it has gone.
     pub(crate) fn while_there<R>(
         &self,
@@ -225,14 +243,7 @@ impl<B> Tier<B> {
 
     /// Takes out all variants of `key`.
     pub(crate) fn remove_key(&self, key: &Key) -> Vec<Arc<Item<B>>> {
-        let out = {
-            let shard = self.shard(key.hash).read();
-            let shard = shard.unwrap_or_else(PoisonError::into_inner);
-            let variants = shard.get(&key.hash).into_iter().flatten();
-            let same = variants.filter(|item| item.meta.key == key.text);
-            same.cloned().collect::<Vec<_>>()
-        };
-        out.into_iter().filter(|item| self.remove(item)).collect()
+        self.take_meant(&[key.hash], |meta| meta.key == key.text)
     }
 
     /// Takes out every object that `is_meant` names. Looks at all of them, a shard at a time: some tens of
@@ -242,12 +253,40 @@ impl<B> Tier<B> {
         for shard in &self.shards {
             let meant: Vec<_> = {
                 let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-                let items = shard.values().flatten();
-                items.filter(|item| is_meant(&item.meta)).cloned().collect()
+                let is_one = |items: &[Arc<Item<B>>]| items.iter().any(|item| is_meant(&item.meta));
+                let keys = shard.iter().filter(|(_, items)| is_one(items));
+                keys.map(|(&hash, _)| hash).collect()
             };
-            out.extend(meant.into_iter().filter(|item| self.remove(item)));
+            for hashes in meant.chunks(TAKEN_AT_ONCE) {
+                out.extend(self.take_meant(hashes, &is_meant));
+            }
         }
         out
+    }
+
+    /// Takes out what is meant of these hashes, which share a shard: under its lock, so that an object that
+    /// is replaced at this moment goes, too.
+    fn take_meant(&self, hashes: &[u128], is_meant: impl Fn(&Meta) -> bool) -> Vec<Arc<Item<B>>> {
+        let Some(&first) = hashes.first() else {
+            return Vec::new();
+        };
+        self.write(first, |shard| {
+            let mut out = Vec::new();
+            for hash in hashes {
+                let Some(variants) = shard.get_mut(hash) else {
+                    continue;
+                };
+                out.extend(variants.extract_if(.., |item| is_meant(&item.meta)));
+                if variants.is_empty() {
+                    shard.remove(hash);
+                }
+            }
+            let mut fifo = self.fifo();
+            for item in &out {
+                fifo.remove(item);
+            }
+            out
+        })
     }
 
     /// Takes out what has to go until the rest weighs at most `room` and what went satisfies `is_enough`.

@@ -19,6 +19,7 @@ use crate::access_log::Record;
 use crate::asks::Answered;
 use crate::plan::{Plan, has_body, is_bodiless};
 use crate::redirect::Redirected;
+use crate::repeats::left_out;
 use crate::router::Handlers;
 use crate::send::{self, Cut, Outgoing, Rest, Sent, Started};
 use crate::watch::{Behind, Watch};
@@ -105,7 +106,8 @@ impl Connection {
                 if fault.kind == FaultKind::ClientTooSlow {
                     self.edge.metrics().too_slow.increment();
                 }
-                faults::respond(fault, Some((&exchange.head, &exchange.settings)))
+                let asked = Some((&*exchange.head, &*exchange.settings));
+                faults::respond(fault, asked, &self.edge.repeats)
             }
         };
         if let Some(filters) = &exchange.filters {
@@ -158,11 +160,15 @@ impl Connection {
         let head = &exchange.head;
         let Response {
             status,
-            fields,
+            mut fields,
             body,
             timing,
             rate_max,
+            speaks_to_cache,
         } = response;
+        if speaks_to_cache {
+            fields.remove("x-accel-expires");
+        }
         let close = must_close || self.guard.drain().is_draining();
         let (plan, body) = match body {
             Body::Takeover(_) => (Plan::switch(), body),
@@ -303,7 +309,10 @@ impl Connection {
                 log::debug!("{method} {target}: the client took the response too slowly");
             }
             Cut::Body(fault) => {
-                log::error!("{method} {target}: response cut: {}", fault.cause);
+                if let Some(count) = self.edge.repeats.admit(&fault.cause, clock::now()) {
+                    let more = left_out(count);
+                    log::error!("{method} {target}: response cut: {}{more}", fault.cause);
+                }
             }
         }
         Fate::Abort

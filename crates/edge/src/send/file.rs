@@ -2,18 +2,17 @@
 //!
 //! A part of `send`. Decided piece by piece, right before each: pages come and go while a client takes
 //! its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
-//! most a chunk before the others have their turn; what was read from the disk goes out from the buffer
+//! most some chunks before the others have their turn; what was read from the disk goes out from the buffer
 //! it was read into, as the pages may be gone already; a file that becomes shorter ends in a cut.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody};
 use penstock_http::ResponseFraming;
-use penstock_runtime::disk::{CHUNK_BYTES, ReadError, SMALL_BYTES};
+use penstock_runtime::disk::{CHUNK_BYTES, SMALL_BYTES};
 use penstock_runtime::{DiskFile, Stream, loops};
 
 use super::sender::Sender;
@@ -23,9 +22,9 @@ use super::{Cut, Rest, Sent, Started, taken};
 /// page cache costs more by itself than the copy.
 const COPY_MAX: u64 = 16 * 1024;
 
-/// How long a disk may take for one piece. A client's limits are for the client; a disk that does not
-/// answer for this long is as good as gone.
-const READ_MAX: Duration = Duration::from_secs(60);
+/// What one connection sends before the others have their turn, if the socket takes it: some hundred
+/// microseconds.
+const TURN_BYTES: u64 = 2 * CHUNK_BYTES;
 
 /// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
 /// nothing otherwise, so that a file that cannot be read can still be answered by an error.
@@ -96,6 +95,7 @@ impl Sender<'_> {
         let file = &body.file;
         let (mut at, end) = (body.start, body.start + body.len);
         let mut has_let_go = false;
+        let mut turn_ends = at + TURN_BYTES;
         while at < end {
             let wanted = (end - at).min(CHUNK_BYTES);
             // The head is not held back by a rate; it goes with the first piece.
@@ -123,11 +123,15 @@ impl Sender<'_> {
             match progress {
                 Progress::Sent(count) => {
                     at += count;
-                    if at < end {
+                    if at < end && at >= turn_ends {
                         loops::yield_now().await;
+                        turn_ends = at + TURN_BYTES;
                     }
                 }
-                Progress::Waited(count) => at += count,
+                Progress::Waited(count) => {
+                    at += count;
+                    turn_ends = at + TURN_BYTES;
+                }
                 Progress::LetGo(count) => {
                     at += count;
                     has_let_go = true;
@@ -157,13 +161,13 @@ impl Sender<'_> {
             while done < len && !waited {
                 let left = usize::try_from(len - done).unwrap_or(usize::MAX);
                 match self.stream.poll_send_file(cx, file.file(), at + done, left) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(became_shorter(end))),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(became_shorter(file, end))),
                     Poll::Ready(Ok(count)) => {
                         self.count(count);
                         self.spend(count);
                         done += count as u64;
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(&error))),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(file, &error))),
                     Poll::Pending => {
                         waited = true;
                         return self.poll_too_slow(cx).map(Err);
@@ -205,24 +209,21 @@ impl Sender<'_> {
         len: u64,
         end: u64,
     ) -> Result<Bytes, Cut> {
-        let read = self.wait_for(file.read(at, len), READ_MAX).await;
-        let (kind, cause) = match read {
-            Some(Ok(piece)) if piece.is_empty() => return Err(became_shorter(end)),
-            Some(Ok(piece)) => return Ok(piece),
-            Some(Err(error @ ReadError::Pool(_))) => (FaultKind::Overloaded, error.to_string()),
-            Some(Err(error @ ReadError::Disk(_))) => (FaultKind::House, error.to_string()),
-            None => {
-                let seconds = READ_MAX.as_secs();
-                let pool = file.pool().name();
-                let cause = format!("no answer from the disk of pool `{pool}` in {seconds} s");
-                (FaultKind::Overloaded, cause)
+        match self.wait_for(file.read(at, len)).await? {
+            Ok(piece) if piece.is_empty() => Err(became_shorter(file, end)),
+            Ok(piece) => Ok(piece),
+            Err(error) => {
+                let kind = match error.is_overload() {
+                    true => FaultKind::Overloaded,
+                    false => FaultKind::House,
+                };
+                Err(Cut::Body(Fault::new(kind, error.to_string())))
             }
-        };
-        Err(Cut::Body(Fault::new(kind, cause)))
+        }
     }
 
     /// Sends what was read; lets go of what is left of it when the client makes us wait while memory is
-    /// scarce.
+    /// scarce, but for a small rest.
     async fn send_piece(
         &mut self,
         head: &mut Bytes,
@@ -236,9 +237,11 @@ impl Sender<'_> {
             head.clear();
             return Ok(Progress::Sent(len));
         }
-        let mut piece = piece;
+        let (mut piece, mut is_by_itself) = (piece, len <= SMALL_BYTES);
         while !piece.is_empty() {
-            let keeps = !head.is_empty() || piece.len() as u64 <= SMALL_BYTES;
+            // A small rest costs no more by itself than to be read again.
+            let is_small = piece.len() as u64 <= SMALL_BYTES;
+            let keeps = !head.is_empty() || is_small && is_by_itself;
             let mut waits = false;
             let written = std::future::poll_fn(|cx| {
                 if waits && !keeps && file.is_memory_scarce() {
@@ -261,6 +264,10 @@ impl Sender<'_> {
                 }
             });
             let Some(count) = written.await? else {
+                if is_small {
+                    (piece, is_by_itself) = (file.compact(piece), true);
+                    continue;
+                }
                 let sent = len - piece.len() as u64;
                 drop(piece);
                 self.await_room().await?;
@@ -285,13 +292,14 @@ impl Sender<'_> {
     }
 }
 
-fn became_shorter(end: u64) -> Cut {
+fn became_shorter(file: &DiskFile, end: u64) -> Cut {
+    file.failed(&io::ErrorKind::UnexpectedEof.into());
     let cause = format!("the file became shorter than {end} bytes while it was sent");
     Cut::Body(Fault::new(FaultKind::House, cause))
 }
 
 /// Whose failure it was that stopped a `sendfile`: what sockets say, or else the disk.
-fn broken(error: &io::Error) -> Cut {
+fn broken(file: &DiskFile, error: &io::Error) -> Cut {
     use io::ErrorKind as Kind;
     match error.kind() {
         Kind::BrokenPipe
@@ -303,6 +311,7 @@ fn broken(error: &io::Error) -> Cut {
         | Kind::NetworkUnreachable
         | Kind::NetworkDown => Cut::Gone,
         _ => {
+            file.failed(error);
             let cause = format!("cannot read the file: {error}");
             Cut::Body(Fault::new(FaultKind::House, cause))
         }

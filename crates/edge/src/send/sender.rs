@@ -27,7 +27,18 @@ pub(super) struct Sender<'c> {
     pub(super) sent: Sent,
     /// Bytes that the client had taken when last looked.
     taken: u64,
+    /// When that was, and how many were sent then.
+    looked: Option<(Instant, u64)>,
+    /// The client closed its sending side.
+    has_left: bool,
 }
+
+/// Before a client's buffer is asked again about the same bytes: what is taken meanwhile tells nothing.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a disk is waited for once the client closed its sending side: one that only did that still gets
+/// its answer from a disk that is well, one that is gone does not keep a place at one that is not.
+const LEFT_MAX: Duration = Duration::from_secs(1);
 
 impl<'c> Sender<'c> {
     pub(super) fn new(
@@ -46,6 +57,8 @@ impl<'c> Sender<'c> {
             throttle: rate_max.and_then(|rate| Throttle::new(rate, now)),
             sent,
             taken: 0,
+            looked: None,
+            has_left: false,
         }
     }
 }
@@ -128,19 +141,24 @@ impl Sender<'_> {
         self.pace.pause(now);
     }
 
-    /// Waits for `work`, which is not the client's; `None` when it takes longer than `limit`.
-    pub(super) async fn wait_for<F: Future>(
-        &mut self,
-        work: F,
-        limit: Duration,
-    ) -> Option<F::Output> {
+    /// Waits for `work`, which is not the client's and has a deadline of its own, unless the client leaves.
+    pub(super) async fn wait_for<F: Future>(&mut self, work: F) -> Result<F::Output, Cut> {
         let now = clock::now();
         self.pause(now);
-        self.timer.set(now + limit);
+        self.timer.set(now + LEFT_MAX);
         let mut work = pin!(work);
-        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => self.timer.poll(cx).map(|()| None),
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            // Once it has left it is not asked again.
+            if !self.has_left {
+                self.has_left = self.watch.poll_left(cx, &self.stream).is_ready();
+            }
+            match self.has_left {
+                true => self.timer.poll(cx).map(|()| Err(Cut::Gone)),
+                false => Poll::Pending,
+            }
         })
         .await
     }
@@ -173,6 +191,12 @@ impl Sender<'_> {
     }
 
     fn look_what_is_taken(&mut self, now: Instant) {
+        if (self.looked).is_some_and(|(at, sent)| {
+            sent == self.sent.total && now.saturating_duration_since(at) < LOOK_PAUSE
+        }) {
+            return;
+        }
+        self.looked = Some((now, self.sent.total));
         let taken = self.sent.total.saturating_sub(self.stream.unsent_bytes());
         if taken > self.taken {
             self.pace.progress(now, taken - self.taken);

@@ -123,6 +123,35 @@ fn what_is_in_memory_needs_no_thread() {
 }
 
 #[test]
+fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_served() {
+    let pool = Pool::new("disk", 1, 100);
+    let file = Arc::new(DiskFile::new(written(100_000), pool.clone()));
+    let house = parts(&file, None);
+    let hold = || {
+        let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+        let busy = pool.start(move || {
+            held.recv_timeout(3 * SOON).ok();
+        });
+        busy.unwrap();
+        release
+    };
+    let release = hold();
+    let mut client = house.client();
+    client.get("/0-100000");
+    await_until("it waits for the disk", || pool.usage().queued == 1);
+    drop(client);
+    // The thread is held for longer than anybody here waits.
+    house.await_connections(0);
+    release.send(()).unwrap();
+    await_until("the thread is free", || pool.usage().active == 0);
+    let mut client = house.client();
+    client.get("/0-100000");
+    client.0.shutdown(std::net::Shutdown::Write).unwrap();
+    client.expect_part(0, 100_000);
+    pool.close();
+}
+
+#[test]
 fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
     let pool = Pool::new("disk", 1, 100);
     let file = Arc::new(DiskFile::new(written(CHUNK_BYTES), pool.clone()));

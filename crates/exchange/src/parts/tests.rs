@@ -6,6 +6,7 @@ use std::sync::Arc;
 use penstock_http::{Multipart, Span};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
+use penstock_runtime::disk::SMALL_BYTES;
 
 use super::{Whole, body, random};
 use crate::{Body, FaultKind, FileBody};
@@ -19,6 +20,7 @@ fn framed() -> Multipart {
 /// The bytes that a body is made of, or why it was cut.
 fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
     let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
         .build()
         .unwrap();
     runtime.block_on(async {
@@ -27,13 +29,22 @@ fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
             Body::Bytes(all) => bytes.extend_from_slice(&all),
             Body::Stream(mut stream) => {
                 while let Some(chunk) = std::future::poll_fn(|cx| stream.poll_chunk(cx)).await {
-                    bytes.extend_from_slice(&chunk.map_err(|fault| fault.kind)?);
+                    let chunk = chunk.map_err(|fault| fault.kind)?;
+                    assert!(chunk.len() as u64 <= SMALL_BYTES);
+                    bytes.extend_from_slice(&chunk);
                 }
             }
             other => panic!("{other:?}"),
         }
         Ok(bytes)
     })
+}
+
+fn read_bytes(body: Body) -> Vec<u8> {
+    match body {
+        Body::Bytes(all) => all.to_vec(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A file with that content behind three bytes that are not its own.
@@ -66,6 +77,48 @@ fn a_file_gives_the_same_parts_as_memory() {
 fn a_file_that_became_shorter_is_cut() {
     let short = body(Whole::File(file(b"0123456")), framed());
     assert_eq!(read(short), Err(FaultKind::House));
+}
+
+#[test]
+fn a_long_part_comes_in_small_pieces() {
+    let content = "0123456789".repeat(30_000);
+    let spans = [
+        Span {
+            start: 5,
+            len: 200_000,
+        },
+        Span { start: 9, len: 1 },
+    ];
+    let framed = || Multipart::new(7, None, &spans, 300_000);
+    let mut whole = file(content.as_bytes());
+    whole.len = 300_000;
+    let on_disk = read(body(Whole::File(whole), framed())).unwrap();
+    let memory = read_bytes(body(Whole::Memory(content.into()), framed()));
+    assert!(on_disk == memory);
+}
+
+#[test]
+fn a_pool_without_room_is_told_before_anything_is_given_out() {
+    let pool = Pool::new("test", 1, 0);
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let busy = pool.start(move || {
+        held.recv_timeout(std::time::Duration::from_secs(20)).ok();
+    });
+    busy.unwrap();
+    let mut whole = file(b"0123456789");
+    let unread = penstock_sys::file::nameless(&std::env::temp_dir()).unwrap();
+    whole.file = Arc::new(DiskFile::new(unread, pool.clone()));
+    let Body::Stream(mut stream) = body(Whole::File(whole), framed()) else {
+        panic!("it is read while it is sent");
+    };
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let first = stream.poll_chunk(&mut cx);
+    let std::task::Poll::Ready(Some(Err(fault))) = first else {
+        panic!("{first:?}");
+    };
+    assert_eq!(fault.kind, FaultKind::Overloaded);
+    release.send(()).unwrap();
+    pool.close();
 }
 
 #[test]

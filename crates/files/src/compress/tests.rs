@@ -42,6 +42,19 @@ fn every_coding_gives_the_content_back() {
     }
 }
 
+/// Keeps plain work of a pool from being done until what this gives is dropped.
+fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
+    let hold = |_| {
+        let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+        pool.start(move || {
+            held.recv().ok();
+        })
+        .unwrap();
+        release
+    };
+    (0..threads).map(hold).collect()
+}
+
 /// What the work comes to.
 fn made(compressor: &Compressor, found: &Found, coding: Coding, pool: &Pool) -> Option<Bytes> {
     for _ in 0..2 {
@@ -91,12 +104,8 @@ fn what_does_not_shrink_is_not_tried_again() {
 
 #[test]
 fn one_piece_of_work_for_all_who_ask_and_few_at_once() {
-    let (compressor, pool) = (Compressor::default(), Pool::new("disk", 1, 10));
-    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
-    pool.start(move || {
-        held.recv().ok();
-    })
-    .unwrap();
+    let (compressor, pool) = (Compressor::default(), Pool::new("disk", 16, 10));
+    let release = hold(&pool, 16);
     let found = makeable(Bytes::from("text ".repeat(1000)));
     let get = |coding| compressor.get(&found, coding, &pool);
     let (Progress::Running(first), Progress::Running(second)) =
@@ -107,7 +116,16 @@ fn one_piece_of_work_for_all_who_ask_and_few_at_once() {
     assert_eq!(compressor.lock().running, 1);
     assert!(matches!(get(Coding::Zstd), Progress::Running(_)));
     assert!(matches!(get(Coding::Brotli), Progress::Busy));
-    release.send(()).unwrap();
+    // Other folders may still use the pool, as far as that goes.
+    let others: Vec<_> = (0..3).map(|_| Compressor::default()).collect();
+    let states = others
+        .iter()
+        .map(|other| other.get(&found, Coding::Gzip, &pool));
+    let states: Vec<_> = states
+        .map(|progress| matches!(progress, Progress::Running(_)))
+        .collect();
+    assert_eq!(states, [true, true, false], "four of sixteen threads");
+    drop(release);
     block_on(async {
         first.done().await;
         second.done().await;

@@ -154,3 +154,30 @@ fn a_slice_is_never_beyond_the_content() {
         assert_eq!(slice(&content, start, len), expected, "{start}+{len}");
     }
 }
+
+#[test]
+fn a_file_beside_that_did_not_hold_still_is_never_the_same() {
+    let original = || one(None, "as it is".into());
+    let beside = |is_settled| {
+        let file = Representation {
+            is_settled,
+            ..one(Some(Coding::Gzip), "gzip".into())
+        };
+        vec![Offer {
+            coding: Coding::Gzip,
+            state: OfferState::Beside(file),
+        }]
+    };
+    for (what, before, now, expected) in [
+        ("settled", beside(true), beside(true), true),
+        ("written now", beside(true), beside(false), false),
+        ("written then", beside(false), beside(true), false),
+        ("gone", beside(true), Vec::new(), false),
+        ("half-written and gone", beside(false), Vec::new(), false),
+        ("new", Vec::new(), beside(true), false),
+        ("none", Vec::new(), Vec::new(), true),
+    ] {
+        let found = Found::new(original(), before);
+        assert_eq!(found.is_same(&original(), &now), expected, "{what}");
+    }
+}

@@ -117,5 +117,67 @@ fn a_path_in_the_title_is_text_too() {
     let page = render(b"/<b>\"\r\n\xff/", &[], true);
     let page = String::from_utf8(page).unwrap();
     assert!(page.contains("<h1>/&lt;b&gt;&quot;\u{fffd}\u{fffd}\u{fffd}/</h1>"));
-    assert!(page.contains("Only 10000 names are shown"));
+    assert!(page.contains("more than 10000 names"));
+}
+
+#[test]
+fn names_that_are_not_shown_are_work_too() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.root().join("many")).unwrap();
+    let many = |number: usize| folder.root().join(format!("many/.{number}"));
+    for number in 0..ENTRIES_MAX {
+        File::create(many(number)).unwrap();
+    }
+    let listed = || listed(&folder, "/many/", penstock_config::Symlinks::Inside);
+    assert!(!listed().contains("more than"));
+    File::create(many(ENTRIES_MAX)).unwrap();
+    assert!(listed().contains("more than"));
+}
+
+#[test]
+fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
+    let folder = Folder::new();
+    folder.write("sub/a", "");
+    let mut files = penstock_config::Files::new(folder.root());
+    files.listing = true;
+    let pool = Pool::new("disk", 1, 2);
+    let tree = Arc::new(Tree::open(&files, pool.clone()).unwrap());
+    let listings = Listings::default();
+    let listed = |path: &'static str| {
+        let Ok(Looked::Folder(open)) = tree.look(path.as_bytes(), None) else {
+            panic!("no folder")
+        };
+        let (tree, listings, pool) = (Arc::clone(&tree), listings.clone(), pool.clone());
+        async move {
+            let path = path.as_bytes().into();
+            listings.page(&tree, &path, open, &pool).await
+        }
+    };
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
+    pool.start(move || {
+        started.send(()).ok();
+        held.recv().ok();
+    })
+    .unwrap();
+    begun.recv().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let all =
+            async { tokio::join!(listed("/"), listed("/sub/"), listed("/"), listed("/sub/")) };
+        let release = async {
+            assert_eq!(pool.usage().queued, 2, "one for each folder");
+            // The queue is full, so that what has to begin is refused, and leaves nothing behind.
+            let other = b"/else/".as_slice().into();
+            let refused = listings.page(&tree, &other, File::open(folder.root()).unwrap(), &pool);
+            assert_eq!(refused.await.unwrap_err().kind, FaultKind::Overloaded);
+            release.send(()).unwrap();
+        };
+        let ((root, sub, again, sub_again), ()) = tokio::join!(all, release);
+        assert_eq!(root.unwrap().as_ptr(), again.unwrap().as_ptr());
+        assert_eq!(sub.unwrap().as_ptr(), sub_again.unwrap().as_ptr());
+    });
+    assert!(lock(&listings.under_way).is_empty());
+    pool.close();
 }

@@ -244,3 +244,37 @@ fn while_one_checks_nobody_else_does() {
     assert_eq!(state(&memory, "/a", after(2099)), "fresh");
     assert_eq!(state(&memory, "/a", after(2100)), "stale");
 }
+
+#[test]
+fn however_many_loops_there_are_each_has_some_room() {
+    for loops in [0, 1, 8, 64, 1000] {
+        let bounds = Bounds::of_root(loops);
+        let memory = Memory::new(bounds);
+        assert!(memory.bytes_max >= LOOP_BYTES_MIN, "{loops}");
+        assert!(memory.entries_max >= LOOP_ENTRIES_MIN, "{loops}");
+        assert!(memory.descriptors_max >= LOOP_DESCRIPTORS_MIN, "{loops}");
+    }
+    let eight = Bounds::of_root(8);
+    assert_eq!(
+        (eight.bytes, eight.entries, eight.descriptors),
+        (ROOT_BYTES, ROOT_ENTRIES, ROOT_DESCRIPTORS)
+    );
+}
+
+#[test]
+fn what_does_not_fit_when_refined_stays_as_it_was() {
+    let memory = memory(5000, 10);
+    let now = Instant::now();
+    let before = open_file(1);
+    memory.keep(
+        b"/a".as_slice().into(),
+        Known::File(Arc::clone(&before)),
+        now,
+    );
+    let large = crate::known::tests::makeable(vec![0; 10_000].into());
+    memory.refine(b"/a", &before, Arc::new(large));
+    let Lookup::Fresh(Known::File(found)) = memory.find(b"/a", now) else {
+        panic!("forgotten")
+    };
+    assert!(Arc::ptr_eq(&found, &before));
+}

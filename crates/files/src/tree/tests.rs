@@ -25,7 +25,7 @@ fn open(folder: &Folder, say: impl FnOnce(&mut penstock_config::Files)) -> Tree 
 }
 
 fn found(tree: &Tree, path: &[u8]) -> String {
-    said(tree.look(path, None))
+    said(tree.look_and_read(path, None))
 }
 
 fn said(looked: Result<Looked, Fault>) -> String {
@@ -38,13 +38,14 @@ fn said(looked: Result<Looked, Fault>) -> String {
         Ok(Looked::Known(Known::Absent)) => "absent".to_owned(),
         Ok(Looked::Known(Known::Listing(_))) => panic!("a page comes later"),
         Ok(Looked::Folder(_)) => "folder".to_owned(),
+        Ok(Looked::Unread) => "unread".to_owned(),
         Err(fault) => format!("{:?}", fault.kind),
     }
 }
 
 fn file(tree: &Tree, path: &[u8], known: Option<&Arc<Found>>) -> Arc<Found> {
     let known = known.map(|known| Known::File(Arc::clone(known)));
-    match tree.look(path, known.as_ref()) {
+    match tree.look_and_read(path, known.as_ref()) {
         Ok(Looked::Known(Known::File(found))) => found,
         other => panic!("{other:?}"),
     }
@@ -59,7 +60,8 @@ fn looks_in_each_place_in_order() {
     folder.write("about.html", "about");
     folder.write("empty/file", "");
     folder.write("large", vec![b'x'; 65_537]);
-    folder.write("just-small", vec![b'x'; 65_536]);
+    let just_small = usize::try_from(KEPT_BYTES_MAX).unwrap();
+    folder.write("just-small", vec![b'x'; just_small]);
     folder.write("sp ace/%2e\\?", "odd");
     folder.write(std::ffi::OsStr::from_bytes(b"\xff\xfe.txt"), "not UTF-8");
     folder.link("docs/index.html", "link");
@@ -86,7 +88,7 @@ fn looks_in_each_place_in_order() {
     ] {
         assert_eq!(found(&tree, path), expected, "{}", path.escape_ascii());
     }
-    assert_eq!(found(&tree, b"/just-small").len(), 65_536);
+    assert_eq!(found(&tree, b"/just-small").len(), just_small);
     let long = [b"/".as_slice(), &[b'a'; 300]].concat();
     assert_eq!(found(&tree, &long), "absent", "a name too long");
     let long = [b"/".as_slice(), &b"abc/".repeat(2000)].concat();
@@ -329,4 +331,41 @@ fn a_root_that_is_not_there_is_named() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
+    let folder = Folder::new();
+    let tree = tree(&folder);
+    if pages::file_system(&tree.root).unwrap() != pages::FileSystem::Disk {
+        return eprintln!("skipped: the temporary folder is on no disk");
+    }
+    let written = folder.write("a", "content");
+    folder.write("large", vec![0; 100_000]);
+    written.sync_all().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        pages::drop_cached(&written).unwrap();
+        match said(tree.look(b"/a", None)).as_str() {
+            "unread" => break,
+            other => assert_eq!(other, "content"),
+        }
+        assert!(std::time::Instant::now() < deadline, "never put off");
+    }
+    assert_eq!(said(tree.look_and_read(b"/a", None)), "content");
+    assert_eq!(said(tree.look(b"/a", None)), "content", "in memory by now");
+    assert_eq!(said(tree.look(b"/large", None)), "100000 bytes");
+}
+
+#[test]
+fn reading_does_not_touch_the_time_of_access() {
+    let folder = Folder::new();
+    folder.write("large", vec![0; 100_000]);
+    let tree = tree(&folder);
+    let found = file(&tree, b"/large", None);
+    let Source::Disk(open) = &found.original.source else {
+        panic!("not kept open")
+    };
+    let flags = rustix::fs::fcntl_getfl(open.file()).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::NOATIME));
 }

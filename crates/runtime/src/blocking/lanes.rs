@@ -1,8 +1,9 @@
 //! Which job runs next, and whether one more may wait: the rules of a pool, without its threads.
 //!
 //! Called by `blocking` under its lock. What must stay true: plain jobs never run on all threads at
-//! once (where there are two or more), work that goes ahead is taken first, and no more jobs wait than
-//! the bound says. A job that a thread can take at once does not wait, whatever the bound.
+//! once (where there are two or more); work that goes ahead is taken first, but not by all threads while plain
+//! jobs wait, so that neither starves the other; no more jobs of a lane wait than its bound says, however
+//! many of the other lanes do. A job that a thread can take at once does not wait, whatever the bound.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,6 +17,8 @@ pub(super) enum Lane {
     Ahead,
     /// Reads and writes.
     Plain,
+    /// What must be done some time, in turn with reads and writes, but is counted apart.
+    Detached,
 }
 
 /// What became of a new job.
@@ -28,9 +31,18 @@ pub(super) enum Admission {
     Refused(Job),
 }
 
+struct Entry {
+    lane: Lane,
+    job: Job,
+    queued_at: Instant,
+}
+
+/// Jobs that take the same threads, in the order in which they came.
 #[derive(Default)]
 struct Line {
-    jobs: VecDeque<(Job, Instant)>,
+    jobs: VecDeque<Entry>,
+    /// Of them, [`Lane::Detached`].
+    detached: usize,
     running: usize,
 }
 
@@ -39,6 +51,8 @@ pub(super) struct Lanes {
     threads_max: usize,
     ahead: Line,
     plain: Line,
+    /// Whose turn it is where one thread does all: it was the other's before.
+    is_plain_next: bool,
 }
 
 impl Lanes {
@@ -47,6 +61,7 @@ impl Lanes {
             threads_max,
             ahead: Line::default(),
             plain: Line::default(),
+            is_plain_next: false,
         }
     }
 
@@ -61,7 +76,7 @@ impl Lanes {
 
     /// Jobs that could run now, were their threads awake.
     pub(super) fn startable(&self) -> usize {
-        let (ahead, plain) = self.startable_by_lane();
+        let (ahead, plain) = self.startable_by_line();
         ahead + plain
     }
 
@@ -70,34 +85,61 @@ impl Lanes {
         self.ahead.jobs.len() + self.plain.jobs.len() - self.startable()
     }
 
-    /// Threads that plain jobs may have at once.
-    fn plain_max(&self) -> usize {
-        let kept = (self.threads_max / KEPT_SHARE).max(1);
-        self.threads_max.saturating_sub(kept).max(1)
+    /// Of one lane.
+    fn waiting_in(&self, lane: Lane) -> usize {
+        let (ahead, plain) = self.startable_by_line();
+        let startable = if lane == Lane::Ahead { ahead } else { plain };
+        let line = self.line_of(lane);
+        let first = line.jobs.iter().take(startable);
+        line.count(lane) - first.filter(|entry| entry.lane == lane).count()
     }
 
-    fn startable_by_lane(&self) -> (usize, usize) {
+    /// Threads that are never given to plain jobs, nor to those that go ahead while plain jobs wait.
+    fn kept(&self) -> usize {
+        (self.threads_max / KEPT_SHARE).max(1)
+    }
+
+    fn startable_by_line(&self) -> (usize, usize) {
         let free = self.threads_max.saturating_sub(self.running());
-        let ahead = self.ahead.jobs.len().min(free);
-        let plain_free = self.plain_max().saturating_sub(self.plain.running);
-        let plain = self.plain.jobs.len().min(plain_free).min(free - ahead);
+        let (ahead, plain) = (self.ahead.jobs.len(), self.plain.jobs.len());
+        if self.threads_max == 1 {
+            let is_plain = plain > 0 && (ahead == 0 || self.is_plain_next);
+            return match is_plain {
+                true => (0, free),
+                false => (ahead.min(free), 0),
+            };
+        }
+        let most = self.threads_max - self.kept();
+        let ahead_max = if plain > 0 { most } else { self.threads_max };
+        let ahead = ahead
+            .min(free)
+            .min(ahead_max.saturating_sub(self.ahead.running));
+        let plain = plain
+            .min(free - ahead)
+            .min(most.saturating_sub(self.plain.running));
         (ahead, plain)
     }
 
-    /// Takes a job in, if a thread is free for it or fewer than `queue_max` wait.
+    /// Takes a job in, if a thread is free for it or fewer than `waiting_max` of its lane wait.
     pub(super) fn admit(
         &mut self,
         lane: Lane,
         job: Job,
         now: Instant,
-        queue_max: usize,
+        waiting_max: usize,
     ) -> Admission {
-        let (waiting, startable) = (self.waiting(), self.startable());
-        self.line(lane).jobs.push_back((job, now));
+        let (waiting, startable) = (self.waiting_in(lane), self.startable());
+        let line = self.line(lane);
+        line.detached += usize::from(lane == Lane::Detached);
+        line.jobs.push_back(Entry {
+            lane,
+            job,
+            queued_at: now,
+        });
         if self.startable() > startable {
             return Admission::Taken;
         }
-        if waiting < queue_max {
+        if waiting < waiting_max {
             return Admission::Waits;
         }
         match self.take_back(lane) {
@@ -106,21 +148,29 @@ impl Lanes {
         }
     }
 
-    /// The job that was taken in last.
+    /// The job that was taken in last, which was of that lane.
     pub(super) fn take_back(&mut self, lane: Lane) -> Option<Job> {
-        self.line(lane).jobs.pop_back().map(|(job, _)| job)
+        let line = self.line(lane);
+        let entry = line.jobs.pop_back()?;
+        line.detached -= usize::from(entry.lane == Lane::Detached);
+        Some(entry.job)
     }
 
     /// The next job to run, and since when it waits; [`Lanes::finish`] ends it.
     pub(super) fn take(&mut self) -> Option<(Lane, Job, Instant)> {
-        let lane = match self.startable_by_lane() {
+        let line = match self.startable_by_line() {
             (0, 0) => return None,
-            (0, _) => Lane::Plain,
-            _ => Lane::Ahead,
+            (0, _) => &mut self.plain,
+            _ => &mut self.ahead,
         };
-        let line = self.line(lane);
-        let (job, queued_at) = line.jobs.pop_front()?;
+        let Entry {
+            lane,
+            job,
+            queued_at,
+        } = line.jobs.pop_front()?;
+        line.detached -= usize::from(lane == Lane::Detached);
         line.running += 1;
+        self.is_plain_next = lane == Lane::Ahead;
         Some((lane, job, queued_at))
     }
 
@@ -131,27 +181,44 @@ impl Lanes {
     fn line(&mut self, lane: Lane) -> &mut Line {
         match lane {
             Lane::Ahead => &mut self.ahead,
-            Lane::Plain => &mut self.plain,
+            Lane::Plain | Lane::Detached => &mut self.plain,
+        }
+    }
+
+    fn line_of(&self, lane: Lane) -> &Line {
+        match lane {
+            Lane::Ahead => &self.ahead,
+            Lane::Plain | Lane::Detached => &self.plain,
+        }
+    }
+}
+
+impl Line {
+    /// Jobs of a lane that did not begin.
+    fn count(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Detached => self.detached,
+            Lane::Ahead | Lane::Plain => self.jobs.len() - self.detached,
         }
     }
 }
 
 /// One thread in so many, rounded down but at least one, is kept for what goes ahead: four of the usual 32, which at half a
-/// millisecond a cold open are 8,000 of them a second.
+/// millisecond a cold open are 8,000 of them a second. As many are kept for plain jobs that wait.
 const KEPT_SHARE: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Takes in a job of each letter: `a`head or `p`lain; says `t`aken, `w`aits or `r`efused.
+    /// Takes in a job of each letter: `a`head, `p`lain or `d`etached; says `t`aken, `w`aits or `r`efused.
     fn admit(lanes: &mut Lanes, jobs: &str, queue_max: usize) -> String {
         let now = Instant::now();
         let mut said = |letter| {
-            let lane = if letter == 'a' {
-                Lane::Ahead
-            } else {
-                Lane::Plain
+            let lane = match letter {
+                'a' => Lane::Ahead,
+                'p' => Lane::Plain,
+                _ => Lane::Detached,
             };
             match lanes.admit(lane, Box::new(|| ()), now, queue_max) {
                 Admission::Taken => 't',
@@ -162,10 +229,18 @@ mod tests {
         jobs.chars().map(&mut said).collect()
     }
 
+    fn letter(lane: Lane) -> char {
+        match lane {
+            Lane::Ahead => 'a',
+            Lane::Plain => 'p',
+            Lane::Detached => 'd',
+        }
+    }
+
     fn take_all(lanes: &mut Lanes) -> String {
         let mut taken = String::new();
         while let Some((lane, _, _)) = lanes.take() {
-            taken.push(if lane == Lane::Ahead { 'a' } else { 'p' });
+            taken.push(letter(lane));
         }
         taken
     }
@@ -178,15 +253,34 @@ mod tests {
             (1, 0, "pa", "tr"),
             (2, 0, "ppa", "trt"),
             (2, 0, "aap", "ttr"),
-            (2, 1, "pppaa", "twrtr"),
+            (2, 1, "pppaaa", "twrtwr"),
             (4, 2, "pppppp", "tttwwr"),
             (32, 0, &"p".repeat(29), &format!("{}r", "t".repeat(28))),
         ] {
             let mut lanes = Lanes::new(threads);
             let said = admit(&mut lanes, jobs, queue_max);
             assert_eq!(said, expected, "{threads} {queue_max} {jobs}");
-            assert!(lanes.waiting() <= queue_max, "{threads} {queue_max} {jobs}");
+            for lane in [Lane::Ahead, Lane::Plain] {
+                assert!(lanes.waiting_in(lane) <= queue_max, "{threads} {jobs}");
+            }
         }
+    }
+
+    #[test]
+    fn each_lane_has_a_bound_of_its_own() {
+        let mut lanes = Lanes::new(2);
+        assert_eq!(admit(&mut lanes, "pa", 0), "tt");
+        assert_eq!(take_all(&mut lanes), "ap");
+        // Closes that wait take no room from reads, reads none from opens.
+        assert_eq!(admit(&mut lanes, "ddd", 5), "www");
+        assert_eq!(admit(&mut lanes, "ppp", 2), "wwr");
+        assert_eq!(admit(&mut lanes, "aaa", 2), "wwr");
+        assert_eq!(admit(&mut lanes, "ddd", 5), "wwr");
+        assert_eq!(lanes.waiting(), 9);
+        lanes.finish(Lane::Plain);
+        // The first of them could run now: it waits for nothing.
+        assert_eq!(lanes.waiting_in(Lane::Detached), 4);
+        assert_eq!(lanes.waiting_in(Lane::Plain), 2);
     }
 
     #[test]
@@ -194,22 +288,50 @@ mod tests {
         for (threads, jobs, expected) in [
             (1, "ppa", "a"),
             (2, "pppa", "ap"),
+            (2, "aaa", "aa"),
             (4, "ppppp", "ppp"),
-            (4, "pppppaaaaa", "aaaa"),
+            (4, "aaaaa", "aaaa"),
+            // While plain jobs wait, one thread is theirs.
+            (4, "pppppaaaaa", "aaap"),
+            (4, "aaaaadd", "aaad"),
             (16, "pppppppppppppppp", "pppppppppppppp"),
         ] {
             let mut lanes = Lanes::new(threads);
             admit(&mut lanes, jobs, 100);
             assert_eq!(take_all(&mut lanes), expected, "{threads} {jobs}");
         }
+    }
+
+    #[test]
+    fn what_goes_ahead_does_not_starve_the_rest() {
+        for threads in [1, 2, 3, 32] {
+            let mut lanes = Lanes::new(threads);
+            admit(&mut lanes, "pppp", 100);
+            let mut done = 0;
+            // However many come, as fast as they are taken.
+            for _ in 0..100 {
+                admit(&mut lanes, &"a".repeat(2 * threads), 1000);
+                let taken = take_all(&mut lanes);
+                done += taken.chars().filter(|&letter| letter == 'p').count();
+                for letter in taken.chars() {
+                    lanes.finish(if letter == 'a' {
+                        Lane::Ahead
+                    } else {
+                        Lane::Plain
+                    });
+                }
+            }
+            assert_eq!(done, 4, "{threads}");
+        }
+        // One thread does them in turn.
         let mut lanes = Lanes::new(1);
-        admit(&mut lanes, "ppa", 100);
+        admit(&mut lanes, "pppaa", 100);
         let mut order = String::new();
         while let Some((lane, _, _)) = lanes.take() {
-            order.push(if lane == Lane::Ahead { 'a' } else { 'p' });
+            order.push(letter(lane));
             lanes.finish(lane);
         }
-        assert_eq!(order, "app");
+        assert_eq!(order, "apapp");
         assert_eq!((lanes.running(), lanes.waiting()), (0, 0));
     }
 }

@@ -2,8 +2,9 @@
 //! is known of the file systems.
 //!
 //! Each pool has one [`Reads`], shared by the loops and by all descriptors of a file. What must stay
-//! true: an entry goes when its reading ends, however it ends; a reading is not stopped by its waiter's
-//! leaving, so that the others still get it; what was read counts until the last who holds it lets go.
+//! true: an entry goes when its reading ends, however it ends; a reading is not stopped by a waiter's
+//! leaving, so that the others still get it, but one that all have left before it began is not made; what
+//! was read counts until the last who holds it lets go.
 //! Locks are held for a look-up, never while something is read.
 
 use std::collections::HashMap;
@@ -52,13 +53,15 @@ impl Default for Reads {
 #[derive(Debug, Default)]
 struct Shared {
     /// Readings under way, by file and chunk. Held for a look-up.
-    flights: Mutex<HashMap<(FileKey, u64), Vec<Entry>>>,
+    flights: Mutex<Flights>,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Tells them apart: how many there have been.
     numbers: AtomicU64,
     held: Arc<Held>,
 }
+
+type Flights = HashMap<(FileKey, u64), Vec<Entry>>;
 
 /// One reading under way, of a part of a chunk.
 #[derive(Debug)]
@@ -83,10 +86,16 @@ impl Reads {
         Some(Flight(entry.result.clone()))
     }
 
-    /// Whether something of the chunk that `at` is in is being read.
-    pub(super) fn is_busy(&self, file: FileKey, at: u64) -> bool {
-        self.shared.count.load(Ordering::Relaxed) > 0
-            && (self.shared.lock()).contains_key(&(file, at / CHUNK_BYTES))
+    /// Whether something of the `len` bytes at `at`, within one chunk, is being read.
+    pub(super) fn is_busy(&self, file: FileKey, at: u64, len: u64) -> bool {
+        if self.shared.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let flights = self.shared.lock();
+        let entries = flights.get(&(file, at / CHUNK_BYTES));
+        entries.is_some_and(|entries| {
+            (entries.iter()).any(|entry| entry.start < at + len && at < entry.end)
+        })
     }
 
     /// Announces a reading from `start` to `end`, within one chunk.
@@ -149,7 +158,7 @@ impl Reads {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(FileKey, u64), Vec<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, Flights> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,8 +195,22 @@ impl Landing {
         self.give.send_replace(Some(outcome.map(Arc::new)));
     }
 
-    fn remove(&self) {
+    /// Whether somebody still waits for it. If not it is over: nobody finds it any more.
+    pub(super) fn is_wanted(&self) -> bool {
         let mut flights = self.shared.lock();
+        // One receiver is the entry's own; others are made from it under this lock only.
+        let is_wanted = self.give.receiver_count() > 1;
+        if !is_wanted {
+            self.remove_from(&mut flights);
+        }
+        is_wanted
+    }
+
+    fn remove(&self) {
+        self.remove_from(&mut self.shared.lock());
+    }
+
+    fn remove_from(&self, flights: &mut Flights) {
         if let Some(entries) = flights.get_mut(&self.place)
             && let Some(index) = entries.iter().position(|e| e.number == self.number)
         {
@@ -220,11 +243,13 @@ impl Outcome {
         Self {
             start,
             is_end: (bytes.len() as u64) < claim.bytes,
-            bytes: Bytes::from_owner(Buffer {
-                bytes,
-                _claim: claim,
-            }),
+            bytes: hold(bytes, claim),
         }
+    }
+
+    /// How many bytes it brought.
+    pub(super) fn len(&self) -> u64 {
+        self.bytes.len() as u64
     }
 
     /// At most `len` of its bytes from `at` on, none at the file's end; `None` when it does not reach
@@ -238,6 +263,16 @@ impl Outcome {
         let to = from.saturating_add(len).min(self.bytes.len());
         Some(self.bytes.slice(from..to))
     }
+}
+
+/// `bytes`, which take no more than `claim`, with the room that they take.
+pub(super) fn hold(mut bytes: Vec<u8>, mut claim: Claim) -> Bytes {
+    bytes.shrink_to_fit();
+    claim.shrink(bytes.len() as u64);
+    Bytes::from_owner(Buffer {
+        bytes,
+        _claim: claim,
+    })
 }
 
 /// What was read, with the room that it takes.
@@ -287,6 +322,13 @@ pub(super) struct Claim {
 impl Claim {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Gives back what is more than `bytes`.
+    fn shrink(&mut self, bytes: u64) {
+        let spare = self.bytes.saturating_sub(bytes);
+        self.held.bytes.fetch_sub(spare, Ordering::Relaxed);
+        self.bytes -= spare;
     }
 }
 

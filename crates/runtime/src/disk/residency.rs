@@ -198,18 +198,21 @@ impl Proven {
     }
 }
 
-/// The last answer about a chunk that was all there, while it is fresh.
+/// The last answers about chunks that were all there, while they are fresh.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// From the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of how much of it, in
-    /// units of 4 kB. One word, so that loops need no lock; 0 is none.
-    packed: AtomicU64,
+    /// Each from the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of how much of it,
+    /// in units of 4 kB. One word, so that loops need no lock; 0 is none. A chunk's place is its number's rest.
+    packed: [AtomicU64; ANSWERS],
 }
 
-/// How long an answer stands for those that would be the same: sending one chunk takes longer, and
-/// pages that go meanwhile go after any question. A small file that many want is asked about 10,000
-/// times a second at most.
-const FRESH_US: u64 = 100;
+/// Answers that a file remembers: enough for all chunks of one of 16 MB.
+const ANSWERS: usize = 32;
+
+/// How long an answer stands for all who ask. Pages that were found are about to be sent, which makes them
+/// the last to go: for that the kernel takes seconds, unless somebody drops them on purpose. A file that
+/// many want is asked about 50 times a second, one that one client wants before each piece.
+const FRESH_US: u64 = 20_000;
 
 const UNIT_BYTES: u64 = 4096;
 const TIME_MASK: u64 = (1 << 36) - 1;
@@ -221,16 +224,45 @@ impl Asked {
         let units = len.div_ceil(UNIT_BYTES);
         if chunk <= CHUNK_MASK && units <= 0xff {
             let packed = (now_us & TIME_MASK) << 28 | chunk << 8 | units;
-            self.packed.store(packed, Ordering::Relaxed);
+            self.place(chunk).store(packed, Ordering::Relaxed);
         }
+    }
+
+    fn place(&self, chunk: u64) -> &AtomicU64 {
+        #[expect(clippy::cast_possible_truncation, reason = "the rest is below 32")]
+        let place = (chunk % ANSWERS as u64) as usize;
+        &self.packed[place]
     }
 
     /// Whether the first `len` bytes of the chunk were just seen to be there.
     pub(super) fn covers(&self, chunk: u64, len: u64, now_us: u64) -> bool {
-        let packed = self.packed.load(Ordering::Relaxed);
+        let packed = self.place(chunk).load(Ordering::Relaxed);
         let (at, known, units) = (packed >> 28, packed >> 8 & CHUNK_MASK, packed & 0xff);
         let age = (now_us & TIME_MASK).wrapping_sub(at) & TIME_MASK;
         known == chunk && len.div_ceil(UNIT_BYTES) <= units && age < FRESH_US
+    }
+}
+
+/// When a try found that something is not in memory, of a file that can only be tried.
+#[derive(Debug, Default)]
+pub(super) struct Missed {
+    /// Microseconds on a clock of the caller's; 0 is never.
+    at_us: AtomicU64,
+}
+
+/// How long such a file is read in the pool without another try: some chunks of a disk that has nothing else to do.
+const MISSED_US: u64 = 5000;
+
+impl Missed {
+    pub(super) fn note(&self, now_us: u64) {
+        self.at_us.store(now_us.max(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_recent(&self, now_us: u64) -> bool {
+        match self.at_us.load(Ordering::Relaxed) {
+            0 => false,
+            at_us => now_us.saturating_sub(at_us) < MISSED_US,
+        }
     }
 }
 
@@ -281,6 +313,17 @@ mod tests {
     }
 
     #[test]
+    fn a_miss_stands_for_a_moment() {
+        let missed = Missed::default();
+        assert!(!missed.is_recent(0) && !missed.is_recent(10));
+        for at_us in [0, 70_000] {
+            missed.note(at_us);
+            assert!(missed.is_recent(at_us) && missed.is_recent(at_us + MISSED_US - 1));
+            assert!(!missed.is_recent(at_us + MISSED_US + 1));
+        }
+    }
+
+    #[test]
     fn an_answer_stands_for_a_moment_for_what_it_covers() {
         let asked = Asked::default();
         assert!(!asked.covers(0, 1, 50), "nothing was asked");
@@ -289,7 +332,9 @@ mod tests {
             (3, 65_537, 1000, true),
             (3, 69_632, 1099, true),
             (3, 69_633, 1000, false),
-            (3, 1, 1100, false),
+            (3, 1, 1000 + FRESH_US - 1, true),
+            (3, 1, 1000 + FRESH_US, false),
+            (35, 1, 1000, false),
             (2, 1, 1000, false),
             (3, 1, 999, false),
         ] {

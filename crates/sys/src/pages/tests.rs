@@ -61,6 +61,12 @@ fn a_file_is_the_same_by_every_descriptor_and_no_other() {
     let (one, two) = (identity(&file).unwrap(), identity(&other).unwrap());
     assert_eq!(one.mount, two.mount);
     assert_ne!(one.inode, two.inode);
+    file.set_len(BYTES + 1).unwrap();
+    let written = identity(&file).unwrap();
+    assert_eq!((written.inode, written.bytes), (one.inode, BYTES + 1));
+    assert_ne!(written, one);
+    assert_eq!(regular_bytes(&file).unwrap(), Some(BYTES + 1));
+    assert_eq!(regular_bytes(File::open("/").unwrap()).unwrap(), None);
     assert!(is_nameless(&file).unwrap());
     assert!(!is_nameless(std::env::current_dir().and_then(File::open).unwrap()).unwrap());
 }

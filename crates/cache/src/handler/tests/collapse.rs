@@ -1,6 +1,7 @@
 //! One request to the back end for many, and nobody who waits for what it does not get.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use penstock_exchange::{Body, FaultKind, Reply};
@@ -166,6 +167,39 @@ fn a_client_that_leaves_ends_what_nobody_else_wants() {
         until("the back end is asked again", || backend.count() == 2).await;
         gate.open();
         assert_eq!(next.join_all().await[0].text(), "x");
+    });
+}
+
+/// Asks as edge does: it marks a client as gone and then polls what it awaits once more.
+async fn marked_gone(leads: bool) {
+    let gate = Gate::new();
+    let held = Arc::clone(&gate);
+    let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+    let cache = cache(&backend);
+    let others = crowd(&cache, usize::from(!leads), &[]);
+    until("the others are there", || gate.waiting() == others.len()).await;
+    let request = get("/a", &[]);
+    let client = Arc::clone(&request.client);
+    let mut work = std::pin::pin!(reply(&cache, request));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(work.as_mut().poll(&mut cx).is_pending());
+    until("the back end is asked", || gate.waiting() == 1).await;
+    client.mark_gone();
+    let Poll::Ready(answered) = work.as_mut().poll(&mut cx) else {
+        panic!("waits for what nobody gets")
+    };
+    assert_eq!(answered.unwrap_err().kind, FaultKind::ClientGone);
+    settle().await;
+    assert_eq!(gate.waiting(), others.len(), "leads: {leads}");
+    gate.open();
+    assert!(others.join_all().await.iter().all(|got| got.text() == "x"));
+}
+
+#[test]
+fn a_client_that_is_marked_gone_waits_no_longer() {
+    run(async {
+        marked_gone(true).await;
+        marked_gone(false).await;
     });
 }
 

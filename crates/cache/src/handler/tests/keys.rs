@@ -18,7 +18,7 @@ fn mirror() -> Arc<Backend> {
         let head = &request.head;
         let mut text = format!("{} {}", head.target(), head.host());
         for (name, value) in head.fields() {
-            if name.to_ascii_lowercase().starts_with("x-") || name.contains("orward") {
+            if name.to_ascii_lowercase().starts_with("x-") || name.starts_with('F') {
                 text.push_str(&format!(" {name}={}", String::from_utf8_lossy(value)));
             }
         }
@@ -33,6 +33,12 @@ fn what_only_a_proxy_or_the_front_end_may_say_does_not_reach_what_is_stored() {
             "X-Forwarded-Host: evil",
             "X-Forwarded-Proto: https",
             "X-Forwarded-Port: 1",
+            "X-Forwarded-Server: evil",
+            "X-Forwarded-Fox: evil",
+            "X-Scheme: evil",
+            "X-Url-Scheme: evil",
+            "X-Original-URI: /evil",
+            "Front-End-Https: on",
             "Forwarded: host=evil",
             "X-Original-URL: /evil",
             "X-Rewrite-URL: /evil",
@@ -59,7 +65,6 @@ fn a_header_that_overrides_goes_past_the_cache() {
             "X-Host: evil",
             "X-Original-Host: evil",
             "X-HTTP-Host-Override: evil",
-            "X-Forwarded-Server: evil",
         ] {
             let backend = mirror();
             let cache = cache(&backend);
@@ -92,6 +97,10 @@ fn what_a_trusted_proxy_says_is_in_the_key() {
             (&["Forwarded: for=192.0.2.1;proto=https"], 5),
             (&["Forwarded: for=192.0.2.2;proto=https"], 5),
             (&["Forwarded: for=192.0.2.2;proto=https;host=x"], 6),
+            (&["Forwarded: for=192.0.2.2"], 6),
+            (&["X-Forwarded-Fox: one"], 7),
+            (&["X-Forwarded-Fox: two"], 8),
+            (&["X-Scheme: https"], 9),
         ] {
             fetch(&cache, ask(lines)).await;
             assert_eq!(backend.count(), count, "{lines:?}");

@@ -85,7 +85,7 @@ impl Disk {
     }
 
     /// Draws the conclusion from an error.
-    pub(super) fn failed(&self, kind: Kind, error: &io::Error) {
+    pub(crate) fn failed(&self, kind: Kind, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let is_the_disk = match errno {
             // Not there: an object's file went, which its reader notices. Nothing can be made: the folder went.

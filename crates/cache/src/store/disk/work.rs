@@ -4,7 +4,7 @@
 //! bounded (files to be removed by the index, whose objects they were), and bytes of what is dying are
 //! known, so that nobody evicts twice for the same room.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::sync::{Arc, MutexGuard};
 
@@ -31,14 +31,25 @@ pub(crate) struct Work {
     pub(crate) promotions: VecDeque<Arc<DiskItem>>,
     /// Purges that are to be noted in the folder, with the first number that they do not mean.
     pub(crate) purges: Vec<(u64, Rule)>,
+    /// Numbers of objects that were dying when their folder was left: they are not to come back with it.
+    pub(crate) doomed: HashSet<u64>,
     /// Of the dying: bytes.
     pub(crate) dying_bytes: u64,
 }
 
 impl Work {
-    /// The folder is another one: nothing that was to be done is any more.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+    /// The folder was left: takes what was to be done in it, to be dropped in a pool, as that closes files. Stays
+    /// what is to be known when it is opened anew.
+    fn take_left(&mut self) -> Self {
+        let mut left = std::mem::take(self);
+        self.purges = std::mem::take(&mut left.purges);
+        self.doomed = std::mem::take(&mut left.doomed);
+        let numbers = left.dying.iter().filter_map(|dying| match dying {
+            Dying::Object(object) => Some(object.name.number),
+            Dying::Temporary { .. } => None,
+        });
+        self.doomed.extend(numbers);
+        left
     }
 }
 
@@ -122,6 +133,14 @@ impl Disk {
         }
         drop(work);
         self.bell.notify_one();
+    }
+
+    /// Takes what was queued for a folder that was left; none if that is nothing. To be dropped in a pool.
+    pub(crate) fn take_left(&self) -> Option<Work> {
+        let mut work = self.work();
+        let is_any =
+            !work.dying.is_empty() || !work.rewrites.is_empty() || !work.promotions.is_empty();
+        is_any.then(|| work.take_left())
     }
 
     /// What is queued; never held across a wait.

@@ -43,7 +43,7 @@ fn a_folder_has_one_owner_and_what_is_not_ours_stays() {
     folder.sweep(9).unwrap();
     assert!(folder.create(9).is_err() && folder.create(3).is_ok());
     assert!(folder.names(0xab).unwrap().is_empty());
-    folder.probe(20).unwrap();
+    folder.probe([20, 21]).unwrap();
     for name in foreign {
         assert!(temp.path().join(name).exists(), "{name}");
     }
@@ -53,6 +53,33 @@ fn a_folder_has_one_owner_and_what_is_not_ours_stays() {
     assert!(again.is_at(temp.path()).unwrap());
     folder.close();
     assert!(folder.create(30).is_err());
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_left_as_it_is() {
+    let temp = TempFolder::new("foreign");
+    for name in ["probe", "purges"] {
+        std::fs::write(temp.path().join(name), "mine").unwrap();
+    }
+    let opened = Folder::open(temp.path(), None);
+    assert!(matches!(opened, Err(OpenError::NotOurs(_))), "{opened:?}");
+    assert!(!temp.path().join("lock").exists() && !temp.path().join("tmp").exists());
+    // With a lock it is ours; a probe still touches none of it.
+    std::fs::write(temp.path().join("lock"), "").unwrap();
+    let (folder, _lease) = Folder::open(temp.path(), None).unwrap();
+    folder.probe([20, 21]).unwrap();
+    for name in ["probe", "purges"] {
+        let text = std::fs::read_to_string(temp.path().join(name)).unwrap();
+        assert_eq!(text, "mine", "{name}");
+    }
+    assert_eq!(
+        std::fs::read_dir(temp.path().join("tmp")).unwrap().count(),
+        0
+    );
+    // A new file system is empty.
+    let new = temp.path().join("new");
+    std::fs::create_dir_all(new.join("lost+found")).unwrap();
+    assert!(Folder::open(&new, None).is_ok());
 }
 
 #[test]
@@ -68,4 +95,28 @@ fn bytes_are_reserved_within_the_bound() {
         (on_disk(0), on_disk(4096), on_disk(4097)),
         (4096, 4096, 8192)
     );
+}
+
+#[test]
+fn a_file_system_that_asks_others_is_waited_for_in_the_pool() {
+    // FUSE, NFS, CIFS, SMB2, 9P and Ceph.
+    for kind in [
+        0x6573_5546_i64,
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+    ] {
+        assert!(!is_local(kind), "{kind:x}");
+    }
+    assert!(is_local(0xef53_i64) && is_local(0x0102_1994_i64) && !is_local(-1_i64));
+    let temp = TempFolder::new("kind");
+    let (mut folder, _lease) = Folder::open(temp.path(), None).unwrap();
+    let name = Name { hash: 1, number: 2 };
+    drop(folder.create(2).unwrap());
+    folder.commit(name).unwrap();
+    folder.is_local = false;
+    assert!(folder.open_cached(name).is_none());
+    assert!(folder.open_object(name, Access::Read).is_ok());
 }

@@ -21,7 +21,7 @@ fn full_meta() -> Meta {
 fn a_meta_comes_back_as_it_was() {
     for meta in [full_meta(), meta_of("http://h/")] {
         let bytes = encode_meta(&meta);
-        let size = slot_bytes(bytes.len()).unwrap();
+        let size = slot_bytes(bytes.len(), Some(1)).unwrap();
         let mut slots = encode_slot(1, &bytes, size).unwrap();
         assert_eq!(slots.len(), size as usize);
         slots.resize(2 * size as usize, 0);
@@ -33,7 +33,7 @@ fn a_meta_comes_back_as_it_was() {
 fn the_newest_whole_slot_counts() {
     let (old, mut new) = (full_meta(), full_meta());
     new.lifetime[0] = 99;
-    let size = slot_bytes(encode_meta(&old).len()).unwrap();
+    let size = slot_bytes(encode_meta(&old).len(), Some(1)).unwrap();
     let a = encode_slot(1, &encode_meta(&old), size).unwrap();
     let b = encode_slot(2, &encode_meta(&new), size).unwrap();
     let both = [a.clone(), b.clone()].concat();
@@ -73,7 +73,7 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
     assert_eq!(Preamble::decode(&other), Err(FormatError::Version));
 
     let meta = encode_meta(&full_meta());
-    let size = slot_bytes(meta.len()).unwrap();
+    let size = slot_bytes(meta.len(), Some(1)).unwrap();
     let slot = encode_slot(1, &meta, size).unwrap();
     for at in 0..SLOT_HEAD + meta.len() {
         let mut wrong = slot.clone();
@@ -88,5 +88,12 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
         assert!(decode_meta(&meta[..at]).is_err());
     }
     assert!(decode_slots(&[], 0).is_err());
-    assert!(slot_bytes(META_MAX + 1).is_none());
+    assert!(slot_bytes(META_MAX + 1, None).is_none());
+    for meta in [0, 1, 500, 1400, 1500, 5000, META_MAX] {
+        for declared in [None, Some(PACKED_MAX + 1)] {
+            let slot = slot_bytes(meta, declared).unwrap();
+            assert_eq!(body_at(slot) % 4096, 0, "{meta}");
+            assert!(slot >= slot_bytes(meta, Some(0)).unwrap(), "{meta}");
+        }
+    }
 }

@@ -6,64 +6,138 @@
 //! purges everything that is older rather than nothing; a purge that returned a moment before the process was
 //! killed may be lost, as it waits for no disk.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use twox_hash::XxHash3_64;
 
 use super::super::Store;
-use super::super::disk::Kind;
+use super::super::disk::{DiskError, Kind};
 use super::super::folder::Folder;
-use super::super::purging::Rule;
+use super::super::purging::{REMEMBERED_MAX, Rule};
 use super::Keeper;
 
 const NAME: &str = "purges";
 
+/// Bytes of a note, about: with more it says that all was purged.
+const BYTES_MAX: usize = 4 << 20;
+
 /// What is noted.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    purges: Vec<(u64, Rule)>,
+    /// Each with the first number that it does not mean.
+    purges: HashMap<Rule, u64>,
+    bytes: usize,
+    /// The folder's note says something else.
+    pub(super) is_dirty: bool,
+}
+
+impl Journal {
+    /// Adds a purge. One of everything takes the place of those before it, and of too many.
+    fn add(&mut self, number: u64, rule: Rule) {
+        self.is_dirty = true;
+        let all = self.purges.get(&Rule::All).copied();
+        if all.is_some_and(|all| number <= all) {
+            return;
+        }
+        if rule == Rule::All {
+            self.purges.retain(|_, other| *other > number);
+            self.bytes = self.purges.keys().map(size_of_rule).sum();
+        }
+        let size = size_of_rule(&rule);
+        match self.purges.entry(rule) {
+            Entry::Occupied(mut there) => {
+                let number = number.max(*there.get());
+                there.insert(number);
+            }
+            Entry::Vacant(place) => {
+                place.insert(number);
+                self.bytes += size;
+            }
+        }
+        if self.purges.len() > REMEMBERED_MAX || self.bytes > BYTES_MAX {
+            let highest = self.purges.values().max().copied().unwrap_or(number);
+            self.purges = HashMap::from([(Rule::All, highest)]);
+            self.bytes = size_of_rule(&Rule::All);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.is_dirty |= !self.purges.is_empty();
+        self.purges.clear();
+        self.bytes = 0;
+    }
+
+    fn list(&self) -> Vec<(u64, Rule)> {
+        let purges = self.purges.iter();
+        let mut list: Vec<_> = purges
+            .map(|(rule, &number)| (number, rule.clone()))
+            .collect();
+        list.sort_unstable_by_key(|(number, _)| *number);
+        list
+    }
+}
+
+fn size_of_rule(rule: &Rule) -> usize {
+    32 + match rule {
+        Rule::Key(text) => text.len(),
+        Rule::Url(text) | Rule::Prefix(text) | Rule::Tag(text) => text.len(),
+        Rule::All => 0,
+    }
 }
 
 impl Keeper {
     /// Notes new purges, and clears the note when their files are gone.
     pub(super) async fn note_purges(&mut self) {
+        if (self.recovery.as_ref()).is_some_and(|recovery| !recovery.is_read) {
+            // What the folder's own note says is read first, in this round.
+            return;
+        }
         let (new, is_clean) = {
             let mut work = self.disk.work();
             let new = std::mem::take(&mut work.purges);
             (new, work.dying.is_empty() && self.recovery.is_none())
         };
-        if new.is_empty() && (self.journal.purges.is_empty() || !is_clean) {
-            return;
-        }
-        if new.iter().any(|(_, rule)| *rule == Rule::All) {
-            self.journal.purges.clear();
-        }
-        self.journal.purges.extend(new);
         if is_clean {
-            self.journal.purges.clear();
+            self.journal.clear();
+        } else {
+            for (number, rule) in new {
+                self.journal.add(number, rule);
+            }
+        }
+        if !self.journal.is_dirty {
+            return;
         }
         let Some(opened) = self.disk.opened() else {
             return;
         };
-        let (bytes, number) = (encode(&self.journal.purges), self.disk.number());
-        let write = move || opened.folder.write_note(NAME, &bytes, number);
-        // A failure took the disk out, and it is written again with the next purge.
-        let _ = self.disk.run(Kind::Write, write).await;
+        let (purges, number) = (self.journal.list(), self.disk.number());
+        let write = move || opened.folder.write_note(NAME, &encode(&purges), number);
+        // What could not be written is written again in the next round of a disk that works.
+        let written = self.disk.run(Kind::Write, write).await;
+        self.journal.is_dirty = written.is_err();
     }
 
-    /// Reads what former processes purged.
-    pub(super) async fn read_purges(&mut self, store: &Store, folder: &Arc<Folder>) {
+    /// Reads what former processes purged; false when that is to be tried again.
+    pub(super) async fn read_purges(&mut self, store: &Store, folder: &Arc<Folder>) -> bool {
         let (folder, number) = (Arc::clone(folder), self.disk.number());
         let read = move || folder.note(NAME);
         let former = match self.disk.run(Kind::Read, read).await {
-            Ok(None) => return,
+            Ok(None) => Some(Vec::new()),
             Ok(Some(bytes)) => decode(&bytes),
-            Err(_) => None,
+            Err(DiskError::Io(_)) => None,
+            Err(DiskError::Out | DiskError::Pool(_)) => return false,
         };
+        let was_dirty = self.journal.is_dirty;
         // Nobody knows what it said.
-        let former = former.unwrap_or_else(|| vec![(number, Rule::All)]);
-        self.journal.purges.extend(former.iter().cloned());
-        store.remembered().set_former(former);
+        for (number, rule) in former.unwrap_or_else(|| vec![(number, Rule::All)]) {
+            self.journal.add(number, rule);
+        }
+        // What is in the note need not be written again.
+        self.journal.is_dirty = was_dirty;
+        store.remembered().set_former(self.journal.list());
+        true
     }
 }
 
@@ -140,5 +214,32 @@ mod tests {
             assert!(decode(&wrong).is_none() && decode(&bytes[..at]).is_none());
         }
         assert!(encode(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_journal_is_bounded_and_has_each_purge_once() {
+        let url = |number: usize| Rule::Url(format!("http://h/{number}"));
+        let mut journal = Journal::default();
+        for number in 0..100 {
+            journal.add(number, url(7));
+        }
+        assert_eq!(journal.list(), [(99, url(7))]);
+        journal.add(50, Rule::All);
+        assert_eq!(journal.list().len(), 2);
+        journal.add(49, url(8));
+        journal.add(100, Rule::All);
+        assert_eq!(journal.list(), [(100, Rule::All)]);
+        for number in 0..=REMEMBERED_MAX {
+            journal.add(200 + number as u64, url(number));
+        }
+        let last = 200 + REMEMBERED_MAX as u64;
+        assert_eq!(
+            journal.list(),
+            [(last - 1, Rule::All), (last, url(REMEMBERED_MAX))]
+        );
+        journal.add(last + 1, Rule::Tag("x".repeat(BYTES_MAX)));
+        assert_eq!(journal.list(), [(last + 1, Rule::All)]);
+        journal.clear();
+        assert!(journal.list().is_empty() && journal.is_dirty);
     }
 }

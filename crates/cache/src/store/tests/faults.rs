@@ -46,6 +46,15 @@ impl Drop for Mounted {
     }
 }
 
+impl Mounted {
+    fn run(&self, command: &str, arguments: &[&str]) -> bool {
+        let mut command = Command::new(command);
+        command.args(arguments).arg(self.0.path());
+        let status = command.stderr(std::process::Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
 fn is_out(usage: &StoreUse) -> bool {
     matches!(usage.state, StoreState::Out { .. })
 }
@@ -170,4 +179,64 @@ async fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
         get(&store, "http://h/").await.is_some(),
         "the index is kept"
     );
+}
+
+/// The file of an object on the disk, as a request has it.
+async fn opened(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
+    let HitBody::Disk(object) = find(store, text).unwrap().body else {
+        panic!("it is on the disk");
+    };
+    object.open().await.unwrap().file
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
+    let temp = TempFolder::new("unreadable");
+    let store = started(&config(Some(temp.path()))).await;
+    put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
+    put(&store, "http://h/good", &body_of("good", 500_000)).await;
+    let file = opened(&store, "http://h/bad").await;
+    file.failed(&std::io::Error::from_raw_os_error(5));
+    let usage = store.usage();
+    assert!(is_out(&usage) && usage.errors == 1, "{usage:?}");
+    assert!(find(&store, "http://h/good").is_none(), "nobody waits");
+    until(&store, |usage| usage.state == StoreState::Working).await;
+    assert!(find(&store, "http://h/bad").is_none());
+    assert!(get(&store, "http://h/good").await.unwrap() == body_of("good", 500_000));
+}
+
+#[tokio::test]
+async fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
+    let temp = TempFolder::new("shorter");
+    let store = started(&config(Some(temp.path()))).await;
+    put(&store, "http://h/short", &body_of("short", 500_000)).await;
+    let file = opened(&store, "http://h/short").await;
+    file.failed(&std::io::ErrorKind::UnexpectedEof.into());
+    let usage = store.usage();
+    assert!(!is_out(&usage) && usage.errors == 1, "{usage:?}");
+    assert!(find(&store, "http://h/short").is_none());
+}
+
+#[tokio::test]
+async fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
+    let Some(mounted) = Mounted::new("unused", "32m") else {
+        return;
+    };
+    let path = mounted.0.path().join("cache");
+    let store = started(&config(Some(&path))).await;
+    for name in ["http://h/1", "http://h/2"] {
+        put(&store, name, &body_of(name, 500_000)).await;
+        drop(opened(&store, name).await);
+    }
+    let disk = Arc::clone(store.disk().unwrap());
+    until(&store, |_| disk.work().dying.is_empty()).await;
+    assert!(!mounted.run("umount", &[]), "the folder is open");
+    // Nothing is open for writing once the files have their names.
+    until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
+    assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
+    until(&store, is_out).await;
+    until(&store, |_| mounted.run("umount", &[])).await;
+    assert!(mounted.mount("32m"));
+    until(&store, |usage| usage.state == StoreState::Working).await;
+    assert!(put(&store, "http://h/1", &body_of("x", 500_000)).await);
 }

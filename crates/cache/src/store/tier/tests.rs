@@ -146,3 +146,43 @@ fn index_and_queues_agree_whatever_is_done_to_them() {
         assert_eq!(tier.usage(), (0, 0));
     }
 }
+
+#[test]
+fn one_that_is_evicted_at_that_moment_is_not_replaced() {
+    let tier = Tier::new();
+    let old = item("http://a/", "", 10);
+    tier.insert(&old);
+    // Between the queue, which it has left, and the shard.
+    assert!(Arc::ptr_eq(&tier.fifo().evict(0).unwrap(), &old));
+    assert!(!tier.replace(&old, &item("http://a/", "", 10)));
+    assert!(tier.write(old.hash, |shard| take(shard, &old)));
+    assert!(tier.remove_all(|_| true).is_empty());
+    assert_eq!(tier.usage(), (0, 0));
+}
+
+#[test]
+fn what_is_replaced_all_the_time_is_taken_out_all_the_same() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let (tier, is_over) = (Tier::new(), AtomicBool::new(false));
+    let key = Key::new(b"http://a/");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                if let Some(old) = tier.find(&key, &mut |_| true) {
+                    tier.replace(&old, &item("http://a/", "", 10));
+                }
+            }
+        });
+        let mut left = 0;
+        for round in 0..20_000 {
+            tier.insert(&item("http://a/", "", 10));
+            let out = match round % 2 {
+                0 => tier.remove_key(&key),
+                _ => tier.remove_all(|meta| meta.key == key.text),
+            };
+            left += usize::from(out.len() != 1 || tier.find(&key, &mut |_| true).is_some());
+        }
+        is_over.store(true, Relaxed);
+        assert_eq!(left, 0);
+    });
+}

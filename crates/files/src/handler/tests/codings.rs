@@ -196,3 +196,47 @@ fn a_new_version_is_compressed_anew() {
         assert_eq!(get(&site), version.repeat(1000).as_bytes());
     }
 }
+
+#[test]
+fn only_what_is_sent_is_looked_at() {
+    let mut site = Site::settled(|files| files.compress.clear());
+    if !site.tree().asks_on_loops() {
+        return eprintln!("skipped: the temporary folder is on no local file system");
+    }
+    site.folder.write("a.css", vec![b'a'; 100_000]);
+    let beside = site.folder.write("a.css.gz", vec![b'g'; 90_000]);
+    let get = |codings| site.ask_with("GET /a.css", &accept(codings));
+    let size = |(_, reply): (When, Result<Reply, Fault>)| match reply {
+        Ok(Reply::Response(response)) => response.body.length(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(size(get("gzip")), Some(90_000));
+    beside.set_len(80_000).unwrap();
+    let plain = get("");
+    assert_eq!(plain.0, When::Now, "the other coding is no concern");
+    assert_eq!(size(plain), Some(100_000));
+    assert_eq!(size(get("gzip")), Some(80_000));
+}
+
+#[test]
+fn one_beside_that_has_whole_seconds_is_compared_by_those() {
+    let mut site = Site::settled(|files| files.compress.clear());
+    let at = |millis| {
+        let since = crate::testing::MODIFIED + Duration::from_millis(millis);
+        std::time::SystemTime::UNIX_EPOCH + since
+    };
+    let original = site.folder.write("a.css", "new");
+    original.set_modified(at(500)).unwrap();
+    let beside = site.folder.write("a.css.gz", "gzip");
+    for (millis, coding) in [(0, "gzip"), (200, ""), (500, "gzip"), (999, "gzip")] {
+        beside.set_modified(at(millis)).unwrap();
+        site.after(1001);
+        let response = site.response("GET /a.css", &accept("gzip"));
+        assert_eq!(sent(&response).0, coding, "{millis}");
+    }
+    original.set_modified(at(1500)).unwrap();
+    beside.set_modified(at(0)).unwrap();
+    site.after(1001);
+    let response = site.response("GET /a.css", &accept("gzip"));
+    assert_eq!(sent(&response).0, "", "a second older");
+}

@@ -111,7 +111,10 @@ fn descriptors_have_a_bound() {
         std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(&prefix))
     });
     let count = of_site.count();
-    assert!((400..=MEMORY_DESCRIPTORS + 1).contains(&count), "{count}");
+    assert!(
+        (400..=crate::memory::ROOT_DESCRIPTORS + 1).contains(&count),
+        "{count}"
+    );
 }
 
 #[test]
@@ -123,4 +126,56 @@ fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
     assert_eq!(response.status, Status::PARTIAL_CONTENT);
     assert!(matches!(response.body, Body::Stream(_)));
     assert!(size(&response).is_some_and(|size| (10_003..11_000).contains(&size)));
+}
+
+#[test]
+fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
+    // No job waits here: it is done at once or refused.
+    let pool = Pool::new("disk", 1, 0);
+    let mut site = Site::made(pool.clone(), false, |_| {});
+    site.tree().arrange(true, Duration::ZERO);
+    if !site.tree().asks_on_loops() {
+        return eprintln!("skipped: the temporary folder is on no local file system");
+    }
+    let written = site.folder.write("a.bin", vec![0; 100_000]);
+    assert_eq!(site.ask("GET /a.bin").1, 200);
+    // An answer may be there a moment before its thread is free again.
+    let deadline = clock::now() + Duration::from_secs(60);
+    while pool.usage().active > 0 {
+        assert!(clock::now() < deadline, "never idle");
+        std::thread::yield_now();
+    }
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
+    let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
+    pool.start(move || {
+        started.send(()).ok();
+        held.recv().ok();
+    })
+    .unwrap();
+    begun.recv().unwrap();
+    let check = || {
+        let Lookup::Fresh(known) = site.files.folder.memory.find(b"/a.bin", site.now) else {
+            panic!("not known")
+        };
+        let request = request("GET /a.bin", &[], site.now);
+        block_on(Arc::clone(&site.files.folder).check(request, known))
+    };
+    match check() {
+        Ok(Reply::Response(response)) => assert_eq!(size(&response), Some(100_000)),
+        other => panic!("{other:?}"),
+    }
+    written.set_len(80_000).unwrap();
+    // It would be opened anew, and nobody can.
+    assert_eq!(check().unwrap_err().kind, FaultKind::Overloaded);
+    release.send(()).unwrap();
+}
+
+#[test]
+fn a_small_file_that_is_not_in_memory_is_read_among_the_reads() {
+    let site = Site::new(false);
+    let file = site.folder.write("a", "content");
+    file.sync_all().unwrap();
+    penstock_sys::pages::drop_cached(&file).unwrap();
+    assert_eq!(site.ask("GET /a"), expect(When::Later, 200, "content"));
+    assert_eq!(site.ask("GET /a"), expect(When::Now, 200, "content"));
 }

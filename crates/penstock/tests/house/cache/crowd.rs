@@ -109,6 +109,26 @@ fn nobody_waits_for_a_slow_fetch_longer_than_the_lock_timeout() {
 }
 
 #[test]
+fn a_fetch_that_nobody_waits_for_any_more_is_given_up() {
+    let origin = Origin::start(|seen| match seen.field("x-first") {
+        Some(_) => Script::early().gate("never"),
+        None => answer(seen, "Cache-Control: max-age=3600\r\n", "own"),
+    });
+    let server = Front::new(&origin, IN_MEMORY).serve();
+    let mut first = server.connect();
+    first.send("GET /a HTTP/1.1\r\nHost: a\r\nX-First: 1\r\n\r\n");
+    origin.wait_at("never", 1);
+    drop(first);
+    eventually(PATIENCE, "nothing is left of it", || {
+        let status = server.admin_json();
+        let at_origin = &status["upstreams"][0]["servers"][0]["active"];
+        status["connections"]["used"] == 0 && at_origin == 0
+    });
+    // Who comes now waits for nobody.
+    assert_eq!(asking(&server, "/a").expect_status(200).text(), "own");
+}
+
+#[test]
 fn a_client_that_leaves_takes_nothing_from_those_who_wait() {
     let origin = Origin::start(|_| {
         let head = head_of("200 OK", "Cache-Control: max-age=3600\r\n", 5);

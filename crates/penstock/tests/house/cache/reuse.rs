@@ -2,9 +2,9 @@
 
 use super::{
     Front, IN_MEMORY, ON_DISK, answer, ask, cache_status, content, counting, get, in_front_of,
-    is_hit, of_content, status, text, wait_hit, wait_objects,
+    is_hit, of_content, status, text, wait_hit, wait_objects, wait_working,
 };
-use crate::support::{Origin, Script, head_of};
+use crate::support::{Origin, Script, Site, head_of};
 
 #[test]
 fn a_second_request_is_a_hit_of_which_the_origin_hears_nothing() {
@@ -137,6 +137,45 @@ fn words_to_the_cache_are_heeded_and_not_passed_on() {
         }
     }
     assert_eq!(origin.lines().len(), 1);
+}
+
+#[test]
+fn words_to_the_cache_reach_no_client_where_there_is_none() {
+    let origin = counting("X-Accel-Expires: 3600\r\nX-Kept: 1\r\n");
+    let app = "count = 0\n\
+               def app(environ, start_response):\n\
+               \x20   global count\n\
+               \x20   count += 1\n\
+               \x20   start_response('200 OK', [('X-Accel-Expires', '3600'), ('X-Kept', '1')])\n\
+               \x20   return [b'%d' % count]\n";
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
+         [upstreams.b]\nservers = [\"{}\"]\n[caches.store]\nsize_max = \"16MiB\"\n[[sites]]\n\
+         [[sites.routes]]\npath = \"/up/*\"\nupstream = \"b\"\n\
+         [[sites.routes]]\npath = \"/kept/*\"\napp = \"app\"\ncache = [\"store\"]\n\
+         [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n",
+        origin.address()
+    );
+    let site = Site::new().file("app.py", app).config(&toml);
+    let server = site.serve(&[]);
+    server.wait_ready("app");
+    wait_working(&server);
+    let once = get(&server, "/kept/a").text();
+    for (target, expected) in [
+        ("/up/a", "/up/a 1"),
+        ("/up/a", "/up/a 2"),
+        ("/a", "2"),
+        ("/a", "3"),
+        ("/kept/a", once.as_str()),
+    ] {
+        let response = match target {
+            "/kept/a" => wait_hit(&server, target),
+            target => get(&server, target),
+        };
+        assert_eq!(response.text(), expected, "{target}");
+        assert_eq!(response.header("x-kept"), Some("1"), "{target}");
+        assert_eq!(response.header("x-accel-expires"), None, "{target}");
+    }
 }
 
 #[test]

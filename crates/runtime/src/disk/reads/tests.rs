@@ -31,17 +31,26 @@ fn a_reading_is_found_while_it_lasts_where_it_reaches() {
     ] {
         assert_eq!(reads.find(file, at).is_some(), expected, "{file:?} {at}");
     }
-    assert!(reads.is_busy(FILE, 0) && !reads.is_busy(FILE, CHUNK_BYTES));
+    for (at, len, expected) in [
+        (0, 4096, false),
+        (0, 4097, true),
+        (5000, 1, true),
+        (8192, 8192, false),
+        (0, CHUNK_BYTES, true),
+        (CHUNK_BYTES, CHUNK_BYTES, false),
+    ] {
+        assert_eq!(reads.is_busy(FILE, at, len), expected, "{at} {len}");
+    }
     let mut second = reads.find(FILE, 5000).unwrap();
     landing.land(outcome(&reads, 4096, 4096, 4096));
-    assert!(reads.find(FILE, 5000).is_none() && reads.is_busy(FILE, 0));
+    assert!(reads.find(FILE, 5000).is_none() && reads.is_busy(FILE, 0, CHUNK_BYTES));
     for flight in [&mut first, &mut second] {
         let landed = block_on(flight.outcome()).unwrap().unwrap();
         assert_eq!(landed.part(5000, 10_000).unwrap().len(), 3192);
         assert_eq!(landed.part(8192, 1), None);
     }
     drop(other_landing);
-    assert!(!reads.is_busy(FILE, 0));
+    assert!(!reads.is_busy(FILE, 0, CHUNK_BYTES));
     assert_eq!(reads.shared.count.load(Ordering::Relaxed), 0);
     assert!(reads.shared.lock().is_empty());
 }
@@ -53,6 +62,19 @@ fn a_reading_that_is_lost_is_noticed() {
     drop(landing);
     assert!(block_on(flight.outcome()).is_none());
     assert!(reads.find(FILE, 0).is_none());
+}
+
+#[test]
+fn a_reading_that_all_have_left_is_over() {
+    let reads = Reads::default();
+    let (first, landing) = reads.begin(FILE, 0, 4096);
+    let second = reads.find(FILE, 0).unwrap();
+    drop(first);
+    assert!(landing.is_wanted() && reads.find(FILE, 0).is_some());
+    drop(second);
+    assert!(!landing.is_wanted() && reads.find(FILE, 0).is_none());
+    drop(landing);
+    assert_eq!(reads.shared.count.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -75,7 +97,7 @@ fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
     while !reads.is_memory_scarce() {
         let claim = reads.claim(CHUNK_BYTES);
         assert_eq!(claim.bytes(), CHUNK_BYTES);
-        let outcome = Outcome::new(0, vec![0; 1], claim);
+        let outcome = Outcome::new(0, vec![0; 512 * 1024], claim);
         pieces.push(outcome.part(0, 1).unwrap());
         assert!(pieces.len() <= 65);
     }
