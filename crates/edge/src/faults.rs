@@ -1,7 +1,7 @@
 //! The one place where a fault becomes a status, a page and a log line.
 //!
 //! Clients are told the kind of failure in one sentence, or by the page that their site has for it; the
-//! cause goes to the log, where each of the house's own is told once a second (`repeats`). In development
+//! cause goes to the log, where each of the house's own is told some times a second (`repeats`). In development
 //! the page shows cause and traceback too. Failures of clients are not errors in the log. What
 //! applications and back ends answer with is no fault and never comes here.
 

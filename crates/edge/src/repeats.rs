@@ -2,14 +2,17 @@
 //! those would fill the next disk.
 //!
 //! `faults` and `connection` ask [`Repeats`] before they write what went wrong in the house. What must stay true:
-//! each cause is told at once when it is new, and once a second while it lasts; what was left out is counted in
+//! each cause is told for each of its first requests, then no more that second; what was left out is counted in
 //! the next line; what is remembered has a bound. `now` is an argument.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two lines about the same.
+/// The time in which the same is told so often at most.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lines about the same in that time: each request is named as long as they are few.
+const LINES_MAX: u32 = 10;
 
 /// Causes that are told apart: a disk that fails names another file each time.
 const CAUSES_MAX: usize = 8;
@@ -31,7 +34,10 @@ struct State {
 #[derive(Debug)]
 struct Cause {
     text: Box<str>,
+    /// When the present second began.
     at: Instant,
+    /// Lines since.
+    told: u32,
     left_out: u64,
 }
 
@@ -47,11 +53,14 @@ impl State {
     fn admit(&mut self, cause: &str, now: Instant) -> Option<u64> {
         let is_over = |known: &Cause| now.saturating_duration_since(known.at) >= PAUSE;
         if let Some(known) = (self.causes.iter_mut()).find(|known| &*known.text == cause) {
-            if !is_over(known) {
+            if is_over(known) {
+                (known.at, known.told) = (now, 0);
+            }
+            if known.told == LINES_MAX {
                 known.left_out += 1;
                 return None;
             }
-            known.at = now;
+            known.told += 1;
             return Some(std::mem::take(&mut known.left_out) + std::mem::take(&mut self.others));
         }
         if self.causes.len() == CAUSES_MAX {
@@ -64,6 +73,7 @@ impl State {
         self.causes.push(Cause {
             text: cause.into(),
             at: now,
+            told: 1,
             left_out: 0,
         });
         Some(std::mem::take(&mut self.others))
@@ -83,18 +93,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_for_a_cause_and_second_and_what_was_left_out_is_counted() {
+    fn some_lines_for_a_cause_and_second_and_what_was_left_out_is_counted() {
         let (repeats, start) = (Repeats::default(), Instant::now());
         let after = |millis| start + Duration::from_millis(millis);
+        for _ in 1..LINES_MAX {
+            for cause in ["full", "EIO"] {
+                assert_eq!(repeats.admit(cause, start), Some(0), "{cause}");
+            }
+        }
         for (millis, cause, expected) in [
             (0, "full", Some(0)),
             (1, "full", None),
             (2, "EIO", Some(0)),
             (999, "full", None),
             (1000, "full", Some(2)),
-            (1001, "full", None),
+            (1001, "full", Some(0)),
             (1500, "EIO", Some(0)),
-            (9000, "full", Some(1)),
+            (9000, "full", Some(0)),
         ] {
             assert_eq!(
                 repeats.admit(cause, after(millis)),
