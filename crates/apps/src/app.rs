@@ -193,7 +193,7 @@ impl App {
     /// How many processes there are, and how patient to be with them.
     pub(crate) fn policy(config: &config::App) -> Policy {
         let slack = match config.kind {
-            config::AppKind::Wsgi | config::AppKind::Rack => Duration::ZERO,
+            config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack => Duration::ZERO,
             // The executor gives these up in time, with a better report.
             config::AppKind::Command | config::AppKind::FastCgi => BOOT_SLACK,
         };
@@ -212,7 +212,7 @@ impl App {
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
         let way = match config.kind {
-            config::AppKind::Wsgi => Way::Workers(Dialect::Python),
+            config::AppKind::Wsgi | config::AppKind::Asgi => Way::Workers(Dialect::Python),
             config::AppKind::Rack => Way::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };

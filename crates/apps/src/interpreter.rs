@@ -20,7 +20,7 @@ pub fn find(app: &App) -> Result<PathBuf, String> {
             .ok_or_else(|| format!("interpreter `{}` not found", chosen.display()));
     }
     let name = match app.kind {
-        AppKind::Wsgi => "python3",
+        AppKind::Wsgi | AppKind::Asgi => "python3",
         AppKind::Rack => "ruby",
         AppKind::Command | AppKind::FastCgi => return program(app),
     };
@@ -60,7 +60,7 @@ fn program(app: &App) -> Result<PathBuf, String> {
 }
 
 fn environments(app: &App) -> Vec<PathBuf> {
-    if app.kind != AppKind::Wsgi {
+    if !matches!(app.kind, AppKind::Wsgi | AppKind::Asgi) {
         return Vec::new();
     }
     let mut dirs = vec![app.dir.join(".venv"), app.dir.join("venv")];

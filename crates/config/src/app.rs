@@ -95,7 +95,7 @@ fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
         Kind::Wrong => return,
         Kind::Is(AppKind::Command) => Protocol::Http,
         Kind::Is(AppKind::FastCgi) => Protocol::FastCgi,
-        Kind::Unsaid | Kind::Is(AppKind::Wsgi | AppKind::Rack) => {
+        Kind::Unsaid | Kind::Is(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack) => {
             table.refuse("command");
             table.refuse("upstream");
             return;
@@ -184,7 +184,7 @@ fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Op
 fn recognise(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<Found> {
     let found = match kind {
         None => detect::app_in(&app.dir),
-        Some(AppKind::Wsgi) => detect::python_in(&app.dir),
+        Some(AppKind::Wsgi | AppKind::Asgi) => detect::python_in(&app.dir),
         Some(AppKind::Rack) => detect::rack_in(&app.dir),
         Some(AppKind::Command | AppKind::FastCgi) => Ok(None),
     };

@@ -22,7 +22,7 @@ pub(crate) fn kind_of(entry: &str) -> AppKind {
 /// Whether the text follows the grammar of its kind.
 pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
     match kind {
-        AppKind::Wsgi => split_wsgi(entry).is_some(),
+        AppKind::Wsgi | AppKind::Asgi => split_wsgi(entry).is_some(),
         AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
         // Their code is whatever their command runs.
         AppKind::Command | AppKind::FastCgi => false,
@@ -33,7 +33,9 @@ pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
 pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
     let looked_for = match kind {
         AppKind::Rack => vec![app.dir.join(entry)],
-        AppKind::Wsgi => module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module)),
+        AppKind::Wsgi | AppKind::Asgi => {
+            module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module))
+        }
         AppKind::Command | AppKind::FastCgi => return Ok(()),
     };
     let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && kind == AppKind::Wsgi;

@@ -44,10 +44,11 @@ pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use model::{
-    AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding, Config,
-    Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health, HostHeader, Limits,
-    LogFormat, LogTarget, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route,
-    RouteCache, Server, ServerAddr, Site, Symlinks, TcpStream, Upstream, UpstreamServer,
+    AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
+    Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
+    HostHeader, Limits, LogFormat, LogTarget, MemoryMax, Processes, Protocol, ProxyProtocol,
+    QueryKey, Retry, Rewrite, Route, RouteCache, Scaling, Server, ServerAddr, Site, Symlinks,
+    TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

@@ -4,8 +4,10 @@
 //! wiring of the rooms. What must stay true: every path is absolute, every name that is referred to
 //! exists, every number is in its range, and `Default` of a type is what an empty table gives.
 //! Everything compares, because a reload restarts only the applications that differ. Back ends are in
-//! `model/upstream.rs`, folders of files in `model/files.rs`, caches in `model/cache.rs`.
+//! `model/upstream.rs`, folders of files in `model/files.rs`, caches in `model/cache.rs`, applications in
+//! `model/app.rs`.
 
+mod app;
 mod cache;
 mod files;
 mod upstream;
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use app::{App, AppKind, Concurrency, MemoryMax, Processes, Scaling};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
 pub use upstream::{
@@ -182,134 +185,6 @@ impl Default for BlockingPool {
             threads: 32,
             max_queue: 65_536,
         }
-    }
-}
-
-/// An application: `[apps.NAME]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct App {
-    /// Its name, unique.
-    pub name: String,
-    /// The absolute folder it runs in.
-    pub dir: PathBuf,
-    /// How it is spoken to.
-    pub kind: AppKind,
-    /// `module:callable`, `module:factory()` or a `.ru` file inside `dir`.
-    pub entry: String,
-    /// The interpreter: an absolute path, or a bare name to be looked up in `PATH`; none is to be
-    /// found by the one that starts it.
-    pub interpreter: Option<PathBuf>,
-    /// How many worker processes.
-    pub processes: Processes,
-    /// Threads in each of them, at least one.
-    pub threads: usize,
-    /// Requests that may wait for a slot; one more is answered 503.
-    pub queue_max: usize,
-    /// How long a request may wait for a slot (503 after).
-    pub queue_timeout: Duration,
-    /// How long a worker may take to answer (504 after).
-    pub response_timeout: Duration,
-    /// How long a worker may take to become ready.
-    pub boot_timeout: Duration,
-    /// Variables added to the environment of its workers.
-    pub env: BTreeMap<String, String>,
-    /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
-    /// `{port}`, `{socket}` or `{fd}` in them; empty for the other kinds.
-    pub command: Vec<String>,
-    /// How its processes are spoken to, for the same kinds; its name is the application's, its
-    /// servers are the processes.
-    pub upstream: Option<Box<Upstream>>,
-}
-
-impl App {
-    /// An application with every default.
-    pub fn new(name: &str, dir: PathBuf, kind: AppKind, entry: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            dir,
-            kind,
-            entry: entry.to_owned(),
-            interpreter: None,
-            processes: Processes::default(),
-            threads: 1,
-            queue_max: 1000,
-            queue_timeout: Duration::from_secs(30),
-            response_timeout: Duration::from_secs(60),
-            boot_timeout: Duration::from_secs(60),
-            env: BTreeMap::new(),
-            command: Vec::new(),
-            upstream: None,
-        }
-    }
-
-    /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as
-    /// the bound of each process.
-    pub(crate) fn fit_upstream(&mut self) {
-        let Some(upstream) = &mut self.upstream else {
-            return;
-        };
-        let threads = u32::try_from(self.threads).unwrap_or(u32::MAX);
-        upstream.max_active = Some(threads);
-        upstream.queue_max = self.queue_max;
-        upstream.queue_timeout = self.queue_timeout;
-        upstream.response_timeout = self.response_timeout;
-        upstream.connections.max = upstream.connections.max.max(threads);
-    }
-}
-
-/// How an application is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AppKind {
-    /// Python, PEP 3333.
-    Wsgi,
-    /// Ruby, the Rack specification.
-    Rack,
-    /// Any program that serves HTTP on an address that it is given.
-    Command,
-    /// Any program that serves FastCGI on an address or a listening socket that it is given.
-    FastCgi,
-}
-
-impl AppKind {
-    /// The word used for it in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Wsgi => "wsgi",
-            Self::Rack => "rack",
-            Self::Command => "command",
-            Self::FastCgi => "fastcgi",
-        }
-    }
-}
-
-impl std::fmt::Display for AppKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Bounds on the number of worker processes: `1 <= min <= max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Processes {
-    /// Kept for ever.
-    pub min: usize,
-    /// Never exceeded.
-    pub max: usize,
-}
-
-impl Processes {
-    /// Exactly `count` processes.
-    pub fn exactly(count: usize) -> Self {
-        Self {
-            min: count,
-            max: count,
-        }
-    }
-}
-
-impl Default for Processes {
-    fn default() -> Self {
-        Self::exactly(cores())
     }
 }
 

@@ -137,7 +137,7 @@ mod tests {
             (
                 "another version",
                 encode_hello(VERSION + 1).to_vec(),
-                WireError::Version(2),
+                WireError::Version(VERSION + 1),
             ),
             (
                 "ready before hello",

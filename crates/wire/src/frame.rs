@@ -12,7 +12,7 @@ pub const HEADER_LEN: usize = 8;
 /// The largest payload that either side accepts.
 pub const PAYLOAD_MAX: u32 = 64 << 20;
 /// The protocol version that HELLO must carry.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// REQUEST: the body is a descriptor that the worker asks for.
 pub const FLAG_BODY_FILE: u8 = 1;
@@ -25,21 +25,43 @@ pub const FLAG_HAS_FD: u8 = 2;
 /// FAILED: the application broke the rules of its interface, as opposed to raising.
 pub const FLAG_PROTOCOL: u8 = 1;
 
+/// OPEN: a WebSocket instead of a request.
+pub const FLAG_WEBSOCKET: u8 = 2;
+/// MESSAGE: text instead of bytes.
+pub const FLAG_TEXT: u8 = 1;
+
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     Request = 1,
     Cancel = 2,
+    Collect = 3,
     FdPlease = 16,
     Head = 17,
     Body = 18,
     File = 19,
     Abort = 20,
     Failed = 21,
+    IoBound = 22,
+    Extend = 23,
+    Collected = 24,
     Hello = 32,
     Ready = 33,
     BootFailed = 34,
+    ForkFailed = 35,
+    Fork = 48,
+    Slots = 49,
+    Promote = 50,
+    Open = 64,
+    Gone = 65,
+    Window = 66,
+    Message = 67,
+    Close = 68,
+    Answer = 80,
+    Data = 81,
+    Accept = 82,
+    Reset = 83,
 }
 
 impl Kind {
@@ -51,15 +73,32 @@ impl Kind {
         Ok(match number {
             1 => Self::Request,
             2 => Self::Cancel,
+            3 => Self::Collect,
             16 => Self::FdPlease,
             17 => Self::Head,
             18 => Self::Body,
             19 => Self::File,
             20 => Self::Abort,
             21 => Self::Failed,
+            22 => Self::IoBound,
+            23 => Self::Extend,
+            24 => Self::Collected,
             32 => Self::Hello,
             33 => Self::Ready,
             34 => Self::BootFailed,
+            35 => Self::ForkFailed,
+            48 => Self::Fork,
+            49 => Self::Slots,
+            50 => Self::Promote,
+            64 => Self::Open,
+            65 => Self::Gone,
+            66 => Self::Window,
+            67 => Self::Message,
+            68 => Self::Close,
+            80 => Self::Answer,
+            81 => Self::Data,
+            82 => Self::Accept,
+            83 => Self::Reset,
             _ => return Err(WireError::UnknownKind(number)),
         })
     }
@@ -72,6 +111,12 @@ impl Kind {
             Self::Body => FLAG_END,
             Self::File => FLAG_END | FLAG_HAS_FD,
             Self::Failed => FLAG_PROTOCOL,
+            Self::Slots => FLAG_END,
+            Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET,
+            Self::Message => FLAG_TEXT,
+            Self::Answer => FLAG_END | FLAG_STREAM,
+            Self::Data => FLAG_END,
+            Self::Reset => FLAG_PROTOCOL,
             _ => 0,
         }
     }
@@ -82,7 +127,7 @@ impl Kind {
 pub struct FrameHeader {
     pub kind: Kind,
     pub flags: u8,
-    /// Number of strings in a HEAD, 0 in every other frame.
+    /// Number of strings in a HEAD, ANSWER or ACCEPT, 0 in every other frame.
     pub count: u16,
     /// Payload bytes that follow.
     pub payload_len: u32,
@@ -112,7 +157,7 @@ impl FrameHeader {
         if header.payload_len > PAYLOAD_MAX {
             return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
         }
-        if header.count != 0 && header.kind != Kind::Head {
+        if header.count != 0 && !matches!(header.kind, Kind::Head | Kind::Answer | Kind::Accept) {
             return Err(WireError::HeadCount);
         }
         Ok(Some(header))

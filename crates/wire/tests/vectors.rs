@@ -211,7 +211,7 @@ fn heads_that_are_refused() {
 
 #[test]
 fn control() {
-    let hello = encode_hello(1);
+    let hello = encode_hello(penstock_wire::VERSION);
     for block in blocks("control") {
         let bytes = unhex(&block["hex"]);
         let mut decoder = ControlDecoder::new();

@@ -10,7 +10,7 @@
 module PenstockWorker
   # Numbers of the protocol, and forms of its frames.
   module Wire
-    VERSION = 1
+    VERSION = 2
     PAYLOAD_MAX = 64 << 20
     HEAD_MAX = 256 << 10
 

@@ -18,7 +18,7 @@ import struct
 from time import perf_counter_ns
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-VERSION = 1
+VERSION = 2
 PAYLOAD_MAX = 64 << 20
 HEAD_MAX = 256 << 10
 

@@ -98,7 +98,7 @@ class Vectors(unittest.TestCase):
             ours, theirs = socket.socketpair()
             with self.subTest(block["name"]), ours, theirs:
                 kind = int(block["kind"])
-                text = json.loads(block.get("text", '"\\u0001\\u0000\\u0000\\u0000"'))
+                text = json.loads(block.get("text", '"\\u0002\\u0000\\u0000\\u0000"'))
                 wire.send_control(ours, kind, text.encode())
                 expected = bytes.fromhex(block["hex"])
                 self.assertEqual(theirs.recv(100), expected)

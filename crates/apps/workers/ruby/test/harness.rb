@@ -151,7 +151,7 @@ module Harness
       @pid = spawn(env, *(command || [RbConfig.ruby, "#{ROOT}/worker.rb"]), *options, **passed, err: @log.path)
       theirs.each(&:close)
       hello = @control.frame
-      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [1].pack("V")
+      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::VERSION].pack("V")
     end
 
     def ready

@@ -1,0 +1,236 @@
+//! An application: `[apps.NAME]`.
+//!
+//! Filled by `app`, read by the rooms `apps` (how its processes live) and `proxy` (of kinds that are
+//! servers of their own). What must stay true: `Default` and [`App::new`] are what an empty table
+//! gives; every bound is at least what its comment says.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Upstream, cores};
+
+/// An application: `[apps.NAME]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct App {
+    /// Its name, unique.
+    pub name: String,
+    /// The absolute folder it runs in.
+    pub dir: PathBuf,
+    /// How it is spoken to.
+    pub kind: AppKind,
+    /// `module:callable`, `module:factory()` or a `.ru` file inside `dir`.
+    pub entry: String,
+    /// The interpreter: an absolute path, or a bare name to be looked up in `PATH`; none is to be
+    /// found by the one that starts it.
+    pub interpreter: Option<PathBuf>,
+    /// How many worker processes.
+    pub processes: Processes,
+    /// When their number changes between its bounds.
+    pub scaling: Scaling,
+    /// Threads in each of them, at least one.
+    pub threads: usize,
+    /// Threads of each process beyond `threads`, for requests that say that they are bound by I/O
+    /// (`penstock.mark_as_io_bound`): such a request frees its slot and another takes it.
+    pub io_threads: usize,
+    /// Whether a process serves its requests by a reactor in one thread instead of threads.
+    pub concurrency: Concurrency,
+    /// Requests in progress at once in a process with a reactor, WebSockets and streams included.
+    pub in_progress_max: u32,
+    /// Whether the code is loaded once, in a template process from which the workers are forked.
+    pub preload: bool,
+    /// After how many requests of one worker it becomes the template of the others: the first number
+    /// for the first time, and so on, the last one again and again. Empty is never.
+    pub refork_after: Vec<u64>,
+    /// How many processes beyond their number a replacement may run at once, at least one.
+    pub max_surge: usize,
+    /// How many of them a replacement may take out before their successors are ready.
+    pub max_unavailable: usize,
+    /// Memory of a worker.
+    pub memory_max: Option<MemoryMax>,
+    /// Requests of a worker after which it is replaced, less up to a tenth by chance.
+    pub requests_max: Option<u64>,
+    /// Age at which a worker is replaced, less up to a tenth by chance.
+    pub age_max: Option<Duration>,
+    /// Whether garbage is collected between requests, when the queue is empty, not within them.
+    pub collect_when_idle: bool,
+    /// Requests that may wait for a slot; one more is answered 503.
+    pub queue_max: usize,
+    /// How long a request may wait for a slot (503 after).
+    pub queue_timeout: Duration,
+    /// How long a worker may take to answer (504 after).
+    pub response_timeout: Duration,
+    /// How long a worker may take to become ready.
+    pub boot_timeout: Duration,
+    /// How long a worker that was asked to end may take before it is killed.
+    pub stop_timeout: Duration,
+    /// How long WebSockets and streams may go on in a worker that is being replaced.
+    pub stream_timeout: Duration,
+    /// Variables added to the environment of its workers.
+    pub env: BTreeMap<String, String>,
+    /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
+    /// `{port}`, `{socket}` or `{fd}` in them; empty for the other kinds.
+    pub command: Vec<String>,
+    /// How its processes are spoken to, for the same kinds; its name is the application's, its
+    /// servers are the processes.
+    pub upstream: Option<Box<Upstream>>,
+}
+
+impl App {
+    /// An application with every default.
+    pub fn new(name: &str, dir: PathBuf, kind: AppKind, entry: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            dir,
+            kind,
+            entry: entry.to_owned(),
+            interpreter: None,
+            processes: Processes::default(),
+            scaling: Scaling::default(),
+            threads: 1,
+            io_threads: 0,
+            concurrency: Concurrency::Threads,
+            in_progress_max: 1000,
+            preload: true,
+            refork_after: Vec::new(),
+            max_surge: 1,
+            max_unavailable: 0,
+            memory_max: None,
+            requests_max: None,
+            age_max: None,
+            collect_when_idle: false,
+            queue_max: 1000,
+            queue_timeout: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(60),
+            boot_timeout: Duration::from_secs(60),
+            stop_timeout: Duration::from_secs(10),
+            stream_timeout: Duration::from_secs(300),
+            env: BTreeMap::new(),
+            command: Vec::new(),
+            upstream: None,
+        }
+    }
+
+    /// Whether its processes serve by a reactor: one channel for all requests instead of one socket a
+    /// thread.
+    pub fn has_reactor(&self) -> bool {
+        self.kind == AppKind::Asgi || self.concurrency != Concurrency::Threads
+    }
+
+    /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as
+    /// the bound of each process.
+    pub(crate) fn fit_upstream(&mut self) {
+        let Some(upstream) = &mut self.upstream else {
+            return;
+        };
+        let threads = u32::try_from(self.threads).unwrap_or(u32::MAX);
+        upstream.max_active = Some(threads);
+        upstream.queue_max = self.queue_max;
+        upstream.queue_timeout = self.queue_timeout;
+        upstream.response_timeout = self.response_timeout;
+        upstream.connections.max = upstream.connections.max.max(threads);
+    }
+}
+
+/// How an application is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AppKind {
+    /// Python, PEP 3333.
+    Wsgi,
+    /// Python, ASGI 3.
+    Asgi,
+    /// Ruby, the Rack specification.
+    Rack,
+    /// Any program that serves HTTP on an address that it is given.
+    Command,
+    /// Any program that serves FastCGI on an address or a listening socket that it is given.
+    FastCgi,
+}
+
+impl AppKind {
+    /// The word used for it in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Wsgi => "wsgi",
+            Self::Asgi => "asgi",
+            Self::Rack => "rack",
+            Self::Command => "command",
+            Self::FastCgi => "fastcgi",
+        }
+    }
+}
+
+impl std::fmt::Display for AppKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How one process has several requests in progress: `async`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Concurrency {
+    /// A thread each (`async = false`).
+    #[default]
+    Threads,
+    /// A task each: `kind = "asgi"` always, Rack on a fiber scheduler (`async = true`).
+    Tasks,
+    /// A greenlet each, for WSGI (`async = "gevent"`).
+    Gevent,
+}
+
+/// Bounds on the number of worker processes: `1 <= min <= max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processes {
+    /// Kept for ever.
+    pub min: usize,
+    /// Never exceeded.
+    pub max: usize,
+}
+
+impl Processes {
+    /// Exactly `count` processes.
+    pub fn exactly(count: usize) -> Self {
+        Self {
+            min: count,
+            max: count,
+        }
+    }
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self::exactly(cores())
+    }
+}
+
+/// When the number of processes changes between its bounds: `scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scaling {
+    /// One more when requests have waited this long in the queue (`up_after`).
+    pub up_after: Duration,
+    /// One less when so much capacity has not been used for this long (`idle_ttl`).
+    pub idle_ttl: Duration,
+    /// Most processes that are started within a second (`spawn_rate`).
+    pub spawn_rate: u32,
+}
+
+impl Default for Scaling {
+    fn default() -> Self {
+        Self {
+            up_after: Duration::from_millis(100),
+            idle_ttl: Duration::from_secs(60),
+            spawn_rate: 4,
+        }
+    }
+}
+
+/// Bounds on the memory of a worker (its proportional set size): `soft <= hard`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryMax {
+    /// Bytes at which it is replaced after the requests that it has.
+    pub soft: u64,
+    /// Bytes at which it is killed.
+    pub hard: u64,
+    /// How many looks in a row, a few seconds apart, must find it above; at least one.
+    pub samples: u32,
+}
