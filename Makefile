@@ -39,7 +39,7 @@ test-workers:
 	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches
 	@.venv/bin/ruff format --quiet --no-cache --check examples tests benches
 	@echo "== Python worker"
-	@/usr/bin/python3 -B -m unittest discover -s crates/apps/workers/python/tests
+	@.venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"
 	@ruby crates/apps/workers/ruby/test/all.rb
 

@@ -17,6 +17,9 @@ class Hello(RealCase):
     def test_wsgi_from_a_folder(self):
         self.check(EXAMPLES / "wsgi-hello")
 
+    def test_asgi_from_a_folder(self):
+        self.check(EXAMPLES / "asgi-hello")
+
     def test_wsgi_from_a_module_and_a_callable(self):
         self.check("app:application", cwd=EXAMPLES / "wsgi-hello")
 

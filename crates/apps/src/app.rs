@@ -4,21 +4,23 @@
 //! status page, is restarted and drained. What loops share is in [`AppShared`]; processes belong to
 //! the `executor` task alone, which is spoken to by commands.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+mod shared;
+mod snapshot;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
+use penstock_exchange::Fault;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{Fault, FaultKind, Timing};
-use penstock_queue::QueueLimits;
-use penstock_runtime::{LoopHandle, clock};
+use penstock_runtime::LoopHandle;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::dispatch::{Dispatch, QueueUse};
+pub(crate) use self::shared::{AppShared, Refusal, StateView, Way, WorkerView};
+pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
+use crate::channel::bounds::MessageLimits;
 use crate::executor::{self, Command, Executor};
 use crate::server_set::{Nobody, ServerSet};
 use crate::supervisor::Policy;
@@ -66,109 +68,6 @@ pub enum Boot {
     },
 }
 
-/// What loops, drivers and the executor share.
-#[derive(Debug)]
-pub(crate) struct AppShared {
-    pub(crate) name: Arc<str>,
-    pub(crate) way: Way,
-    pub(crate) dispatch: Dispatch,
-    pub(crate) metrics: Arc<AppMetrics>,
-    pub(crate) store: ArcSwap<BodyStore>,
-    /// See [`AppShared::note_app_time`]; slow until the first requests prove otherwise.
-    recent_us: AtomicU32,
-    pub(crate) response_timeout: Duration,
-    pub(crate) queue_limits: QueueLimits,
-    /// Why no request can be taken now; `None` in good times.
-    pub(crate) refusing: ArcSwapOption<Refusal>,
-    /// Written by the executor after each event.
-    pub(crate) state: Mutex<StateView>,
-}
-
-/// How the application's processes get their requests.
-#[derive(Debug, Clone)]
-pub(crate) enum Way {
-    /// From the queue here, over the worker protocol in this language's form.
-    Workers(Dialect),
-    /// From an upstream elsewhere, which is told of them.
-    Servers(Arc<dyn ServerSet>),
-}
-
-/// Why requests are refused.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) cause: String,
-    pub(crate) detail: Option<Arc<str>>,
-}
-
-/// The executor's word on processes, for the status page.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct StateView {
-    pub(crate) state: String,
-    pub(crate) report: Option<String>,
-    pub(crate) interpreter: String,
-    pub(crate) generation: u64,
-    pub(crate) workers: Vec<WorkerView>,
-}
-
-/// One worker in [`StateView`].
-#[derive(Debug, Clone)]
-pub(crate) struct WorkerView {
-    pub(crate) pid: Option<u32>,
-    pub(crate) generation: u64,
-    pub(crate) state: &'static str,
-    pub(crate) since: Instant,
-    pub(crate) restarts: u64,
-    pub(crate) mailboxes: Vec<Arc<crate::dispatch::Mailbox>>,
-    /// Where a server of its own listens.
-    pub(crate) address: Option<config::ServerAddr>,
-}
-
-/// An application at one moment.
-#[derive(Debug, Clone)]
-pub struct AppSnapshot {
-    /// Its name.
-    pub name: String,
-    /// `wsgi`, `rack`, `command` or `fastcgi`.
-    pub kind: &'static str,
-    /// starting, ready, degraded, failing, draining, stopped.
-    pub state: String,
-    /// The traceback of the last failed boot.
-    pub report: Option<String>,
-    /// What the interpreter says of itself.
-    pub interpreter: String,
-    /// The generation that is being served.
-    pub generation: u64,
-    /// Threads in each process.
-    pub threads: usize,
-    /// Its queue.
-    pub queue: QueueUse,
-    /// The queue's bound.
-    pub queue_max: usize,
-    /// Its workers.
-    pub workers: Vec<WorkerSnapshot>,
-}
-
-/// A worker at one moment.
-#[derive(Debug, Clone)]
-pub struct WorkerSnapshot {
-    /// Its process id.
-    pub pid: Option<u32>,
-    /// The code it runs.
-    pub generation: u64,
-    /// booting, ready, retiring, stopping.
-    pub state: &'static str,
-    /// Since when.
-    pub since: Duration,
-    /// How many had its seat before.
-    pub restarts: u64,
-    /// Requests it has in progress.
-    pub in_progress: u32,
-    /// Where it listens, if it is a server of its own (`command`, `fastcgi`).
-    pub address: Option<String>,
-    /// Its resident memory.
-    pub resident_bytes: Option<u64>,
-}
-
 impl App {
     /// Starts the application on the current loop, which must be on a thread that lives as long as
     /// the server: its workers die with that thread. Of a `command` or `fastcgi` application the
@@ -193,13 +92,24 @@ impl App {
     /// How many processes there are, and how patient to be with them.
     pub(crate) fn policy(config: &config::App) -> Policy {
         let slack = match config.kind {
-            config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack => Duration::ZERO,
-            // The executor gives these up in time, with a better report.
-            config::AppKind::Command | config::AppKind::FastCgi => BOOT_SLACK,
+            config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack
+                if config.preload == config::Preload::Never =>
+            {
+                Duration::ZERO
+            }
+            // The executor gives these, and templates, up in time, with a better report.
+            _ => BOOT_SLACK,
         };
         Policy {
-            processes: config.processes.max,
+            processes_min: config.processes.min,
+            processes_max: config.processes.max,
+            max_surge: config.max_surge,
+            max_unavailable: config.max_unavailable,
+            spawn_rate: config.scaling.spawn_rate,
+            up_after: config.scaling.up_after,
+            idle_ttl: config.scaling.idle_ttl,
             boot_timeout: config.boot_timeout + slack,
+            stop_timeout: config.stop_timeout,
             ..Policy::default()
         }
     }
@@ -216,22 +126,7 @@ impl App {
             config::AppKind::Rack => Way::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };
-        let queue_limits = QueueLimits {
-            len_max: config.queue_max,
-            timeout: config.queue_timeout,
-        };
-        let shared = Arc::new(AppShared {
-            name: config.name.as_str().into(),
-            way,
-            dispatch: Dispatch::new(queue_limits),
-            metrics: Arc::default(),
-            store: ArcSwap::from_pointee(setup.store.clone()),
-            recent_us: AtomicU32::new(u32::MAX / 64),
-            response_timeout: config.response_timeout,
-            queue_limits,
-            refusing: ArcSwapOption::empty(),
-            state: Mutex::default(),
-        });
+        let shared = Arc::new(AppShared::new(&config, way, setup.store.clone()));
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
         let executor = Executor::new(
@@ -279,6 +174,24 @@ impl App {
     /// Bodies wait elsewhere or in other bounds, from a reload on.
     pub fn adopt(&self, store: BodyStore) {
         self.shared.store.store(Arc::new(store));
+    }
+
+    /// The limits of messages for WebSockets that are opened from now on.
+    pub fn limit_messages(&self, limits: MessageLimits) {
+        self.shared.messages.store(Arc::new(limits));
+    }
+
+    /// The last lines that one of its processes has written, or all of them, the oldest first, without
+    /// the first `since` of all there have been.
+    #[must_use]
+    pub fn output(&self, pid: Option<u32>, since: u64) -> Vec<String> {
+        self.shared.output.of(pid, since)
+    }
+
+    /// How many lines its processes have written.
+    #[must_use]
+    pub fn output_count(&self) -> u64 {
+        self.shared.output.count()
     }
 
     /// Waits until the first start has come to something.
@@ -333,97 +246,5 @@ impl App {
             // An executor that is gone has nothing left to end.
             let _ = answer.await;
         }
-    }
-
-    /// How it is now. Reads each worker's memory from `/proc`.
-    #[must_use]
-    pub fn snapshot(&self) -> AppSnapshot {
-        let now = clock::now();
-        let view = self.shared.state();
-        let workers = view.workers.iter().map(|worker| WorkerSnapshot {
-            pid: worker.pid,
-            generation: worker.generation,
-            state: worker.state,
-            since: now.saturating_duration_since(worker.since),
-            restarts: worker.restarts,
-            in_progress: self.shared.in_progress(worker),
-            address: worker.address.as_ref().map(ToString::to_string),
-            resident_bytes: worker
-                .pid
-                .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
-        });
-        AppSnapshot {
-            name: self.config.name.clone(),
-            kind: self.config.kind.as_str(),
-            workers: workers.collect(),
-            state: view.state,
-            report: view.report,
-            interpreter: view.interpreter,
-            generation: view.generation,
-            threads: self.config.threads,
-            queue: self.shared.dispatch.usage(now),
-            queue_max: self.config.queue_max,
-        }
-    }
-}
-
-impl AppShared {
-    pub(crate) fn queue_timeout(&self) -> Duration {
-        self.queue_limits.timeout
-    }
-
-    /// The fault for a request that cannot even wait.
-    pub(crate) fn refusal(&self) -> Option<Fault> {
-        let refusing = self.refusing.load();
-        let refusal = refusing.as_ref()?;
-        let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
-        fault.detail.clone_from(&refusal.detail);
-        *fault.timing = Timing {
-            handler: Some((&self.name).into()),
-            ..Timing::default()
-        };
-        Some(fault)
-    }
-
-    /// How long recent requests took: the slowest of them, fading by a sixty-fourth with each. All
-    /// slots share it, as the next slow request may come to any of them.
-    pub(crate) fn note_app_time(&self, took: Duration) {
-        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        let recent = self.recent_us.load(Ordering::Relaxed);
-        // Two loops may overwrite one another: it is an estimate.
-        let faded = recent - recent.div_ceil(64);
-        self.recent_us.store(faded.max(took), Ordering::Relaxed);
-    }
-
-    /// See [`AppShared::note_app_time`].
-    pub(crate) fn recent_app_time(&self) -> Duration {
-        Duration::from_micros(u64::from(self.recent_us.load(Ordering::Relaxed)))
-    }
-
-    fn in_progress(&self, worker: &WorkerView) -> u32 {
-        match (&self.way, &worker.address) {
-            (Way::Servers(set), Some(address)) => {
-                u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)
-            }
-            _ => {
-                let mailboxes = worker.mailboxes.iter();
-                let loads = mailboxes.map(|m| m.in_progress.load(Ordering::Relaxed));
-                loads.sum()
-            }
-        }
-    }
-
-    pub(crate) fn state(&self) -> StateView {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
-    }
-
-    pub(crate) fn set_state(&self, view: StateView) {
-        *self
-            .state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = view;
     }
 }

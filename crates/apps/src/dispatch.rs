@@ -4,23 +4,38 @@
 //! file adds the lock and the wake-ups. What must stay true: a job goes from the line into a mailbox
 //! under the one lock that chose its slot (a mailbox's own lock is inside it, never around it), so it
 //! is always in exactly one place: the line, a mailbox, or a driver; no waker runs and nothing is
-//! awaited under the lock.
+//! awaited under the lock. What the slots of one worker do together (spare slots, collections) is in
+//! `ledger`.
+
+#[cfg(test)]
+mod exactness;
+mod ledger;
+mod mailbox;
+mod pace;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::NamelessFile;
-use penstock_exchange::{ClientState, Fault, Response};
+use penstock_exchange::{ClientState, Fault, FaultKind, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+
+use crate::channel::Handshake;
+
+pub(crate) use self::ledger::Ledger;
+use self::mailbox::wake;
+pub(crate) use self::mailbox::{Delivery, Mailbox};
+pub(crate) use self::pace::{BATCH_MAX, Pace};
 
 /// One request on its way to a worker.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The whole REQUEST frame.
+    /// The whole REQUEST frame, or OPEN frame but for its stream.
     pub(crate) frame: Vec<u8>,
     /// The body, when it is in a file.
     pub(crate) body_file: Option<Arc<NamelessFile>>,
@@ -30,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) reply: Option<oneshot::Sender<Result<Response, Fault>>>,
     /// Says when the client has left.
     pub(crate) client: Arc<ClientState>,
+    /// It asks for a WebSocket.
+    pub(crate) websocket: Option<Box<Handshake>>,
 }
 
 impl Job {
@@ -51,38 +68,17 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     inner: Mutex<Inner>,
+    /// Notified when a worker has served as many requests as its ledger was told to watch for.
+    pub(crate) attention: Notify,
 }
 
 #[derive(Debug)]
 struct Inner {
+    /// No slot will come any more: what has no place is answered.
+    is_closed: bool,
     queue: Queue<Job>,
     /// By the slot's index, which the next slot takes over while a driver may still be ending.
     mailboxes: Vec<Option<(SlotId, Arc<Mailbox>)>>,
-}
-
-/// How one slot's driver hears of new jobs, of its retirement and of its worker's end.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    mail: Mutex<Mail>,
-    /// Requests that the driver has in progress, for the status page.
-    pub(crate) in_progress: AtomicU32,
-}
-
-#[derive(Debug, Default)]
-struct Mail {
-    jobs: VecDeque<Start<Job>>,
-    retire: bool,
-    lost: bool,
-    waker: Option<Waker>,
-}
-
-/// What a driver finds in its mailbox.
-#[derive(Debug, Default)]
-pub(crate) struct Delivery {
-    pub(crate) jobs: VecDeque<Start<Job>>,
-    pub(crate) retire: bool,
-    /// Its worker's process has ended.
-    pub(crate) lost: bool,
 }
 
 /// What became of a submitted job.
@@ -98,7 +94,7 @@ pub(crate) enum Placed {
 pub struct QueueUse {
     /// Requests waiting.
     pub waiting: usize,
-    /// Slots there are.
+    /// Requests that could be in progress at once: the capacity of all slots.
     pub slots: usize,
     /// Requests in progress.
     pub in_progress: usize,
@@ -109,16 +105,24 @@ pub struct QueueUse {
 impl Dispatch {
     pub(crate) fn new(limits: QueueLimits) -> Self {
         let inner = Inner {
+            is_closed: false,
             queue: Queue::new(limits),
             mailboxes: Vec::new(),
         };
         Self {
             inner: Mutex::new(inner),
+            attention: Notify::new(),
         }
     }
 
     pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> Placed {
         let mut inner = self.lock();
+        if inner.is_closed {
+            drop(inner);
+            // Whoever submits has found the application in order a moment ago.
+            fail(job, "the application stopped");
+            return Placed::Started;
+        }
         match inner.queue.submit(now, job, home) {
             Submitted::Start(start) => {
                 let waker = inner.post(start);
@@ -138,11 +142,18 @@ impl Dispatch {
         self.lock().queue.cancel(ticket).is_some()
     }
 
-    /// Adds a slot; jobs that waited are in its mailbox already.
-    pub(crate) fn add_slot(&self, now: Instant, spec: SlotSpec) -> (SlotId, Arc<Mailbox>) {
-        let mailbox = Arc::new(Mailbox::default());
+    /// Adds a slot of the worker with this ledger; jobs that waited are in its mailbox already. One
+    /// with a capacity of 0 is a spare one.
+    pub(crate) fn add_slot(
+        &self,
+        now: Instant,
+        spec: SlotSpec,
+        ledger: &Arc<Ledger>,
+    ) -> (SlotId, Arc<Mailbox>) {
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(ledger)));
         let mut inner = self.lock();
         let (slot, starts) = inner.queue.add_slot(now, spec);
+        ledger.enter(slot, spec.capacity);
         let index = slot.index();
         if inner.mailboxes.len() <= index {
             inner.mailboxes.resize(index + 1, None);
@@ -159,14 +170,14 @@ impl Dispatch {
     /// Takes a slot out: no new jobs; its driver ends when nothing is in progress.
     pub(crate) fn retire(&self, slot: SlotId, mailbox: &Mailbox) {
         self.lock().queue.retire_slot(slot);
-        mailbox.tell(|mail| mail.retire = true);
+        mailbox.retire();
     }
 
     /// Takes a slot out whose worker's process has ended. Its driver may not see an end of its socket: a
     /// process that the worker left behind can hold the other side open.
     pub(crate) fn lose(&self, slot: SlotId, mailbox: &Mailbox) {
         self.lock().queue.retire_slot(slot);
-        mailbox.tell(|mail| mail.lost = true);
+        mailbox.lose();
     }
 
     /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest first:
@@ -186,8 +197,14 @@ impl Dispatch {
             *place = None;
         }
         // Nothing is posted to a slot that the queue does not know, so this is all there will be.
-        unbegun.extend(std::mem::take(&mut mailbox.lock().jobs));
+        unbegun.extend(mailbox.take_jobs());
+        if inner.is_closed {
+            drop(inner);
+            let jobs = unbegun.into_iter().map(|start| start.job);
+            return jobs.for_each(|job| fail(job, "the application stopped"));
+        }
         let mut wakers = Vec::new();
+        inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
         for start in unbegun {
             let back = inner.queue.give_back(now, start.job, start.enqueued_at);
             // `give_back` never refuses: what was handed out has its place.
@@ -210,17 +227,27 @@ impl Dispatch {
         into: &mut VecDeque<Start<Job>>,
     ) {
         let mut inner = self.lock();
+        let is_due = inner.mailbox(slot).is_some_and(|m| m.ledger.count(ended));
         for _ in 0..ended {
             into.extend(inner.queue.finish(now, slot));
         }
-        if batch_max > 1 && !inner.queue.is_empty() {
+        // A spare slot is full with nothing: it must not get what a full one may.
+        let is_open = |inner: &Inner| {
+            let view = inner.queue.slot(slot);
+            view.is_some_and(|view| view.spec.capacity > 0)
+        };
+        if batch_max > 1 && !inner.queue.is_empty() && is_open(&inner) {
             // A fair share: jobs must not pile up behind this slot while others run dry.
-            let slots = inner.queue.slots().max(1);
+            let slots = inner.queue.capacity().max(1);
             let share = u32::try_from(inner.queue.len().div_ceil(slots)).unwrap_or(u32::MAX);
             let most = batch_max.min(share.saturating_add(1));
             while let Some(start) = inner.queue.extend(now, slot, most) {
                 into.push_back(start);
             }
+        }
+        drop(inner);
+        if is_due {
+            self.attention.notify_one();
         }
     }
 
@@ -237,11 +264,26 @@ impl Dispatch {
         self.lock().queue.clear()
     }
 
+    /// How many requests a slot may have at once; 0 when the queue does not know it.
+    pub(crate) fn capacity_of(&self, slot: SlotId) -> usize {
+        let inner = self.lock();
+        let view = inner.queue.slot(slot);
+        view.map_or(0, |view| view.spec.capacity as usize)
+    }
+
+    /// There will be no slots any more: empties the line, and answers what drivers that are still ending
+    /// give back.
+    pub(crate) fn close(&self) -> Vec<Job> {
+        let mut inner = self.lock();
+        inner.is_closed = true;
+        inner.queue.clear()
+    }
+
     pub(crate) fn usage(&self, now: Instant) -> QueueUse {
         let inner = self.lock();
         QueueUse {
             waiting: inner.queue.len(),
-            slots: inner.queue.slots(),
+            slots: inner.queue.capacity(),
             in_progress: inner.queue.in_progress(),
             oldest_wait: inner.queue.oldest_wait(now).unwrap_or_default(),
         }
@@ -252,123 +294,25 @@ impl Dispatch {
     }
 }
 
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+/// Says that nobody can serve a request.
+fn fail(mut job: Job, cause: &str) {
+    job.answer(Err(Fault::new(FaultKind::Unavailable, cause.to_owned())));
 }
 
 impl Inner {
+    /// The mailbox of a slot whose driver has not ended.
+    fn mailbox(&self, slot: SlotId) -> Option<&Arc<Mailbox>> {
+        let (owner, mailbox) = self.mailboxes.get(slot.index())?.as_ref()?;
+        (*owner == slot).then_some(mailbox)
+    }
+
     /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
-    fn post(&mut self, start: Start<Job>) -> Option<Waker> {
-        let place = self.mailboxes.get(start.slot.index());
-        let Some(Some((owner, mailbox))) = place else {
-            debug_assert!(false, "a slot that the queue knows has its mailbox");
-            return None;
-        };
-        debug_assert_eq!(*owner, start.slot);
-        let mut mail = mailbox.lock();
-        mail.jobs.push_back(start);
-        mail.waker.take()
-    }
-}
-
-impl Mailbox {
-    fn tell(&self, change: impl FnOnce(&mut Mail)) {
-        let mut mail = self.lock();
-        change(&mut mail);
-        let waker = mail.waker.take();
-        drop(mail);
-        wake(waker);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes what is there; else arranges for the driver to be polled when something is.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Option<Delivery> {
-        let mut mail = self.lock();
-        if !mail.jobs.is_empty() || mail.retire || mail.lost {
-            return Some(Delivery {
-                jobs: std::mem::take(&mut mail.jobs),
-                retire: std::mem::take(&mut mail.retire),
-                lost: std::mem::take(&mut mail.lost),
-            });
-        }
-        match &mut mail.waker {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            other => *other = Some(cx.waker().clone()),
-        }
-        None
-    }
-
-    /// Shows how many requests the driver has.
-    pub(crate) fn show_in_progress(&self, count: usize) {
-        self.in_progress
-            .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: QueueLimits = QueueLimits {
-        len_max: 10,
-        timeout: Duration::from_secs(10),
-    };
-    const SPEC: SlotSpec = SlotSpec {
-        generation: 1,
-        home: 0,
-        capacity: 1,
-    };
-
-    fn job(name: &str) -> Job {
-        Job {
-            frame: name.as_bytes().to_vec(),
-            body_file: None,
-            is_head: false,
-            reply: None,
-            client: Arc::default(),
-        }
-    }
-
-    /// The frames that a driver finds in its mailbox now.
-    fn taken(mailbox: &Mailbox) -> Vec<Vec<u8>> {
-        let delivery = mailbox.poll_take(&mut Context::from_waker(Waker::noop()));
-        let jobs = delivery.map(|delivery| delivery.jobs).unwrap_or_default();
-        jobs.into_iter().map(|start| start.job.frame).collect()
-    }
-
-    #[test]
-    fn a_driver_that_ends_late_does_not_take_away_the_mailbox_of_its_successor() {
-        let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
-        let (old, old_mailbox) = dispatch.add_slot(now, SPEC);
-        dispatch.retire(old, &old_mailbox);
-        let (new, new_mailbox) = dispatch.add_slot(now, SPEC);
-        assert_eq!(old.index(), new.index(), "an idle slot's index is free");
-        dispatch.remove(now, old, &old_mailbox, Vec::new());
-        let placed = dispatch.submit(now, job("a"), 0);
-        assert!(matches!(placed, Placed::Started), "{placed:?}");
-        assert_eq!(taken(&new_mailbox), [b"a"]);
-    }
-
-    #[test]
-    fn what_a_lost_slot_still_had_in_its_mailbox_goes_back_in_front() {
-        let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
-        let (old, old_mailbox) = dispatch.add_slot(now, SPEC);
-        for name in ["a", "b"] {
-            let _ = dispatch.submit(now, job(name), 0);
-        }
-        dispatch.lose(old, &old_mailbox);
-        dispatch.remove(now, old, &old_mailbox, Vec::new());
-        assert_eq!(dispatch.usage(now).waiting, 2);
-        let (new, new_mailbox) = dispatch.add_slot(now, SPEC);
-        assert_eq!(taken(&new_mailbox), [b"a"]);
-        let mut next = VecDeque::new();
-        dispatch.turn(now, new, 1, 1, &mut next);
-        assert_eq!(next.len(), 1);
-        assert_eq!(next[0].job.frame, b"b");
+    fn post(&self, start: Start<Job>) -> Option<Waker> {
+        let mailbox = self.mailbox(start.slot);
+        debug_assert!(
+            mailbox.is_some(),
+            "a slot that the queue knows has its mailbox"
+        );
+        mailbox?.post(start)
     }
 }

@@ -9,10 +9,11 @@
 //! several workers may share one open file.
 
 use std::ffi::{OsStr, OsString};
+use std::time::Duration;
 
 use penstock_wire::Dialect;
 
-/// Everything that a worker process is told on its command line.
+/// Everything that a process is told on its command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch<'a> {
     pub dialect: Dialect,
@@ -21,14 +22,35 @@ pub struct Launch<'a> {
     /// Descriptor, in the new process, of a file that holds [`bundle`].
     pub bundle_fd: i32,
     pub control_fd: i32,
-    /// One for each thread, at least one.
-    pub slot_fds: &'a [i32],
+    pub sockets: Sockets<'a>,
+    /// How the application is called: `wsgi`, `asgi` or `rack`.
+    pub interface: &'a str,
+    /// What has its requests in progress, when threads have not: `tasks` or `gevent`.
+    pub reactor: Option<&'a str>,
+    /// Threads of it, or of each worker that is forked from it.
+    pub threads: usize,
+    /// Whether garbage is collected when it is told to, not within requests.
+    pub collects_when_idle: bool,
+    /// How long it may take to end.
+    pub stop_timeout: Duration,
     /// Name of the application, for messages.
     pub app: &'a str,
     /// The application's folder: working directory and first place to import from.
     pub dir: &'a OsStr,
     /// `module:callable`, or the path of a `config.ru` relative to `dir`.
     pub entry: &'a str,
+}
+
+/// What a process gets its requests from: descriptors in the new process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sockets<'a> {
+    /// A worker with threads: one for each, and one for each that is spare.
+    Slots { slots: &'a [i32], spare: &'a [i32] },
+    /// A worker with a reactor.
+    Reactor { channel: i32, files: i32 },
+    /// A template gets no requests; its workers are to become children of this process, and are forked
+    /// whatever threads there are, or only where that is safe.
+    Template { server_pid: u32, forks_anyway: bool },
 }
 
 impl Launch<'_> {
@@ -38,25 +60,56 @@ impl Launch<'_> {
             Dialect::Python => ("-c", PYTHON_STUB),
             Dialect::Ruby => ("-e", RUBY_STUB),
         };
-        let slots: Vec<String> = self.slot_fds.iter().map(ToString::to_string).collect();
         let mut argv = vec![self.interpreter.to_owned(), switch.into(), stub.into()];
         if self.dialect == Dialect::Ruby {
             // Without it ruby would take the first option below for its own.
             argv.push("--".into());
         }
         argv.push(self.bundle_fd.to_string().into());
-        let options = [
-            ("--control-fd", self.control_fd.to_string().into()),
-            ("--slot-fds", slots.join(",").into()),
-            ("--app", self.app.into()),
-            ("--dir", self.dir.to_owned()),
-            ("--entry", self.entry.into()),
-        ];
-        for (name, value) in options {
-            argv.extend([name.into(), value]);
+        let mut option = |name: &str, value: &OsStr| argv.extend([name.into(), value.to_owned()]);
+        option("--control-fd", self.control_fd.to_string().as_ref());
+        option("--app", self.app.as_ref());
+        option("--dir", self.dir);
+        option("--entry", self.entry.as_ref());
+        option("--interface", self.interface.as_ref());
+        option("--threads", self.threads.to_string().as_ref());
+        let seconds = self.stop_timeout.as_secs_f64().to_string();
+        option("--stop-timeout", seconds.as_ref());
+        if let Some(reactor) = self.reactor {
+            option("--reactor", reactor.as_ref());
+        }
+        match &self.sockets {
+            Sockets::Slots { slots, spare } => {
+                option("--slot-fds", list(slots).as_ref());
+                if !spare.is_empty() {
+                    option("--io-slot-fds", list(spare).as_ref());
+                }
+            }
+            Sockets::Reactor { channel, files } => {
+                option("--channel-fd", channel.to_string().as_ref());
+                option("--files-fd", files.to_string().as_ref());
+            }
+            Sockets::Template {
+                server_pid,
+                forks_anyway,
+            } => {
+                option("--server-pid", server_pid.to_string().as_ref());
+                argv.push("--template".into());
+                if *forks_anyway {
+                    argv.push("--fork-anyway".into());
+                }
+            }
+        }
+        if self.collects_when_idle {
+            argv.push("--collect-when-idle".into());
         }
         argv
     }
+}
+
+fn list(numbers: &[i32]) -> String {
+    let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    words.join(",")
 }
 
 /// All modules of one language: for each `name_len u32, name, source_len u32, source`.
@@ -89,9 +142,26 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "python/penstock_worker/",
     "__init__.py",
     "__main__.py",
+    "api.py",
+    "asgi.py",
+    "asgi_http.py",
+    "asgi_websocket.py",
     "boot.py",
+    "channel.py",
+    "collector.py",
+    "crew.py",
     "file_wrapper.py",
+    "forks.py",
+    "greenlet_stream.py",
+    "greenlets.py",
     "input.py",
+    "lifespan.py",
+    "options.py",
+    "stacks.py",
+    "stream.py",
+    "task_stacks.py",
+    "template.py",
+    "threads.py",
     "wire.py",
     "wsgi.py",
 );
@@ -99,12 +169,23 @@ const PYTHON: &[(&str, &str)] = scripts!(
 /// In the order in which they are evaluated.
 const RUBY: &[(&str, &str)] = scripts!(
     "ruby/",
+    "api.rb",
+    "options.rb",
     "wire.rb",
+    "forks.rb",
+    "stacks.rb",
+    "collector.rb",
     "input.rb",
     "rack_env.rb",
     "stream.rb",
+    "threads.rb",
     "response.rb",
     "rack_app.rb",
+    "channel.rb",
+    "fiber_stream.rb",
+    "fibers.rb",
+    "template.rb",
+    "crew.rb",
     "boot.rb",
     "worker.rb",
 );
@@ -143,15 +224,62 @@ mod tests {
             interpreter: OsStr::new("/usr/bin/ruby"),
             bundle_fd: 9,
             control_fd: 3,
-            slot_fds: &[4, 5],
+            sockets: Sockets::Slots {
+                slots: &[4, 5],
+                spare: &[],
+            },
+            interface: "rack",
+            reactor: None,
+            threads: 2,
+            collects_when_idle: false,
+            stop_timeout: Duration::from_secs(10),
             app: "shop",
             dir: OsStr::new("/srv/shop"),
             entry: "config.ru",
         };
         let argv = launch.argv();
         assert_eq!(argv[..2], ["/usr/bin/ruby", "-e"]);
-        let tail =
-            "-- 9 --control-fd 3 --slot-fds 4,5 --app shop --dir /srv/shop --entry config.ru";
-        assert_eq!(argv[3..].join(OsStr::new(" ")), tail);
+        let common = "-- 9 --control-fd 3 --app shop --dir /srv/shop --entry config.ru \
+                      --interface rack --threads 2 --stop-timeout 10";
+        let tail = |launch: &Launch<'_>| {
+            let words = launch.argv()[3..].join(OsStr::new(" "));
+            let words = words.into_string().unwrap();
+            let tail = words.strip_prefix(common).expect("the same for all");
+            tail.trim_start().to_owned()
+        };
+        assert_eq!(tail(&launch), "--slot-fds 4,5");
+        let with_spare = Launch {
+            sockets: Sockets::Slots {
+                slots: &[4, 5],
+                spare: &[6, 7],
+            },
+            collects_when_idle: true,
+            ..launch.clone()
+        };
+        let expected = "--slot-fds 4,5 --io-slot-fds 6,7 --collect-when-idle";
+        assert_eq!(tail(&with_spare), expected);
+        let reactor = Launch {
+            sockets: Sockets::Reactor {
+                channel: 4,
+                files: 5,
+            },
+            reactor: Some("tasks"),
+            ..launch.clone()
+        };
+        let expected = "--reactor tasks --channel-fd 4 --files-fd 5";
+        assert_eq!(tail(&reactor), expected);
+        for (forks_anyway, expected) in [
+            (false, "--server-pid 77 --template"),
+            (true, "--server-pid 77 --template --fork-anyway"),
+        ] {
+            let template = Launch {
+                sockets: Sockets::Template {
+                    server_pid: 77,
+                    forks_anyway,
+                },
+                ..launch.clone()
+            };
+            assert_eq!(tail(&template), expected);
+        }
     }
 }

@@ -6,6 +6,8 @@
 //! underscore never reaches the application (it could pose as another header); nothing that only a
 //! front end may say is taken from an untrusted client; what a route's own rules say is the front end's.
 
+pub(crate) mod asgi;
+
 use std::time::Duration;
 
 use penstock_exchange::Request;

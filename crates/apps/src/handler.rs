@@ -3,7 +3,7 @@
 //! First the whole body is read (a worker never waits for a client), then the job joins the
 //! application's queue. [`Call`] waits for the answer; while the job is still in line it also has a
 //! deadline (`queue.timeout`) and gives up when the client leaves. Once a slot has it, the response
-//! clock is the slot driver's.
+//! clock is the slot driver's; the client of a reactor's request may still leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,12 +18,15 @@ use penstock_exchange::{
 use penstock_http::Method;
 use penstock_queue::Ticket;
 use penstock_runtime::{LazyDeadline, clock, loops};
-use penstock_wire::{RequestBody as FrameBody, encode_request};
+use penstock_wire::{
+    EnvironEncoder, RequestBody as FrameBody, ScopeEncoder, channel, encode_request,
+};
 use tokio::sync::oneshot;
 
 use crate::app::{App, AppShared, Way};
+use crate::channel::{Form, Handshake, handshake};
 use crate::dispatch::{Job, Placed};
-use crate::environ;
+use crate::environ::{self, asgi};
 
 impl Handler for App {
     fn handle(&self, mut request: Request) -> Handling {
@@ -32,7 +35,11 @@ impl Handler for App {
         }
         let shared = &self.shared;
         if matches!(request.body, RequestBody::Empty) {
-            return match submit(shared, &request, Collected::Empty) {
+            let websocket = match handshake::asked(shared, &request.head) {
+                Ok(websocket) => websocket,
+                Err(refused) => return Handling::Now(*refused),
+            };
+            return match submit(shared, &request, Collected::Empty, websocket) {
                 Ok(call) => Handling::Later(Box::pin(call)),
                 Err(fault) => Handling::Now(Err(fault)),
             };
@@ -41,13 +48,18 @@ impl Handler for App {
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
             let body = collect(body, &shared.store.load_full()).await?;
-            submit(&shared, &request, body)?.await
+            submit(&shared, &request, body, None)?.await
         }))
     }
 }
 
 /// Encodes the request and puts it in line.
-fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result<Call, Fault> {
+pub(crate) fn submit(
+    shared: &Arc<AppShared>,
+    request: &Request,
+    body: Collected,
+    websocket: Option<Box<Handshake>>,
+) -> Result<Call, Fault> {
     let Way::Workers(dialect) = shared.way else {
         let cause = "its requests go to the upstream of its processes";
         return Err(Fault::new(FaultKind::House, cause));
@@ -61,9 +73,25 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         Collected::Memory(bytes) => FrameBody::Inline(bytes),
         Collected::File { .. } => FrameBody::File,
     };
-    encode_request(&mut frame, dialect, content, |encoder| {
-        environ::encode(encoder, request, body.length(), arrived);
-    })
+    let length = body.length();
+    match shared.reactor {
+        None => encode_request(&mut frame, dialect, content, |encoder| {
+            environ::encode(encoder, request, length, arrived);
+        }),
+        Some(Form::Environ) => channel::open(&mut frame, false, content, |out| {
+            let mut encoder = EnvironEncoder::new(out, dialect);
+            environ::encode(&mut encoder, request, length, arrived);
+            encoder.finish()
+        }),
+        Some(Form::Scope) => {
+            let is_websocket = websocket.is_some();
+            channel::open(&mut frame, is_websocket, content, |out| {
+                let mut encoder = ScopeEncoder::new(out);
+                asgi::encode(&mut encoder, request, is_websocket, length, arrived);
+                encoder.finish()
+            })
+        }
+    }
     .map_err(|error| Fault::new(FaultKind::House, format!("environment: {error}")))?;
     let body_file = match body {
         Collected::File { file, .. } => Some(file),
@@ -77,6 +105,7 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
         is_head,
         reply: Some(reply),
         client: Arc::clone(&request.client),
+        websocket,
     };
     shared.metrics.requests.increment();
     let mut call = Call {
@@ -107,7 +136,7 @@ fn submit(shared: &Arc<AppShared>, request: &Request, body: Collected) -> Result
 
 /// A submitted request. Dropping it takes the job out of the line, if it is still there.
 #[derive(Debug)]
-struct Call {
+pub(crate) struct Call {
     shared: Arc<AppShared>,
     answer: oneshot::Receiver<Result<Response, Fault>>,
     client: Arc<ClientState>,
@@ -174,10 +203,15 @@ impl Future for Call {
                 )),
             });
         }
-        match self.poll_give_up(cx) {
-            Some(fault) => Poll::Ready(Err(fault)),
-            None => Poll::Pending,
+        if let Some(fault) = self.poll_give_up(cx) {
+            return Poll::Ready(Err(fault));
         }
+        // A reactor's worker hears of it as soon as nobody waits here; edge asks again when it is so.
+        if self.shared.reactor.is_some() && self.client.is_gone() {
+            let cause = "left before its answer";
+            return Poll::Ready(Err(Fault::new(FaultKind::ClientGone, cause)));
+        }
+        Poll::Pending
     }
 }
 

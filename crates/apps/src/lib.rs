@@ -7,18 +7,23 @@
 //! end always knows which; no worker waits for a client; no worker outlives the server.
 
 mod app;
+mod channel;
 mod dispatch;
 pub mod embed;
 mod environ;
 mod executor;
 mod handler;
 mod interpreter;
+mod orphans;
+mod output;
 mod reply;
 mod server_set;
 mod slot;
 pub mod supervisor;
 
-pub use app::{App, AppSnapshot, Boot, Setup, WorkerSnapshot};
+pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, WorkerSnapshot};
+pub use channel::bounds::MessageLimits;
 pub use dispatch::QueueUse;
 pub use interpreter::find as find_interpreter;
+pub use orphans::end_orphans;
 pub use server_set::ServerSet;

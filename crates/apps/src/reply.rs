@@ -1,6 +1,6 @@
 //! From the head that a worker sends to the head that a client gets.
 //!
-//! Called by `slot`. Framing and connection fields are the front end's: an application's
+//! Called by `slot` and `channel`. Framing and connection fields are the front end's: an application's
 //! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do).
 
@@ -51,10 +51,7 @@ pub(crate) fn head(
     let mut speaks_to_cache = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if !NOT_PASSED
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(name))
-        {
+        if is_passed(name) {
             is_unbuffered |= name.eq_ignore_ascii_case("content-type")
                 && value
                     .get(..17)
@@ -85,6 +82,12 @@ pub(crate) fn head(
         is_unbuffered,
         wants_body,
     })
+}
+
+/// Whether a field of that name goes to the client as the application said it.
+pub(crate) fn is_passed(name: &str) -> bool {
+    let mut not_passed = NOT_PASSED.iter();
+    !not_passed.any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// A response whose whole body came with its head.

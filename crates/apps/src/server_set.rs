@@ -10,6 +10,8 @@ use std::fmt;
 
 use penstock_config::{ServerAddr, UpstreamServer};
 
+use crate::dispatch::QueueUse;
+
 /// The servers of one upstream, as the supervisor of their processes sees it.
 ///
 /// Called from the control loop: no call may block.
@@ -23,6 +25,10 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
 
     /// Requests in progress at an address, also after [`ServerSet::remove`].
     fn in_progress(&self, address: &ServerAddr) -> usize;
+
+    /// How much there is to do: requests in line and in progress, and how many could be. The number of
+    /// processes follows it.
+    fn usage(&self) -> QueueUse;
 }
 
 /// The set of an application that no upstream uses.
@@ -36,5 +42,9 @@ impl ServerSet for Nobody {
 
     fn in_progress(&self, _: &ServerAddr) -> usize {
         0
+    }
+
+    fn usage(&self) -> QueueUse {
+        QueueUse::default()
     }
 }

@@ -1,40 +1,39 @@
 //! The driver of one slot: one task that owns one worker thread's socket.
 //!
-//! Takes jobs from its mailbox, writes their frames, reads the responses and gives each to whoever
-//! waits for it. What must stay true: responses belong to requests in order; a request is given
+//! Takes jobs from its mailbox, writes their frames (`send`), reads the responses (`receive`) and gives
+//! each to whoever waits for it (`answer`); when it ends, `close` leaves nobody waiting. What must stay true: responses belong to requests in order; a request is given
 //! back to the queue only when its worker cannot have begun it; a worker that breaks the protocol,
 //! stalls or dies costs the request at the head of the line and nobody else; nothing is read from
-//! the worker that has no place to go.
+//! the worker that has no place to go; a slot is the queue's again only when its worker is at rest.
+
+mod answer;
+mod close;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::{SpoolWriter, spool};
-use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
+use penstock_exchange::bodies::SpoolWriter;
+use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{SlotId, Start};
-use penstock_runtime::{DiskFile, LazyDeadline, Stream, buffers, clock};
-use penstock_sys::pages;
-use penstock_wire::{Decoder, Event, encode_cancel};
+use penstock_runtime::{LazyDeadline, Stream, clock};
+use penstock_wire::{Decoder, encode_collect};
 
 use crate::app::AppShared;
-use crate::dispatch::{Job, Mailbox};
-use crate::reply::{self, ReplyHead};
-
-/// A slot whose recent requests took less than this may be handed the next one before it has
-/// answered: then the hand-over costs more than the wait behind another request.
-const QUICK: Duration = Duration::from_micros(200);
+use crate::dispatch::{Delivery, Job, Mailbox};
+use crate::reply::ReplyHead;
 
 /// How long after its worker's end what it wrote may take to be read here.
 const LAST_BYTES: Duration = Duration::from_millis(50);
 
-/// Most requests that a quick slot has at once. Those behind the first wait for it should it turn out
-/// to be slow, and cannot be taken back: so they are few.
-const BATCH_MAX: u32 = 4;
+/// How long a worker may take to end a stream that was cut, before its socket is closed.
+const CUT_GRACE: Duration = Duration::from_secs(1);
 
 /// Length of a whole cancel frame: 8 of header, 4 of number.
 const CANCEL_BYTES: usize = 12;
@@ -53,15 +52,30 @@ pub(crate) struct Driver {
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
     line: VecDeque<InFlight>,
-    /// A cancel frame that is to be sent, or its rest.
-    cancel: Vec<u8>,
+    /// A cancel or collect frame that is to be sent, or its rest.
+    control: Vec<u8>,
     open: Option<Open>,
+    /// The body in `open` is one that may be silent for as long as it likes.
+    is_unbuffered: bool,
     /// A head whose body may be a file: the next frame says so.
     held: Option<ReplyHead>,
     /// When the worker last got on with the request at the head of the line.
     progress_at: Instant,
+    /// What the request at the head of the line has asked for.
+    extended_until: Option<Instant>,
+    /// The request at the head of the line is bound by I/O, and a spare slot takes others instead.
+    is_lent: bool,
+    /// When a collection that is under way must be over: nobody waits for it, so it may take as long as a
+    /// request may.
+    collecting_until: Option<Instant>,
+    /// Since when the rest of the response at the head of the line is read for nobody.
+    discarding_since: Option<Instant>,
     deadline: LazyDeadline,
     retire: bool,
+    /// Streams have had their time.
+    is_cut: bool,
+    /// When to give up the stream that was cut.
+    cut_until: Option<Instant>,
     /// When to give up a worker whose process has ended.
     lost_at: Option<Instant>,
     write_broken: bool,
@@ -139,12 +153,19 @@ impl Driver {
             partial: Vec::new(),
             descriptors: Vec::new(),
             line: VecDeque::new(),
-            cancel: Vec::new(),
+            control: Vec::new(),
             open: None,
+            is_unbuffered: false,
             held: None,
             progress_at: now,
+            extended_until: None,
+            is_lent: false,
+            collecting_until: None,
+            discarding_since: None,
             deadline: LazyDeadline::new(now),
             retire: false,
+            is_cut: false,
+            cut_until: None,
             lost_at: None,
             write_broken: false,
             frame_is_last: false,
@@ -173,12 +194,7 @@ impl Driver {
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         loop {
             while let Some(delivery) = self.mailbox.poll_take(cx) {
-                self.retire |= delivery.retire;
-                if delivery.lost && self.lost_at.is_none() {
-                    self.lost_at = Some(clock::now() + LAST_BYTES);
-                }
-                self.take_jobs(delivery.jobs);
-                self.take_turn(0);
+                self.take_delivery(delivery);
             }
             if let Err(end) = self.poll_send(cx) {
                 return Poll::Ready(Step::End(end));
@@ -191,22 +207,60 @@ impl Driver {
                 Poll::Pending => {}
             }
             if self.line.is_empty() {
-                return match (self.retire, self.lost_at) {
-                    (true, _) => Poll::Ready(Step::End(End::Retired)),
-                    (false, Some(_)) => Poll::Ready(Step::End(End::Died)),
-                    (false, None) => Poll::Pending,
-                };
+                return self.poll_rest(cx).map(Step::End);
             }
-            if self.poll_abandoned(cx) {
+            if self.poll_abandoned(cx) || self.cut_stream() {
                 continue;
             }
-            let (at, end) = match self.lost_at {
-                Some(at) => (at, End::Died),
-                None => (self.progress_at + self.app.response_timeout, End::TimedOut),
+            let (at, end) = match (self.lost_at, self.cut_until) {
+                (Some(at), _) => (at, End::Died),
+                (None, Some(at)) => (at, End::Retired),
+                (None, None) => match self.response_deadline() {
+                    Some(at) => (at, End::TimedOut),
+                    None => return Poll::Pending,
+                },
             };
             self.deadline.set(at);
             return self.deadline.poll(cx).map(|()| Step::End(end));
         }
+    }
+
+    /// Nothing is in progress: whether that is the end.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        match (self.retire, self.lost_at, self.collecting_until) {
+            (true, _, _) => Poll::Ready(End::Retired),
+            (false, Some(_), _) => Poll::Ready(End::Died),
+            (false, None, None) => Poll::Pending,
+            (false, None, Some(at)) => {
+                self.deadline.set(at);
+                let limit = self.app.response_timeout;
+                let overdue = || End::Broken(format!("no COLLECTED within {limit:?}"));
+                self.deadline.poll(cx).map(|()| overdue())
+            }
+        }
+    }
+
+    /// When the request at the head of the line has had its time; never in a stream of events, unless
+    /// others were handed over behind it.
+    fn response_deadline(&self) -> Option<Instant> {
+        let is_streaming = self.is_unbuffered && matches!(self.open, Some(Open::Spool(_)));
+        if is_streaming && self.line.len() == 1 {
+            return None;
+        }
+        // What nobody wants may not go on for ever because it goes on.
+        let since = self.discarding_since.unwrap_or(self.progress_at);
+        let usual = since + self.app.response_timeout;
+        Some(self.extended_until.map_or(usual, |at| at.max(usual)))
+    }
+
+    fn take_delivery(&mut self, delivery: Delivery) {
+        self.retire |= delivery.retire;
+        self.is_cut |= delivery.cut;
+        if delivery.lost && self.lost_at.is_none() {
+            self.lost_at = Some(clock::now() + LAST_BYTES);
+        }
+        self.take_jobs(delivery.jobs);
+        self.take_turn(0);
     }
 
     fn take_jobs(&mut self, jobs: VecDeque<Start<Job>>) {
@@ -228,16 +282,16 @@ impl Driver {
 
     /// Tells the queue that `ended` requests have ended, and takes the next.
     fn take_turn(&mut self, ended: usize) {
-        let may_batch = self.app.recent_app_time() < QUICK
+        let may_batch = !self.retire
+            && !self.is_lent
             && self.open.is_none()
             && self
                 .line
                 .iter()
                 .all(|entry| entry.start.job.body_file.is_none());
-        let batch_max = if may_batch && !self.retire {
-            BATCH_MAX
-        } else {
-            1
+        let batch_max = match may_batch {
+            true => self.app.pace.batch_max(),
+            false => 1,
         };
         if ended == 0 && batch_max == 1 {
             return;
@@ -247,374 +301,6 @@ impl Driver {
             .dispatch
             .turn(clock::now(), self.slot, ended, batch_max, &mut jobs);
         self.take_jobs(jobs);
-    }
-
-    /// Writes what may be written, frames in order.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        self.drop_abandoned();
-        // What a dead worker is not sent, another one gets.
-        while !self.write_broken && self.lost_at.is_none() {
-            let all_sent = self.line.back().is_none_or(InFlight::is_sent);
-            if all_sent && self.cancel.is_empty() {
-                return Ok(());
-            }
-            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 1];
-            let mut count = 0;
-            // Only the first is being answered, and a cancel frame must come before the next request.
-            let is_mid_frame = self.line.iter().any(|e| e.sent > 0 && !e.is_sent());
-            if !self.cancel.is_empty() && !is_mid_frame {
-                slices[0] = IoSlice::new(&self.cancel);
-                count = 1;
-            }
-            for (place, entry) in self.line.iter().enumerate() {
-                let has_file = entry.start.job.body_file.is_some();
-                // A worker that waits for a descriptor must find nothing else: a request with a body
-                // file is sent when it is the first, and nothing is sent behind it.
-                if has_file && place > 0 {
-                    break;
-                }
-                if !entry.is_sent() && count < slices.len() {
-                    slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent..]);
-                    count += 1;
-                }
-                if has_file {
-                    break;
-                }
-            }
-            if count == 0 {
-                return Ok(());
-            }
-            match self.stream.poll_write(cx, &slices[..count]) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(written)) => self.count_written(written, is_mid_frame),
-                // Whatever the worker said before it left is still to be read.
-                Poll::Ready(Err(_)) => self.write_broken = true,
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops requests that were not sent yet and whose clients have left.
-    fn drop_abandoned(&mut self) {
-        let before = self.line.len();
-        self.line.retain_mut(|entry| {
-            let job = &mut entry.start.job;
-            let is_wanted = entry.sent > 0 || !job.is_abandoned();
-            if !is_wanted {
-                let cause = "left before a worker had its request";
-                job.answer(Err(Fault::new(FaultKind::ClientGone, cause)));
-            }
-            is_wanted
-        });
-        let dropped = before - self.line.len();
-        if dropped > 0 {
-            self.app.metrics.queue_abandoned.add(dropped as u64);
-            self.take_turn(dropped);
-        }
-    }
-
-    fn count_written(&mut self, mut written: usize, is_mid_frame: bool) {
-        if !is_mid_frame {
-            let cancelled = written.min(self.cancel.len());
-            self.cancel.drain(..cancelled);
-            written -= cancelled;
-            self.frame_is_last &= cancelled == 0;
-        }
-        for entry in &mut self.line {
-            let left = entry.start.job.frame.len() - entry.sent;
-            if left == 0 {
-                continue;
-            }
-            let now_sent = written.min(left);
-            entry.sent += now_sent;
-            written -= now_sent;
-            if now_sent == left {
-                self.frame_is_last = true;
-                self.decoder
-                    .request_sent(entry.start.job.body_file.is_some());
-            }
-            if written == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Reads once and handles what came.
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, End>> {
-        buffers::with_receive(|buffer| {
-            let read = self
-                .stream
-                .poll_read_descriptors(cx, buffer, &mut self.descriptors);
-            match read {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
-                Poll::Ready(Err(error)) => {
-                    // unix(7): what the other side had not read makes its close a reset.
-                    self.left_unread = error.kind() == std::io::ErrorKind::ConnectionReset;
-                    Poll::Ready(Err(End::Died))
-                }
-                Poll::Ready(Ok(count)) if self.partial.is_empty() => {
-                    Poll::Ready(self.handle_bytes(&buffer[..count]))
-                }
-                Poll::Ready(Ok(count)) => {
-                    let mut whole = std::mem::take(&mut self.partial);
-                    whole.extend_from_slice(&buffer[..count]);
-                    Poll::Ready(self.handle_bytes(&whole))
-                }
-            }
-        })
-    }
-
-    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<Option<Step>, End> {
-        let mut rest = bytes;
-        let mut ended = 0;
-        let mut step = None;
-        self.progress_at = clock::now();
-        loop {
-            let decoded = match self.decoder.decode(rest) {
-                Ok(Some(decoded)) => decoded,
-                Ok(None) => break,
-                Err(error) => return Err(End::Broken(error.to_string())),
-            };
-            rest = &rest[decoded.consumed..];
-            let is_last = decoded.event.is_last();
-            if matches!(decoded.event, Event::FdPlease) {
-                step = Some(Step::SendFile);
-            } else {
-                self.handle_event(decoded.event)?;
-            }
-            if is_last {
-                self.open = None;
-                self.line.pop_front();
-                ended += 1;
-                if self.cancel.len() == CANCEL_BYTES {
-                    // There is nothing left to cancel, and none of it has been sent.
-                    self.cancel.clear();
-                }
-            }
-        }
-        self.partial.extend_from_slice(rest);
-        // A file frame comes with its descriptor right behind its head. With neither a descriptor nor
-        // the beginning of a frame here it is not one: the client gets the head now.
-        if self.partial.is_empty()
-            && self.descriptors.is_empty()
-            && let Some(head) = self.held.take()
-        {
-            self.begin_stream(head);
-        }
-        let is_hoard = self.descriptors.len() > BATCH_MAX as usize;
-        let is_unclaimed = !self.descriptors.is_empty() && self.partial.is_empty();
-        if is_hoard || is_unclaimed && self.held.is_none() {
-            return Err(End::Broken("a descriptor that no frame claims".into()));
-        }
-        if ended > 0 {
-            self.mailbox.show_in_progress(self.line.len());
-            self.take_turn(ended);
-        }
-        if matches!(&self.open, Some(Open::Spool(spool)) if spool.is_over()) {
-            step = Some(Step::Settle);
-        }
-        Ok(step)
-    }
-
-    fn handle_event(&mut self, event: Event<'_>) -> Result<(), End> {
-        match event {
-            Event::FdPlease => {}
-            Event::Head {
-                head,
-                app_time_us,
-                body,
-                body_len,
-                end,
-            } => {
-                let timing = self.timing(app_time_us);
-                let is_head = self
-                    .line
-                    .front()
-                    .is_some_and(|entry| entry.start.job.is_head);
-                let head = match head {
-                    Ok(parts) => reply::head(&parts, is_head, timing),
-                    Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
-                };
-                self.begin(head, body, body_len, end);
-            }
-            Event::Body { bytes, .. } => {
-                if let Some(head) = self.held.take() {
-                    self.begin_stream(head);
-                }
-                if let Some(Open::Spool(spool)) = &mut self.open {
-                    spool.push(bytes);
-                }
-                if let (true, Some(Open::Spool(_))) = (event.is_last(), &self.open)
-                    && let Some(Open::Spool(spool)) = self.open.take()
-                {
-                    self.finish_spool(spool);
-                }
-            }
-            Event::File { offset, len, end } => {
-                if self.descriptors.is_empty() {
-                    return Err(End::Broken("a file frame without its descriptor".into()));
-                }
-                let file = File::from(self.descriptors.remove(0));
-                match self.held.take() {
-                    Some(head) if end => {
-                        self.answer(file_response(head, file, offset, len, &self.app));
-                    }
-                    _ if matches!(self.open, Some(Open::Discard)) => {}
-                    _ => return Err(End::Broken("a file frame in the middle of a body".into())),
-                }
-            }
-            Event::Abort { reason } => {
-                let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
-                if let Some(head) = self.held.take() {
-                    self.answer(Err(fault.timed(head.response.timing)));
-                } else if let Some(Open::Spool(spool)) = self.open.take() {
-                    self.app.metrics.failed.increment();
-                    spool.finish(Err(fault));
-                }
-            }
-            Event::Failed {
-                reason,
-                is_protocol,
-            } => {
-                let kind = if is_protocol {
-                    FaultKind::AppBroken
-                } else {
-                    FaultKind::AppRaised
-                };
-                let timing = self.timing(0);
-                self.answer(Err(Fault::new(kind, reason.to_owned()).timed(timing)));
-            }
-        }
-        Ok(())
-    }
-
-    /// A head has come: answers if it is all, holds it back if a file may follow.
-    fn begin(
-        &mut self,
-        head: Result<ReplyHead, Fault>,
-        body: &[u8],
-        body_len: Option<u32>,
-        end: bool,
-    ) {
-        let head = match head {
-            Ok(head) => head,
-            Err(fault) => {
-                self.answer(Err(fault));
-                self.discard(end);
-                return;
-            }
-        };
-        if !head.wants_body {
-            let ReplyHead {
-                mut response,
-                declared,
-                ..
-            } = head;
-            let length = declared.or_else(|| body_len.filter(|len| *len > 0).map(u64::from));
-            response.body = Body::Omitted(length);
-            self.answer(Ok(response));
-            self.discard(end);
-            return;
-        }
-        let whole = body_len.filter(|len| end && *len as usize == body.len());
-        if whole.is_some() {
-            self.answer(reply::with_whole_body(head, body));
-        } else if body.is_empty() && body_len.is_none() {
-            self.held = Some(head);
-        } else {
-            let length = body_len.map(u64::from);
-            match reply::check_declared(&head, length) {
-                Err(fault) => {
-                    self.answer(Err(fault));
-                    self.discard(end);
-                }
-                Ok(()) => {
-                    self.begin_stream_of(head, length);
-                    if let Some(Open::Spool(spool)) = &mut self.open {
-                        spool.push(body);
-                    }
-                }
-            }
-        }
-    }
-
-    fn begin_stream(&mut self, head: ReplyHead) {
-        self.begin_stream_of(head, None);
-    }
-
-    fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>) {
-        let ReplyHead {
-            mut response,
-            declared,
-            is_unbuffered,
-            ..
-        } = head;
-        let store = self.app.store.load_full();
-        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
-        response.body = Body::Stream(Box::new(reader));
-        self.open = Some(Open::Spool(writer));
-        self.answer(Ok(response));
-    }
-
-    /// The rest of this response is read and dropped; the worker is asked to stop making it, unless
-    /// the next request is on its way already: a worker may look for nothing but a descriptor then.
-    fn discard(&mut self, end: bool) {
-        if end {
-            return;
-        }
-        self.open = Some(Open::Discard);
-        if self.cancel.is_empty() && self.line.iter().skip(1).all(|entry| entry.sent == 0) {
-            encode_cancel(&mut self.cancel, self.decoder.seq());
-        }
-    }
-
-    fn answer(&mut self, answer: Result<Response, Fault>) {
-        let Some(entry) = self.line.front_mut() else {
-            return;
-        };
-        if let Err(fault) = &answer
-            && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
-        {
-            self.app.metrics.failed.increment();
-        }
-        entry.start.job.answer(answer);
-    }
-
-    fn finish_spool(&mut self, spool: SpoolWriter) {
-        if spool.is_over() {
-            // What is not in memory yet is brought to the file beside this driver, which is free for
-            // the next request.
-            penstock_runtime::loops::spawn_here(async move {
-                let mut spool = spool;
-                let end = spool.settle().await;
-                spool.finish(end.map(|()| None));
-            });
-        } else {
-            spool.finish(Ok(None));
-        }
-    }
-
-    fn timing(&mut self, app_time_us: u32) -> Timing {
-        let app = Duration::from_micros(u64::from(app_time_us));
-        self.app.note_app_time(app);
-        let mut timing = Timing {
-            app,
-            handler: Some((&self.app.name).into()),
-            worker: self.pid,
-            ..Timing::default()
-        };
-        if let Some(entry) = self.line.front() {
-            timing.queue = entry.start.waited;
-            if entry.is_behind {
-                let held = self.progress_at.saturating_duration_since(entry.handed_at);
-                timing.queue += held.saturating_sub(app);
-            }
-            timing.queue_position = u32::try_from(entry.start.position).unwrap_or(u32::MAX);
-        }
-        self.app.metrics.app_time.record(app);
-        self.app.metrics.queue_time.record(timing.queue);
-        timing
     }
 
     /// Notices that the client of a streamed response has left; `true` when something is to be sent.
@@ -628,28 +314,93 @@ impl Driver {
         }
     }
 
-    async fn send_file(&mut self) -> Result<(), End> {
-        let Some(file) = self
-            .line
-            .front()
-            .and_then(|entry| entry.start.job.body_file.clone())
-        else {
-            return Err(End::Broken(
-                "asked for a body file that there is not".into(),
-            ));
-        };
-        let descriptor = file.descriptor().map_err(|_| End::Died)?;
-        self.frame_is_last = false;
-        self.stream
-            .send_descriptor(b"\0", descriptor)
-            .await
-            .map_err(|_| End::Died)
+    /// `ended` responses have ended: what their requests had goes back, and the next are taken.
+    fn finish_requests(&mut self, ended: usize) {
+        self.mailbox.show_in_progress(self.line.len());
+        // What was handed over behind a request that is bound by I/O has this slot's place first.
+        if self.is_lent && self.line.is_empty() {
+            self.is_lent = false;
+            self.app.dispatch.park(clock::now(), self.slot);
+        }
+        self.take_turn(ended);
+        let is_idle = self.line.is_empty() && !self.retire && self.lost_at.is_none();
+        if is_idle
+            && self.app.collect_when_idle
+            && self.app.dispatch.begin_collection(clock::now(), self.slot)
+        {
+            encode_collect(&mut self.control);
+            self.decoder.collect_sent();
+            self.collecting_until = Some(clock::now() + self.app.response_timeout);
+            self.app.metrics.collections.increment();
+        }
+    }
+
+    /// The collection is over: the slot takes requests again.
+    fn finish_collection(&mut self) {
+        self.collecting_until = None;
+        let mut jobs = VecDeque::new();
+        self.app
+            .dispatch
+            .end_collection(clock::now(), self.slot, &mut jobs);
+        self.take_jobs(jobs);
+    }
+
+    /// Another request may have the place of the one at the head of the line.
+    fn lend(&mut self) {
+        if self.is_lent {
+            return;
+        }
+        self.app.metrics.io_bound.increment();
+        self.is_lent = self.app.dispatch.lend(clock::now(), self.slot);
+        if !self.is_lent {
+            self.app.metrics.io_bound_alone.increment();
+        }
+    }
+
+    /// Cuts a stream whose time is over, also one that nobody reads; `true` when it did.
+    fn cut_stream(&mut self) -> bool {
+        if !self.is_cut || self.open.is_none() || self.cut_until.is_some() {
+            return false;
+        }
+        if matches!(self.open, Some(Open::Discard)) {
+            self.cut_until = Some(clock::now() + CUT_GRACE);
+            return true;
+        }
+        if let Some(Open::Spool(spool)) = self.open.take() {
+            let limit = self.app.stream_timeout;
+            let cause = format!(
+                "worker {} is being replaced and stream_timeout ({limit:?}) is over",
+                self.pid
+            );
+            spool.finish(Err(Fault::new(FaultKind::AppTimeout, cause)));
+        }
+        self.discard(false);
+        self.cut_until = Some(clock::now() + CUT_GRACE);
+        true
     }
 
     /// Brings the spool's overflow to its file. Nothing is read from the worker meanwhile.
     async fn settle(&mut self) {
-        if let Some(Open::Spool(spool)) = &mut self.open
-            && let Err(fault) = spool.settle().await
+        let Some(Open::Spool(spool)) = &mut self.open else {
+            return;
+        };
+        // What comes meanwhile has time, but for the word that this has had its own.
+        let mut mail = Vec::new();
+        let settled = {
+            let mailbox = &self.mailbox;
+            let mut settling = std::pin::pin!(spool.settle());
+            std::future::poll_fn(|cx| {
+                while let Some(delivery) = mailbox.poll_take(cx) {
+                    mail.push(delivery);
+                }
+                if mail.iter().any(|delivery| delivery.cut) {
+                    return Poll::Ready(Ok(()));
+                }
+                settling.as_mut().poll(cx)
+            })
+            .await
+        };
+        if let Err(fault) = settled
             && let Some(Open::Spool(spool)) = self.open.take()
         {
             spool.finish(Err(fault));
@@ -657,99 +408,7 @@ impl Driver {
         }
         // The time spent waiting for the client is not the worker's.
         self.progress_at = clock::now();
+        mail.into_iter()
+            .for_each(|delivery| self.take_delivery(delivery));
     }
-
-    /// Leaves nobody waiting: the head of the line learns what happened, the rest goes back.
-    fn close(&mut self, end: &End) {
-        let mut unbegun: Vec<Start<Job>> = Vec::new();
-        let mut line = std::mem::take(&mut self.line).into_iter();
-        if let Some(first) = line.next() {
-            // A frame alone in a socket that was not read to its end: nobody has begun it.
-            let was_unread = self.left_unread && self.frame_is_last && line.len() == 0;
-            let was_sent = first.is_sent() && !was_unread;
-            if was_sent || self.open.is_some() || *end == End::TimedOut {
-                self.fail(first, end);
-            } else {
-                unbegun.push(first.start);
-            }
-        }
-        unbegun.extend(line.map(|entry| entry.start));
-        self.mailbox.show_in_progress(0);
-        self.app
-            .dispatch
-            .remove(clock::now(), self.slot, &self.mailbox, unbegun);
-    }
-
-    fn fail(&mut self, mut entry: InFlight, end: &End) {
-        let app = clock::now().saturating_duration_since(entry.handed_at);
-        let timing = Timing {
-            queue: entry.start.waited,
-            queue_position: u32::try_from(entry.start.position).unwrap_or(u32::MAX),
-            app,
-            handler: Some((&self.app.name).into()),
-            worker: self.pid,
-            ..Timing::default()
-        };
-        let (kind, cause) = match end {
-            End::TimedOut => {
-                self.app.metrics.timed_out.increment();
-                let limit = self.app.response_timeout;
-                (
-                    FaultKind::AppTimeout,
-                    format!("no answer within response_timeout ({limit:?})"),
-                )
-            }
-            End::Broken(why) => {
-                self.app.metrics.failed.increment();
-                (
-                    FaultKind::AppBroken,
-                    format!("worker {} broke the protocol: {why}", self.pid),
-                )
-            }
-            End::Died | End::Retired => {
-                self.app.metrics.worker_died.increment();
-                (
-                    FaultKind::WorkerDied,
-                    format!("worker {} ended with the request inside", self.pid),
-                )
-            }
-        };
-        let fault = Fault::new(kind, cause).timed(timing);
-        match self.open.take() {
-            Some(Open::Spool(spool)) => spool.finish(Err(fault)),
-            Some(Open::Discard) => {}
-            None => entry.start.job.answer(Err(fault)),
-        }
-    }
-}
-
-fn broken(cause: String) -> Fault {
-    Fault::new(FaultKind::AppBroken, cause)
-}
-
-/// A response whose body is a part of a file that the application opened.
-fn file_response(
-    head: ReplyHead,
-    file: File,
-    offset: u64,
-    len: Option<u64>,
-    app: &AppShared,
-) -> Result<Response, Fault> {
-    let timing = head.response.timing.clone();
-    // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
-    let size = match pages::regular_bytes(&file) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
-        Err(error) => return Err(broken(format!("the body file: {error}")).timed(timing)),
-    };
-    let there = size.saturating_sub(offset);
-    let len = len.map_or(there, |len| len.min(there));
-    reply::check_declared(&head, Some(len))?;
-    let ReplyHead { mut response, .. } = head;
-    response.body = Body::File(FileBody {
-        file: Arc::new(DiskFile::new(file, app.store.load().pool.clone())),
-        start: offset,
-        len,
-    });
-    Ok(response)
 }

@@ -262,7 +262,10 @@ impl Goal {
     #[must_use]
     pub fn names(&self) -> Vec<&String> {
         let other = match &self.bound {
-            Bound::CpuRatio { to, .. } | Bound::RequestsRatio { to, .. } => Some(to),
+            Bound::CpuRatio { to, .. }
+            | Bound::RequestsRatio { to, .. }
+            | Bound::MemoryRatio { to, .. }
+            | Bound::P99Ratio { to, .. } => Some(to),
             Bound::P99Ms(_)
             | Bound::CpuUs(_)
             | Bound::RequestsHeld(_)
@@ -291,6 +294,22 @@ pub enum Bound {
     RequestsRatio {
         /// The ratio.
         at_least: f64,
+        /// The other deployment.
+        to: String,
+    },
+    /// The most memory of a round, as a ratio to another deployment's: at most.
+    MemoryRatio {
+        /// The ratio.
+        at_most: f64,
+        /// The other deployment.
+        to: String,
+    },
+    /// The 99th percentile of one load of a mix, as a ratio to another deployment's: at most.
+    P99Ratio {
+        /// The load's name.
+        load: String,
+        /// The ratio.
+        at_most: f64,
         /// The other deployment.
         to: String,
     },

@@ -88,10 +88,17 @@ fn rounds(counted: &[Numbered<'_>]) -> Vec<Round> {
 
 /// The same rounds of two deployments, each over the points that both have.
 fn pairs(own: &[Numbered<'_>], others: &[Numbered<'_>]) -> Vec<(Round, Round)> {
-    let pair = |(number, own): &Numbered<'_>| {
-        let (_, other) = others.iter().find(|(found, _)| found == number)?;
+    let both = in_pairs(own, others).into_iter();
+    both.filter_map(|(own, other)| Some((round(own)?, round(other)?)))
+        .collect()
+}
+
+/// The points of the same rounds of two deployments, as many as both have.
+fn in_pairs<'a>(own: &[Numbered<'a>], others: &[Numbered<'a>]) -> Vec<(&'a [Point], &'a [Point])> {
+    let pair = |&(number, own): &Numbered<'a>| {
+        let (_, other) = others.iter().find(|(found, _)| *found == number)?;
         let both = own.len().min(other.len());
-        Some((round(own.get(..both)?)?, round(other.get(..both)?)?))
+        Some((own.get(..both)?, other.get(..both)?))
     };
     own.iter().filter_map(pair).collect()
 }
@@ -223,6 +230,40 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
             *at_least,
             true,
         ),
+        Bound::MemoryRatio { at_most, to } => {
+            let memory = |points: &[Point]| {
+                let costs = points.iter().filter_map(|point| point.server);
+                costs.map(|cost| cost.memory_bytes).max().map(number)
+            };
+            let pairs = in_pairs(&own_rounds, &rounds_of(to));
+            let ratios = pairs
+                .into_iter()
+                .filter_map(|(own, other)| Some(memory(own)? / memory(other)?));
+            (
+                format!("{name}: memory <= {at_most} x {to}"),
+                Spread::of(ratios),
+                *at_most,
+                false,
+            )
+        }
+        Bound::P99Ratio { load, at_most, to } => {
+            let p99 = |points: &[Point]| {
+                let mut together = points.iter().filter(|point| !point.alone);
+                let found =
+                    together.find_map(|point| point.loads.iter().find(|one| one.name == *load));
+                found.map(|figures| number(figures.total.p99))
+            };
+            let pairs = in_pairs(&own_rounds, &rounds_of(to));
+            let ratios = pairs
+                .into_iter()
+                .filter_map(|(own, other)| Some(p99(own)? / p99(other)?));
+            (
+                format!("{name}: p99 of {load} <= {at_most} x {to}"),
+                Spread::of(ratios),
+                *at_most,
+                false,
+            )
+        }
         Bound::P99Ms(at_most) => (
             format!("{name}: p99 <= {at_most} ms"),
             Spread::of(own.iter().map(|round| round.p99_us / 1000.0)),
@@ -497,6 +538,43 @@ mod tests {
         }
         let judged = judge(&[goal("missing", Bound::CpuUs(1.0))], &all);
         assert!(!judged[0].met && judged[0].found.is_none());
+    }
+
+    #[test]
+    fn memory_and_one_loads_p99_are_compared_round_by_round() {
+        let made = |name: &str, bytes: u64, p99: u64| {
+            let mut made = deployment(name, &[&[(16, 1000.0, 2.0)], &[(16, 1000.0, 2.0)]]);
+            for point in made.rounds.iter_mut().flatten() {
+                if let Some(cost) = &mut point.server {
+                    cost.memory_bytes = bytes;
+                }
+                let mut short = point.loads[0].clone();
+                short.name = "short".into();
+                short.total.p99 = p99;
+                point.loads.push(short);
+            }
+            made
+        };
+        let all = [made("a", 1000, 40), made("b", 500, 10)];
+        let memory = |at_most: f64| Bound::MemoryRatio {
+            at_most,
+            to: "a".into(),
+        };
+        let p99 = |load: &str, at_most: f64| Bound::P99Ratio {
+            load: load.into(),
+            at_most,
+            to: "a".into(),
+        };
+        for (bound, met) in [
+            (memory(0.5), true),
+            (memory(0.49), false),
+            (p99("short", 0.25), true),
+            (p99("short", 0.24), false),
+            (p99("no such load", 9.0), false),
+        ] {
+            let judged = judge(&[goal("b", bound)], &all);
+            assert_eq!(judged[0].met, met, "{}", judged[0].text);
+        }
     }
 
     #[test]

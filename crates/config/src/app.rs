@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::detect::{self, Found};
 use crate::entry;
 use crate::error::Problem;
-use crate::model::{App, AppKind, Processes, Protocol};
+use crate::model::{App, AppKind, Protocol};
 use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::{Section, Texts};
-use crate::{upstream, words};
+use crate::{development, processes, upstream, words};
 
 /// Reads the table; none when it says too little that is right.
 pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
@@ -24,6 +24,9 @@ pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
     };
     let dir = dir.map_or_else(|| table.found.base().to_owned(), |dir| dir.value);
     let mut app = App::new(&name.value, dir, AppKind::Wsgi, "");
+    if table.found.is_development() {
+        development::app(&mut app);
+    }
     read_rest(table, &mut app);
     let said = Said {
         kind: read_kind(table),
@@ -41,6 +44,9 @@ pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
     };
     app.kind = found.kind;
     app.entry = found.entry;
+    if app.upstream.is_none() {
+        processes::settle(table, &mut app);
+    }
     Some(app)
 }
 
@@ -69,22 +75,16 @@ fn read_kind(table: &Section<'_>) -> Kind {
     };
     match text.value {
         "wsgi" => Kind::Is(AppKind::Wsgi),
+        "asgi" => Kind::Is(AppKind::Asgi),
         "rack" => Kind::Is(AppKind::Rack),
         "command" => Kind::Is(AppKind::Command),
         "fastcgi" => Kind::Is(AppKind::FastCgi),
-        planned if PLANNED_KINDS.contains(&planned) => {
-            table.add(text.at, Problem::Unsupported(format!("kind = {planned:?}")));
-            Kind::Wrong
-        }
         _ => {
             table.bad("kind", &text);
             Kind::Wrong
         }
     }
 }
-
-/// Decided but not built.
-const PLANNED_KINDS: [&str; 1] = ["asgi"];
 
 /// What a program of the user's own has: a command line, and an upstream that its processes are. Of
 /// the other kinds it is refused, and theirs of this one.
@@ -103,6 +103,7 @@ fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
     };
     table.refuse("entry");
     table.refuse("interpreter");
+    processes::refuse_of_programs(table);
     match words {
         Some(words) => {
             check_placeholders(table, &words, protocol);
@@ -159,7 +160,7 @@ fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Op
     let kind = match (&said.kind, &said.entry) {
         (Kind::Wrong, _) => return None,
         (Kind::Is(kind), _) => Some(*kind),
-        (Kind::Unsaid, Some(entry)) => Some(entry::kind_of(entry.value)),
+        (Kind::Unsaid, Some(entry)) => Some(entry::kind_of(app, entry.value)),
         (Kind::Unsaid, None) => None,
     };
     match (kind, &said.entry) {
@@ -184,30 +185,22 @@ fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Op
 fn recognise(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<Found> {
     let found = match kind {
         None => detect::app_in(&app.dir),
-        Some(AppKind::Wsgi | AppKind::Asgi) => detect::python_in(&app.dir),
+        Some(AppKind::Wsgi | AppKind::Asgi) => detect::python_in(&app.dir, kind),
         Some(AppKind::Rack) => detect::rack_in(&app.dir),
-        Some(AppKind::Command | AppKind::FastCgi) => Ok(None),
+        Some(AppKind::Command | AppKind::FastCgi) => None,
     };
-    match found {
-        Ok(Some(found)) => Some(found),
-        Ok(None) => {
-            let (app, dir) = (app.name.clone(), app.dir.clone());
-            table.add(table.at, Problem::NotRecognised { app, dir });
-            None
-        }
-        Err(problem) => {
-            table.add(table.at, problem);
-            None
-        }
+    if found.is_none() {
+        let (app, dir) = (app.name.clone(), app.dir.clone());
+        table.add(table.at, Problem::NotRecognised { app, dir });
     }
+    found
 }
 
 /// Everything but folder, kind and entry.
 fn read_rest(table: &Section<'_>, app: &mut App) {
     let interpreter = table.parsed("interpreter", |text| interpreter(table, text));
     app.interpreter = interpreter.map(|interpreter| interpreter.value);
-    app.processes = read_processes(table);
-    table.count("threads", &mut app.threads);
+    processes::read(table, app);
     if let Some(queue) = table.table("queue") {
         queue.count("max", &mut app.queue_max);
         queue.duration("timeout", &mut app.queue_timeout);
@@ -215,26 +208,6 @@ fn read_rest(table: &Section<'_>, app: &mut App) {
     table.duration("response_timeout", &mut app.response_timeout);
     table.duration("boot_timeout", &mut app.boot_timeout);
     app.env = table.variables("env");
-}
-
-fn read_processes(table: &Section<'_>) -> Processes {
-    let mut processes = Processes::default();
-    if !table.is_table("processes") {
-        let mut count = processes.max;
-        table.count("processes", &mut count);
-        return Processes::exactly(count);
-    }
-    let Some(bounds) = table.table("processes") else {
-        return processes;
-    };
-    processes.min = 1;
-    bounds.count("min", &mut processes.min);
-    if !bounds.has("max") {
-        processes.max = processes.max.max(processes.min);
-    }
-    bounds.count("max", &mut processes.max);
-    bounds.check_order(("min", processes.min as u64), ("max", processes.max as u64));
-    processes
 }
 
 /// A path as seen from the file, or a bare name for `PATH`.

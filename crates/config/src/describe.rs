@@ -124,7 +124,7 @@ fn explain_section(section: &SectionDoc) -> String {
 fn type_of(option: &Opt) -> String {
     let expected = option.kind.expected();
     match option.kind {
-        Kind::Size(min) if min > 0 => {
+        Kind::Size(min) | Kind::SizeOrTable(min, _) if min > 0 => {
             format!("{expected}; at least {}", crate::units::show_size(min))
         }
         Kind::Time(min) if min > 0 => format!("{expected}; not zero"),

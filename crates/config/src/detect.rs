@@ -1,13 +1,12 @@
-//! What a folder without a configuration is: a Rack, Django or WSGI application, or files.
+//! What a folder without a configuration is: a Rack, Django, WSGI or ASGI application, or files.
 //!
 //! Used by `resolve` for a bare folder and by `app` for a table that leaves `kind` or `entry` out.
 //! Modules are searched as text, never run. What must stay true: the same folder always gives the
-//! same answer, and an ASGI application is never taken for a WSGI one.
+//! same answer, and a module that shows what it speaks is never taken for something else.
 
 use std::path::{Path, PathBuf};
 
 use crate::disk;
-use crate::error::Problem;
 use crate::model::AppKind;
 
 /// The code of a recognised application.
@@ -23,98 +22,107 @@ pub(crate) struct Found {
 pub(crate) const LOOKED_FOR: [&str; 6] = [
     "penstock.toml",
     "config.ru",
-    "manage.py with a wsgi.py",
-    "app, wsgi, main, application or guestbook (.py or package) with `application`, `app` or `create_app`",
+    "manage.py with a wsgi.py or asgi.py",
+    "app, wsgi, asgi, main, application, guestbook (.py or package) or app/main.py with `application`, `app` or `create_app`",
     "public/",
     "index.html",
 ];
 
 /// The application of a folder, whatever its kind.
-pub(crate) fn app_in(dir: &Path) -> Result<Option<Found>, Problem> {
-    match rack_in(dir)? {
-        Some(found) => Ok(Some(found)),
-        None => python_in(dir),
-    }
+pub(crate) fn app_in(dir: &Path) -> Option<Found> {
+    rack_in(dir).or_else(|| python_in(dir, None))
 }
 
 /// The rackup file of a folder.
-pub(crate) fn rack_in(dir: &Path) -> Result<Option<Found>, Problem> {
+pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
     let found = Found {
         kind: AppKind::Rack,
         entry: "config.ru".to_owned(),
     };
-    Ok(dir.join("config.ru").is_file().then_some(found))
+    dir.join("config.ru").is_file().then_some(found)
 }
 
-/// The WSGI application of a folder.
-///
-/// # Errors
-/// When all there is speaks ASGI.
-pub(crate) fn python_in(dir: &Path) -> Result<Option<Found>, Problem> {
-    if let Some(module) = django_module(dir) {
-        return Ok(Some(wsgi(&module, "application")));
+/// The WSGI or ASGI application of a folder; with a kind that is said, none that shows to be of the
+/// other.
+pub(crate) fn python_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+    if let Some(found) = django_in(dir, said) {
+        return Some(found);
     }
-    let mut asgi = None;
-    for module in MODULES {
-        let Some(file) = module_file(dir, module) else {
-            continue;
-        };
-        match callable_in(&disk::source_text(&file), module == "asgi") {
-            Callable::Wsgi(name) => return Ok(Some(wsgi(module, name))),
-            Callable::Asgi => asgi = asgi.or(Some(file)),
-            Callable::None => {}
-        }
-    }
-    asgi.map_or(Ok(None), |file| Err(Problem::AsgiFound(file)))
+    let candidates = || {
+        let files = MODULES
+            .iter()
+            .map(|module| (*module, module_file(dir, module)));
+        files.filter_map(|(module, file)| {
+            let text = disk::source_text(&file?);
+            callable_in(&text, module).map(|callable| (module, callable))
+        })
+    };
+    let (module, callable) = match said {
+        None => candidates().next()?,
+        Some(_) => candidates()
+            .find(|(_, callable)| callable.kind == said)
+            .or_else(|| candidates().find(|(_, callable)| callable.kind.is_none()))?,
+    };
+    Some(callable.of_module(module, said))
 }
 
-/// The WSGI application of one module file.
-pub(crate) fn module_in(file: &Path, module: &str) -> Result<Option<Found>, Problem> {
-    match callable_in(&disk::source_text(file), module == "asgi") {
-        Callable::Wsgi(name) => Ok(Some(wsgi(module, name))),
-        Callable::Asgi => Err(Problem::AsgiFound(file.to_owned())),
-        Callable::None => Ok(None),
-    }
+/// The WSGI or ASGI application of one module file.
+pub(crate) fn module_in(file: &Path, module: &str) -> Option<Found> {
+    let callable = callable_in(&disk::source_text(file), module)?;
+    Some(callable.of_module(module, None))
 }
 
 /// Tried in this order.
-const MODULES: [&str; 6] = ["app", "wsgi", "asgi", "main", "application", "guestbook"];
-
-fn wsgi(module: &str, callable: &str) -> Found {
-    Found {
-        kind: AppKind::Wsgi,
-        entry: format!("{module}:{callable}"),
-    }
-}
+const MODULES: [&str; 7] = [
+    "app",
+    "wsgi",
+    "asgi",
+    "main",
+    "application",
+    "guestbook",
+    "app.main",
+];
 
 fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
-    let places = [
-        dir.join(format!("{module}.py")),
-        dir.join(module).join("__init__.py"),
-    ];
+    let path = dir.join(module.replace('.', "/"));
+    let places = [path.with_extension("py"), path.join("__init__.py")];
     places.into_iter().find(|place| place.is_file())
 }
 
-/// The module with Django's `application`: beside the settings that manage.py names, else the first
-/// folder that has a `wsgi.py`.
-fn django_module(dir: &Path) -> Option<String> {
+/// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is said or the only one.
+fn django_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
     let manage = disk::source_text(&dir.join("manage.py"));
     if !manage.to_ascii_lowercase().contains("django") {
         return None;
     }
-    let has_wsgi = |module: &String| {
+    let kinds = [AppKind::Wsgi, AppKind::Asgi];
+    let mut kinds = kinds
+        .into_iter()
+        .filter(|kind| said.is_none_or(|said| said == *kind));
+    kinds.find_map(|kind| {
+        let module = django_module(dir, &manage, kind.as_str())?;
+        let entry = format!("{module}:application");
+        crate::entry::split_python(&entry)?;
+        Some(Found { kind, entry })
+    })
+}
+
+/// The module of this name with Django's `application`: beside the settings that manage.py names, else in
+/// the first folder that has one.
+fn django_module(dir: &Path, manage: &str, name: &str) -> Option<String> {
+    let file = format!("{name}.py");
+    let has_it = |module: &String| {
         let folder: PathBuf = module.split('.').collect();
-        dir.join(folder).join("wsgi.py").is_file()
+        dir.join(folder).join(&file).is_file()
     };
     // `mysite.settings` and `mysite.settings.local` both stand beside `mysite/wsgi.py`.
-    let settings = settings_module(&manage).unwrap_or_default();
+    let settings = settings_module(manage).unwrap_or_default();
     let parents = settings
         .match_indices('.')
         .map(|(dot, _)| settings[..dot].to_owned());
-    let named = parents.rev().find(has_wsgi);
-    let package = named.or_else(|| disk::folders_in(dir).into_iter().find(has_wsgi))?;
-    let module = format!("{package}.wsgi");
-    crate::entry::split_wsgi(&format!("{module}:application")).map(|_| module.clone())
+    let named = parents.rev().find(has_it);
+    let package = named.or_else(|| disk::folders_in(dir).into_iter().find(has_it))?;
+    Some(format!("{package}.{name}"))
 }
 
 /// The quoted word after `DJANGO_SETTINGS_MODULE`.
@@ -125,24 +133,61 @@ fn settings_module(manage: &str) -> Option<&str> {
     Some(&rest[..end])
 }
 
+/// What a module could be asked to run.
 #[derive(Debug, PartialEq)]
-enum Callable {
+struct Callable {
     /// As it is written after the colon of an entry.
-    Wsgi(&'static str),
-    Asgi,
-    None,
+    entry: &'static str,
+    /// What it speaks, where the text shows that.
+    kind: Option<AppKind>,
+}
+
+impl Callable {
+    /// Of a kind that nothing shows, the one that is said, else WSGI.
+    fn of_module(&self, module: &str, said: Option<AppKind>) -> Found {
+        Found {
+            kind: self.kind.or(said).unwrap_or(AppKind::Wsgi),
+            entry: format!("{module}:{}", self.entry),
+        }
+    }
 }
 
 /// The callable that a module defines or imports at its top level.
-fn callable_in(text: &str, named_asgi: bool) -> Callable {
+fn callable_in(text: &str, module: &str) -> Option<Callable> {
     let names = top_level_names(text);
-    let is_asgi = named_asgi || ASGI_SIGNS.iter().any(|sign| text.contains(sign));
-    let found = CALLABLES.iter().find(|(name, _)| names.contains(name));
-    match found {
-        None => Callable::None,
-        Some((name, _)) if is_asgi || is_coroutine(text, name) => Callable::Asgi,
-        Some((_, entry)) => Callable::Wsgi(entry),
+    let (name, entry) = CALLABLES.iter().find(|(name, _)| names.contains(name))?;
+    let kind = kind_of(text, module, name);
+    Some(Callable { entry, kind })
+}
+
+/// What the callable `name` of a module speaks, where the text shows that: by what it is assigned, else by
+/// what the module makes.
+pub(crate) fn kind_of(text: &str, module: &str, name: &str) -> Option<AppKind> {
+    let shows = |line: &str| {
+        let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
+        // What wraps an ASGI application may be written around one.
+        match (has(&WSGI_SIGNS), has(&ASGI_SIGNS)) {
+            (true, _) => Some(AppKind::Wsgi),
+            (false, true) => Some(AppKind::Asgi),
+            (false, false) => None,
+        }
+    };
+    let code = || {
+        text.lines()
+            .filter(|line| !line.trim_start().starts_with('#'))
+    };
+    let mut own =
+        code().filter(|line| defined_name(line) == Some(name) || chained_names(line) == Some(name));
+    if let Some(kind) = own.next_back().and_then(shows) {
+        return Some(kind);
     }
+    if is_coroutine(text, name) || module.rsplit('.').next() == Some("asgi") {
+        return Some(AppKind::Asgi);
+    }
+    let mut kinds = code().filter_map(shows);
+    let first = kinds.next()?;
+    // Of a module that makes both, nobody knows which one this is.
+    kinds.all(|kind| kind == first).then_some(first)
 }
 
 /// The name in the module, and how an entry says it.
@@ -152,14 +197,29 @@ const CALLABLES: [(&str, &str); 3] = [
     ("create_app", "create_app()"),
 ];
 
+/// Only WSGI applications are made by these.
+const WSGI_SIGNS: [&str; 8] = [
+    "Flask(",
+    "get_wsgi_application(",
+    "falcon.App(",
+    "Bottle(",
+    "make_wsgi_app(",
+    "ASGIMiddleware(",
+    "AsgiToWsgi(",
+    "DispatcherMiddleware(",
+];
+
 /// Only ASGI applications are made by these.
-const ASGI_SIGNS: [&str; 6] = [
+const ASGI_SIGNS: [&str; 9] = [
     "FastAPI(",
     "Starlette(",
     "Quart(",
     "Litestar(",
     "get_asgi_application(",
     "Sanic(",
+    "falcon.asgi.App(",
+    "ProtocolTypeRouter(",
+    "WsgiToAsgi(",
 ];
 
 fn is_coroutine(text: &str, name: &str) -> bool {
@@ -230,89 +290,4 @@ fn chained_names(line: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_the_callable_of_a_module() {
-        let rows = [
-            (
-                "assignment",
-                "application = Flask(__name__)\n",
-                Callable::Wsgi("application"),
-            ),
-            ("app", "app = Flask(__name__)\n", Callable::Wsgi("app")),
-            (
-                "without spaces",
-                "app=Flask(__name__)\n",
-                Callable::Wsgi("app"),
-            ),
-            ("annotated", "app: Flask = make()\n", Callable::Wsgi("app")),
-            ("chained", "flask = app = Flask()\n", Callable::Wsgi("app")),
-            (
-                "function",
-                "def application(environ, start):\n",
-                Callable::Wsgi("application"),
-            ),
-            (
-                "factory",
-                "def create_app(test=None):\n",
-                Callable::Wsgi("create_app()"),
-            ),
-            ("import", "from site import app\n", Callable::Wsgi("app")),
-            (
-                "alias",
-                "from site import web as application\n",
-                Callable::Wsgi("application"),
-            ),
-            (
-                "bracket",
-                "from site import (\n    one,\n    app,\n)\n",
-                Callable::Wsgi("app"),
-            ),
-            (
-                "application first",
-                "app = 1\napplication = app\n",
-                Callable::Wsgi("application"),
-            ),
-            ("indented", "if x:\n    app = 1\n", Callable::None),
-            ("comparison", "app == 1\n", Callable::None),
-            ("other name", "apple = 1\n", Callable::None),
-            ("comment", "# app = 1\n", Callable::None),
-            (
-                "alias away",
-                "from site import app as other\n",
-                Callable::None,
-            ),
-            ("fastapi", "app = FastAPI()\n", Callable::Asgi),
-            (
-                "coroutine",
-                "async def app(scope, receive, send):\n",
-                Callable::Asgi,
-            ),
-            ("empty", "", Callable::None),
-        ];
-        for (name, text, expected) in rows {
-            assert_eq!(callable_in(text, false), expected, "{name}");
-        }
-        assert_eq!(callable_in("application = x\n", true), Callable::Asgi);
-    }
-
-    #[test]
-    fn reads_the_settings_module_of_manage_py() {
-        let rows = [
-            (
-                "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')",
-                "mysite.settings",
-            ),
-            (
-                "os.environ[\"DJANGO_SETTINGS_MODULE\"] = \"a.b.settings\"",
-                "a.b.settings",
-            ),
-        ];
-        for (text, expected) in rows {
-            assert_eq!(settings_module(text), Some(expected), "{text}");
-        }
-        assert_eq!(settings_module("no settings"), None);
-    }
-}
+mod tests;

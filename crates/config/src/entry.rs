@@ -6,23 +6,32 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::disk;
 use crate::error::Problem;
 use crate::model::{App, AppKind};
+use crate::{detect, disk};
 
-/// The kind that an entry without a `kind` must mean.
-pub(crate) fn kind_of(entry: &str) -> AppKind {
+/// The kind that an entry without a `kind` must mean: of a module, what its text shows.
+pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
     if entry.ends_with(".ru") {
-        AppKind::Rack
-    } else {
-        AppKind::Wsgi
+        return AppKind::Rack;
     }
+    let shown = split_python(entry).and_then(|(module, callable)| {
+        let places = module_places(app, module);
+        let mut files = places.into_iter().map(|place| match place.is_dir() {
+            true => place.join("__init__.py"),
+            false => place,
+        });
+        let text = disk::source_text(&files.find(|file| file.is_file())?);
+        let name = callable.split(['.', '(']).next().unwrap_or(callable);
+        detect::kind_of(&text, module, name)
+    });
+    shown.unwrap_or(AppKind::Wsgi)
 }
 
 /// Whether the text follows the grammar of its kind.
 pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
     match kind {
-        AppKind::Wsgi | AppKind::Asgi => split_wsgi(entry).is_some(),
+        AppKind::Wsgi | AppKind::Asgi => split_python(entry).is_some(),
         AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
         // Their code is whatever their command runs.
         AppKind::Command | AppKind::FastCgi => false,
@@ -34,12 +43,13 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
     let looked_for = match kind {
         AppKind::Rack => vec![app.dir.join(entry)],
         AppKind::Wsgi | AppKind::Asgi => {
-            module_places(app, split_wsgi(entry).map_or(entry, |(module, _)| module))
+            module_places(app, split_python(entry).map_or(entry, |(module, _)| module))
         }
         AppKind::Command | AppKind::FastCgi => return Ok(()),
     };
-    let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && kind == AppKind::Wsgi;
-    if looked_for.iter().any(is_there) || kind == AppKind::Wsgi && has_links(app) {
+    let is_python = kind != AppKind::Rack;
+    let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && is_python;
+    if looked_for.iter().any(is_there) || is_python && has_links(app) {
         return Ok(());
     }
     // The virtual environment's places come last and would only hide the two that matter.
@@ -51,7 +61,7 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
 }
 
 /// The module and the callable of `package.module:callable` or `package.module:factory()`.
-pub(crate) fn split_wsgi(entry: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_python(entry: &str) -> Option<(&str, &str)> {
     let (module, callable) = entry.split_once(':')?;
     let name = callable.strip_suffix("()").unwrap_or(callable);
     let dotted = |text: &str| text.split('.').all(is_identifier);
@@ -158,7 +168,7 @@ mod tests {
             ("a:b:c", None),
         ];
         for (entry, expected) in rows {
-            assert_eq!(split_wsgi(entry), expected, "{entry}");
+            assert_eq!(split_python(entry), expected, "{entry}");
         }
     }
 }

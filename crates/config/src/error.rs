@@ -191,6 +191,19 @@ pub enum Problem {
         /// What it is for, in words.
         what: &'static str,
     },
+    /// Two keys that mean the same.
+    #[error("`{key}` and `{other}` say the same: keep one")]
+    SaidTwice {
+        /// The key.
+        key: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// Several threads in a process that has one.
+    #[error(
+        "a process with a reactor has one thread: `in_progress_max` bounds what it does at once"
+    )]
+    ThreadsOfReactor,
     /// A key of another table, which this one does not have.
     #[error("`{key}` has no place {}: {reason}", In(section))]
     Elsewhere {
@@ -371,9 +384,6 @@ pub enum Problem {
         /// Its folder.
         dir: PathBuf,
     },
-    /// A folder or module whose application speaks ASGI.
-    #[error("{} holds an ASGI application, and kind \"asgi\" is not supported by this version yet", .0.display())]
-    AsgiFound(PathBuf),
     /// A module of the command line without an application in it.
     #[error("has no `application`, `app` or `create_app` at its top level: say module:callable")]
     NoCallable,

@@ -59,6 +59,7 @@ fn inline_section(option: &Opt) -> Option<&'static str> {
     match option.kind {
         Kind::Table(section)
         | Kind::CountOrTable(_, _, section)
+        | Kind::SizeOrTable(_, section)
         | Kind::TextOrTable(_, section)
         | Kind::ListOrTable(_, section)
         | Kind::FlagListOrTable(_, section)

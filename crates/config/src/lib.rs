@@ -12,6 +12,7 @@ mod app;
 mod cache;
 mod describe;
 mod detect;
+mod development;
 mod disk;
 mod entry;
 mod error;
@@ -23,6 +24,7 @@ mod options;
 mod pages;
 mod parse;
 mod place;
+mod processes;
 mod resolve;
 mod route;
 mod schema;
@@ -46,9 +48,9 @@ pub use example::example;
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
-    HostHeader, Limits, LogFormat, LogTarget, MemoryMax, Processes, Protocol, ProxyProtocol,
-    QueryKey, Retry, Rewrite, Route, RouteCache, Scaling, Server, ServerAddr, Site, Symlinks,
-    TcpStream, Upstream, UpstreamServer,
+    HostHeader, Limits, LogFormat, LogTarget, MemoryMax, Preload, Processes, Protocol,
+    ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache, Scaling, Server, ServerAddr, Site,
+    Symlinks, TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use app::{App, AppKind, Concurrency, MemoryMax, Processes, Scaling};
+pub use app::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
 pub use upstream::{
@@ -62,8 +62,23 @@ pub struct Server {
     pub admin: Option<ListenAddr>,
     /// Where requests are logged; none is off.
     pub access_log: Option<AccessLog>,
+    /// Where the server's own log goes.
+    pub log: LogTarget,
     /// How long a shutdown waits for requests in progress.
     pub shutdown_timeout: Duration,
+    /// How long a connection that waits for its next request is kept once the server stops; never longer
+    /// than the idle time-out.
+    pub drain_idle: Duration,
+    /// Whom the server becomes once its sockets are open: a name or a number.
+    pub user: Option<String>,
+    /// The group beside it: a name or a number; none is the user's own.
+    pub group: Option<String>,
+    /// The permissions that new files do not get; none is what the server was started with.
+    pub umask: Option<u32>,
+    /// How many files and connections may be open at once; none is as many as the system lets it have.
+    pub open_files: Option<u64>,
+    /// The absolute working directory of the server; none is where it was started.
+    pub directory: Option<PathBuf>,
     /// Those of `listen` whose connections begin with a PROXY protocol header.
     pub proxy_protocol: Vec<ListenAddr>,
     /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
@@ -78,7 +93,14 @@ impl Default for Server {
             threads: cores(),
             admin: Some(ListenAddr::loopback(8090)),
             access_log: None,
+            log: LogTarget::Stderr,
             shutdown_timeout: Duration::from_secs(30),
+            drain_idle: Duration::from_secs(5),
+            user: None,
+            group: None,
+            umask: None,
+            open_files: None,
+            directory: None,
             proxy_protocol: Vec::new(),
             trusted_proxies: None,
         }
@@ -113,6 +135,8 @@ pub enum LogFormat {
     Combined,
     /// One JSON object a line.
     Json,
+    /// Short, for a person at a terminal.
+    Dev,
 }
 
 /// The `[limits]` table: every bound on a client has a name here.
@@ -144,6 +168,8 @@ pub struct Limits {
     pub response_memory: usize,
     /// Bytes of an answer kept in that file before the worker has to wait.
     pub response_spool: u64,
+    /// Bytes of a message of a WebSocket's client (1009 above; RFC 6455 §7.4.1).
+    pub websocket_message_bytes: usize,
     /// The absolute folder of the temporary files.
     pub temp_dir: PathBuf,
 }
@@ -164,6 +190,7 @@ impl Default for Limits {
             body_memory: 64 << 10,
             response_memory: 64 << 10,
             response_spool: 1 << 30,
+            websocket_message_bytes: 1 << 20,
             temp_dir: std::env::temp_dir(),
         }
     }

@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     Bool,
     /// `true` for all of these words, `false` for none, or a list of some.
     FlagOrWords(&'static [&'static str]),
+    /// `true`, `false`, or one of these words.
+    FlagOrWord(&'static [&'static str]),
     /// `true`, `false`, a list of such texts, or a table.
     FlagListOrTable(&'static str, &'static str),
     /// A number from 0 to 1.
@@ -62,8 +64,12 @@ pub(crate) enum Kind {
     Path,
     /// A number within bounds.
     Count(u64, u64),
+    /// A number within bounds, or a list of such numbers.
+    CountOrCounts(u64, u64),
     /// A number of bytes, at least this.
     Size(u64),
+    /// A number of bytes, at least this, or a table.
+    SizeOrTable(u64, &'static str),
     /// A duration of at least so many milliseconds.
     Time(u64),
     /// Bytes a second.
@@ -172,12 +178,17 @@ impl Kind {
             Self::FlagOrWords(words) => {
                 format!("true, false, or a list, each {}", alternatives(words))
             }
+            Self::FlagOrWord(words) => format!("true, false or {}", alternatives(words)),
             Self::FlagListOrTable(what, _) => {
                 format!("true, false, a list, each {what}, or a table")
             }
             Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Count(min, max) => format!("a number from {min} to {max}"),
+            Self::CountOrCounts(min, max) => {
+                format!("a number from {min} to {max}, or a list of such numbers")
+            }
+            Self::SizeOrTable(_, _) => format!("{}, or a table", crate::units::SIZE_EXPECTED),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
             Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),

@@ -14,23 +14,32 @@ use crate::error::{ConfigError, Problem, Report};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
 use crate::place::{At, Findings, absolute};
 use crate::section::Section;
-use crate::{app, cache, disk, server, site, stream, upstream};
+use crate::{app, cache, development, disk, server, site, stream, upstream};
 
 /// Reads, parses and checks a file.
 ///
 /// *Blocking*: reads the file and looks at the folders and files it names; not for an event loop.
 pub fn load(path: &Path) -> Result<Config, Report> {
+    load_as(path, false)
+}
+
+/// The same, for a server in development or not.
+pub(crate) fn load_as(path: &Path, development: bool) -> Result<Config, Report> {
     let bytes = disk::read(path).map_err(|error| unreadable(path, &error))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| unreadable(path, &io::Error::from(io::ErrorKind::InvalidData)))?;
-    parse(&text, path)
+    parse_as(&text, path, development)
 }
 
 /// Parses and checks a text; messages name `origin`, relative paths resolve against its folder.
 ///
 /// *Blocking*: looks at the folders and files that the text names.
 pub fn parse(text: &str, origin: &Path) -> Result<Config, Report> {
-    let found = Findings::new(text, origin, folder_of(origin));
+    parse_as(text, origin, false)
+}
+
+fn parse_as(text: &str, origin: &Path, development: bool) -> Result<Config, Report> {
+    let found = Findings::new(text, origin, folder_of(origin)).in_development(development);
     let (root, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What was recovered would only give errors that follow from these.
@@ -56,6 +65,9 @@ pub(crate) fn folder_of(file: &Path) -> PathBuf {
 fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Option<Config> {
     let top = Section::open(found, "", String::new(), At::new(root, 0));
     let mut server = server::read(&top);
+    if found.is_development() {
+        development::server(&mut server.value, Some(root));
+    }
     let limits = read_limits(&top);
     let blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
@@ -111,6 +123,9 @@ fn read_named<T>(
     (names, values.collect())
 }
 
+/// What a worker takes in one frame, with much to spare.
+const WEBSOCKET_MESSAGE_MAX: usize = 32 << 20;
+
 fn read_limits(top: &Section<'_>) -> Limits {
     let mut limits = Limits::default();
     let Some(table) = top.table("limits") else {
@@ -129,6 +144,12 @@ fn read_limits(top: &Section<'_>) -> Limits {
     table.size("body_memory", &mut limits.body_memory);
     table.size("response_memory", &mut limits.response_memory);
     table.size("response_spool", &mut limits.response_spool);
+    let key = "websocket_message_bytes";
+    table.size(key, &mut limits.websocket_message_bytes);
+    if limits.websocket_message_bytes > WEBSOCKET_MESSAGE_MAX {
+        let value = format!("{} bytes", limits.websocket_message_bytes);
+        table.bad_item(key, &value, table.key_at(&[key]), "a size of at most 32MiB");
+    }
     if let Some(folder) = table.path("temp_dir") {
         check_folder(&table, "temp_dir", &folder);
         limits.temp_dir = folder.value;

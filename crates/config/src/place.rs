@@ -31,6 +31,7 @@ pub(crate) struct Findings<'a> {
     text: &'a str,
     file: PathBuf,
     base: PathBuf,
+    development: bool,
     errors: RefCell<Vec<ConfigError>>,
     #[cfg(test)]
     reads: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
@@ -43,10 +44,24 @@ impl<'a> Findings<'a> {
             text,
             file: file.to_owned(),
             base,
+            development: false,
             errors: RefCell::default(),
             #[cfg(test)]
             reads: RefCell::default(),
         }
+    }
+
+    /// The same for a server in development: some defaults differ.
+    pub(crate) fn in_development(self, development: bool) -> Self {
+        Self {
+            development,
+            ..self
+        }
+    }
+
+    /// Whether the defaults are those of development.
+    pub(crate) fn is_development(&self) -> bool {
+        self.development
     }
 
     /// Adds a problem at a byte offset.

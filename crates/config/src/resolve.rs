@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 
 use crate::detect::{self, Found, LOOKED_FOR};
 use crate::error::{ConfigError, Problem, Report};
-use crate::model::{App, AppKind, BlockingPool, Config, Files, Limits, Processes, Route, Server};
+use crate::model::{
+    App, AppKind, BlockingPool, Config, Files, Limits, LogTarget, Processes, Route, Server,
+};
 use crate::place::absolute;
 use crate::values::{ListenAddr, PathPattern};
-use crate::{FILE_NAME, entry, parse, section, server, site};
+use crate::{FILE_NAME, development, entry, parse, section, server, site};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +31,11 @@ pub struct Invocation {
     pub processes: Option<usize>,
     /// Threads in each worker process of every application.
     pub threads: Option<usize>,
+    /// The file of the server's own log in place of the configuration's.
+    pub log: Option<PathBuf>,
+    /// Whether the defaults are those of development: one process, a readable log of requests on
+    /// standard output, short drains.
+    pub development: bool,
     /// The absolute folder that relative paths of the command line start from.
     pub cwd: PathBuf,
 }
@@ -58,7 +65,12 @@ impl std::str::FromStr for AdminChoice {
 ///
 /// *Blocking*: reads files and looks at folders; not for an event loop.
 pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
-    let config = find(invocation).map_err(|report| shorten(report, &invocation.cwd))?;
+    let mut config = find(invocation).map_err(|report| shorten(report, &invocation.cwd))?;
+    if invocation.development && config.path.is_none() {
+        // Nothing is said in a file: every value is a default.
+        development::server(&mut config.server, None);
+        config.apps.values_mut().for_each(development::app);
+    }
     apply(config, invocation)
 }
 
@@ -78,25 +90,26 @@ fn find(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
     match (&invocation.target, &invocation.config) {
         (Some(target), Some(_)) => Err(Report::one(target, Problem::TargetAndFile)),
-        (None, Some(file)) => parse::load(&absolute(cwd, file)),
-        (None, None) => in_folder(cwd),
-        (Some(target), None) => find_target(target, cwd),
+        (None, Some(file)) => parse::load_as(&absolute(cwd, file), invocation.development),
+        (None, None) => in_folder(cwd, invocation.development),
+        (Some(target), None) => find_target(target, cwd, invocation.development),
     }
 }
 
-fn find_target(target: &str, cwd: &Path) -> Result<Config, Report> {
+fn find_target(target: &str, cwd: &Path, development: bool) -> Result<Config, Report> {
     let path = absolute(cwd, Path::new(target));
     let looked = std::fs::metadata(&path);
     let is_dir = looked.as_ref().is_ok_and(std::fs::Metadata::is_dir);
     let ending = path.extension().and_then(|ending| ending.to_str());
     match ending {
-        _ if is_dir => in_folder(&path),
-        Some("toml") => parse::load(&path),
+        _ if is_dir => in_folder(&path, development),
+        Some("toml") => parse::load_as(&path, development),
         Some("ru") => of_rackup(target, &path),
         Some("py") => of_module(target, &path),
         _ if entry::is_valid(AppKind::Wsgi, target) => {
+            let probe = App::new("", cwd.to_owned(), AppKind::Wsgi, target);
             let found = Found {
-                kind: AppKind::Wsgi,
+                kind: entry::kind_of(&probe, target),
                 entry: target.to_owned(),
             };
             of_app(target, found, cwd)
@@ -109,13 +122,12 @@ fn find_target(target: &str, cwd: &Path) -> Result<Config, Report> {
 }
 
 /// The folder's own file, else what the folder is.
-fn in_folder(dir: &Path) -> Result<Config, Report> {
+fn in_folder(dir: &Path, development: bool) -> Result<Config, Report> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
-        return parse::load(&file);
+        return parse::load_as(&file, development);
     }
-    let found = detect::app_in(dir).map_err(|problem| Report::one(dir, problem))?;
-    if let Some(found) = found {
+    if let Some(found) = detect::app_in(dir) {
         return of_app(&dir.to_string_lossy(), found, dir);
     }
     let public = dir.join("public");
@@ -162,7 +174,7 @@ fn of_module(target: &str, file: &Path) -> Result<Config, Report> {
     if let Err(error) = std::fs::metadata(file) {
         return Err(Report::one(target, Problem::Unreadable(error.kind())));
     }
-    match detect::module_in(file, module).map_err(|problem| Report::one(target, problem))? {
+    match detect::module_in(file, module) {
         Some(found) => of_app(target, found, &dir),
         None => Err(Report::one(target, Problem::NoCallable)),
     }
@@ -234,6 +246,9 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
     if !invocation.listen.is_empty() {
         config.server.listen = invocation.listen.iter().map(&mut place).collect();
     }
+    if let Some(log) = &invocation.log {
+        config.server.log = LogTarget::File(absolute(&invocation.cwd, log));
+    }
     match &invocation.admin {
         None => {}
         Some(AdminChoice::Off) => config.server.admin = None,
@@ -249,7 +264,9 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
     let threads = check_count("--threads", invocation.threads, &mut errors);
     for app in config.apps.values_mut() {
         app.processes = processes.map_or(app.processes, Processes::exactly);
-        app.threads = threads.unwrap_or(app.threads);
+        if !app.has_reactor() {
+            app.threads = threads.unwrap_or(app.threads);
+        }
         app.fit_upstream();
     }
     let errors: Vec<_> = errors

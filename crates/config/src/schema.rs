@@ -56,15 +56,24 @@ fn property(option: &Opt) -> Value {
             { "type": "boolean" },
             { "type": "array", "items": { "type": "string", "enum": words } },
         ] }),
+        Kind::FlagOrWord(words) => json!({ "anyOf": [
+            { "type": "boolean" },
+            { "type": "string", "enum": words },
+        ] }),
         Kind::FlagListOrTable(_, section) => {
             json!({ "anyOf": [{ "type": "boolean" }, texts(), object(section)] })
         }
         Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count(min, max) => number(min, max),
-        Kind::Size(min) => json!({ "anyOf": [
-            { "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" },
-            { "type": "integer", "minimum": min },
+        Kind::CountOrCounts(min, max) => json!({ "anyOf": [
+            number(min, max),
+            { "type": "array", "minItems": 1, "items": number(min, max) },
         ] }),
+        Kind::Size(min) => json!({ "anyOf": sizes(min) }),
+        Kind::SizeOrTable(min, section) => {
+            let [text, number] = sizes(min);
+            json!({ "anyOf": [text, number, object(section)] })
+        }
         Kind::Time(_) => {
             json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })
         }
@@ -95,6 +104,13 @@ fn texts() -> Value {
     json!({ "type": "array", "items": { "type": "string" } })
 }
 
+fn sizes(min: u64) -> [Value; 2] {
+    [
+        json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" }),
+        json!({ "type": "integer", "minimum": min }),
+    ]
+}
+
 fn number(min: u64, max: u64) -> Value {
     json!({ "type": "integer", "minimum": min, "maximum": max })
 }
@@ -109,7 +125,7 @@ mod tests {
         let limits = &schema["properties"]["limits"]["properties"];
         assert_eq!(limits["headers"]["minimum"], 1);
         let apps = &schema["properties"]["apps"]["additionalProperties"];
-        let kinds = json!(["wsgi", "rack", "command", "fastcgi"]);
+        let kinds = json!(["wsgi", "asgi", "rack", "command", "fastcgi"]);
         assert_eq!(apps["properties"]["kind"]["enum"], kinds);
         let of_app = &apps["properties"]["upstream"]["properties"];
         assert_eq!(of_app["sticky"]["type"], "string");

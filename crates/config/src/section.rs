@@ -19,7 +19,7 @@ use crate::options::{self, Kind, Opt};
 use crate::place::{At, Findings};
 use crate::suggest::nearest;
 
-pub(crate) use mixed::{Item, Texts};
+pub(crate) use mixed::{FlagOrWord, Item, Texts};
 
 /// A table being read.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl<'a> Section<'a> {
     pub(crate) fn bad(&self, key: &str, value: &At<&str>) {
         let kind = self.option(key).map(|option| option.kind);
         let suggestion = match kind {
-            Some(Kind::OneOf(words) | Kind::FlagOrWords(words)) => {
+            Some(Kind::OneOf(words) | Kind::FlagOrWords(words) | Kind::FlagOrWord(words)) => {
                 nearest(value.value, words.iter().copied())
             }
             _ => None,
@@ -173,6 +173,7 @@ impl<'a> Section<'a> {
         let (option, value) = self.value(key)?;
         let (Kind::Table(name)
         | Kind::CountOrTable(_, _, name)
+        | Kind::SizeOrTable(_, name)
         | Kind::TextOrTable(_, name)
         | Kind::ListOrTable(_, name)
         | Kind::FlagListOrTable(_, name)) = option.kind

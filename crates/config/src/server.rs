@@ -1,4 +1,4 @@
-//! The `[server]` table: listeners, loops, admin, access log.
+//! The `[server]` table: listeners, loops, admin, logs, whom the process runs as.
 //!
 //! Called by `parse`; the clash checks also by `resolve`, because the command line replaces
 //! addresses. What must stay true: no two addresses of one server overlap, admin's and the streams'
@@ -9,9 +9,13 @@ use std::path::Path;
 use crate::address::is_network;
 use crate::error::Problem;
 use crate::model::{AccessLog, Config, LogFormat, LogTarget, Server};
+use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
 use crate::values::{ListenAddr, UNIX_PATH_BYTES};
+
+/// The longest name of a user or group that the system's data bases have, and some.
+const ACCOUNT_BYTES: usize = 256;
 
 /// The table as it was read, with the places that later checks need.
 pub(crate) struct Read {
@@ -49,11 +53,57 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     }
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
+    table.duration("drain_idle", &mut server.drain_idle);
+    read_process(&table, server);
     let trusted = table.list("trusted_proxies", |text| {
         is_network(text).then(|| text.to_owned())
     });
     server.trusted_proxies = trusted.map(|all| all.into_iter().map(|one| one.value).collect());
     read
+}
+
+/// What the server's own process is: its log, whom it runs as, its bounds.
+fn read_process(table: &Section<'_>, server: &mut Server) {
+    if let Some(log) = table.parsed("log", |text| log_target(table.found, text)) {
+        server.log = log.value;
+    }
+    let named = table.parsed("user", |text| {
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        let is_good = is_account(user) && group.is_none_or(is_account);
+        is_good.then(|| (user.to_owned(), group.map(str::to_owned)))
+    });
+    if let Some((user, group)) = named.map(|named| named.value) {
+        (server.user, server.group) = (Some(user), group);
+    }
+    let group = table.parsed("group", |text| is_account(text).then(|| text.to_owned()));
+    if let Some(group) = group {
+        server.group = Some(group.value);
+    }
+    if let Some(umask) = table.parsed("umask", umask) {
+        server.umask = Some(umask.value);
+    }
+    server.open_files = table.count_said("open_files");
+    if let Some(directory) = table.path("directory") {
+        check_folder(table, "directory", &directory);
+        server.directory = Some(directory.value);
+    }
+}
+
+/// Whether a text can be the name or the number of a user or a group.
+fn is_account(text: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ':' | '/' | ',');
+    !text.is_empty() && text.len() <= ACCOUNT_BYTES && !text.contains(is_odd)
+}
+
+/// Octal digits, as `umask` of a shell takes them.
+fn umask(text: &str) -> Option<u32> {
+    let is_octal =
+        (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    let mask = u32::from_str_radix(text, 8).ok()?;
+    (is_octal && mask <= 0o777).then_some(mask)
 }
 
 impl Read {
@@ -210,6 +260,7 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
     let format = match format {
         "off" => return None,
         "json" => LogFormat::Json,
+        "dev" => LogFormat::Dev,
         _ => LogFormat::Combined,
     };
     if !log.has("path") {

@@ -1,8 +1,11 @@
-//! One line per request: the combined format with where the time went appended, or JSON.
+//! One line per request: the combined format with where the time went appended, JSON, or a short one
+//! for a person.
 //!
 //! Called by `connection` when a response is out; the line goes to a bounded queue in front of a
 //! writer thread (`runtime::logger`), never to a disk from a loop. Nothing a client sends can forge
 //! a line: control and non-ASCII bytes, quotes and backslashes are escaped.
+
+mod readable;
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,6 +23,8 @@ pub struct AccessLog {
     pub writer: LineWriter,
     /// Their form.
     pub format: LogFormat,
+    /// Whether lines for a person have colours.
+    pub colours: bool,
 }
 
 /// What is known of one exchange at its end.
@@ -39,6 +44,7 @@ impl AccessLog {
         let line = match self.format {
             LogFormat::Combined => combined(record, clock::wall().as_secs()),
             LogFormat::Json => json(record, clock::wall()),
+            LogFormat::Dev => readable::line(record, self.colours),
         };
         self.writer.write(line.into_bytes());
     }
@@ -63,6 +69,7 @@ impl AccessLog {
                 });
                 format!("{value}\n")
             }
+            LogFormat::Dev => readable::refused(from, status, self.colours),
         };
         self.writer.write(line.into_bytes());
     }

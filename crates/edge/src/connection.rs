@@ -54,6 +54,9 @@ pub(crate) struct Connection {
     pending: Received,
     /// Whether `pending` has bytes that the scanner has not seen.
     unscanned: bool,
+    /// Whether the deadline minds the drain: a response has ended in it, and the client shall hear of it
+    /// by the next one.
+    is_granted: bool,
     /// When the first byte of an unfinished head came.
     head_began: Option<Instant>,
 }
@@ -154,6 +157,7 @@ impl Connection {
             deadline,
             scanner: HeadScanner::new(),
             unscanned: !early.is_empty(),
+            is_granted: false,
             pending: Received::from(early),
             head_began: None,
         }
@@ -220,8 +224,15 @@ impl Connection {
                 Poll::Pending => break,
             }
         }
-        if self.pending.is_empty() && self.guard.drain().is_draining() {
-            return Poll::Ready(Next::Over);
+        if self.pending.is_empty()
+            && !self.is_granted
+            && let Some(until) = self.guard.drain().idle_until()
+        {
+            // The next request may be on its way: a close now could cross it.
+            if until <= clock::now() {
+                return Poll::Ready(Next::Over);
+            }
+            self.deadline.set(until.min(self.deadline.at()));
         }
         self.deadline.poll(cx).map(|()| match self.head_began {
             Some(_) => Next::HeadTimeout,
@@ -265,6 +276,12 @@ impl Connection {
             }
             Err(error) => Some(Next::Refused(error)),
         }
+    }
+
+    /// Whether the answer to this request is the connection's last: the server drains, and no other
+    /// request has come with this one.
+    fn is_last(&self) -> bool {
+        self.guard.drain().is_draining() && !self.unscanned
     }
 
     fn head_complete(&mut self, head: RequestHead) -> Next {

@@ -2,13 +2,16 @@
 //!
 //! Clients are told the kind of failure in one sentence, or by the page that their site has for it; the
 //! cause goes to the log, where each of the house's own is told some times a second (`repeats`). In development
-//! the page shows cause and traceback too. Failures of clients are not errors in the log. What
+//! the page (`faults/page.rs`) shows cause, traceback and request too. Failures of clients are not errors in the log. What
 //! applications and back ends answer with is no fault and never comes here.
+
+mod page;
 
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::clock;
 
+use self::page::Page;
 use crate::Settings;
 use crate::repeats::{Repeats, left_out};
 
@@ -53,14 +56,20 @@ fn of_site(status: Status, head: &RequestHead, settings: &Settings) -> Option<Re
 
 /// The house's own page.
 fn of_house(status: Status, fault: &Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
-    let development = asked.is_some_and(|(_, settings)| settings.development);
-    let accept = asked.and_then(|(head, _)| head.field("accept"));
-    if penstock_http::prefers(accept, "text/html", "text/plain") {
-        let page = html_page(status, fault, development);
-        Response::text(status, "text/html; charset=utf-8", page)
+    let (head, settings) = asked.unzip();
+    let page = Page {
+        status,
+        fault,
+        shown: head.filter(|_| settings.is_some_and(|settings| settings.development)),
+    };
+    if penstock_http::prefers(
+        head.and_then(|head| head.field("accept")),
+        "text/html",
+        "text/plain",
+    ) {
+        Response::text(status, "text/html; charset=utf-8", page.html())
     } else {
-        let text = plain_page(status, fault, development);
-        Response::text(status, "text/plain; charset=utf-8", text)
+        Response::text(status, "text/plain; charset=utf-8", page.plain())
     }
 }
 
@@ -104,68 +113,9 @@ fn log_fault(fault: &Fault, head: Option<&RequestHead>, repeats: &Repeats) {
     }
 }
 
-fn plain_page(status: Status, fault: &Fault, development: bool) -> String {
-    let mut text = format!(
-        "{} {}\n{}\n",
-        status.code(),
-        status.reason(),
-        fault.kind.explanation()
-    );
-    if development {
-        text.push_str(&format!("\n{}\n", fault.cause));
-        if let Some(detail) = &fault.detail {
-            text.push_str(&format!("\n{detail}\n"));
-        }
-    }
-    text
-}
-
-fn html_page(status: Status, fault: &Fault, development: bool) -> String {
-    let (code, reason) = (status.code(), status.reason());
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\">\n<title>{code} {reason}</title>\n<style>body{{font:16px/1.5 \
-         system-ui,sans-serif;max-width:60rem;margin:4rem auto;padding:0 1rem;color:#223}}\
-         h1{{font-size:1.5rem}}pre{{background:#f4f4f6;padding:1rem;overflow:auto}}</style>\n\
-         <h1>{code} {reason}</h1>\n<p>{}</p>\n",
-        fault.kind.explanation()
-    );
-    if development {
-        page.push_str(&format!("<p>{}</p>\n", escape_html(&fault.cause)));
-        if let Some(detail) = &fault.detail {
-            page.push_str(&format!("<pre>{}</pre>\n", escape_html(detail)));
-        }
-    }
-    page
-}
-
-fn escape_html(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_traceback_is_shown_in_development_only_and_escaped() {
-        let mut fault = Fault::new(FaultKind::Unavailable, "boot failed");
-        fault.detail = Some("<script>".into());
-        let page = html_page(Status::SERVICE_UNAVAILABLE, &fault, true);
-        assert!(page.contains("boot failed") && page.contains("&lt;script&gt;"));
-        let page = html_page(Status::SERVICE_UNAVAILABLE, &fault, false);
-        assert!(!page.contains("boot failed") && !page.contains("script"));
-    }
 
     #[test]
     fn a_busy_answer_says_when_to_come_back() {

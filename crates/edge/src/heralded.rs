@@ -29,18 +29,22 @@ pub(crate) async fn receive(
     let mut draining = pin!(guard.drain().begun());
     let mut timer = LazyDeadline::new(clock::now() + edge.settings().limits.header_timeout);
     let mut received = Vec::new();
+    let mut idle_until = None;
     let header = std::future::poll_fn(|cx| {
         if let Poll::Ready(header) = poll_header(cx, &stream, &mut received) {
             return Poll::Ready(header);
         }
-        if timer.poll(cx).is_ready() {
-            return Poll::Ready(Err(End::TooSlow));
+        let may_begin = received.is_empty() && idle_until.is_none();
+        if may_begin && draining.as_mut().poll(cx).is_ready() {
+            idle_until = guard.drain().idle_until();
+            let until = idle_until.unwrap_or_else(clock::now);
+            timer.set(until.min(timer.at()));
         }
-        let is_over = received.is_empty() && draining.as_mut().poll(cx).is_ready();
-        if is_over {
-            return Poll::Ready(Err(End::Over));
-        }
-        Poll::Pending
+        let is_over = received.is_empty() && idle_until.is_some();
+        timer.poll(cx).map(|()| match is_over {
+            true => Err(End::Over),
+            false => Err(End::TooSlow),
+        })
     })
     .await;
     match header {

@@ -266,7 +266,33 @@ pub struct AppMetrics {
     pub started: Counter,
     /// Workers that ended unasked.
     pub crashed: Counter,
+    /// Workers that did not become ready.
+    pub boots_failed: Counter,
+    /// Workers replaced in due form, by [`RECYCLE_REASONS`].
+    pub recycled: [Counter; RECYCLE_REASONS.len()],
+    /// Workers killed, by [`KILL_REASONS`].
+    pub killed: [Counter; KILL_REASONS.len()],
+    /// Times that the number of processes was raised, and lowered, with the load.
+    pub scaled: [Counter; 2],
+    /// Requests that said that they are bound by I/O.
+    pub io_bound: Counter,
+    /// Those of them for which their worker had no spare slot left.
+    pub io_bound_alone: Counter,
+    /// Collections of garbage between requests.
+    pub collections: Counter,
 }
+
+/// What a worker is replaced for, as a word in metrics and in `/status.json`.
+pub const RECYCLE_REASONS: [&str; 5] = ["memory", "requests", "age", "stuck", "refork"];
+
+/// What a worker is killed for, likewise.
+pub const KILL_REASONS: [&str; 5] = [
+    "boot_timeout",
+    "response_timeout",
+    "protocol",
+    "stop_timeout",
+    "memory",
+];
 
 #[cfg(test)]
 mod tests {

@@ -22,6 +22,7 @@ pub mod sse;
 mod status;
 mod trailers;
 mod uri;
+pub mod websocket;
 
 pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
 pub use conditional::{Precondition, evaluate};

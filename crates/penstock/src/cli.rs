@@ -7,6 +7,7 @@ mod admin;
 mod check;
 mod config;
 mod serve;
+mod words;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -49,6 +50,19 @@ enum Verb {
     },
     /// Finish the requests in progress and stop
     Stop {
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Start the server's program anew and let it take over, without refusing a request
+    Upgrade {
+        /// The program that takes over [default: the one that runs, by the path that it was started by]
+        #[arg(long, value_name = "PATH")]
+        binary: Option<PathBuf>,
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Open the files of the logs anew, as after they were renamed
+    Reopen {
         #[command(flatten)]
         to: AdminArguments,
     },
@@ -103,6 +117,12 @@ struct ServeArguments {
     /// Show causes and tracebacks on error pages; never where strangers can reach it
     #[arg(long)]
     dev: bool,
+    /// Go to the background once everything is ready; exit code 1 when it does not become so
+    #[arg(long)]
+    daemonize: bool,
+    /// The file of the server's own log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Write a line to this descriptor when everything is ready
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
@@ -164,6 +184,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
+        Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),
+        Verb::Reopen { to } => admin::reopen(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
         Verb::Purge { what, cache, to } => admin::purge(&to, &what, cache.as_deref()),
         Verb::Bench { verb } => verb.run(),
@@ -180,6 +202,8 @@ impl ServeArguments {
             admin: self.admin.clone(),
             processes: self.processes,
             threads: self.threads,
+            log: self.log.clone(),
+            development: self.dev,
             cwd: std::env::current_dir()?,
         })
     }

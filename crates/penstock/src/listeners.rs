@@ -3,22 +3,36 @@
 //! Used by `server` at start and at reload. Opening comes before anything else is changed, so that an
 //! address in use is an error and not half a start. A listener that a reload changes (PROXY headers, or
 //! HTTP for TCP) keeps its sockets: they are shared with the new one, so nobody who connects meanwhile is
-//! lost, and a reload that is refused has touched nothing.
+//! lost, and a reload that is refused has touched nothing. The same goes for those that a server before this
+//! one, or a service manager, has handed over: none of them is opened anew.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle};
+use penstock_sys::handover::Bound;
 use penstock_sys::net;
 
-/// A listener's sockets before they are served: one for each loop.
+use crate::inherited::{Given, Inherited, Role};
+
+/// Where sockets come from that need not be opened.
+#[derive(Debug, Default)]
+pub(crate) struct Supply<'s> {
+    /// Listeners of ours that go.
+    pub(crate) going: Vec<&'s Serving>,
+    /// What was handed over to this process.
+    pub(crate) inherited: Inherited,
+}
+
+/// A listener's sockets before they are served: one for each loop, at least.
 #[derive(Debug)]
 pub(crate) struct Opened {
+    role: Role,
     wanted: ListenAddr,
     info: Arc<ListenerInfo>,
     sockets: Vec<OwnedFd>,
@@ -26,6 +40,8 @@ pub(crate) struct Opened {
     shared: Vec<OwnedFd>,
     /// Of a Unix socket that was made for it.
     file: Option<SocketFile>,
+    /// Whether the file of its Unix socket stays when it stops.
+    is_lent: bool,
 }
 
 /// A listener at work.
@@ -37,6 +53,9 @@ pub(crate) struct Serving {
     /// The sockets of the loops, for a listener that follows at this address.
     shared: Vec<OwnedFd>,
     stop: Drain,
+    role: Role,
+    /// Whether the file of its Unix socket stays when it stops.
+    is_lent: bool,
 }
 
 /// The file of a Unix socket, removed when this is dropped unserved.
@@ -59,21 +78,21 @@ impl Drop for SocketFile {
     }
 }
 
-/// Opens what a configuration listens on and `kept` does not have; what `going` has is shared.
+/// Opens what a configuration listens on and `kept` does not have; what `supply` has is taken from there.
 ///
 /// # Errors
 /// As [`open`].
 pub(crate) fn open_all(
     config: &Config,
     kept: &[Serving],
-    going: &mut Vec<&Serving>,
+    supply: &mut Supply<'_>,
     loops: usize,
 ) -> Result<Vec<Opened>, String> {
     let wanted = wanted(config);
     let new = wanted
         .iter()
         .filter(|(address, heralded)| !kept.iter().any(|serving| serving.is(address, *heralded)));
-    new.map(|(address, heralded)| open_or_share(address, *heralded, going, loops))
+    new.map(|(address, heralded)| open(address, (Role::Http, *heralded), supply, loops))
         .collect()
 }
 
@@ -111,41 +130,77 @@ pub(crate) fn swap(
     gone
 }
 
-/// Opens a listener, with the sockets of one that is going where there is one at that address.
-///
-/// # Errors
-/// As [`open`].
-pub(crate) fn open_or_share(
-    wanted: &ListenAddr,
-    proxy_protocol: bool,
-    going: &mut Vec<&Serving>,
-    loops: usize,
-) -> Result<Opened, String> {
-    if let Some(at) = going.iter().position(|old| old.wanted == *wanted) {
-        let old = going.swap_remove(at);
-        let shared = old.share(proxy_protocol);
-        return shared.map_err(|error| format!("cannot listen on {wanted}: {error}"));
-    }
-    // Nobody who connects to the narrow one meets the wide one before that is served.
-    let is_wider = matches!(wanted, ListenAddr::Tcp(address) if address.ip().is_unspecified())
-        && going.iter().any(|old| old.wanted.overlaps(wanted));
-    let others = match is_wider {
-        true => Others::Ours,
-        false => Others::Refused,
-    };
-    open_beside(wanted, proxy_protocol, loops, others)
-}
-
-/// Opens `wanted` for `loops` loops; `proxy_protocol` says that connections begin with its header.
+/// Opens `wanted` for `loops` loops, or takes its sockets from `supply`; the flag beside its role says that
+/// connections begin with a PROXY header.
 ///
 /// # Errors
 /// Which address could not be opened, and why.
 pub(crate) fn open(
     wanted: &ListenAddr,
-    proxy_protocol: bool,
+    (role, proxy_protocol): (Role, bool),
+    supply: &mut Supply<'_>,
     loops: usize,
 ) -> Result<Opened, String> {
-    open_beside(wanted, proxy_protocol, loops, Others::Refused)
+    let say = |error| format!("cannot listen on {wanted}: {error}");
+    let Supply { going, inherited } = supply;
+    if let Some(at) = going.iter().position(|old| old.wanted == *wanted) {
+        let old = going.swap_remove(at);
+        return old.share(role, proxy_protocol).map_err(say);
+    }
+    if let Some(given) = inherited.take(role, wanted) {
+        return take_over(given, wanted, (role, proxy_protocol), loops).map_err(say);
+    }
+    // Nobody who connects to the narrow one meets the wide one before that is served.
+    let is_wider = matches!(wanted, ListenAddr::Tcp(address) if address.ip().is_unspecified())
+        && going.iter().any(|old| old.wanted.overlaps(wanted));
+    let others = match is_wider || inherited.overlaps(wanted) {
+        true => Others::Ours,
+        false => Others::Refused,
+    };
+    open_beside(wanted, (role, proxy_protocol), loops, others)
+}
+
+/// Makes a listener of sockets that were given. With fewer of them than loops, loops share them.
+fn take_over(
+    given: Given,
+    wanted: &ListenAddr,
+    (role, proxy_protocol): (Role, bool),
+    loops: usize,
+) -> std::io::Result<Opened> {
+    let mut sockets = given.sockets;
+    for at in sockets.len()..loops {
+        let copy = sockets
+            .get(at % sockets.len().max(1))
+            .map(OwnedFd::try_clone);
+        sockets.extend(copy.transpose()?);
+    }
+    let address = match given.bound {
+        Bound::Tcp { address, .. } => Some(address),
+        Bound::Unix(_) => None,
+    };
+    Ok(Opened {
+        role,
+        wanted: wanted.clone(),
+        info: info(wanted, address, proxy_protocol),
+        shared: clones(&sockets)?,
+        sockets,
+        file: None,
+        is_lent: given.is_lent,
+    })
+}
+
+fn info(
+    wanted: &ListenAddr,
+    address: Option<SocketAddr>,
+    proxy_protocol: bool,
+) -> Arc<ListenerInfo> {
+    let name = address.map_or_else(|| wanted.to_string(), |a| ListenAddr::Tcp(a).to_string());
+    Arc::new(ListenerInfo {
+        scheme: "http",
+        address,
+        name,
+        proxy_protocol,
+    })
 }
 
 /// Who may listen on the same port already.
@@ -159,7 +214,7 @@ enum Others {
 
 fn open_beside(
     wanted: &ListenAddr,
-    proxy_protocol: bool,
+    (role, proxy_protocol): (Role, bool),
     loops: usize,
     others: Others,
 ) -> Result<Opened, String> {
@@ -187,19 +242,14 @@ fn open_beside(
             (sockets, None, Some(file))
         }
     };
-    let name = address.map_or_else(|| wanted.to_string(), |a| ListenAddr::Tcp(a).to_string());
-    let info = Arc::new(ListenerInfo {
-        scheme: "http",
-        address,
-        name,
-        proxy_protocol,
-    });
     Ok(Opened {
+        role,
         wanted: wanted.clone(),
-        info,
+        info: info(wanted, address, proxy_protocol),
         shared: clones(&sockets).map_err(say)?,
         sockets,
         file,
+        is_lent: false,
     })
 }
 
@@ -225,6 +275,11 @@ fn clones(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
 }
 
 impl Opened {
+    /// The file of its Unix socket, if it was made by this process.
+    pub(crate) fn made(&self) -> Option<&Path> {
+        self.file.as_ref()?.0.as_deref()
+    }
+
     /// Begins to accept, on each loop with a socket of its own.
     pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
         self.serve_by(loops, |socket, info, stop| {
@@ -253,7 +308,8 @@ impl Opened {
         F: Future<Output = ()> + Send + 'static,
     {
         let stop = Drain::new();
-        for (socket, event_loop) in self.sockets.drain(..).zip(loops) {
+        // What waits in the queue of one socket is seen by nobody who has another.
+        for (socket, event_loop) in self.sockets.drain(..).zip(loops.iter().cycle()) {
             event_loop.spawn(accept(socket, Arc::clone(&self.info), stop.clone()));
         }
         self.serving(stop)
@@ -262,7 +318,7 @@ impl Opened {
     /// Begins to accept on the loop that this runs on.
     pub(crate) fn serve_here(mut self, edge: &Arc<Edge>) -> Serving {
         let stop = Drain::new();
-        if let Some(socket) = self.sockets.pop() {
+        for socket in self.sockets.drain(..) {
             let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
             penstock_runtime::loops::spawn_here(accept(edge, socket, info, stop));
         }
@@ -278,6 +334,8 @@ impl Opened {
             info: self.info,
             shared: self.shared,
             stop,
+            role: self.role,
+            is_lent: self.is_lent,
         }
     }
 }
@@ -308,24 +366,64 @@ impl Serving {
         &self.info.name
     }
 
+    /// Where it listens, with the real port.
+    pub(crate) fn address(&self) -> ListenAddr {
+        let tcp = self.info.address.map(ListenAddr::Tcp);
+        tcp.unwrap_or_else(|| self.wanted.clone())
+    }
+
     /// Whether it is the listener of that address, with that form of connections.
     pub(crate) fn is(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
         self.wanted == *address && self.info.proxy_protocol == proxy_protocol
     }
 
     /// Its sockets for another listener at the same address.
-    fn share(&self, proxy_protocol: bool) -> std::io::Result<Opened> {
+    fn share(&self, role: Role, proxy_protocol: bool) -> std::io::Result<Opened> {
         let info = ListenerInfo {
             proxy_protocol,
             ..ListenerInfo::clone(&self.info)
         };
         Ok(Opened {
+            role,
             wanted: self.wanted.clone(),
             info: Arc::new(info),
             sockets: clones(&self.shared)?,
             shared: clones(&self.shared)?,
             file: None,
+            is_lent: self.is_lent,
         })
+    }
+
+    /// Its sockets for the server that follows this one. Those of a Unix socket are one.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub(crate) fn handed_over(&self) -> std::io::Result<Given> {
+        let count = match self.info.address {
+            Some(_) => self.shared.len(),
+            None => 1,
+        };
+        let is_dual = false;
+        let bound = match (self.info.address, &self.wanted) {
+            (Some(address), _) => Bound::Tcp { address, is_dual },
+            (None, ListenAddr::Unix(path)) => Bound::Unix(path.clone()),
+            (None, ListenAddr::Tcp(address)) => Bound::Tcp {
+                address: *address,
+                is_dual,
+            },
+        };
+        Ok(Given {
+            known: Some((self.role, self.wanted.clone())),
+            bound,
+            name: self.info.name.clone(),
+            sockets: clones(&self.shared[..count.min(self.shared.len())])?,
+            is_lent: self.is_lent,
+        })
+    }
+
+    /// From now on the file of its Unix socket is another server's.
+    pub(crate) fn leave_file(&mut self) {
+        self.is_lent = true;
     }
 
     /// Stops accepting; connections that were accepted go on. Nobody can connect from then on, unless one
@@ -334,6 +432,7 @@ impl Serving {
         self.stop.begin();
         self.shared.clear();
         if let ListenAddr::Unix(path) = &self.wanted
+            && !self.is_lent
             && others.all(|other| other.wanted != self.wanted)
         {
             // Removed first by us, or already gone: either way nobody finds a dead socket.

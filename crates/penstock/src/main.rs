@@ -1,16 +1,23 @@
 //! The binary `penstock`: reads the command line, runs one verb, ends with its exit code.
 //!
-//! `cli` has a file a verb; `serve` goes on to `server` (start, reload, shutdown) and `wiring` (which
+//! `cli` has a file a verb; `serve` goes on to `server` (start, reload, upgrade, shutdown) and `wiring` (which
 //! handlers answer which route). Exit codes: 0 done or stopped, 1 failed at run time, 2 usage or
 //! configuration.
 
 mod caches;
 mod cli;
+mod dev;
+mod identity;
+mod inherited;
 mod listeners;
+mod logs;
+mod manager;
 mod server;
 mod source;
+mod succession;
 mod tcp;
 mod upstreams;
+mod watchdog;
 mod wiring;
 
 use std::process::ExitCode;

@@ -17,9 +17,9 @@ use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_runtime::blocking::{Pool, Times as PoolTimes};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus, PurgeError,
-    PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use,
-    WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus,
+    ProcessesStatus, PurgeError, PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent,
+    Times, Traffic, Use, WorkerStatus,
 };
 use tokio::sync::oneshot;
 
@@ -128,6 +128,26 @@ impl Source for House {
         })
     }
 
+    fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {
+        let server = self.server.upgrade();
+        Box::pin(async move {
+            let server = server.ok_or(STOPPED)?;
+            detached(async move { server.upgrade(binary.map(Into::into)).await })
+                .await
+                .ok_or(STOPPED)?
+        })
+    }
+
+    fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>> {
+        let server = self.server.upgrade();
+        Box::pin(async move {
+            let server = server.ok_or(STOPPED)?;
+            detached(async move { server.reopen_logs().await })
+                .await
+                .ok_or(STOPPED)?
+        })
+    }
+
     fn stop(&self) {
         if let Some(server) = self.server.upgrade() {
             server.stop();
@@ -194,6 +214,7 @@ fn snapshot(server: &Server) -> Snapshot {
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
+        loop_stalls: server.watchdog.stalls(),
         apps: (live.rooms.apps.values())
             .map(|app| app_status(app.snapshot(), app.metrics()))
             .collect(),
@@ -252,6 +273,10 @@ fn bounds(limits: &Limits, connections: u64) -> Vec<Limit> {
         Limit::bytes("body_memory", limits.body_memory as u64),
         Limit::bytes("response_memory", limits.response_memory as u64),
         Limit::bytes("response_spool", limits.response_spool),
+        Limit::bytes(
+            "websocket_message_bytes",
+            limits.websocket_message_bytes as u64,
+        ),
     ]
 }
 
@@ -263,6 +288,16 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         report: app.report,
         interpreter: app.interpreter,
         generation: app.generation,
+        processes: ProcessesStatus {
+            min: app.processes.min,
+            ready: app.processes.ready,
+            target: app.processes.target,
+            max: app.processes.max,
+        },
+        last_scaling: app.last_scaling,
+        restarting: app.is_restarting,
+        restart_error: app.restart_error,
+        spawning: app.spawning,
         threads: app.threads,
         queue: QueueStatus {
             waiting: app.queue.waiting,
@@ -275,6 +310,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         queue_time: Times::new(&metrics.queue_time),
         app_time: Times::new(&metrics.app_time),
         workers: app.workers.into_iter().map(worker_status).collect(),
+        templates: app.templates.into_iter().map(worker_status).collect(),
     }
 }
 
@@ -287,6 +323,10 @@ fn worker_status(worker: WorkerSnapshot) -> WorkerStatus {
         restarts: worker.restarts,
         in_progress: worker.in_progress,
         resident_bytes: worker.resident_bytes,
+        proportional_bytes: worker.proportional_bytes,
+        age: worker.age,
+        requests: worker.requests,
+        worn: worker.worn,
     }
 }
 
@@ -307,6 +347,7 @@ fn ended() -> Snapshot {
         reloads: 0,
         reload_error: None,
         log_lines_dropped: 0,
+        loop_stalls: 0,
         apps: Vec::new(),
         upstreams: Vec::new(),
         caches: Vec::new(),

@@ -13,7 +13,8 @@ use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{LoopHandle, Stream};
 use penstock_sys::net::PeerAddress;
 
-use crate::listeners::{self, Opened, Serving};
+use crate::inherited::Role;
+use crate::listeners::{self, Opened, Serving, Supply};
 use crate::upstreams::Upstreams;
 
 /// A TCP listener at work.
@@ -33,6 +34,10 @@ impl TcpServing {
         &self.serving
     }
 
+    pub(crate) fn serving_mut(&mut self) -> &mut Serving {
+        &mut self.serving
+    }
+
     pub(crate) fn into_serving(self) -> Serving {
         self.serving
     }
@@ -46,22 +51,23 @@ fn shown(serving: &Serving) -> String {
     }
 }
 
-/// Opens the TCP listeners of a configuration that `kept` does not have; what `going` has is shared.
+/// Opens the TCP listeners of a configuration that `kept` does not have; what `supply` has is taken
+/// from there.
 ///
 /// # Errors
 /// Which address could not be opened, and why.
 pub(crate) fn open_all(
     config: &Config,
     kept: &[TcpServing],
-    going: &mut Vec<&Serving>,
+    supply: &mut Supply<'_>,
     loops: usize,
 ) -> Result<Vec<(Opened, String)>, String> {
     let new = config.streams.iter().filter(|stream| {
         !(kept.iter()).any(|known| known.serving.is(&stream.listen, stream.proxy_protocol))
     });
     new.map(|stream| {
-        let (address, heralded) = (&stream.listen, stream.proxy_protocol);
-        let opened = listeners::open_or_share(address, heralded, going, loops)?;
+        let role = (Role::Tcp, stream.proxy_protocol);
+        let opened = listeners::open(&stream.listen, role, supply, loops)?;
         Ok((opened, stream.upstream.clone()))
     })
     .collect()

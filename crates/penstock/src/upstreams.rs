@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_apps::{App, ServerSet, Setup as AppSetup};
+use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup};
 use penstock_config as config;
 use penstock_config::{Config, TryPattern};
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
@@ -86,7 +86,11 @@ pub(crate) fn start(
                 }
                 Arc::clone(running)
             }
-            None => start_app(wanted, &setup, loops, started)?,
+            None => {
+                let app = start_app(wanted, &setup, loops, started)?;
+                app.limit_messages(wiring::message_limits(&config.limits));
+                app
+            }
         };
         started.rooms.apps.insert(name.clone(), app);
     }
@@ -181,6 +185,18 @@ impl ServerSet for Processes {
 
     fn in_progress(&self, address: &config::ServerAddr) -> usize {
         self.0.in_progress(address)
+    }
+
+    fn usage(&self) -> QueueUse {
+        let now = self.0.snapshot();
+        let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        let up = now.servers.iter().filter(|server| server.state == "up");
+        QueueUse {
+            waiting: now.waiting,
+            slots: up.filter_map(|s| s.active_max).map(number).sum(),
+            in_progress: now.servers.iter().map(|s| number(s.active)).sum(),
+            oldest_wait: now.oldest_wait,
+        }
     }
 }
 

@@ -5,19 +5,20 @@
 
 use std::sync::Arc;
 
-use penstock_config::{
-    AccessLog as AccessLogConfig, Config, Limits, LogTarget, Protocol, TryPattern,
-};
+use penstock_apps::MessageLimits;
+use penstock_config::{AccessLog as AccessLogConfig, Config, Limits, Protocol, TryPattern};
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, Routing, Settings, Site};
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Buffering, Upstream, names_script};
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::logger::{LineWriter, Target};
+use penstock_runtime::logger::LineWriter;
 
 use crate::caches::{self, CachedRoute};
-use crate::upstreams::{OfApp, Pools, Rooms};
+use crate::dev;
+use crate::logs;
+use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
 
 /// What a configuration comes to in front of the rooms.
 #[derive(Debug)]
@@ -46,6 +47,12 @@ pub(crate) fn settings(
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
             handlers.extend(files(route, rooms, loops)?);
             if let Some(handler) = back_end(route, rooms)? {
+                let handler = match route.app.as_ref().and_then(|name| rooms.apps.get(name)) {
+                    Some(app) if development => {
+                        dev::explained(handler, app, default_pool(&rooms.pools))
+                    }
+                    _ => handler,
+                };
                 let (handler, cached) = caches::in_front(handler, (site, route), &rooms.caches)?;
                 handlers.push(handler);
                 cached_routes.extend(cached);
@@ -200,25 +207,12 @@ fn behind(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handle
 }
 
 fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
-    let target = match &log.path {
-        LogTarget::Stdout => Target::Stdout,
-        LogTarget::Stderr => Target::Stderr,
-        LogTarget::File(path) => {
-            let say = |error: std::io::Error| format!("access log {}: {error}", path.display());
-            if let Some(dir) = path.parent() {
-                std::fs::create_dir_all(dir).map_err(say)?;
-            }
-            let file = std::fs::File::options()
-                .create(true)
-                .append(true)
-                .open(path);
-            Target::File(file.map_err(say)?)
-        }
-    };
+    let target = logs::open(&log.path).map_err(|error| format!("access log {error}"))?;
     let writer = LineWriter::start("access-log", target).map_err(|error| error.to_string())?;
     Ok(AccessLog {
         writer,
         format: log.format,
+        colours: dev::has_colours(&log.path),
     })
 }
 
@@ -230,6 +224,15 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool) -> BodyStore {
         response_spool: limits.response_spool,
         temp_dir: limits.temp_dir.clone(),
         pool,
+    }
+}
+
+/// What clients of WebSockets may send.
+pub(crate) fn message_limits(limits: &Limits) -> MessageLimits {
+    MessageLimits {
+        message_bytes: limits.websocket_message_bytes,
+        stall: limits.body_stall,
+        rate_min: limits.body_rate_min,
     }
 }
 

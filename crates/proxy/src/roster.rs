@@ -431,6 +431,7 @@ impl Roster {
         // Nothing starts there until its state says how much.
         let slot_spec = SlotSpec {
             generation: spec.generation,
+            group: 0,
             home: 0,
             capacity: 0,
         };

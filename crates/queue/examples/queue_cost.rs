@@ -15,11 +15,18 @@ const ROUNDS: u32 = 2_000_000;
 
 fn main() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for slots in [1, 8, 64, 4096] {
-        let cost = claim_and_finish(slots, 1);
+    for slots in [1, 4, 8, 64, 1024, 4096] {
+        let cost = claim_and_finish(slots, 1, 1);
         writeln!(out, "submit + finish, {slots} slots of 1: {cost:.0} ns")?;
     }
-    let cost = claim_and_finish(8, 1000);
+    for (processes, threads) in [(4, 16), (64, 16), (1, 1024)] {
+        let cost = claim_and_finish(processes, threads, 1);
+        writeln!(
+            out,
+            "submit + finish, {processes} processes of {threads} slots of 1: {cost:.0} ns"
+        )?;
+    }
+    let cost = claim_and_finish(8, 1, 1000);
     writeln!(out, "submit + finish, 8 slots of 1000: {cost:.0} ns")?;
     for waiting in [1, 1000] {
         let cost = hand_over(waiting);
@@ -41,7 +48,7 @@ fn main() -> std::io::Result<()> {
     )
 }
 
-fn queue(slots: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
+fn queue(processes: usize, threads: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
     let mut queue = Queue::new(QueueLimits {
         len_max: 10_000,
         timeout: Duration::from_secs(30),
@@ -50,25 +57,31 @@ fn queue(slots: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
     let add = |index| {
         let spec = SlotSpec {
             generation: 1,
+            group: if threads > 1 {
+                index as u64 / threads as u64 + 1
+            } else {
+                0
+            },
             home: index % 4,
             capacity,
         };
         queue.add_slot(now, spec).0
     };
-    let slots = (0..slots).map(add).collect();
+    let slots = (0..processes * threads).map(add).collect();
     (queue, slots)
 }
 
 /// Keeps about half of the places busy and frees them in another order than they were taken.
-fn claim_and_finish(slots: usize, capacity: u32) -> f64 {
-    let (mut queue, _) = queue(slots, capacity);
+fn claim_and_finish(processes: usize, threads: usize, capacity: u32) -> f64 {
+    let (mut queue, _) = queue(processes, threads, capacity);
+    let half = processes * threads * capacity as usize / 2;
     let now = Instant::now();
     let mut busy = std::collections::VecDeque::new();
     for round in 0..ROUNDS {
         if let Submitted::Start(start) = queue.submit(now, 7, round as usize % 4) {
             busy.push_back(black_box(start).slot);
         }
-        if queue.in_progress() * 2 > slots * capacity as usize
+        if queue.in_progress() > half
             && let Some(slot) = busy.pop_front()
         {
             black_box(queue.finish(now, slot));
@@ -78,7 +91,7 @@ fn claim_and_finish(slots: usize, capacity: u32) -> f64 {
 }
 
 fn hand_over(waiting: usize) -> f64 {
-    let (mut queue, slots) = queue(1, 1);
+    let (mut queue, slots) = queue(1, 1, 1);
     let now = Instant::now();
     for _ in 0..=waiting {
         let _ = black_box(queue.submit(now, 7, 0));
@@ -92,7 +105,7 @@ fn hand_over(waiting: usize) -> f64 {
 
 /// Some requests in progress at each, taken in turn.
 fn claim_at_and_finish(servers: usize) -> f64 {
-    let (mut queue, slots) = queue(servers, u32::MAX);
+    let (mut queue, slots) = queue(servers, 1, u32::MAX);
     for slot in slots.iter().cycle().take(servers * 3 / 2) {
         black_box(queue.claim_at(*slot));
     }
@@ -105,7 +118,7 @@ fn claim_at_and_finish(servers: usize) -> f64 {
 }
 
 fn hand_over_bound(servers: usize) -> f64 {
-    let (mut queue, slots) = queue(servers, 1);
+    let (mut queue, slots) = queue(servers, 1, 1);
     let now = Instant::now();
     for slot in slots.iter().cycle().take(servers * 2) {
         let _ = black_box(queue.wait(now, 7, Some(*slot)));
@@ -118,7 +131,7 @@ fn hand_over_bound(servers: usize) -> f64 {
 }
 
 fn leave_from_the_middle() -> f64 {
-    let (mut queue, _) = queue(0, 1);
+    let (mut queue, _) = queue(0, 1, 1);
     let now = Instant::now();
     let mut tickets = std::collections::VecDeque::new();
     for round in 0..ROUNDS {

@@ -2,7 +2,8 @@
 //!
 //! A **slot** is the right to have requests in progress at one worker (or one back-end
 //! connection): `capacity` of them, normally one. A request claims a free slot or joins the line,
-//! and a slot that frees takes the oldest waiter, whichever loop it came from. Applications and
+//! and a slot that frees takes the oldest waiter, whichever loop it came from. The slots of one
+//! process are a group: of the free ones those of the idlest process are taken first. Applications and
 //! upstreams both use this crate; each wraps one [`Queue`] in a mutex that is held for the length
 //! of one call. For an upstream a slot is a server: its caller chooses among them, changes their
 //! capacities, and may bind a waiter to one.
@@ -12,6 +13,7 @@
 //! by the simulation: nobody waits while a slot that may take it has room, no job is lost or
 //! doubled.
 
+mod groups;
 mod line;
 mod queue;
 mod slots;

@@ -88,7 +88,8 @@ impl<J> Queue<J> {
 
     /// Starts the job on the best free slot, else queues it, else refuses it.
     ///
-    /// Among free slots: newest generation, fewest in progress, owned by `home`, last used.
+    /// Among free slots: newest generation, fewest in progress in the process (all slots of the
+    /// `group`, or the slot that stands alone), owned by `home`, last used process, last used slot.
     pub fn submit(&mut self, now: Instant, job: J, home: usize) -> Submitted<J> {
         if let Some(slot) = self.claim_best(home) {
             return Submitted::Start(Start::at_once(now, slot, job, now));
@@ -168,8 +169,12 @@ impl<J> Queue<J> {
     /// A retired slot takes nobody and is gone with its last request: `slot` then answers `None`.
     #[must_use = "the started job already occupies the slot"]
     pub fn finish(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
+        if self.line.has_for(slot.index()) && self.slots.hand_over(slot) {
+            let waiter = self.line.pop_for(slot.index())?;
+            return Some(Start::after_wait(now, slot, waiter));
+        }
         self.slots.release(slot);
-        self.start_oldest(now, slot)
+        None
     }
 
     /// Hands the oldest waiter to a slot that is busy up to its capacity, so that its next request
@@ -264,6 +269,11 @@ impl<J> Queue<J> {
     /// How many slots take new jobs: retired ones are not counted.
     pub fn slots(&self) -> usize {
         self.slots.live()
+    }
+
+    /// How many requests could be in progress at once in the slots that take new jobs.
+    pub fn capacity(&self) -> usize {
+        self.slots.capacity()
     }
 
     /// How many requests the slots have in hand, retired ones included.

@@ -1,27 +1,25 @@
 //! The slots of one application or upstream, and which of the free ones is best.
 //!
-//! Used only by `queue.rs`. Free slots are threaded on short lists, one for each (generation, in
-//! progress, home) that has any, most recently used first; the lists stand in a small sorted vector
-//! whose end is the best choice. Claiming looks at the lists of the best rank only, at most one
-//! for each loop, so the cost does not grow with the number of slots.
-//! What must stay true: a slot is on a list exactly when it is not retired and has fewer in
-//! progress than its capacity; `in_progress` and `places` are the sums over the slots.
+//! Used only by `queue.rs`. Each slot belongs to a group, the worker process whose slots they are
+//! or itself alone; `groups.rs` says which group is next, so that a request does not start in a
+//! process that has one in progress while another one has none. Whatever changes a slot goes
+//! through `change`, which keeps the groups and the sums.
+//! What must stay true: a slot sits on its group's bench exactly when it is not retired and has
+//! fewer in progress than its capacity; `sums` are those over the slots.
 
 use std::cmp::Reverse;
 use std::fmt;
+
+use crate::groups::{self, Groups};
 
 /// All slots, free and busy.
 pub(crate) struct Slots {
     entries: Vec<Entry>,
     vacant: Vec<usize>,
-    /// Sorted by `rank`, best last. No list is empty.
-    lists: Vec<List>,
+    groups: Groups,
     epoch: u64,
     uses: u64,
-    live: usize,
-    in_progress: usize,
-    /// Wide enough for any number of slots without a limit.
-    places: u64,
+    sums: Sums,
 }
 
 /// Names one slot for ever: the index is reused after the slot is gone, the epoch is not.
@@ -36,7 +34,10 @@ pub struct SlotId {
 pub struct SlotSpec {
     /// Which version of the code it runs; the newest gets work first.
     pub generation: u64,
-    /// The loop that owns it.
+    /// The worker process whose slot it is: among slots of one generation, a process with fewer
+    /// requests in progress gets work first. 0 is a slot that stands alone.
+    pub group: u64,
+    /// The loop that owns it, counted from 0: a small number.
     pub home: usize,
     /// How many requests it may have in progress; `u32::MAX` is no limit, 0 takes none.
     pub capacity: u32,
@@ -63,49 +64,58 @@ struct Entry {
     is_retired: bool,
     /// When it was last used, in uses of the whole table; zero is never.
     used: u64,
-    prev: usize,
-    next: usize,
+    /// Its group's bench at its loop.
+    bench: usize,
 }
 
-/// A ring of free slots of one rank; `head.prev` is its tail.
-struct List {
-    rank: Rank,
-    head: usize,
+/// What all slots have together, wide enough for any number of slots without a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    live: u64,
+    in_progress: u64,
+    places: u64,
+    capacity: u64,
 }
-
-/// Compares lowest to highest: generation, then the fewer in progress, then the home.
-type Rank = (u64, Reverse<u32>, usize);
 
 impl Slots {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
-            lists: Vec::new(),
+            groups: Groups::new(),
             epoch: 0,
             uses: 0,
-            live: 0,
-            in_progress: 0,
-            places: 0,
+            sums: Sums {
+                live: 0,
+                in_progress: 0,
+                places: 0,
+                capacity: 0,
+            },
         }
     }
 
     /// Slots that are not retired.
     pub(crate) fn live(&self) -> usize {
-        self.live
+        size(self.sums.live)
     }
 
     /// Requests in progress over all slots, retired ones included.
     pub(crate) fn in_progress(&self) -> usize {
-        self.in_progress
+        size(self.sums.in_progress)
     }
 
     /// How many more requests could start now.
     pub(crate) fn places(&self) -> usize {
-        usize::try_from(self.places).unwrap_or(usize::MAX)
+        size(self.sums.places)
     }
 
-    /// Adds a free slot, behind the others of its rank: it is not warm yet.
+    /// How many requests could be in progress at once in slots that are not retired.
+    pub(crate) fn capacity(&self) -> usize {
+        size(self.sums.capacity)
+    }
+
+    /// Adds a free slot, behind the others of its group: it is not warm yet. So is a group that
+    /// begins with it, among those of its rank; for one that was used it counts as a use.
     pub(crate) fn add(&mut self, spec: SlotSpec) -> SlotId {
         self.epoch += 1;
         let entry = Entry {
@@ -114,22 +124,18 @@ impl Slots {
             in_progress: 0,
             is_retired: false,
             used: 0,
-            prev: 0,
-            next: 0,
+            bench: self.groups.enter(spec.generation, spec.group, spec.home),
         };
-        let index = match self.vacant.pop() {
-            Some(index) => {
-                self.entries[index] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
-        };
-        self.live += 1;
-        self.places += u64::from(spec.capacity);
-        self.link(index);
+        let (bench, sums) = (entry.bench, entry.sums());
+        self.sums = self.sums.exchange(Sums::default(), sums);
+        let index = groups::place(&mut self.entries, &mut self.vacant, entry);
+        self.groups.unlist(bench);
+        if self.groups.used(bench) > 0 {
+            self.uses += 1;
+            self.groups.warm(bench, self.uses);
+        }
+        self.seat_if_free(index);
+        self.groups.list(bench);
         SlotId {
             epoch: self.epoch,
             index,
@@ -138,21 +144,8 @@ impl Slots {
 
     /// Takes a place at the best free slot, seen from `home`.
     pub(crate) fn claim_best(&mut self, home: usize) -> Option<SlotId> {
-        let (generation, in_progress, _) = self.lists.last()?.rank;
-        let mut best: Option<&List> = None;
-        for list in self.lists.iter().rev() {
-            if (list.rank.0, list.rank.1) != (generation, in_progress) {
-                break;
-            }
-            if list.rank.2 == home {
-                best = Some(list);
-                break;
-            }
-            if best.is_none_or(|b| self.entries[b.head].used < self.entries[list.head].used) {
-                best = Some(list);
-            }
-        }
-        let index = best?.head;
+        let entries = &self.entries;
+        let index = self.groups.best(home, |index| entries[index].merit())?;
         self.claim(index);
         Some(SlotId {
             epoch: self.entries[index].epoch,
@@ -180,28 +173,27 @@ impl Slots {
         allows
     }
 
+    /// One request of this slot has ended and another one takes its place; false, and nothing has
+    /// changed, when the slot may not have that many.
+    pub(crate) fn hand_over(&mut self, slot: SlotId) -> bool {
+        let allows = self.entry(slot).is_some_and(|entry| {
+            !entry.is_retired && (1..=entry.spec.capacity).contains(&entry.in_progress)
+        });
+        if allows {
+            self.change(slot.index, |_| {});
+        }
+        allows
+    }
+
     /// One request of this slot has ended; a retired slot goes with its last one.
     pub(crate) fn release(&mut self, slot: SlotId) {
-        let Some(entry) = self.entry(slot) else {
-            return;
-        };
-        if entry.in_progress == 0 {
+        if self.entry(slot).is_none_or(|entry| entry.in_progress == 0) {
             return;
         }
-        let index = slot.index;
-        self.unlink(index);
-        self.uses += 1;
-        self.in_progress -= 1;
-        let entry = &mut self.entries[index];
-        entry.in_progress -= 1;
-        entry.used = self.uses;
-        if entry.is_free() {
-            self.places += 1;
-        }
+        self.change(slot.index, |entry| entry.in_progress -= 1);
+        let entry = &self.entries[slot.index];
         if entry.is_retired && entry.in_progress == 0 {
-            self.forget(index);
-        } else {
-            self.link(index);
+            self.forget(slot.index);
         }
     }
 
@@ -211,20 +203,14 @@ impl Slots {
         let Some(entry) = self.entry(slot).filter(|entry| !entry.is_retired) else {
             return;
         };
-        let (room, was_free) = (entry.room(), entry.is_free());
-        let stays_listed = was_free && entry.in_progress < capacity;
-        let index = slot.index;
-        if !stays_listed {
-            self.unlink(index);
-        }
-        let entry = &mut self.entries[index];
-        entry.spec.capacity = capacity;
-        self.places = self.places - u64::from(room) + u64::from(entry.room());
-        if !stays_listed {
-            // It counts as a use: whoever is linked in front must be the last used of its rank.
-            self.uses += 1;
-            entry.used = self.uses;
-            self.link(index);
+        if entry.is_free() && entry.in_progress < capacity {
+            // It stays where it is, as warm as it was.
+            let before = entry.sums();
+            let entry = &mut self.entries[slot.index];
+            entry.spec.capacity = capacity;
+            self.sums = self.sums.exchange(before, entry.sums());
+        } else {
+            self.change(slot.index, |entry| entry.spec.capacity = capacity);
         }
     }
 
@@ -240,7 +226,7 @@ impl Slots {
         };
         let is_idle = entry.in_progress == 0;
         if !entry.is_retired {
-            self.withdraw(slot.index);
+            self.change(slot.index, |entry| entry.is_retired = true);
         }
         if is_idle {
             self.forget(slot.index);
@@ -250,15 +236,12 @@ impl Slots {
 
     /// Forgets the slot with whatever it had in progress.
     pub(crate) fn remove(&mut self, slot: SlotId) {
-        let Some(entry) = self.entry(slot) else {
-            return;
-        };
-        let (in_progress, is_retired) = (entry.in_progress as usize, entry.is_retired);
-        if !is_retired {
-            self.withdraw(slot.index);
+        if self.entry(slot).is_some() {
+            self.change(slot.index, |entry| {
+                (entry.is_retired, entry.in_progress) = (true, 0);
+            });
+            self.forget(slot.index);
         }
-        self.in_progress -= in_progress;
-        self.forget(slot.index);
     }
 
     /// The slot as it stands, `None` when it is gone.
@@ -279,106 +262,63 @@ impl Slots {
     }
 
     fn claim(&mut self, index: usize) {
-        self.unlink(index);
-        self.uses += 1;
-        self.in_progress += 1;
+        self.change(index, |entry| entry.in_progress += 1);
+    }
+
+    /// Changes a slot, which counts as a use of it and of its group: whoever is put in front must be
+    /// the last used.
+    fn change(&mut self, index: usize, change: impl FnOnce(&mut Entry)) {
         let entry = &mut self.entries[index];
+        let (bench, before) = (entry.bench, entry.sums());
+        self.groups.unlist(bench);
         if entry.is_free() {
-            self.places -= 1;
+            self.groups.unseat(bench, index);
         }
+        change(entry);
+        self.uses += 1;
         entry.used = self.uses;
-        entry.in_progress += 1;
-        self.link(index);
+        let after = entry.sums();
+        self.sums = self.sums.exchange(before, after);
+        self.groups
+            .count(bench, before.in_progress, after.in_progress);
+        self.groups.warm(bench, self.uses);
+        self.seat_if_free(index);
+        self.groups.list(bench);
     }
 
-    fn withdraw(&mut self, index: usize) {
-        self.unlink(index);
-        let entry = &mut self.entries[index];
-        entry.is_retired = true;
-        self.live -= 1;
-        self.places -= u64::from(entry.room());
+    fn seat_if_free(&mut self, index: usize) {
+        let (entries, entry) = (&self.entries, &self.entries[index]);
+        if entry.is_free() {
+            let merit = entry.merit();
+            let is_better = |other: usize| entries[other].merit() >= merit;
+            self.groups.seat(entry.bench, index, is_better);
+        }
     }
 
+    /// The slot is retired and has nothing in progress.
     fn forget(&mut self, index: usize) {
         self.entries[index].epoch = 0;
+        self.groups.leave(self.entries[index].bench);
         self.vacant.push(index);
-    }
-
-    fn link(&mut self, index: usize) {
-        let entry = &self.entries[index];
-        if !entry.is_free() {
-            return;
-        }
-        let (rank, is_warm) = (entry.rank(), entry.used > 0);
-        let place = match self.lists.binary_search_by_key(&rank, |list| list.rank) {
-            Ok(place) => place,
-            Err(place) => {
-                self.lists.insert(place, List { rank, head: index });
-                (self.entries[index].prev, self.entries[index].next) = (index, index);
-                return;
-            }
-        };
-        let head = self.lists[place].head;
-        let tail = self.entries[head].prev;
-        (self.entries[index].prev, self.entries[index].next) = (tail, head);
-        self.entries[tail].next = index;
-        self.entries[head].prev = index;
-        if is_warm {
-            self.lists[place].head = index;
-        }
-    }
-
-    fn unlink(&mut self, index: usize) {
-        let entry = &self.entries[index];
-        if !entry.is_free() {
-            return;
-        }
-        let (rank, prev, next) = (entry.rank(), entry.prev, entry.next);
-        let Ok(place) = self.lists.binary_search_by_key(&rank, |list| list.rank) else {
-            debug_assert!(false, "a free slot is on the list of its rank");
-            return;
-        };
-        if next == index {
-            self.lists.remove(place);
-            return;
-        }
-        self.entries[prev].next = next;
-        self.entries[next].prev = prev;
-        if self.lists[place].head == index {
-            self.lists[place].head = next;
-        }
     }
 
     /// Walks every list and recounts every sum.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
-        assert!(self.lists.is_sorted_by(|a, b| a.rank < b.rank));
-        let mut listed = 0;
-        for list in &self.lists {
-            let mut index = list.head;
-            loop {
-                let entry = &self.entries[index];
-                assert!(entry.epoch != 0 && entry.is_free() && entry.rank() == list.rank);
-                assert_eq!(self.entries[entry.next].prev, index);
-                listed += 1;
-                if entry.next == list.head {
-                    break;
-                }
-                assert!(entry.used >= self.entries[entry.next].used, "warmest first");
-                index = entry.next;
-            }
-        }
-        let free = self.entries.iter().filter(|e| e.epoch != 0 && e.is_free());
-        assert_eq!(listed, free.count());
-        let views = || self.views();
-        let (live, all) = (views().filter(|v| !v.is_retired), views().count());
-        assert_eq!(self.live, live.count());
-        assert_eq!(all + self.vacant.len(), self.entries.len());
-        let in_progress: u32 = views().map(|v| v.in_progress).sum();
-        assert_eq!(self.in_progress, in_progress as usize);
-        let live = views().filter(|v| !v.is_retired);
-        let places = live.map(|v| u64::from(v.spec.capacity.saturating_sub(v.in_progress)));
-        assert_eq!(self.places, places.sum::<u64>());
+        let entries = self.entries.iter().enumerate();
+        let used: Vec<_> = entries.filter(|(_, entry)| entry.epoch != 0).collect();
+        assert_eq!(used.len() + self.vacant.len(), self.entries.len());
+        let sums = used.iter().fold(Sums::default(), |sums, (_, entry)| {
+            sums.exchange(Sums::default(), entry.sums())
+        });
+        assert_eq!(self.sums, sums);
+        let of_groups = used.iter().map(|(index, entry)| {
+            let in_progress = u64::from(entry.in_progress);
+            (entry.bench, in_progress, entry.is_free().then_some(*index))
+        });
+        let of_groups: Vec<_> = of_groups.collect();
+        let merit = |index: usize| self.entries[index].merit();
+        self.groups.check_invariants(&of_groups, merit);
     }
 }
 
@@ -387,14 +327,22 @@ impl Entry {
         !self.is_retired && self.in_progress < self.spec.capacity
     }
 
-    /// How many more it could take, if it takes any.
-    fn room(&self) -> u32 {
-        self.spec.capacity.saturating_sub(self.in_progress)
+    /// Compares lowest to highest among the free slots of one group.
+    fn merit(&self) -> (Reverse<u32>, u64) {
+        (Reverse(self.in_progress), self.used)
     }
 
-    fn rank(&self) -> Rank {
-        let spec = &self.spec;
-        (spec.generation, Reverse(self.in_progress), spec.home)
+    fn sums(&self) -> Sums {
+        let (live, capacity) = match self.is_retired {
+            true => (0, 0),
+            false => (1, self.spec.capacity),
+        };
+        Sums {
+            live,
+            in_progress: u64::from(self.in_progress),
+            places: u64::from(capacity.saturating_sub(self.in_progress)),
+            capacity: u64::from(capacity),
+        }
     }
 
     fn view(&self, index: usize) -> SlotView {
@@ -408,6 +356,22 @@ impl Entry {
             is_retired: self.is_retired,
         }
     }
+}
+
+impl Sums {
+    /// The sums after a slot that gave `before` gives `after`.
+    fn exchange(self, before: Self, after: Self) -> Self {
+        Self {
+            live: self.live + after.live - before.live,
+            in_progress: self.in_progress + after.in_progress - before.in_progress,
+            places: self.places + after.places - before.places,
+            capacity: self.capacity + after.capacity - before.capacity,
+        }
+    }
+}
+
+fn size(sum: u64) -> usize {
+    usize::try_from(sum).unwrap_or(usize::MAX)
 }
 
 impl SlotId {

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -21,12 +22,28 @@ pub struct Drain {
 #[derive(Debug, Default)]
 struct Inner {
     draining: AtomicBool,
+    /// How long what only waits may go on waiting; set right before the drain begins.
+    idle: OnceLock<Idle>,
     running: AtomicUsize,
     changed: Notify,
     /// Wakers of tasks to poll once when the drain begins, by guard number, in shards by loop so that
     /// loops do not meet at one lock. Never held across an await.
     wakers: [Mutex<Wakers>; SHARDS],
 }
+
+/// How long what has nothing to do may wait, in a drain.
+#[derive(Debug, Clone, Copy)]
+struct Idle {
+    /// At least until then.
+    until: Instant,
+    /// And for so long after it was busy.
+    after: Duration,
+    /// Never until then.
+    end: Option<Instant>,
+}
+
+/// The most that a connection waits for a next request after a response that outlived the idle time.
+const AFTER_MAX: Duration = Duration::from_secs(1);
 
 const SHARDS: usize = 16;
 
@@ -72,8 +89,36 @@ impl Drain {
         self.inner.running.load(Ordering::Acquire)
     }
 
-    /// Tells everything to finish.
+    /// Until when what has nothing to do may go on waiting for something, once the drain has begun: a
+    /// kept-alive connection's next request may be on its way.
+    #[must_use]
+    pub fn idle_until(&self) -> Option<Instant> {
+        let idle = self.is_draining().then(|| self.inner.idle.get())??;
+        Some(idle.until)
+    }
+
+    /// The same for what has been busy until `now`: whoever waited for it is to be there for a moment more.
+    #[must_use]
+    pub fn idle_after(&self, now: Instant) -> Option<Instant> {
+        let idle = self.is_draining().then(|| self.inner.idle.get())??;
+        let until = idle.until.max(now + idle.after);
+        Some(idle.end.map_or(until, |end| until.min(end)))
+    }
+
+    /// Tells everything to finish: what has nothing to do, at once.
     pub fn begin(&self) {
+        self.begin_within(Duration::ZERO, None);
+    }
+
+    /// Tells everything to finish: what has nothing to do may wait for so long whether something comes, and
+    /// what has been busy for a moment after that, but not until `end`. Of several calls the first one's
+    /// times count.
+    pub fn begin_within(&self, idle: Duration, end: Option<Instant>) {
+        let _ = self.inner.idle.set(Idle {
+            until: crate::clock::now() + idle,
+            after: idle.min(AFTER_MAX),
+            end,
+        });
         self.inner.draining.store(true, Ordering::Release);
         self.inner.changed.notify_waiters();
         for shard in &self.inner.wakers {
@@ -144,6 +189,22 @@ fn lock(shard: &Mutex<Wakers>) -> MutexGuard<'_, Wakers> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_busy_may_wait_for_a_moment_more_but_not_until_the_end() {
+        let drain = Drain::new();
+        let (now, second) = (crate::clock::now(), Duration::from_secs(1));
+        assert_eq!((drain.idle_until(), drain.idle_after(now)), (None, None));
+        drain.begin_within(5 * second, Some(now + 30 * second));
+        let until = drain.idle_until().unwrap();
+        assert_eq!(drain.idle_after(now), Some(until));
+        let late = now + 10 * second;
+        assert_eq!(drain.idle_after(late), Some(late + second));
+        assert_eq!(drain.idle_after(now + 40 * second), Some(now + 30 * second));
+        let at_once = Drain::new();
+        at_once.begin();
+        assert_eq!(at_once.idle_after(late), Some(late));
+    }
 
     #[test]
     fn a_drain_is_finished_when_the_last_guard_drops() {

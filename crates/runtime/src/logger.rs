@@ -26,6 +26,8 @@ pub struct LineWriter {
 
 enum Message {
     Line(Vec<u8>),
+    /// What follows goes there.
+    Turn(Target),
     Flush(std::sync::mpsc::SyncSender<()>),
 }
 
@@ -62,6 +64,15 @@ impl LineWriter {
         }
     }
 
+    /// Lets the lines that are written from now on go to `target`: a log's file that was opened anew.
+    ///
+    /// # Errors
+    /// When the queue is full: nothing has changed.
+    pub fn turn_to(&self, target: Target) -> std::io::Result<()> {
+        let full = |_| std::io::Error::other("the log is too slow");
+        self.lines.try_send(Message::Turn(target)).map_err(full)
+    }
+
     /// How many lines were dropped so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -96,6 +107,10 @@ fn write_lines(
         while let Some(message) = next.take() {
             match message {
                 Message::Line(line) => batch.extend_from_slice(&line),
+                Message::Turn(new) => {
+                    write_out(&mut target, &mut batch);
+                    target = new;
+                }
                 Message::Flush(done) => flushed.push(done),
             }
             if batch.len() < 60 * 1024 {
@@ -222,5 +237,21 @@ mod tests {
         assert_eq!(text.lines().count(), 100);
         assert!(text.starts_with("0\n1\n"));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn lines_go_where_the_writer_was_turned_to_and_none_is_lost() {
+        let name = format!("penstock-log-turned-{}", std::process::id());
+        let paths = ["a", "b"].map(|end| std::env::temp_dir().join(format!("{name}-{end}")));
+        let file = |at: usize| Target::File(File::create(&paths[at]).unwrap());
+        let writer = LineWriter::start("test", file(0)).unwrap();
+        writer.write(b"before\n".to_vec());
+        writer.turn_to(file(1)).unwrap();
+        writer.write(b"after\n".to_vec());
+        writer.flush();
+        for (path, text) in paths.iter().zip(["before\n", "after\n"]) {
+            assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+            std::fs::remove_file(path).unwrap();
+        }
     }
 }

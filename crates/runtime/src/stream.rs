@@ -89,6 +89,21 @@ impl Stream {
         })
     }
 
+    /// As [`Stream::poll_read`], and says which process sent the bytes (`sys::net::tell_senders`).
+    pub fn poll_read_sender(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        sender: &mut Option<u32>,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_read_by(cx, buffer, |socket, buffer| {
+            let (count, pid) = net::receive_with_sender(socket, buffer)?;
+            *sender = pid.or(*sender);
+            // A read ends behind the bytes of one sender, whatever follows them (unix(7)).
+            Ok((count, false))
+        })
+    }
+
     fn poll_read_by(
         &self,
         cx: &mut Context<'_>,
@@ -204,10 +219,22 @@ impl Stream {
     /// # Errors
     /// The connection's error.
     pub async fn send_descriptor(&self, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
+        self.send_descriptors(bytes, &[descriptor.as_fd()]).await
+    }
+
+    /// As [`Stream::send_descriptor`], with up to `sys::net::DESCRIPTORS_MAX` of them.
+    ///
+    /// # Errors
+    /// The connection's error.
+    pub async fn send_descriptors(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.socket.poll_write_ready(cx))?;
-                match net::send_descriptor(self.socket.as_fd(), bytes, descriptor.as_fd()) {
+                match net::send_descriptors(self.socket.as_fd(), bytes, descriptors) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                     Err(e) => return Poll::Ready(Err(e)),
                     Ok(_) => return Poll::Ready(Ok(())),
@@ -246,6 +273,18 @@ impl Stream {
         let mut cx = Context::from_waker(Waker::noop());
         // Without a budget: a task that used up its own would find everything quiet.
         pin!(unconstrained(ready)).poll(&mut cx).is_pending()
+    }
+
+    /// Whether the peer has closed its side, or the connection broke, as far as the loop has heard: also
+    /// while bytes wait to be read. Costs no system call. For a stream that nobody waits to read from.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let ended = poll_fn(|cx| {
+            let ready = self.socket.poll_read_ready(cx);
+            ready.map(|guard| guard.is_ok_and(|guard| !guard.ready().is_read_closed()))
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        pin!(unconstrained(ended)).poll(&mut cx) == Poll::Ready(false)
     }
 
     /// The same by asking the kernel.

@@ -73,12 +73,15 @@ impl Admin {
             }
             Change::Reload => {
                 let work = self.source.reload();
-                self.later(Box::pin(async move {
-                    match work.await {
-                        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
-                        Err(error) => json(Status::CONFLICT, &Outcome::failed(error)),
-                    }
-                }))
+                self.later(Box::pin(async move { told(work.await) }))
+            }
+            Change::Upgrade => {
+                let work = upgrade(Arc::clone(&self.source), body);
+                self.later(Box::pin(work))
+            }
+            Change::ReopenLogs => {
+                let work = self.source.reopen_logs();
+                self.later(Box::pin(async move { told(work.await) }))
             }
             Change::Restart(app) => {
                 let work = self.source.restart(app);
@@ -118,6 +121,35 @@ impl Handler for Admin {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
             Ok(Route::Change(what)) => self.change(what, body),
             Err(refusal) => self.now(Ok(refusal.respond())),
+        }
+    }
+}
+
+/// How a change went, in the server's own words.
+fn told(done: Result<String, String>) -> Result<Response, Fault> {
+    match done {
+        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
+        Err(error) => json(Status::CONFLICT, &Outcome::failed(error)),
+    }
+}
+
+/// Reads which program is to follow, if one is named, and has it done.
+async fn upgrade(source: Arc<dyn Source>, body: RequestBody) -> Result<Response, Fault> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        binary: Option<String>,
+    }
+    let wanted = match manage::read(body).await? {
+        Ok(text) if text.is_empty() => Ok(Wanted::default()),
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match wanted {
+        Ok(Wanted { binary }) => told(source.upgrade(binary).await),
+        Err(error) => {
+            let error = format!("{error}: expected nothing, or {{\"binary\": \"/path\"}}");
+            json(Status::BAD_REQUEST, &Outcome::failed(error))
         }
     }
 }
@@ -199,6 +231,8 @@ enum Read {
 #[derive(Debug, Clone, Copy)]
 enum Change<'a> {
     Reload,
+    Upgrade,
+    ReopenLogs,
     Restart(&'a str),
     Servers(&'a str),
     Purge,
@@ -241,6 +275,8 @@ fn find(path: &str) -> Option<Route<'_>> {
         "/readyz" => Route::Read(Read::Readiness),
         "/reload" => Route::Change(Change::Reload),
         "/stop" => Route::Change(Change::Stop),
+        "/upgrade" => Route::Change(Change::Upgrade),
+        "/logs/reopen" => Route::Change(Change::ReopenLogs),
         "/cache/purge" => Route::Change(Change::Purge),
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),

@@ -5,15 +5,15 @@
 //! one metric stand together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
 //! released, are a promise to dashboards.
 
+mod apps;
 mod disks;
 mod upstreams;
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
 
-use penstock_exchange::metrics::{AppMetrics, Counter, EdgeMetrics, Histogram};
+use penstock_exchange::metrics::EdgeMetrics;
 
-use crate::{AppStatus, ServerState, Snapshot, Source, Times};
+use crate::{ServerState, Snapshot, Source, Times};
 
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -86,6 +86,12 @@ impl Page {
                 "counter",
                 "Log lines dropped because the log was not written fast enough.",
                 number(now.log_lines_dropped),
+            ),
+            (
+                "loop_stalls_total",
+                "counter",
+                "How often a loop did not turn for 5 s.",
+                number(now.loop_stalls),
             ),
             (
                 "connections_max",
@@ -168,66 +174,6 @@ impl Page {
         self.histogram(name, None, &Times::new(&edge.total_time))
     }
 
-    fn app_counts(&mut self, apps: &[(String, Arc<AppMetrics>)]) -> fmt::Result {
-        for (name, help, counter) in APP_COUNTERS {
-            self.head(name, "counter", help)?;
-            for (app, metrics) in apps {
-                let count = counter(metrics).value();
-                writeln!(
-                    self.text,
-                    "penstock_{name}{{app=\"{}\"}} {count}",
-                    Escaped(app)
-                )?;
-            }
-        }
-        for (name, help, histogram) in APP_HISTOGRAMS {
-            self.head(name, "histogram", help)?;
-            for (app, metrics) in apps {
-                let times = Times::new(histogram(metrics));
-                self.histogram(name, Some(("app", app)), &times)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn app_gauges(&mut self, apps: &[AppStatus]) -> fmt::Result {
-        for (name, help, value) in APP_GAUGES {
-            self.head(name, "gauge", help)?;
-            for app in apps {
-                let label = Escaped(&app.name);
-                writeln!(
-                    self.text,
-                    "penstock_{name}{{app=\"{label}\"}} {}",
-                    value(app)
-                )?;
-            }
-        }
-        self.head(
-            "app_state",
-            "gauge",
-            "The application's state, as a label; always 1.",
-        )?;
-        for app in apps {
-            let (name, state) = (Escaped(&app.name), Escaped(&app.state));
-            writeln!(
-                self.text,
-                "penstock_app_state{{app=\"{name}\",state=\"{state}\"}} 1"
-            )?;
-        }
-        self.head("app_workers", "gauge", "Workers by state.")?;
-        for app in apps {
-            for state in WORKER_STATES {
-                let count = app.workers.iter().filter(|w| w.state == state).count();
-                let name = Escaped(&app.name);
-                writeln!(
-                    self.text,
-                    "penstock_app_workers{{app=\"{name}\",state=\"{state}\"}} {count}"
-                )?;
-            }
-        }
-        Ok(())
-    }
-
     fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         writeln!(self.text, "# HELP penstock_{name} {help}")?;
         writeln!(self.text, "# TYPE penstock_{name} {kind}")
@@ -290,96 +236,6 @@ type Row<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 /// The same for a part of the set.
 type PartRow<T, V> = (&'static str, &'static str, fn(&T) -> &V);
-
-const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 9] = [
-    (
-        "app_requests_total",
-        "Requests that reached the queue.",
-        |m| &m.requests,
-    ),
-    (
-        "app_queue_full_total",
-        "Refused: the queue was full.",
-        |m| &m.queue_full,
-    ),
-    (
-        "app_queue_timeout_total",
-        "Refused: waited too long for a slot.",
-        |m| &m.queue_timeout,
-    ),
-    (
-        "app_queue_abandoned_total",
-        "Clients that left while waiting.",
-        |m| &m.queue_abandoned,
-    ),
-    (
-        "app_failed_total",
-        "Requests on which the application failed.",
-        |m| &m.failed,
-    ),
-    (
-        "app_worker_died_total",
-        "Requests inside a worker when it died.",
-        |m| &m.worker_died,
-    ),
-    (
-        "app_timed_out_total",
-        "Requests cut by response_timeout.",
-        |m| &m.timed_out,
-    ),
-    ("app_workers_started_total", "Workers started.", |m| {
-        &m.started
-    }),
-    (
-        "app_workers_crashed_total",
-        "Workers that ended unasked.",
-        |m| &m.crashed,
-    ),
-];
-
-const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
-    ("app_queue_time_seconds", "Waiting for a slot.", |m| {
-        &m.queue_time
-    }),
-    (
-        "app_time_seconds",
-        "From a worker getting the request to its response's head.",
-        |m| &m.app_time,
-    ),
-];
-
-const APP_GAUGES: [Row<AppStatus, f64>; 7] = [
-    ("app_queue_waiting", "Requests waiting for a slot.", |a| {
-        number(a.queue.waiting as u64)
-    }),
-    ("app_queue_max", "The bound on waiting requests.", |a| {
-        number(a.queue.max as u64)
-    }),
-    (
-        "app_queue_oldest_seconds",
-        "How long the oldest request has waited.",
-        |a| a.queue.oldest_wait.as_secs_f64(),
-    ),
-    (
-        "app_slots",
-        "Requests that can be in progress at once.",
-        |a| number(a.queue.slots as u64),
-    ),
-    ("app_in_progress", "Requests in progress.", |a| {
-        number(a.queue.in_progress as u64)
-    }),
-    ("app_generation", "The code that is served.", |a| {
-        number(a.generation)
-    }),
-    (
-        "app_resident_bytes",
-        "Resident memory of all workers.",
-        |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
-    ),
-];
-
-/// Counted even at zero, so that a series does not end when its last worker leaves the state.
-const WORKER_STATES: [&str; 4] = ["booting", "ready", "retiring", "stopping"];
 
 #[cfg(test)]
 mod tests;

@@ -16,9 +16,9 @@ use penstock_sys::net::PeerAddress;
 
 use crate::{
     AppCounters, AppStatus, BoxFuture, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, Limit, LineStatus, ManageError, ManageRequest, PoolStatus, PurgeError,
-    PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source, Spent,
-    Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    CachedRouteStatus, Limit, LineStatus, ManageError, ManageRequest, PoolStatus, ProcessesStatus,
+    PurgeError, PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source,
+    Spent, Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
@@ -51,6 +51,16 @@ impl FakeSource {
             report,
             interpreter: "CPython 3.12.3".into(),
             generation: 2,
+            processes: ProcessesStatus {
+                min: 1,
+                ready: 2,
+                target: 3,
+                max: 4,
+            },
+            last_scaling: Some("3 requests waited 140 ms with all 2 slots busy".into()),
+            restarting: false,
+            restart_error: None,
+            spawning: "forking".into(),
             threads: 1,
             queue: QueueStatus {
                 waiting: 3,
@@ -62,6 +72,7 @@ impl FakeSource {
             counters: AppCounters::new(&self.app),
             queue_time: Times::new(&self.app.queue_time),
             app_time: Times::new(&self.app.app_time),
+            templates: workers.clone(),
             workers,
         }
     }
@@ -184,6 +195,10 @@ impl Source for FakeSource {
             restarts: 0,
             in_progress: 1,
             resident_bytes: Some(1 << 20),
+            proportional_bytes: Some(1 << 19),
+            age: Some(Duration::from_millis(2500)),
+            requests: Some(1234),
+            worn: Some("1234 requests".into()),
         };
         let draining = self.is_draining.load(Ordering::Relaxed);
         Snapshot {
@@ -205,6 +220,7 @@ impl Source for FakeSource {
             reloads: 0,
             reload_error: None,
             log_lines_dropped: 0,
+            loop_stalls: 0,
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
                 self.app(ODD_NAME, Some("Traceback\n  </script>".into()), vec![]),
@@ -320,6 +336,22 @@ impl Source for FakeSource {
                 _ => Ok(1),
             }
         })
+    }
+
+    fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {
+        self.ask(&format!("upgrade {}", binary.unwrap_or_default()));
+        let is_broken = self.is_broken.load(Ordering::Relaxed);
+        Box::pin(async move {
+            match is_broken {
+                true => Err("the new server ended".into()),
+                false => Ok("done by 12".into()),
+            }
+        })
+    }
+
+    fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>> {
+        self.ask("reopen");
+        Box::pin(std::future::ready(Ok("opened".into())))
     }
 
     fn stop(&self) {

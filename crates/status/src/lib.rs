@@ -23,7 +23,8 @@ pub use manage::{ManageError, ManageRequest, NewServer};
 pub use purge::{PurgeError, PurgeRequest, PurgeWhat};
 pub use snapshot::{
     AppCounters, AppStatus, Buckets, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, Limit, LineStatus, PoolStatus, QueueStatus, ServerState, ServerStatus,
-    Snapshot, Spent, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    CachedRouteStatus, Limit, LineStatus, PoolStatus, ProcessesStatus, QueueStatus, ServerState,
+    ServerStatus, Snapshot, Spent, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use,
+    WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

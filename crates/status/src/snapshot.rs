@@ -4,13 +4,15 @@
 //! names are a promise to scripts: durations are seconds and end in `_seconds`, sizes end in
 //! `_bytes`, and a test holds the list of keys. Nothing here computes but percentiles.
 
+mod apps;
 mod disks;
 
 use std::time::Duration;
 
-use penstock_exchange::metrics::{AppMetrics, BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
+use penstock_exchange::metrics::{BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
 use serde::{Serialize, Serializer};
 
+pub use apps::{AppCounters, AppStatus, ProcessesStatus, QueueStatus, WorkerStatus};
 pub use disks::{
     CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, Spent,
 };
@@ -47,6 +49,8 @@ pub struct Snapshot {
     pub reload_error: Option<String>,
     /// Log lines that were dropped because the log could not be written fast enough.
     pub log_lines_dropped: u64,
+    /// How often a loop, or the control runtime, did not turn for 5 s.
+    pub loop_stalls: u64,
     /// The applications.
     pub apps: Vec<AppStatus>,
     /// The upstreams.
@@ -130,94 +134,6 @@ pub struct Buckets {
     pub le_seconds: [f64; BUCKETS_US.len()],
     /// Counts, not cumulative.
     pub counts: [u64; BUCKETS_US.len() + 1],
-}
-
-/// One application.
-#[derive(Debug, Clone, Serialize)]
-pub struct AppStatus {
-    /// Its name.
-    pub name: String,
-    /// `wsgi`, `rack`, ...
-    pub kind: String,
-    /// starting, ready, degraded, failing, draining, stopped.
-    pub state: String,
-    /// The traceback of the last failed boot.
-    pub report: Option<String>,
-    /// What the interpreter says of itself.
-    pub interpreter: String,
-    /// The code that is served.
-    pub generation: u64,
-    /// Threads in each process.
-    pub threads: usize,
-    /// Its queue.
-    pub queue: QueueStatus,
-    /// What it counted since the start.
-    pub counters: AppCounters,
-    /// Waiting for a slot.
-    pub queue_time: Times,
-    /// From a worker getting the request to the head of its response.
-    pub app_time: Times,
-    /// Its workers.
-    pub workers: Vec<WorkerStatus>,
-}
-
-/// An application's queue and slots.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct QueueStatus {
-    /// Requests waiting.
-    pub waiting: usize,
-    /// The bound on them.
-    pub max: usize,
-    /// Slots there are.
-    pub slots: usize,
-    /// Requests in progress in slots.
-    pub in_progress: usize,
-    /// How long the oldest has waited.
-    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
-    pub oldest_wait: Duration,
-}
-
-/// An application's counters since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct AppCounters {
-    /// Requests that reached the queue.
-    pub requests: u64,
-    /// Refused: the queue was full.
-    pub queue_full: u64,
-    /// Refused: waited too long.
-    pub queue_timeout: u64,
-    /// Clients that left while they waited.
-    pub queue_abandoned: u64,
-    /// Requests on which the application raised or broke its interface's rules.
-    pub failed: u64,
-    /// Requests inside a worker when it died.
-    pub worker_died: u64,
-    /// Requests cut by `response_timeout`.
-    pub timed_out: u64,
-    /// Workers started.
-    pub started: u64,
-    /// Workers that ended unasked.
-    pub crashed: u64,
-}
-
-/// One worker process.
-#[derive(Debug, Clone, Serialize)]
-pub struct WorkerStatus {
-    /// Its process id, once it has one.
-    pub pid: Option<u32>,
-    /// The code it runs.
-    pub generation: u64,
-    /// booting, ready, retiring, stopping.
-    pub state: String,
-    /// Time in that state.
-    #[serde(rename = "since_seconds", serialize_with = "seconds")]
-    pub since: Duration,
-    /// How many had its seat before.
-    pub restarts: u64,
-    /// Requests it has in progress.
-    pub in_progress: u32,
-    /// Its resident memory.
-    pub resident_bytes: Option<u64>,
 }
 
 /// One upstream.
@@ -349,24 +265,6 @@ impl Traffic {
             received_bytes: metrics.bytes_in.value(),
             sent_bytes: metrics.bytes_out.value(),
             total_time: Times::new(&metrics.total_time),
-        }
-    }
-}
-
-impl AppCounters {
-    /// The counters as they are now.
-    #[must_use]
-    pub fn new(metrics: &AppMetrics) -> Self {
-        Self {
-            requests: metrics.requests.value(),
-            queue_full: metrics.queue_full.value(),
-            queue_timeout: metrics.queue_timeout.value(),
-            queue_abandoned: metrics.queue_abandoned.value(),
-            failed: metrics.failed.value(),
-            worker_died: metrics.worker_died.value(),
-            timed_out: metrics.timed_out.value(),
-            started: metrics.started.value(),
-            crashed: metrics.crashed.value(),
         }
     }
 }

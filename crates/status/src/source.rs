@@ -61,6 +61,21 @@ pub trait Source: Send + Sync + Debug {
     /// That there is no such cache, or why nothing was purged.
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>>;
 
+    /// Starts the server's program anew, `binary` if one is named, and hands it the listeners; gives a
+    /// sentence with the new process. When it is done the new one serves and this one drains.
+    ///
+    /// Cancel safety: as `reload`.
+    ///
+    /// # Errors
+    /// Why the new one was given up; this one serves on.
+    fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>>;
+
+    /// Opens the files of the logs anew, as after a rename; gives a sentence with them.
+    ///
+    /// # Errors
+    /// Which could not be opened, and why; their old files are written on.
+    fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>>;
+
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);
 

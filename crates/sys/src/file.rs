@@ -218,6 +218,26 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("unreadable statm"))
 }
 
+/// The proportional set size of process `pid` in bytes: its own memory, and its share of what it shares with
+/// others. The kernel walks the whole address space: some milliseconds for a large process.
+///
+/// # Errors
+/// When the process is gone, or is another user's.
+pub fn proportional_bytes(pid: u32) -> io::Result<u64> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for the threads of a pool: nobody waits for them on a loop"
+    )]
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kibibytes = line
+        .and_then(|line| line.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok());
+    kibibytes
+        .map(|k| k * 1024)
+        .ok_or_else(|| io::Error::other("unreadable smaps_rollup"))
+}
+
 /// Reads a pipe; 0 is its end.
 ///
 /// # Errors
@@ -314,6 +334,8 @@ mod tests {
 
     #[test]
     fn this_process_has_resident_memory() {
-        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        let pid = std::process::id();
+        assert!(resident_bytes(pid).unwrap() > 100_000);
+        assert!(proportional_bytes(pid).unwrap() > 100_000);
     }
 }

@@ -11,9 +11,14 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
+pub mod daemon;
 pub mod file;
+pub mod handover;
+pub mod identity;
 pub mod net;
+pub mod notify;
 pub mod pages;
 pub mod process;
 pub mod readiness;
+pub mod signals;
 pub mod timer;

@@ -267,6 +267,39 @@ pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Res
     )?)
 }
 
+/// As [`receive`], and says which process sent the bytes, when the kernel tells ([`tell_senders`]).
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_with_sender(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<u32>)> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let sender = ancillary.drain().find_map(|item| match item {
+        RecvAncillaryMessage::ScmCredentials(who) => {
+            u32::try_from(who.pid.as_raw_nonzero().get()).ok()
+        }
+        _ => None,
+    });
+    Ok((message.bytes, sender))
+}
+
+/// From now on the kernel says who sent what comes to this Unix socket (`SO_PASSCRED`).
+///
+/// # Errors
+/// What `setsockopt` says.
+pub fn tell_senders(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_passcred(socket, true)?)
+}
+
 /// Sends `bytes` with one descriptor attached to them.
 ///
 /// # Errors
@@ -276,11 +309,30 @@ pub fn send_descriptor(
     bytes: &[u8],
     descriptor: BorrowedFd<'_>,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_descriptors(socket, bytes, &[descriptor])
+}
+
+/// Most descriptors that [`send_descriptors`] takes.
+pub const DESCRIPTORS_MAX: usize = 64;
+
+/// As [`send_descriptor`], with up to [`DESCRIPTORS_MAX`] of them.
+///
+/// # Errors
+/// As [`send`]; `InvalidInput` when there are too many.
+pub fn send_descriptors(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("no room for the descriptor"));
+    let is_fit = descriptors.len() <= DESCRIPTORS_MAX
+        && (descriptors.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
+    if !is_fit {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "too many descriptors for one message",
+        ));
     }
     let buffers = [IoSlice::new(bytes)];
     Ok(rustix::net::sendmsg(
@@ -348,6 +400,26 @@ mod tests {
         let mut text = String::new();
         read.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
+    }
+
+    #[test]
+    fn the_kernel_says_who_sent_what() {
+        let (ours, theirs) = worker_pair().unwrap();
+        tell_senders(&ours).unwrap();
+        send(theirs.as_fd(), b"it is me").unwrap();
+        let mut buffer = [0; 64];
+        let said = receive_with_sender(ours.as_fd(), &mut buffer).unwrap();
+        assert_eq!(said, (8, Some(std::process::id())));
+    }
+
+    #[test]
+    fn many_descriptors_travel_with_one_message_and_too_many_with_none() {
+        let (ours, theirs) = worker_pair().unwrap();
+        let many = vec![theirs.as_fd(); DESCRIPTORS_MAX];
+        assert_eq!(send_descriptors(ours.as_fd(), b"abc", &many).unwrap(), 3);
+        let more = vec![theirs.as_fd(); DESCRIPTORS_MAX + 1];
+        let refused = send_descriptors(ours.as_fd(), b"x", &more).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

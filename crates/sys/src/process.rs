@@ -3,16 +3,30 @@
 //! Used by `apps`' executor. A worker leads a process group of its own, so that a Ctrl-C at the
 //! terminal reaches only the server and a kill reaches what the worker started; it dies with the
 //! *thread* that started it (`PR_SET_PDEATHSIG`), so callers start workers from a thread that lives
-//! as long as the server.
+//! as long as the server. A worker that another one forked becomes a child of the server
+//! ([`become_subreaper`]) and is taken in by its number ([`adopt`]). What must stay true: every child that
+//! is waited for here is in the table of `orphans`, so that nobody else takes its exit status.
+
+mod handle;
+mod orphans;
+pub mod successor;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
+use rustix::pipe::PipeFlags;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid,
+};
+
+pub use handle::Handle;
+use orphans::{Known, known};
+pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 
 /// What to start and what it inherits.
 #[derive(Debug)]
@@ -32,35 +46,42 @@ pub struct Launch {
     pub place: Vec<(OwnedFd, RawFd)>,
 }
 
-/// A started process with our ends of its output pipes.
+/// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
+/// looks for [`orphans`] then finds it.
 #[derive(Debug)]
 pub struct Started {
     /// Its process id, also its process group's.
     pub pid: u32,
     /// Becomes readable when it ends.
-    pub exit: OwnedFd,
+    pub exit: Arc<OwnedFd>,
     /// Its standard output, non-blocking.
     pub stdout: OwnedFd,
     /// Its standard error, non-blocking.
     pub stderr: OwnedFd,
-    child: Child,
+    known: Known,
 }
 
 impl Started {
     /// How it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
     ///
     /// # Errors
-    /// What `waitpid` says.
+    /// What `waitid` says, also when it was asked already.
     pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
-        Ok(self
-            .child
-            .try_wait()?
-            .map(|s| match (s.code(), s.signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, Some(signal)) => Exit::Signal(signal),
-                (None, None) => Exit::Code(-1),
-            }))
+        self.known
+            .take_exit(|| wait_by(&self.exit, WaitIdOptions::empty()))
     }
+
+    /// For signals to it.
+    pub fn handle(&self) -> Handle {
+        Handle::new(self.pid, Arc::clone(&self.exit), self.known.mark())
+    }
+}
+
+/// How the process behind `pidfd` ended; `None` while it runs.
+fn wait_by(pidfd: &OwnedFd, more: WaitIdOptions) -> io::Result<Option<Exit>> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | more;
+    let status = waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
+    Ok(status.as_ref().map(Exit::of))
 }
 
 /// How a process ended.
@@ -70,6 +91,16 @@ pub enum Exit {
     Code(i32),
     /// A signal ended it.
     Signal(i32),
+}
+
+impl Exit {
+    fn of(status: &WaitIdStatus) -> Self {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Code(-1),
+        }
+    }
 }
 
 impl std::fmt::Display for Exit {
@@ -109,18 +140,20 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     unsafe {
         command.pre_exec(move || prepare_child(&keep, &place, parent));
     }
-    let mut child = command.spawn()?;
+    let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
     match take_ends(&mut child) {
         Ok((exit, stdout, stderr)) => Ok(Started {
             pid: child.id(),
-            exit,
+            exit: Arc::new(exit),
             stdout,
             stderr,
-            child,
+            known,
         }),
         Err(error) => {
-            // Descriptors ran out right here: a process that nobody watches must not stay.
+            // Descriptors ran out right here: a process that nobody watches must not stay. It may have
+            // left its group already.
             let _ = kill_group(child.id());
+            let _ = child.kill();
             let _ = child.wait();
             Err(error)
         }
@@ -136,6 +169,56 @@ fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     rustix::io::ioctl_fionbio(&stderr, true)?;
     let exit = rustix::process::pidfd_open(as_pid(child.id())?, PidfdFlags::NONBLOCK)?;
     Ok((exit, stdout, stderr))
+}
+
+/// Takes in a process that became our child by itself; `stdout` and `stderr` are our ends of its pipes.
+///
+/// # Errors
+/// `NotFound` when it is gone and reaped, `InvalidInput` when it is no child of ours, `AlreadyExists` when
+/// it is waited for already, or that descriptors ran out.
+pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> {
+    let (exit, known) = known(|table| {
+        if table.contains(&pid) {
+            let why = format!("process {pid} is known already");
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        let exit = rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::NONBLOCK)?;
+        match wait_by(&exit, WaitIdOptions::NOWAIT) {
+            Ok(_) => Ok((pid, exit)),
+            Err(_) => {
+                let why = format!("process {pid} is no child of the server");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+        }
+    })?;
+    Ok(Started {
+        pid,
+        exit: Arc::new(exit),
+        stdout,
+        stderr,
+        known,
+    })
+}
+
+/// A pipe for the output of a process that is yet to come: our end, non-blocking, and its end.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+/// From now on the processes that our descendants leave behind become our children, instead of the
+/// first process's of the system (`PR_SET_CHILD_SUBREAPER`).
+///
+/// # Errors
+/// What `prctl` says.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(
+        rustix::process::getpid(),
+    ))?)
 }
 
 fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::Result<()> {
@@ -192,15 +275,8 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
     Ok((number(current), number(maximum)))
 }
 
-/// Sends SIGTERM to the process alone.
-///
-/// # Errors
-/// When it is gone.
-pub fn terminate(pid: u32) -> io::Result<()> {
-    Ok(rustix::process::kill_process(as_pid(pid)?, Signal::TERM)?)
-}
-
-/// Sends SIGKILL to the process's whole group.
+/// Sends SIGKILL to the process's whole group. For a process that has certainly not been reaped; else
+/// [`Handle::kill_group`].
 ///
 /// # Errors
 /// When it is gone.
@@ -295,6 +371,56 @@ mod tests {
         let now = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!(now.current, maximum);
         assert_eq!(raise_open_files().unwrap(), (after, after));
+    }
+
+    #[test]
+    fn a_process_that_another_one_left_is_taken_in_once() {
+        become_subreaper().unwrap();
+        let (numbers, theirs) = output_pipe().unwrap();
+        // In a group of its own, so that the end of its parent's group is not its own.
+        let script = "setsid sh -c 'echo $$ >&5; exec sleep 1000' & wait $!; :";
+        let mut parent = shell_with(script, Vec::new(), vec![(theirs, 5)]);
+        let mut fds = [PollFd::new(&numbers, PollFlags::IN)];
+        let limit = rustix::event::Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1);
+        let mut buffer = [0; 64];
+        let count = rustix::io::read(&numbers, &mut buffer).unwrap();
+        let pid: u32 = std::str::from_utf8(&buffer[..count])
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let pipes = || (output_pipe().unwrap().0, output_pipe().unwrap().0);
+        let take_in = |pid| {
+            let (stdout, stderr) = pipes();
+            adopt(pid, stdout, stderr)
+        };
+        let early = take_in(pid).unwrap_err();
+        assert!(early.to_string().contains("no child"), "{early}");
+        let known = take_in(parent.pid).unwrap_err();
+        assert_eq!(known.kind(), io::ErrorKind::AlreadyExists, "{known}");
+        kill_group(parent.pid).unwrap();
+        assert_eq!(wait(&mut parent), Exit::Signal(9));
+        let mut child = take_in(pid).unwrap();
+        assert!(child.try_exit().unwrap().is_none());
+        kill_group(pid).unwrap();
+        assert_eq!(wait(&mut child), Exit::Signal(9));
+        assert!(child.try_exit().is_err(), "said once");
+    }
+
+    #[test]
+    fn a_process_is_not_signalled_by_its_number_once_it_was_reaped() {
+        let mut started = shell("exec sleep 1000", Vec::new());
+        let handle = started.handle();
+        handle.kill().unwrap();
+        assert_eq!(wait(&mut started), Exit::Signal(9));
+        for signal in [Handle::kill, Handle::kill_group, Handle::terminate] {
+            let error = signal(&handle).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{error}");
+        }
     }
 
     #[test]

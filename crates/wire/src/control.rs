@@ -1,18 +1,25 @@
-//! The front end's machine for a control socket: a worker process says who it is, then that it is
-//! ready or why it could not start.
+//! The front end's machine for a control socket: a process says who it is, then that it is ready or why
+//! it could not start; a template is told what to fork, a forked worker what its sockets are.
 //!
-//! Inputs: bytes received and not yet consumed. Outputs: HELLO, then READY or BOOT_FAILED, then
-//! nothing. The supervisor's executor in `apps` drives it once per process; the front end itself
-//! never writes on this socket, it only closes it.
+//! Inputs: bytes received and not yet consumed. Outputs: HELLO, then READY or BOOT_FAILED; of a
+//! template FORK_FAILED after that, of a worker that is promoted another READY. The supervisor's
+//! executor in `apps` drives one for each process, and writes what the functions here encode; when it
+//! closes the socket the process ends.
 
 use crate::WireError;
-use crate::frame::{FrameHeader, HEADER_LEN, Kind, VERSION};
+use crate::frame::{FLAG_END, FrameHeader, HEADER_LEN, Kind, VERSION};
 use crate::server::text;
 
 /// The largest READY or BOOT_FAILED payload: a traceback can be long.
 pub const BOOT_TEXT_BYTES_MAX: u32 = 1 << 20;
 
-/// What a worker process says while it starts.
+/// Most descriptors that travel with one SLOTS frame.
+pub const SLOTS_MAX: usize = 64;
+
+/// Length of a FORK frame.
+pub const FORK_BYTES: usize = HEADER_LEN + 8;
+
+/// What a process says on its control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlEvent<'b> {
     /// The script runs and speaks this protocol.
@@ -21,12 +28,67 @@ pub enum ControlEvent<'b> {
     Ready { json: &'b str },
     /// The application did not load; the interpreter's own traceback. The process exits.
     BootFailed { traceback: &'b str },
+    /// A template could not fork this worker.
+    ForkFailed { worker: u64, reason: &'b str },
+}
+
+/// What a descriptor that travels with a SLOTS frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SocketKind {
+    /// The socket of a thread.
+    Slot = b's',
+    /// The socket of a thread for requests beside those that are bound by I/O.
+    Spare = b'i',
+    /// A reactor's socket.
+    Channel = b'c',
+    /// Where a reactor gets bodies that are files.
+    Files = b'f',
+}
+
+/// FORK: the template is to fork this worker. Its control socket, standard output and standard error
+/// travel with the first byte.
+pub fn encode_fork(worker: u64) -> [u8; FORK_BYTES] {
+    let mut out = [0; FORK_BYTES];
+    out[..HEADER_LEN].copy_from_slice(&header(Kind::Fork, 0, 8));
+    out[HEADER_LEN..].copy_from_slice(&worker.to_le_bytes());
+    out
+}
+
+/// SLOTS: what the descriptors are that travel with the frame, at most [`SLOTS_MAX`] of them.
+pub fn encode_slots(kinds: &[SocketKind], is_last: bool) -> Vec<u8> {
+    let flags = if is_last { FLAG_END } else { 0 };
+    let count = u32::try_from(kinds.len()).unwrap_or(u32::MAX);
+    let mut out = header(Kind::Slots, flags, count).to_vec();
+    out.extend(kinds.iter().map(|kind| *kind as u8));
+    out
+}
+
+/// PROMOTE: a worker whose slots are closed becomes a template.
+pub fn encode_promote() -> [u8; HEADER_LEN] {
+    header(Kind::Promote, 0, 0)
+}
+
+/// DISMISS: a worker whose slots are closed ends once all its threads have.
+pub fn encode_dismiss() -> [u8; HEADER_LEN] {
+    header(Kind::Dismiss, 0, 0)
+}
+
+fn header(kind: Kind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
+    let header = FrameHeader {
+        kind,
+        flags,
+        count: 0,
+        payload_len,
+    };
+    header.encode()
 }
 
 /// The state of one control socket.
 #[derive(Debug, Default)]
 pub struct ControlDecoder {
     stage: Stage,
+    is_template: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +96,30 @@ enum Stage {
     #[default]
     Hello,
     Booting,
-    Done,
+    Ready,
+    Failed,
 }
 
 impl ControlDecoder {
-    /// A machine for a fresh socket.
+    /// A machine for a worker's fresh socket.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A machine for a template's fresh socket.
+    pub fn template() -> Self {
+        Self {
+            stage: Stage::Hello,
+            is_template: true,
+        }
+    }
+
+    /// PROMOTE is being sent: READY may come once more, and what a template says.
+    pub fn promote(&mut self) {
+        if self.stage == Stage::Ready {
+            self.stage = Stage::Booting;
+            self.is_template = true;
+        }
     }
 
     /// Takes the next event and its length off the front of `input`; `None` when more is needed.
@@ -67,20 +146,44 @@ impl ControlDecoder {
                 let Some(json) = text(header, rest, BOOT_TEXT_BYTES_MAX)? else {
                     return Ok(None);
                 };
-                self.stage = Stage::Done;
+                self.stage = Stage::Ready;
                 (ControlEvent::Ready { json }, json.len())
             }
             (Kind::BootFailed, Stage::Booting) => {
                 let Some(traceback) = text(header, rest, BOOT_TEXT_BYTES_MAX)? else {
                     return Ok(None);
                 };
-                self.stage = Stage::Done;
+                self.stage = Stage::Failed;
                 (ControlEvent::BootFailed { traceback }, traceback.len())
+            }
+            (Kind::ForkFailed, Stage::Ready) if self.is_template => {
+                let Some((worker, reason)) = fork_failed(header, rest)? else {
+                    return Ok(None);
+                };
+                (
+                    ControlEvent::ForkFailed { worker, reason },
+                    8 + reason.len(),
+                )
             }
             (kind, _) => return Err(WireError::UnexpectedKind(kind as u8)),
         };
         Ok(Some((event, HEADER_LEN + payload_len)))
     }
+}
+
+fn fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &str)>, WireError> {
+    let Some(text_len) = header.payload_len.checked_sub(8) else {
+        return Err(WireError::BadPayloadLength);
+    };
+    let Some((worker, rest)) = rest.split_first_chunk::<8>() else {
+        return Ok(None);
+    };
+    let header = FrameHeader {
+        payload_len: text_len,
+        ..header
+    };
+    let reason = text(header, rest, BOOT_TEXT_BYTES_MAX)?;
+    Ok(reason.map(|reason| (u64::from_le_bytes(*worker), reason)))
 }
 
 fn check_version(header: FrameHeader, rest: &[u8]) -> Result<Option<()>, WireError> {
@@ -100,7 +203,7 @@ fn check_version(header: FrameHeader, rest: &[u8]) -> Result<Option<()>, WireErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{encode_hello, encode_text};
+    use crate::worker::{encode_hello, encode_text, hello};
 
     #[test]
     fn says_hello_then_ready() {
@@ -164,5 +267,62 @@ mod tests {
             };
             assert_eq!(seen, error, "{name}");
         }
+    }
+
+    /// All events of `bytes`, each as it is printed, and the error at their end.
+    fn events(mut decoder: ControlDecoder, bytes: &[u8]) -> (Vec<String>, Option<WireError>) {
+        let mut at = 0;
+        let mut seen = Vec::new();
+        loop {
+            match decoder.decode(&bytes[at..]) {
+                Ok(Some((event, used))) => {
+                    at += used;
+                    seen.push(format!("{event:?}"));
+                }
+                Ok(None) => return (seen, None),
+                Err(error) => return (seen, Some(error)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_template_says_what_it_could_not_fork_and_a_worker_does_not() {
+        let mut bytes = encode_hello(VERSION).to_vec();
+        encode_text(&mut bytes, Kind::Ready, 0, "{}");
+        encode_text(
+            &mut bytes,
+            Kind::ForkFailed,
+            0,
+            "\u{7}\0\0\0\0\0\0\0no memory",
+        );
+        for cut in 0..bytes.len() {
+            let (seen, error) = events(ControlDecoder::template(), &bytes[..cut]);
+            assert!(seen.len() < 3 && error.is_none(), "{cut}: {seen:?}");
+        }
+        let (seen, error) = events(ControlDecoder::template(), &bytes);
+        assert_eq!(seen[2], r#"ForkFailed { worker: 7, reason: "no memory" }"#);
+        assert_eq!(error, None);
+        let (_, error) = events(ControlDecoder::new(), &bytes);
+        assert_eq!(error, Some(WireError::UnexpectedKind(35)));
+        let mut short = encode_hello(VERSION).to_vec();
+        encode_text(&mut short, Kind::Ready, 0, "{}");
+        encode_text(&mut short, Kind::ForkFailed, 0, "1234567");
+        let (_, error) = events(ControlDecoder::template(), &short);
+        assert_eq!(error, Some(WireError::BadPayloadLength));
+    }
+
+    #[test]
+    fn a_worker_that_is_promoted_is_ready_once_more() {
+        let mut ready = Vec::new();
+        encode_text(&mut ready, Kind::Ready, 0, "{}");
+        let mut decoder = ControlDecoder::new();
+        decoder.decode(&hello()).unwrap();
+        decoder.decode(&ready).unwrap();
+        let again = decoder.decode(&ready);
+        assert_eq!(again, Err(WireError::UnexpectedKind(33)), "unasked");
+        decoder.promote();
+        assert!(decoder.decode(&ready).unwrap().is_some());
+        let again = decoder.decode(&ready);
+        assert_eq!(again, Err(WireError::UnexpectedKind(33)), "once");
     }
 }

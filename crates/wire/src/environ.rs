@@ -6,6 +6,8 @@
 //! and measured 1.5 us a request more than `split` and a table of names that the worker has. Text is
 //! latin-1: one character a byte (PEP 3333), binary strings in Ruby.
 
+pub mod asgi;
+
 use crate::WireError;
 
 /// Which interpreter reads it.

@@ -22,6 +22,8 @@ pub enum WireError {
     HeadCount,
     #[error("the response status is not a final status code")]
     BadStatus,
+    #[error("a subprotocol is not a token")]
+    BadSubprotocol,
     #[error("a response field name is not a token")]
     BadFieldName,
     #[error("a response field value holds a control character")]

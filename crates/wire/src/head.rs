@@ -73,7 +73,53 @@ pub fn parse_head(head: &[u8], count: u16) -> Result<HeadParts<'_>, WireError> {
         field_count: count / 2,
         fields,
     };
-    for (name, value) in parts.fields() {
+    check_fields(parts.fields())?;
+    Ok(parts)
+}
+
+/// A checked head by which an application takes a WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptParts<'b> {
+    /// A token, or empty: none was chosen.
+    pub subprotocol: &'b str,
+    field_count: usize,
+    fields: &'b [u8],
+}
+
+impl<'b> AcceptParts<'b> {
+    /// The fields in the application's order.
+    pub fn fields(&self) -> Fields<'b> {
+        Fields {
+            rest: self.fields,
+            left: self.field_count,
+        }
+    }
+}
+
+/// As [`parse_head`], with a subprotocol (RFC 6455 §4.2.2) in the place of the status line.
+///
+/// # Errors
+/// The first rule that is broken; nothing of such a head may be sent on.
+pub fn parse_accept(head: &[u8], count: u16) -> Result<AcceptParts<'_>, WireError> {
+    let count = usize::from(count);
+    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
+        return Err(WireError::HeadCount);
+    }
+    let (subprotocol, fields) = split_at_nul(head);
+    if !subprotocol.iter().all(|byte| is_token_byte(*byte)) {
+        return Err(WireError::BadSubprotocol);
+    }
+    let parts = AcceptParts {
+        subprotocol: std::str::from_utf8(subprotocol).unwrap_or_default(),
+        field_count: count / 2,
+        fields,
+    };
+    check_fields(parts.fields())?;
+    Ok(parts)
+}
+
+fn check_fields(fields: Fields<'_>) -> Result<(), WireError> {
+    for (name, value) in fields {
         if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
             return Err(WireError::BadFieldName);
         }
@@ -81,7 +127,7 @@ pub fn parse_head(head: &[u8], count: u16) -> Result<HeadParts<'_>, WireError> {
             return Err(WireError::BadFieldValue);
         }
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// `NNN` or `NNN reason`. Interim and unknown classes are refused: a worker answers once, and a

@@ -2,7 +2,7 @@
 //! with application servers that others run.
 //!
 //! Everything here is pure: bytes in, values out, no sockets and no clock. For workers, `apps`
-//! calls [`encode_request`] and [`Decoder`]; the scripts in `crates/apps/workers` hold the mirror
+//! calls [`encode_request`] and [`Decoder`], for reactors what `channel` has; the scripts in `crates/apps/workers` hold the mirror
 //! image, `PROTOCOL.md` is the contract, and the tests of all three languages replay its examples,
 //! `vectors/`. Upstreams call `fastcgi`, `scgi` (answered in `cgi`), `uwsgi` and `ajp`, whose
 //! decoders share the face of `gateway`, and `proxy_protocol`.
@@ -12,6 +12,7 @@
 
 pub mod ajp;
 pub mod cgi;
+pub mod channel;
 pub mod control;
 pub mod environ;
 pub mod error;
@@ -26,10 +27,12 @@ pub mod server;
 pub mod uwsgi;
 pub mod worker;
 
+pub use channel::{ChannelDecoded, ChannelDecoder, ChannelEvent};
 pub use control::{ControlDecoder, ControlEvent};
+pub use environ::asgi::ScopeEncoder;
 pub use environ::{Dialect, EnvironEncoder, USUAL};
 pub use error::WireError;
 pub use frame::{FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX, VERSION};
-pub use head::{Fields, HeadParts, parse_head};
-pub use request::{RequestBody, encode_cancel, encode_request};
-pub use server::{Decoded, Decoder, Event};
+pub use head::{AcceptParts, Fields, HeadParts, parse_accept, parse_head};
+pub use request::{RequestBody, encode_cancel, encode_collect, encode_request};
+pub use server::{Decoded, Decoder, Event, named};

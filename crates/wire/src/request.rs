@@ -48,6 +48,17 @@ pub fn encode_cancel(out: &mut Vec<u8>, seq: u32) {
     out.extend_from_slice(&seq.to_le_bytes());
 }
 
+/// Appends a COLLECT frame: no request is in progress, so the worker may collect its garbage.
+pub fn encode_collect(out: &mut Vec<u8>) {
+    let header = FrameHeader {
+        kind: Kind::Collect,
+        flags: 0,
+        count: 0,
+        payload_len: 0,
+    };
+    out.extend_from_slice(&header.encode());
+}
+
 fn append_request(
     out: &mut Vec<u8>,
     dialect: Dialect,
@@ -81,7 +92,7 @@ fn append_request(
     Ok(())
 }
 
-fn checked_len(len: usize) -> Result<u32, WireError> {
+pub(crate) fn checked_len(len: usize) -> Result<u32, WireError> {
     match u32::try_from(len) {
         Ok(len) if len <= PAYLOAD_MAX => Ok(len),
         _ => Err(WireError::PayloadTooLong(

@@ -1,6 +1,6 @@
 //! The front end's machine for one slot socket: bytes of a worker in, response events out.
 //!
-//! Inputs: [`Decoder::request_sent`] for every REQUEST written, [`Decoder::decode`] with the bytes
+//! Inputs: [`Decoder::request_sent`] for every REQUEST written, [`Decoder::collect_sent`] for every COLLECT, [`Decoder::decode`] with the bytes
 //! received and not yet consumed. Outputs: events in order, one response after the other, for
 //! requests in the order in which they were sent. Descriptors are not seen here: the driver keeps
 //! those that `recvmsg` delivered in a queue and takes one for every [`Event::File`].
@@ -50,13 +50,19 @@ pub enum Event<'b> {
     Abort { reason: &'b str },
     /// There is no response, and nothing was sent. Ends the response.
     Failed { reason: &'b str, is_protocol: bool },
+    /// The request at hand waits for something else than the processor: another may have its place.
+    IoBound,
+    /// The request at hand may take so many seconds from now on.
+    Extend { seconds: u32 },
+    /// The collection that was asked for is done.
+    Collected,
 }
 
 impl Event<'_> {
     /// Whether this is the last event of its response.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::FdPlease => false,
+            Self::FdPlease | Self::IoBound | Self::Extend { .. } | Self::Collected => false,
             Self::Head { end, .. } | Self::Body { end, .. } | Self::File { end, .. } => *end,
             Self::Abort { .. } | Self::Failed { .. } => true,
         }
@@ -80,6 +86,8 @@ pub struct Decoder {
     seq: u32,
     /// The newest request has its body in a file that was not asked for yet.
     is_file_due: bool,
+    /// A COLLECT was written and is not answered.
+    is_collecting: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +113,12 @@ impl Decoder {
         debug_assert!(!self.is_file_due);
         self.outstanding = self.outstanding.saturating_add(1);
         self.is_file_due = has_body_file;
+    }
+
+    /// Notes a COLLECT that was written; it may be sent only while nothing is outstanding.
+    pub fn collect_sent(&mut self) {
+        debug_assert_eq!(self.outstanding, 0);
+        self.is_collecting = true;
     }
 
     /// Requests that are not answered to the end.
@@ -134,7 +148,7 @@ impl Decoder {
             return Ok(None);
         };
         if self.outstanding == 0 {
-            return Err(WireError::NoRequest);
+            return self.collected(header).map(Some);
         }
         let rest = &input[HEADER_LEN..];
         let decoded = match (header.kind, self.stage) {
@@ -144,6 +158,8 @@ impl Decoder {
             (Kind::Body, Stage::Stream) => return Ok(self.body(header, rest)),
             (Kind::File, Stage::Stream) => file(header, rest)?,
             (Kind::Abort, Stage::Stream) => abort(header, rest)?,
+            (Kind::IoBound, _) => Some(empty(header, Event::IoBound)?),
+            (Kind::Extend, _) => extend(header, rest)?,
             (kind, _) => return Err(WireError::UnexpectedKind(kind as u8)),
         };
         if decoded.is_some_and(|decoded| decoded.event.is_last()) {
@@ -152,19 +168,22 @@ impl Decoder {
         Ok(decoded)
     }
 
-    fn fd_please(&mut self, header: FrameHeader) -> Result<Option<Decoded<'static>>, WireError> {
-        if header.payload_len != 0 {
-            return Err(WireError::BadPayloadLength);
+    /// The only frame that comes without a request.
+    fn collected(&mut self, header: FrameHeader) -> Result<Decoded<'static>, WireError> {
+        if header.kind != Kind::Collected || !std::mem::take(&mut self.is_collecting) {
+            return Err(WireError::NoRequest);
         }
+        empty(header, Event::Collected)
+    }
+
+    fn fd_please(&mut self, header: FrameHeader) -> Result<Option<Decoded<'static>>, WireError> {
+        let decoded = empty(header, Event::FdPlease)?;
         // Only the newest request can have a file, so its turn comes when it is the only one.
         if !self.is_file_due || self.outstanding != 1 {
             return Err(WireError::UnexpectedKind(Kind::FdPlease as u8));
         }
         self.is_file_due = false;
-        Ok(Some(Decoded {
-            event: Event::FdPlease,
-            consumed: HEADER_LEN,
-        }))
+        Ok(Some(decoded))
     }
 
     fn head<'b>(
@@ -287,6 +306,29 @@ impl Decoder {
     }
 }
 
+/// A frame that is all header.
+fn empty(header: FrameHeader, event: Event<'static>) -> Result<Decoded<'static>, WireError> {
+    if header.payload_len != 0 {
+        return Err(WireError::BadPayloadLength);
+    }
+    Ok(Decoded {
+        event,
+        consumed: HEADER_LEN,
+    })
+}
+
+fn extend(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'static>>, WireError> {
+    if header.payload_len != 4 {
+        return Err(WireError::BadPayloadLength);
+    }
+    Ok(rest.first_chunk::<4>().map(|seconds| Decoded {
+        event: Event::Extend {
+            seconds: u32::from_le_bytes(*seconds),
+        },
+        consumed: HEADER_LEN + 4,
+    }))
+}
+
 fn file(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireError> {
     if !header.has(FLAG_HAS_FD) {
         return Err(WireError::BadFlags {
@@ -375,5 +417,8 @@ fn narrow(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
+mod named;
 #[cfg(test)]
 mod tests;
+
+pub use named::named;

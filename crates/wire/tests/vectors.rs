@@ -12,12 +12,15 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use penstock_wire::control::{
+    SocketKind, encode_dismiss, encode_fork, encode_promote, encode_slots,
+};
 use penstock_wire::worker::{
     encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_text,
 };
 use penstock_wire::{
-    ControlDecoder, ControlEvent, Decoder, Dialect, EnvironEncoder, Event, Kind, RequestBody,
-    WireError, encode_cancel, encode_request, frame,
+    ControlDecoder, ControlEvent, Decoder, Dialect, EnvironEncoder, Event, FrameHeader, Kind,
+    RequestBody, WireError, encode_cancel, encode_collect, encode_request, frame,
 };
 use serde_json::Value;
 
@@ -95,6 +98,12 @@ fn environments() {
 #[test]
 fn frames_to_a_worker() {
     for block in blocks("to_worker") {
+        if block["name"].starts_with("collect") {
+            let mut out = Vec::new();
+            encode_collect(&mut out);
+            assert_eq!(hex(&out), block["both"], "{}", block["name"]);
+            continue;
+        }
         if block.contains_key("seq") {
             let mut out = Vec::new();
             encode_cancel(&mut out, block["seq"].parse().unwrap());
@@ -147,6 +156,61 @@ fn written(send: &Value) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Frames that are said beside a response, as they are written.
+fn said(block: &Block) -> (Vec<u8>, Event<'static>) {
+    let mut out = Vec::new();
+    let event = match block["say"].as_str() {
+        "io_bound" => {
+            encode_text(&mut out, Kind::IoBound, 0, "");
+            Event::IoBound
+        }
+        "extend" => {
+            let seconds: u32 = block["seconds"].parse().unwrap();
+            let header = FrameHeader {
+                kind: Kind::Extend,
+                flags: 0,
+                count: 0,
+                payload_len: 4,
+            };
+            out.extend_from_slice(&header.encode());
+            out.extend_from_slice(&seconds.to_le_bytes());
+            Event::Extend { seconds }
+        }
+        _ => {
+            encode_text(&mut out, Kind::Collected, 0, "");
+            Event::Collected
+        }
+    };
+    (out, event)
+}
+
+#[test]
+fn words_beside_responses() {
+    for block in blocks("words_of_worker") {
+        let name = &block["name"];
+        let (written, event) = said(&block);
+        assert_eq!(hex(&written), block["hex"], "{name}");
+        let mut decoder = Decoder::new();
+        match event {
+            Event::Collected => decoder.collect_sent(),
+            _ => decoder.request_sent(false),
+        }
+        for cut in 0..written.len() {
+            assert_eq!(
+                decoder.decode(&written[..cut]),
+                Ok(None),
+                "{name} cut at {cut}"
+            );
+        }
+        let decoded = decoder.decode(&written).unwrap().unwrap();
+        assert_eq!(
+            (decoded.event, decoded.consumed),
+            (event, written.len()),
+            "{name}"
+        );
+    }
 }
 
 #[test]
@@ -214,7 +278,7 @@ fn control() {
     let hello = encode_hello(penstock_wire::VERSION);
     for block in blocks("control") {
         let bytes = unhex(&block["hex"]);
-        let mut decoder = ControlDecoder::new();
+        let mut decoder = ControlDecoder::template();
         if block["kind"] == "32" {
             assert_eq!(bytes, hello);
             assert_eq!(
@@ -228,6 +292,13 @@ fn control() {
         let text = text.as_str().unwrap();
         let event = match block["kind"].as_str() {
             "33" => ControlEvent::Ready { json: text },
+            "35" => {
+                let mut ready = Vec::new();
+                encode_text(&mut ready, Kind::Ready, 0, "{}");
+                decoder.decode(&ready).unwrap();
+                let (worker, reason) = fork_failed(text);
+                ControlEvent::ForkFailed { worker, reason }
+            }
             _ => ControlEvent::BootFailed { traceback: text },
         };
         assert_eq!(
@@ -236,5 +307,36 @@ fn control() {
             "{}",
             block["name"]
         );
+    }
+}
+
+/// Number and reason of a failed fork.
+fn fork_failed(text: &str) -> (u64, &str) {
+    let (worker, reason) = text.split_at(8);
+    (
+        u64::from_le_bytes(worker.as_bytes().try_into().unwrap()),
+        reason,
+    )
+}
+
+#[test]
+fn control_to_process() {
+    for block in blocks("control_to_process") {
+        let kind = |letter: char| match letter {
+            's' => SocketKind::Slot,
+            'i' => SocketKind::Spare,
+            'c' => SocketKind::Channel,
+            _ => SocketKind::Files,
+        };
+        let bytes = match block["kind"].as_str() {
+            "48" => encode_fork(block["worker"].parse().unwrap()).to_vec(),
+            "49" => {
+                let kinds: Vec<_> = block["kinds"].chars().map(kind).collect();
+                encode_slots(&kinds, block["last"] == "true")
+            }
+            "50" => encode_promote().to_vec(),
+            _ => encode_dismiss().to_vec(),
+        };
+        assert_eq!(hex(&bytes), block["hex"], "{}", block["name"]);
     }
 }

@@ -3,6 +3,13 @@
 import os
 
 from django.core.wsgi import get_wsgi_application
+from django.template import engines
+from django.urls import reverse
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "demo.settings")
 application = get_wsgi_application()
+
+# Django imports the URLconf, with every view and form behind it, at the first request. What is there
+# before workers are forked they share, so it is imported here.
+reverse("admin:index")
+engines.all()

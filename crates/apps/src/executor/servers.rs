@@ -14,9 +14,10 @@ use penstock_config::{AppKind, ServerAddr, UpstreamServer};
 use penstock_runtime::{clock, loops};
 use penstock_sys::process;
 
+use super::follow::Readiness;
 use super::place::{Blank, Folder, Place, SocketFile};
 use super::probe::{Probe, Sign};
-use super::{Executor, Input, Prepared, Readiness, Role};
+use super::{Executor, Input, Prepared, Role};
 use crate::app::Way;
 use crate::interpreter;
 use crate::server_set::ServerSet;
@@ -70,6 +71,7 @@ impl Executor {
                 is_in_set: false,
                 _file: place.file,
             }),
+            control: None,
             reserved: place.reserved,
         })
     }

@@ -6,10 +6,15 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 
+mod ends;
+mod refork;
+mod templates;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Mutex;
 
 use penstock_config::{AppKind, ServerAddr, UpstreamServer};
 use penstock_exchange::bodies::BodyStore;
@@ -17,7 +22,7 @@ use penstock_runtime::blocking::Pool;
 
 use super::*;
 use crate::server_set::ServerSet;
-use crate::{App, Setup};
+use crate::{App, QueueUse, Setup};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,6 +69,10 @@ impl ServerSet for Servers {
 
     fn in_progress(&self, address: &ServerAddr) -> usize {
         usize::from(self.busy.lock().unwrap().as_ref() == Some(address))
+    }
+
+    fn usage(&self) -> QueueUse {
+        QueueUse::default()
     }
 }
 
@@ -199,8 +208,10 @@ fn exchange(mut stream: impl Read + Write, answer: &mut String) {
     stream.read_to_string(answer).unwrap();
 }
 
+/// Whether a process runs; one that has ended may still wait to be reaped.
 fn is_alive(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn tcp(address: &ServerAddr) -> SocketAddr {
@@ -359,7 +370,7 @@ while True:
 fn a_fastcgi_program_that_ends_soon_was_never_ready() {
     on_a_loop(async {
         let (dir, servers) = (Dir::new("short"), Servers::new());
-        let words = ["python3", "-c", "import nothing_of_the_kind"];
+        let words = ["sh", "-c", "echo nothing_of_the_kind >&2; exit 1"];
         let app = start(app(&dir, AppKind::FastCgi, &words), &dir, &servers);
         let Boot::Failed { report } = within(app.booted()).await else {
             panic!("it cannot have started");

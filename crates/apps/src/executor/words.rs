@@ -11,7 +11,7 @@ use penstock_exchange::{Fault, FaultKind};
 
 use super::{Executor, Role};
 use crate::app::{Boot, Refusal, StateView, WorkerView};
-use crate::supervisor::{AppState, KillReason, Report, Worker, WorkerState};
+use crate::supervisor::{AppState, KillReason, Report, Worker, WorkerState, Worn};
 
 impl Executor {
     pub(super) fn report(&mut self, report: Report) {
@@ -49,10 +49,13 @@ impl Executor {
             Report::BootFailed {
                 report, next_try, ..
             } => {
+                self.shared.metrics.boots_failed.increment();
                 let when = next_try.map_or_else(String::new, |next| {
                     format!("; tried again {}", next_time(next))
                 });
-                log::error!("{name}: a worker did not start{when}\n{report}");
+                if !self.is_retelling {
+                    log::error!("{name}: a worker did not start{when}\n{report}");
+                }
                 if next_try.is_some() {
                     self.boot.send_if_modified(|boot| {
                         let is_first = *boot == Boot::Pending;
@@ -64,6 +67,7 @@ impl Executor {
                 }
             }
             Report::Killed { pid: p, reason, .. } => {
+                self.shared.metrics.killed[killed_for(reason)].increment();
                 let level = match reason {
                     KillReason::StopTimedOut => log::Level::Warn,
                     _ => log::Level::Error,
@@ -72,9 +76,18 @@ impl Executor {
             }
             Report::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
+                self.rolling = Some(std::mem::take(&mut self.restarts));
             }
             Report::Restarted { generation, took } => {
                 log::info!("{name}: generation {generation} serves, after {took:.1?}");
+            }
+            Report::Scaled { from, to, why } => {
+                self.shared.metrics.scaled[usize::from(to < from)].increment();
+                log::info!("{name}: {from} to {to} processes: {why}");
+            }
+            Report::Recycled { pid: p, why, .. } => {
+                self.shared.metrics.recycled[recycled_for(why)].increment();
+                log::info!("{name}[{}]: worker replaced: {why}", pid(p));
             }
             Report::OldVersionKept { generation, report } => {
                 log::error!(
@@ -121,12 +134,19 @@ impl Executor {
             report: shown,
             interpreter: self.interpreter.clone(),
             generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
+            target: self.supervisor.target(),
+            last_scaling: self.supervisor.last_scaling().map(str::to_owned),
+            is_restarting: self.supervisor.is_restarting(),
+            restart_error: self.supervisor.restart_error().map(str::to_owned),
+            spawning: self.spawn_way(),
             workers,
+            templates: self.template_views(),
         });
     }
 
     fn view(&self, worker: &Worker) -> WorkerView {
-        let role = self.children.get(&worker.id).map(|child| &child.role);
+        let child = self.children.get(&worker.id);
+        let role = child.map(|child| &child.role);
         WorkerView {
             pid: worker.pid,
             generation: worker.generation,
@@ -138,6 +158,13 @@ impl Executor {
             },
             since: worker.since,
             restarts: worker.restarts,
+            began: child.map(|child| child.began),
+            ledger: match role {
+                Some(Role::Worker(slots)) => Some(Arc::clone(slots.ledger())),
+                Some(Role::Server(_)) | None => None,
+            },
+            memory: self.limits.memory(worker.id),
+            worn: worker.worn().map(ToString::to_string),
             mailboxes: match role {
                 Some(Role::Worker(slots)) => slots.mailboxes(),
                 Some(Role::Server(_)) | None => Vec::new(),
@@ -167,6 +194,28 @@ impl Executor {
             fault.detail.clone_from(&detail);
             job.answer(Err(fault));
         }
+    }
+}
+
+/// The place of a reason in `RECYCLE_REASONS`.
+fn recycled_for(why: Worn) -> usize {
+    match why {
+        Worn::Memory { .. } => 0,
+        Worn::Requests(_) => 1,
+        Worn::Age(_) => 2,
+        Worn::Stuck => 3,
+        Worn::Refork => 4,
+    }
+}
+
+/// The place of a reason in `KILL_REASONS`.
+fn killed_for(reason: KillReason) -> usize {
+    match reason {
+        KillReason::BootTimedOut => 0,
+        KillReason::ResponseTimedOut => 1,
+        KillReason::ProtocolBroken => 2,
+        KillReason::StopTimedOut => 3,
+        KillReason::MemoryExceeded { .. } => 4,
     }
 }
 

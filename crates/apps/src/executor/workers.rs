@@ -1,8 +1,9 @@
 //! Processes that are workers: the bundled scripts under the application's own interpreter.
 //!
-//! The executor's hand for `wsgi` and `rack`. A worker gets a control socket, on which it says that it
-//! is ready or why not, and one socket a thread; once admitted each of these is a slot of the queue,
-//! driven on a loop (`slot`). What must stay true: a slot whose worker is gone leaves the queue at
+//! The executor's hand for `wsgi`, `asgi` and `rack`. A worker gets a control socket, on which it says
+//! that it is ready or why not, and one socket a thread; once admitted each of these is a slot of the
+//! queue, driven on a loop (`slot`). One with a reactor has a channel for all its requests instead, one
+//! slot with room for many (`channel`). What must stay true: a slot whose worker is gone leaves the queue at
 //! once; a worker that lost a thread or is stuck in a request is replaced.
 
 use std::collections::HashMap;
@@ -11,15 +12,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
 use penstock_sys::{file, net, process};
-use penstock_wire::{ControlDecoder, ControlEvent, Dialect};
-use tokio::sync::mpsc;
+use penstock_wire::Dialect;
+use penstock_wire::control::SocketKind;
 
-use super::{Child, ControlMessage, Executor, Input, Prepared, Readiness, Role};
-use crate::dispatch::Mailbox;
-use crate::embed::{self, Launch};
+use super::control::{Control, Line};
+use super::follow::Readiness;
+use super::{Child, Executor, Input, Prepared, Role};
+use crate::channel::ChannelDriver;
+use crate::dispatch::{Ledger, Mailbox};
+use crate::embed::{self, Launch, Sockets};
 use crate::interpreter;
 use crate::slot::{Driver, End};
 use crate::supervisor::{Event, WorkerId};
@@ -28,10 +33,16 @@ use crate::supervisor::{Event, WorkerId};
 const SLOT_GONE: Duration = Duration::from_secs(1);
 
 /// What a worker offers: a slot for each of its threads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slots {
     /// Our ends of their sockets, until it is admitted.
     sockets: Vec<OwnedFd>,
+    /// Where a reactor gets bodies that are files; then there is one socket, its channel.
+    files: Option<OwnedFd>,
+    /// Our ends of its spare slots' sockets (`io_threads`), until it is admitted.
+    spare: Vec<OwnedFd>,
+    /// What all of them have in common.
+    ledger: Arc<Ledger>,
     slots: Vec<(SlotId, Arc<Mailbox>)>,
     drivers: usize,
     /// A request timed out: it is killed once its other slots have finished.
@@ -44,36 +55,115 @@ impl Slots {
         self.drivers == 0
     }
 
+    pub(super) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
     pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
         let mailboxes = self.slots.iter().map(|(_, mailbox)| Arc::clone(mailbox));
         mailboxes.collect()
     }
 }
 
+/// Sockets of a worker that is about to be started: our ends, and its own.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) slots: Slots,
+    pub(super) sockets: Vec<(SocketKind, OwnedFd)>,
+}
+
 /// Starting a worker.
 impl Executor {
-    pub(super) fn prepare_worker(&self, dialect: Dialect) -> Result<Prepared, String> {
+    /// Makes the sockets of a worker.
+    pub(super) fn offer(&self) -> Result<Offer, String> {
+        let mut sockets = Vec::new();
+        let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
+            let pair = net::worker_pair().map_err(|error| format!("socketpair: {error}"))?;
+            sockets.push((kind, pair.1));
+            Ok(pair.0)
+        };
+        let mut slots = Slots::default();
+        if self.config.has_reactor() {
+            slots.sockets.push(pair(SocketKind::Channel)?);
+            slots.files = Some(pair(SocketKind::Files)?);
+        } else {
+            for _ in 0..self.config.threads {
+                slots.sockets.push(pair(SocketKind::Slot)?);
+            }
+            for _ in 0..self.config.io_threads {
+                slots.spare.push(pair(SocketKind::Spare)?);
+            }
+        }
+        Ok(Offer { slots, sockets })
+    }
+
+    pub(super) fn prepare_worker(&self) -> Result<Prepared, String> {
+        let Offer { slots, sockets } = self.offer()?;
+        let numbers = |wanted: SocketKind| -> Vec<i32> {
+            let of_kind = sockets.iter().filter(|(kind, _)| *kind == wanted);
+            of_kind.map(|(_, socket)| socket.as_raw_fd()).collect()
+        };
+        let plain = numbers(SocketKind::Slot);
+        let spare = numbers(SocketKind::Spare);
+        let reactor = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
+        let sockets_said = match (reactor.0.first(), reactor.1.first()) {
+            (Some(channel), Some(files)) => Sockets::Reactor {
+                channel: *channel,
+                files: *files,
+            },
+            _ => Sockets::Slots {
+                slots: &plain,
+                spare: &spare,
+            },
+        };
+        let (mut launch, control, line) = self.prepare(sockets_said, false)?;
+        launch.inherit.extend(sockets.into_iter().map(|(_, s)| s));
+        Ok(Prepared {
+            launch,
+            role: Role::Worker(slots),
+            readiness: Readiness::Control(line),
+            control: Some(control),
+            reserved: None,
+        })
+    }
+
+    pub(super) fn prepare_template(&self) -> Result<(process::Launch, Control, Line), String> {
+        let server_pid = std::process::id();
+        let forks_anyway = self.config.preload == Preload::Always;
+        let sockets = Sockets::Template {
+            server_pid,
+            forks_anyway,
+        };
+        self.prepare(sockets, true)
+    }
+
+    /// The command line and all that is inherited but the sockets for requests.
+    fn prepare(
+        &self,
+        sockets: Sockets<'_>,
+        is_template: bool,
+    ) -> Result<(process::Launch, Control, Line), String> {
+        let dialect = match self.config.kind {
+            AppKind::Rack => Dialect::Ruby,
+            _ => Dialect::Python,
+        };
         let interpreter = interpreter::find(&self.config)?;
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-        let (control, control_theirs) = net::worker_pair().map_err(say("socketpair"))?;
+        let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
+        let (control, line) = Control::open(socket, is_template).map_err(say("control socket"))?;
         let bundle =
             file::in_memory("penstock-worker", &embed::bundle(dialect)).map_err(say("memfd"))?;
-        let mut sockets = Vec::new();
-        let mut slot_fds = Vec::new();
-        let (bundle_fd, control_fd) = (bundle.as_raw_fd(), control_theirs.as_raw_fd());
-        let mut inherit = vec![bundle, control_theirs];
-        for _ in 0..self.config.threads {
-            let (ours, theirs) = net::worker_pair().map_err(say("socketpair"))?;
-            slot_fds.push(theirs.as_raw_fd());
-            sockets.push(ours);
-            inherit.push(theirs);
-        }
         let launch = Launch {
             dialect,
             interpreter: interpreter.as_os_str(),
-            bundle_fd,
-            control_fd,
-            slot_fds: &slot_fds,
+            bundle_fd: bundle.as_raw_fd(),
+            control_fd: theirs.as_raw_fd(),
+            sockets,
+            interface: self.config.kind.as_str(),
+            reactor: self.reactor(),
+            threads: self.config.threads,
+            collects_when_idle: self.config.collect_when_idle,
+            stop_timeout: self.config.stop_timeout,
             app: &self.config.name,
             dir: self.config.dir.as_os_str(),
             entry: &self.config.entry,
@@ -84,21 +174,18 @@ impl Executor {
             args: argv.collect(),
             dir: self.config.dir.clone(),
             env: self.environment(),
-            inherit,
+            inherit: vec![bundle, theirs],
             place: Vec::new(),
         };
-        let slots = Slots {
-            sockets,
-            slots: Vec::new(),
-            drivers: 0,
-            is_stuck: false,
-        };
-        Ok(Prepared {
-            launch,
-            role: Role::Worker(slots),
-            readiness: Readiness::Control(control),
-            reserved: None,
-        })
+        Ok((launch, control, line))
+    }
+
+    fn reactor(&self) -> Option<&'static str> {
+        match self.config.concurrency {
+            Concurrency::Gevent => Some("gevent"),
+            _ if self.config.has_reactor() => Some("tasks"),
+            Concurrency::Threads | Concurrency::Tasks => None,
+        }
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
@@ -127,22 +214,36 @@ impl Executor {
         let Role::Worker(slots) = &mut child.role else {
             return;
         };
-        for socket in slots.sockets.drain(..) {
+        let room = match slots.files {
+            Some(_) => self.config.in_progress_max,
+            None => 1,
+        };
+        let mut files = slots.files.take();
+        let plain = slots.sockets.drain(..).map(|socket| (socket, room));
+        let spare = slots.spare.drain(..).map(|socket| (socket, 0));
+        for (socket, capacity) in plain.chain(spare) {
             let home = self.next_home % self.loops.len();
             self.next_home += 1;
             let spec = SlotSpec {
                 generation,
+                group: worker.0,
                 home,
-                capacity: 1,
+                capacity,
             };
-            let (slot, mailbox) = self.shared.dispatch.add_slot(clock::now(), spec);
+            let now = clock::now();
+            let (slot, mailbox) = self.shared.dispatch.add_slot(now, spec, &slots.ledger);
             slots.slots.push((slot, Arc::clone(&mailbox)));
             slots.drivers += 1;
             let (app, inputs) = (Arc::clone(&self.shared), self.inputs.clone());
+            let files = files.take();
             self.loops[home].spawn(async move {
-                let end = match Stream::new(socket) {
-                    Ok(stream) => Driver::new(app, slot, mailbox, pid, stream).run().await,
-                    Err(error) => {
+                let end = match (Stream::new(socket), files) {
+                    (Ok(stream), None) => Driver::new(app, slot, mailbox, pid, stream).run().await,
+                    (Ok(stream), Some(files)) => {
+                        let driver = ChannelDriver::new(app, slot, mailbox, pid, stream, files);
+                        driver.run().await
+                    }
+                    (Err(error), _) => {
                         let now = clock::now();
                         app.dispatch.remove(now, slot, &mailbox, Vec::new());
                         End::Broken(error.to_string())
@@ -200,21 +301,13 @@ impl Executor {
             }
             End::TimedOut => {
                 slots.is_stuck = true;
-                if !is_last {
-                    // Its other threads go on until a new worker has taken their place, and then finish
-                    // what they have: but not for ever, as the stuck one may be burning a core.
-                    let until =
-                        clock::now() + self.config.boot_timeout + self.config.response_timeout;
-                    self.later(until, Input::StuckOverdue { worker });
-                    self.event(Event::Recycle { worker });
-                    return;
-                }
+                return self.handle_stuck(worker, is_last);
             }
         }
         if slots.is_stuck && is_last {
-            self.event(Event::ResponseTimedOut { worker });
+            self.kill_stuck(worker);
         } else if is_retiring && is_last {
-            self.event(Event::Idle { worker });
+            self.idle(worker);
         }
     }
 }
@@ -223,62 +316,5 @@ fn slots_of(children: &mut HashMap<WorkerId, Child>, worker: WorkerId) -> Option
     match &mut children.get_mut(&worker)?.role {
         Role::Worker(slots) => Some(slots),
         Role::Server(_) => None,
-    }
-}
-
-/// Reads a worker's control socket to its end, or to the first thing that it must not say.
-pub(super) async fn read_control(control: OwnedFd, worker: WorkerId, inputs: &mpsc::Sender<Input>) {
-    let Ok(stream) = Stream::new(control) else {
-        return;
-    };
-    let mut decoder = ControlDecoder::new();
-    let mut received = Vec::new();
-    let mut chunk = vec![0; 4096];
-    loop {
-        let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut chunk)).await;
-        let count = match read {
-            Ok(0) | Err(_) => return,
-            Ok(count) => count,
-        };
-        received.extend_from_slice(&chunk[..count]);
-        while let Some(message) = next_message(&mut decoder, &mut received) {
-            let is_broken = matches!(message, ControlMessage::Broken(_));
-            let sent = inputs.send(Input::Control { worker, message }).await;
-            if is_broken || sent.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn next_message(decoder: &mut ControlDecoder, received: &mut Vec<u8>) -> Option<ControlMessage> {
-    loop {
-        let (message, used) = match decoder.decode(received) {
-            Ok(None) => return None,
-            Ok(Some((event, used))) => (control_message(&event), used),
-            Err(error) => {
-                received.clear();
-                return Some(ControlMessage::Broken(error.to_string()));
-            }
-        };
-        received.drain(..used);
-        if message.is_some() {
-            return message;
-        }
-    }
-}
-
-fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
-    match event {
-        ControlEvent::Ready { json } => {
-            let about: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-            let word = |key: &str| about[key].as_str().unwrap_or("?").to_owned();
-            let interpreter = format!("{}, {}", word("interpreter"), word("interface"));
-            Some(ControlMessage::Ready { interpreter })
-        }
-        ControlEvent::BootFailed { traceback } => Some(ControlMessage::BootFailed {
-            traceback: (*traceback).to_owned(),
-        }),
-        _ => None,
     }
 }

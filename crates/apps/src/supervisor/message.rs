@@ -5,13 +5,27 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ExitSummary, Report, WorkerId};
+use super::{ExitSummary, KillReason, Report, WorkerId, Worn};
 
 /// How many processes, and how patient to be with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Workers that should be ready.
-    pub processes: usize,
+    /// Workers that are there for ever; the application starts with so many.
+    pub processes_min: usize,
+    /// Workers that there may be, at least `processes_min`; what lies between follows the load.
+    pub processes_max: usize,
+    /// Workers beyond their number that a replacement may run at once; 0 counts as 1.
+    pub max_surge: usize,
+    /// Workers that a restart may take out before their successors are ready, once the new code has
+    /// shown that it boots. One always stays.
+    pub max_unavailable: usize,
+    /// Workers a second by which the load may make their number grow; 0 counts as 1. No more than 20
+    /// times as many are spawned within a second for any reason.
+    pub spawn_rate: u32,
+    /// There is to be one more when a request has waited this long for a slot.
+    pub up_after: Duration,
+    /// There is to be one less when it would not have been missed for this long.
+    pub idle_ttl: Duration,
     /// From spawn to ready.
     pub boot_timeout: Duration,
     /// From the terminate signal to the kill signal.
@@ -25,7 +39,13 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            processes: 1,
+            processes_min: 1,
+            processes_max: 1,
+            max_surge: 1,
+            max_unavailable: 0,
+            spawn_rate: 4,
+            up_after: Duration::from_millis(100),
+            idle_ttl: Duration::from_secs(60),
             boot_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             backoff_min: Duration::from_millis(100),
@@ -34,12 +54,25 @@ impl Default for Policy {
     }
 }
 
+/// How much an application has to do, in slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests in line.
+    pub waiting: usize,
+    /// How long the first in line has waited; zero without a line.
+    pub oldest_wait: Duration,
+    /// Requests that workers have.
+    pub in_progress: usize,
+    /// Slots of the workers that are admitted and not retired.
+    pub places: usize,
+}
+
 /// Everything that can happen to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Begin.
     Started,
-    /// The process exists.
+    /// The process exists, which may take a while: a forked one is known once it has spoken.
     Spawned { worker: WorkerId, pid: u32 },
     /// The process could not be made.
     SpawnFailed { worker: WorkerId, reason: String },
@@ -59,8 +92,15 @@ pub enum Event {
     ProtocolBroken { worker: WorkerId },
     /// A retiring worker has nothing in progress.
     Idle { worker: WorkerId },
-    /// It reached its limit of memory, age or requests: replace it, in due form.
-    Recycle { worker: WorkerId },
+    /// It reached a limit at which it is replaced, in due form.
+    Recycle { worker: WorkerId, why: Worn },
+    /// It broke a limit at which it is killed.
+    Exceeded {
+        worker: WorkerId,
+        reason: KillReason,
+    },
+    /// How much there is to do: said about ten times a second when the number of workers may change.
+    Load(Load),
     /// Roll to new code.
     Restart,
     /// Stop all, finishing what is in progress.
@@ -80,6 +120,9 @@ pub enum Action {
     Admit { worker: WorkerId },
     /// Take its slots out of the queue; say `Idle` when nothing is in progress.
     Retire { worker: WorkerId },
+    /// It was to be spawned, nothing has been heard of it, and it is not wanted any more: say `Spawned`
+    /// (it gets its signal then) or `SpawnFailed` soon.
+    Abandon { worker: WorkerId },
     /// Send a signal; the process exists as far as the events told.
     Signal { worker: WorkerId, signal: Signal },
     /// Tell the log.

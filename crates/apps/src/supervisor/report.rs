@@ -68,6 +68,24 @@ pub enum Report {
         /// Since the restart began.
         took: Duration,
     },
+    /// The number of workers that there should be has changed with the load.
+    Scaled {
+        /// How many there were to be.
+        from: usize,
+        /// How many there are to be now.
+        to: usize,
+        /// What was seen, in words.
+        why: String,
+    },
+    /// A worn worker is retired: its successor is ready, or one less is wanted.
+    Recycled {
+        /// Which one.
+        worker: WorkerId,
+        /// Its process, when known.
+        pid: Option<u32>,
+        /// What it was worn by.
+        why: Worn,
+    },
     /// The new version was given up and the old one serves on.
     OldVersionKept {
         /// The old one.
@@ -88,6 +106,33 @@ pub enum KillReason {
     ProtocolBroken,
     /// It was asked to terminate and did not.
     StopTimedOut,
+    /// It used more memory than it may.
+    MemoryExceeded {
+        /// What it used, in bytes.
+        bytes: u64,
+        /// What it may use, in bytes.
+        max: u64,
+    },
+}
+
+/// Why a worker is to be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worn {
+    /// It uses more memory than it should.
+    Memory {
+        /// What it uses, in bytes.
+        bytes: u64,
+        /// What it should not exceed, in bytes.
+        max: u64,
+    },
+    /// It has served so many requests.
+    Requests(u64),
+    /// It is that old.
+    Age(Duration),
+    /// A request does not end and holds a thread of it.
+    Stuck,
+    /// It was forked from a template that another has replaced.
+    Refork,
 }
 
 /// How a process ended.
@@ -133,11 +178,36 @@ impl fmt::Display for ExitSummary {
 
 impl fmt::Display for KillReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::BootTimedOut => "boot took too long",
-            Self::ResponseTimedOut => "a response took too long",
-            Self::ProtocolBroken => "it broke the worker protocol",
-            Self::StopTimedOut => "it did not terminate when asked",
-        })
+        match self {
+            Self::BootTimedOut => f.write_str("boot took too long"),
+            Self::ResponseTimedOut => f.write_str("a response took too long"),
+            Self::ProtocolBroken => f.write_str("it broke the worker protocol"),
+            Self::StopTimedOut => f.write_str("it did not terminate when asked"),
+            Self::MemoryExceeded { bytes, max } => {
+                let (used, max) = (mebibytes(*bytes), mebibytes(*max));
+                write!(f, "it used {used} of memory and may use {max}")
+            }
+        }
     }
+}
+
+impl fmt::Display for Worn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { bytes, max } => {
+                let (used, max) = (mebibytes(*bytes), mebibytes(*max));
+                write!(f, "{used} of memory, more than {max}")
+            }
+            Self::Requests(count) => write!(f, "{count} requests served"),
+            Self::Age(age) => write!(f, "{} s old", age.as_secs()),
+            Self::Stuck => f.write_str("a request does not end"),
+            Self::Refork => f.write_str("the template was renewed"),
+        }
+    }
+}
+
+/// An amount of memory for people, with one digit after the point.
+fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }

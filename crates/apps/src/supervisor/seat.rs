@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{Policy, WorkerId};
 
-/// One of the `processes` places of an application.
+/// One of the places of an application.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
     /// The worker that boots or serves here.
@@ -18,6 +18,8 @@ pub(super) struct Seat {
     pub(super) challenger: Option<WorkerId>,
     /// How many workers this seat has had.
     pub(super) spawned: u64,
+    /// Whether one of them has been ready.
+    pub(super) has_served: bool,
     crashes: Backoff,
 }
 

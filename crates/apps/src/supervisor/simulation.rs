@@ -1,11 +1,17 @@
 //! The supervisor beside a model of an operating system in a bad mood.
 //!
-//! Processes fail to spawn, fail to boot, hang, crash, ignore signals and answer late, in an order
-//! given by a seed; then everything behaves, and the supervisor must get back to full strength and
-//! drain. A failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so
-//! many instead of 300.
+//! Processes fail to spawn, fail to boot, hang, crash, wear out, ignore signals, are heard of late or
+//! only when they are asked about, under a load that comes and goes, in an order given by a seed; then
+//! everything behaves, and the supervisor must get back to full strength and drain. A failure prints
+//! its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many instead of 300.
+
+mod dice;
+mod invariants;
+
+use std::collections::VecDeque;
 
 use super::*;
+use dice::{Rng, random_policy};
 
 struct World {
     rng: Rng,
@@ -26,6 +32,11 @@ struct World {
     /// What all should run, and what a restart under way must return to if it fails.
     generation: u64,
     fallback: Option<u64>,
+    /// Spawns, and workers by which the load made the number grow, of the last second.
+    spawns: VecDeque<Instant>,
+    growth: VecDeque<Instant>,
+    /// Challengers that there may be: a smaller policy does not call off those that boot.
+    surge_max: usize,
 }
 
 #[derive(Default)]
@@ -35,6 +46,7 @@ struct Process {
     is_admitted: bool,
     is_retired: bool,
     is_leaving: bool,
+    is_abandoned: bool,
 }
 
 #[test]
@@ -69,6 +81,9 @@ impl World {
             restarts: 0,
             generation: 1,
             fallback: None,
+            spawns: VecDeque::new(),
+            growth: VecDeque::new(),
+            surge_max: policy.max_surge,
         }
     }
 
@@ -85,7 +100,7 @@ impl World {
         }
         self.is_calm = true;
         self.pass(Duration::from_secs(300));
-        let processes = self.supervisor.policy().processes;
+        let processes = self.supervisor.target();
         let ready = self.count(|p| p.is_admitted && !p.is_retired);
         assert_eq!(ready, processes, "back to full strength");
         assert_eq!(self.supervisor.state(), AppState::Ready);
@@ -96,6 +111,7 @@ impl World {
             None,
             "all run what they should"
         );
+        self.rest();
         for _ in 0..self.rng.below(3) {
             self.restart();
         }
@@ -104,6 +120,19 @@ impl World {
         assert!(self.is_stopped, "the drain has an end");
         assert_eq!(self.supervisor.workers().count(), 0);
         assert_eq!(self.restarts, 0, "every restart was answered");
+    }
+
+    /// With nothing to do the number of workers goes down to the least.
+    fn rest(&mut self) {
+        let policy = *self.supervisor.policy();
+        let steps = policy.processes_max - policy.processes_min + 1;
+        let end = self.now + policy.idle_ttl * u32::try_from(steps).unwrap();
+        while self.now < end {
+            self.pass(Duration::from_millis(100));
+            let load = self.load(0, 0);
+            self.tell(Event::Load(load));
+        }
+        assert_eq!(self.supervisor.target(), policy.processes_min);
     }
 
     /// Lets time pass and tells what happens in it.
@@ -135,6 +164,9 @@ impl World {
             return;
         };
         match &event {
+            // It was told already, when it was asked about.
+            Event::Spawned { .. } if process.is_spawned => return,
+            Event::SpawnFailed { .. } if process.is_spawned => return,
             Event::Spawned { .. } => process.is_spawned = true,
             Event::Ready { .. } => process.is_ready = true,
             Event::Exited { .. } | Event::SpawnFailed { .. } => {
@@ -154,20 +186,60 @@ impl World {
         };
         let is_spawned = self.processes.get(&worker).is_some_and(|p| p.is_spawned);
         let is_ready = self.processes.get(&worker).is_some_and(|p| p.is_ready);
-        match self.rng.below(12) {
+        match self.rng.below(20) {
             0..4 if is_spawned => self.happen(exited(worker)),
             4 if is_ready => self.happen(Event::ResponseTimedOut { worker }),
             5 if is_spawned => self.happen(Event::ProtocolBroken { worker }),
-            6 if is_ready => self.happen(Event::Recycle { worker }),
-            7 | 8 => self.restart(),
-            9 if self.rng.below(3) == 0 => self.change_policy(),
+            6..8 => self.wear(worker),
+            8 if is_spawned => {
+                let (bytes, max) = (3 << 20, 2 << 20);
+                let reason = KillReason::MemoryExceeded { bytes, max };
+                self.happen(Event::Exceeded { worker, reason });
+            }
+            9 | 10 => self.restart(),
+            11 if self.rng.below(3) == 0 => self.change_policy(),
             // A timer may fire early, and only once.
-            10 => {
+            12 => {
                 self.alarm = None;
                 self.tell(Event::Tick);
             }
-            11 => self.happen(Event::Idle { worker }),
+            13 => self.happen(Event::Idle { worker }),
+            14..19 => self.press(),
             _ => self.talk_nonsense(),
+        }
+    }
+
+    /// Whatever its state is.
+    fn wear(&mut self, worker: WorkerId) {
+        let (bytes, max) = (3 << 20, 2 << 20);
+        let why = match self.rng.below(5) {
+            0 => Worn::Memory { bytes, max },
+            1 => Worn::Requests(1000),
+            2 => Worn::Age(Duration::from_secs(3600)),
+            3 => Worn::Stuck,
+            _ => Worn::Refork,
+        };
+        self.happen(Event::Recycle { worker, why });
+    }
+
+    /// Some time under some load, told ten times a second.
+    fn press(&mut self) {
+        let (used, waiting) = (self.rng.below(12), self.rng.below(12));
+        for _ in 0..1 + self.rng.below(20) {
+            let load = self.load(used, waiting);
+            self.tell(Event::Load(load));
+            self.pass(Duration::from_millis(100));
+        }
+    }
+
+    /// Each worker has two slots.
+    fn load(&self, used: usize, waiting: usize) -> Load {
+        let places = 2 * self.count(|p| p.is_admitted && !p.is_retired);
+        Load {
+            waiting,
+            oldest_wait: Duration::from_millis(if waiting > 3 { 150 } else { 50 }),
+            in_progress: used.min(places),
+            places,
         }
     }
 
@@ -180,7 +252,11 @@ impl World {
     }
 
     fn change_policy(&mut self) {
-        let policy = random_policy(&mut self.rng);
+        let policy = Policy {
+            spawn_rate: self.supervisor.policy().spawn_rate,
+            ..random_policy(&mut self.rng)
+        };
+        self.surge_max = self.surge_max.max(policy.max_surge);
         let actions = self.supervisor.set_policy(self.now, policy);
         self.carry_out(actions);
         self.check_invariants();
@@ -200,13 +276,28 @@ impl World {
         let loses = match &event {
             Event::Exited { .. } | Event::SpawnFailed { .. } => 1,
             Event::ResponseTimedOut { .. } | Event::ProtocolBroken { .. } => 1,
+            Event::Exceeded { .. } => 1,
             Event::Drain => before,
             _ => 0,
         };
+        let target = self.supervisor.target();
         let actions = self.supervisor.handle(self.now, event.clone());
         self.carry_out(actions);
         let after = self.count(serving);
-        assert!(after + loses >= before, "{event:?}: {before} to {after}");
+        let s = &self.supervisor;
+        // A smaller load takes one out; a restart, with leave, so many at once; a limit none.
+        let less = target.saturating_sub(s.target());
+        assert!(less <= usize::from(matches!(event, Event::Load(_))));
+        let removable = match event {
+            Event::Recycle { .. } => 0,
+            _ => s.policy().max_unavailable.min(s.target().saturating_sub(1)),
+        };
+        let least = match removable {
+            0 => before,
+            _ => before.min(s.target() - removable),
+        };
+        let loses = loses + less;
+        assert!(after + loses >= least, "{event:?}: {before} to {after}");
         self.check_invariants();
     }
 
@@ -262,6 +353,16 @@ impl World {
                     let serves = self.count(|p| p.is_admitted && !p.is_retired) > 0;
                     self.fallback = serves.then_some(old);
                 }
+                Action::Abandon { worker } => {
+                    let process = self.process(worker);
+                    assert!(!process.is_spawned && !process.is_abandoned);
+                    process.is_abandoned = true;
+                    self.answer(worker, 100);
+                }
+                Action::Report(Report::Scaled { from, to, .. }) => {
+                    let now = self.now;
+                    self.growth.extend((from..to).map(|_| now));
+                }
                 Action::Report(_) => {}
             }
         }
@@ -270,12 +371,19 @@ impl World {
     fn spawn(&mut self, worker: WorkerId, generation: u64) {
         assert!(worker.0 > self.worker_last, "a name is never reused");
         self.worker_last = worker.0;
+        self.spawns.push_back(self.now);
         self.processes.insert(worker, Process::default());
-        if !self.is_calm && self.rng.below(12) == 0 {
-            let reason = "out of processes".to_owned();
-            return self.plan(0, 20, Event::SpawnFailed { worker, reason });
-        }
-        self.plan(0, 20, Event::Spawned { worker, pid: 7 });
+        // Forked ones may be heard of late, or only when they are asked about.
+        let late = match self.rng.below(12) {
+            _ if self.is_calm => 20,
+            0 => return,
+            1 => 3000,
+            _ => 20,
+        };
+        let spawned_within = self.answer(worker, late);
+        let Some(spawned) = spawned_within else {
+            return;
+        };
         let is_bad = self.bad_generation == Some(generation) && !self.is_calm;
         let mood = match (self.is_calm, is_bad) {
             (true, _) => 9,
@@ -285,17 +393,32 @@ impl World {
         match mood {
             0 => {
                 let report = "Traceback".to_owned();
-                self.plan(20, 300, Event::BootFailed { worker, report });
-                self.plan(300, 320, exited(worker));
+                self.plan(
+                    spawned + 20,
+                    spawned + 300,
+                    Event::BootFailed { worker, report },
+                );
+                self.plan(spawned + 300, spawned + 320, exited(worker));
             }
-            1 => self.plan(20, 300, exited(worker)),
+            1 => self.plan(spawned + 20, spawned + 300, exited(worker)),
             // Hangs until it is killed.
             2 => {}
             _ => {
                 let boot = Duration::from_millis(100);
-                self.plan(20, 300, Event::Ready { worker, boot });
+                self.plan(spawned + 20, spawned + 300, Event::Ready { worker, boot });
             }
         }
+    }
+
+    /// Tells within so many milliseconds whether there is a process, and answers when there is one.
+    fn answer(&mut self, worker: WorkerId, within: u64) -> Option<u64> {
+        if !self.is_calm && self.rng.below(12) == 0 {
+            let reason = "out of processes".to_owned();
+            self.plan(0, within, Event::SpawnFailed { worker, reason });
+            return None;
+        }
+        self.plan(0, within, Event::Spawned { worker, pid: 7 });
+        Some(within)
     }
 
     fn retire(&mut self, worker: WorkerId) {
@@ -328,38 +451,6 @@ impl World {
     fn count(&self, is_wanted: impl Fn(&Process) -> bool) -> usize {
         self.processes.values().filter(|p| is_wanted(p)).count()
     }
-
-    fn check_invariants(&self) {
-        let s = &self.supervisor;
-        assert!(s.workers().map(|w| &w.id).eq(self.processes.keys()));
-        let processes = s.policy().processes;
-        let serves = |w: &&Worker| matches!(w.state, WorkerState::Booting | WorkerState::Ready);
-        assert!(s.workers().filter(serves).count() <= processes + 1);
-        for worker in s.workers().filter(serves) {
-            let holds = |seat: &&Seat| [seat.worker, seat.challenger].contains(&Some(worker.id));
-            assert_eq!(s.seats.iter().filter(holds).count(), 1, "one seat each");
-        }
-        let seated = s
-            .seats
-            .iter()
-            .flat_map(|seat| [seat.worker, seat.challenger]);
-        let mut seated = seated.flatten();
-        assert!(seated.all(|id| s.workers.get(&id).is_some_and(|w| serves(&w))));
-        let mut challengers = s.seats.iter().filter_map(|seat| seat.challenger);
-        assert!(challengers.all(|id| s.workers[&id].generation == s.generation));
-        let challengers = s.seats.iter().filter(|seat| seat.challenger.is_some());
-        assert!(challengers.count() <= 1);
-        let is_short = s.ready() < processes && s.phase == Phase::Running;
-        let has_hope = s.is_booting() || self.alarm.is_some();
-        assert!(!is_short || has_hope, "somebody boots or is about to");
-        assert!(
-            s.next_wake().is_none_or(|at| at > self.now),
-            "nothing is overdue"
-        );
-        assert!(s.phase != Phase::Running || s.generation == self.generation);
-        let owed = usize::from(s.roll.is_some()) + usize::from(s.is_roll_queued);
-        assert_eq!(self.restarts, owed as u64, "each restart is answered once");
-    }
 }
 
 fn exited(worker: WorkerId) -> Event {
@@ -377,8 +468,14 @@ fn worker_of(event: &Event) -> Option<WorkerId> {
         | Event::ResponseTimedOut { worker }
         | Event::ProtocolBroken { worker }
         | Event::Idle { worker }
-        | Event::Recycle { worker } => Some(*worker),
-        Event::Started | Event::Restart | Event::Drain | Event::DrainOverdue | Event::Tick => None,
+        | Event::Exceeded { worker, .. }
+        | Event::Recycle { worker, .. } => Some(*worker),
+        Event::Started
+        | Event::Restart
+        | Event::Drain
+        | Event::DrainOverdue
+        | Event::Tick
+        | Event::Load(_) => None,
     }
 }
 
@@ -387,41 +484,8 @@ fn acted_on(action: &Action) -> Option<WorkerId> {
         Action::Spawn { worker, .. }
         | Action::Admit { worker }
         | Action::Retire { worker }
+        | Action::Abandon { worker }
         | Action::Signal { worker, .. } => Some(*worker),
         Action::Report(_) | Action::WakeAt(_) | Action::Stopped | Action::RestartDone(_) => None,
-    }
-}
-
-fn random_policy(rng: &mut Rng) -> Policy {
-    Policy {
-        processes: 1 + rng.below(4),
-        boot_timeout: Duration::from_secs(2),
-        stop_timeout: Duration::from_millis(500),
-        backoff_min: Duration::from_millis(100),
-        backoff_max: Duration::from_secs(5),
-    }
-}
-
-/// xorshift64*: enough disorder for a test, and the same on every machine.
-struct Rng(u64);
-
-impl Rng {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next()).unwrap() % bound
-    }
-
-    fn millis(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(least + self.next() % (most - least))
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::Signal;
+use super::{Signal, Worn};
 
 /// Names one worker of this application; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,8 +27,8 @@ pub struct Worker {
     pub since: Instant,
     /// How many workers had its seat before it.
     pub restarts: u64,
-    /// It is to be replaced by a fresh one.
-    pub(super) is_worn: bool,
+    /// Why it is to be replaced by a fresh one.
+    pub(super) worn: Option<Worn>,
     /// When patience with its state ends.
     pub(super) deadline: Option<Instant>,
     /// The strongest signal it was given, or is given as soon as it is spawned.
@@ -49,6 +49,11 @@ pub enum WorkerState {
 }
 
 impl Worker {
+    /// Why it is to be replaced by a fresh one, if it is.
+    pub fn worn(&self) -> Option<&Worn> {
+        self.worn.as_ref()
+    }
+
     pub(super) fn enter(&mut self, state: WorkerState, now: Instant, deadline: Option<Instant>) {
         self.state = state;
         self.since = now;

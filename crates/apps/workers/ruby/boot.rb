@@ -1,39 +1,99 @@
 # frozen_string_literal: true
 
-# Starts a worker process: options, application, threads, and how it ends. `main` is called by the stub
+# Starts a process: options, application, and whether it serves or is forked from. `main` is called by the stub
 # that the server puts on the command line, or by `worker.rb`. It says HELLO on the control socket, loads
-# the application, says READY or sends the error, and serves.
+# the application, says READY or sends the error, and serves: with a `crew` of threads, with a reactor, or as
+# a `template`.
 #
 # What must stay true: when the server goes away, however it goes, this process ends; no child of the
 # application inherits a socket of ours; no library is loaded before Bundler has chosen its version,
 # which is why the control socket is a plain IO and JSON is written by hand.
 module PenstockWorker
-  Options = Struct.new(:control_fd, :slot_fds, :app, :dir, :entry)
-
   module_function
 
-  # Runs a worker to its end; returns the exit code.
+  # Runs a process to its end; returns the exit code.
   def main(arguments)
-    options = parse(arguments)
+    Threads.note_house
+    options = Options.parse(arguments)
     ARGV.clear
     trap("INT", "IGNORE")
     trap("TERM", "SYSTEM_DEFAULT")
     $stdout.sync = $stderr.sync = true
-    ([options.control_fd] + options.slot_fds).each { |fd| keep_from_children(fd) }
-    control = IO.for_fd(options.control_fd, "r+b", autoclose: false)
-    control.syswrite(Wire.frame(Wire::HELLO, 0, [Wire::VERSION].pack("V")))
+    Stacks.install
+    streams = Template.standard_streams
+    control = Wire.adopt(options.control_fd)
+    sockets = adopt_sockets(options)
+    Forks.guard(control, *sockets.all)
+    hello(control)
     app = boot(control, options) or return 1
-    warm_up
-    control.syswrite(Wire.frame(Wire::READY, 0, description))
-    run(control, options.slot_fds, app)
+    live(control, sockets, app, options, streams)
     0
+  end
+
+  def adopt_sockets(options)
+    slots, spares = [options.slot_fds, options.io_slot_fds].map { |fds| fds.map { |fd| Wire.adopt(fd) } }
+    channel, files = [options.channel_fd, options.files_fd].map { |fd| fd && Wire.adopt(fd) }
+    Sockets.new(slots, spares, channel, files)
+  end
+
+  # Serves, or is forked from: a forked worker goes on here, and a worker may become a template.
+  def live(control, sockets, app, options, streams)
+    promoted = false
+    loop do
+      if options.template || promoted
+        Forks.release(control)
+        settle
+        ready_to_fork(control, options)
+        options.template = true
+        control, sockets = Template.serve(control, options.server_pid, streams)
+        Stacks.install
+      end
+      promoted = work(control, sockets, app, options)
+      return unless promoted
+    end
+  end
+
+  # Serves until the server has had enough. True when this process is to be a template now.
+  def work(control, sockets, app, options)
+    # A worker's template has done it.
+    warm_up unless options.template
+    if options.reactor
+      ready(control, options)
+      Fibers.serve(sockets.channel.fileno, sockets.files.fileno, app, options)
+      return false
+    end
+
+    socket = UNIXSocket.for_fd(control.fileno)
+    socket.autoclose = false
+    stays = options.template || options.stay
+    crew = Crew.new(socket, sockets, app, collects_when_idle: options.collect_when_idle, stays: stays)
+    ready(control, options)
+    crew.run
+  end
+
+  def hello(control)
+    control.syswrite(Wire.frame(Wire::HELLO, 0, [Wire::VERSION].pack("V")))
+  end
+
+  def ready_to_fork(control, options)
+    prevents_fork = Threads.prevents_fork(options.fork_anyway)
+    left = prevents_fork ? nil : Threads.left_behind
+    ready(control, options, { "prevents_fork" => prevents_fork, "leaves_threads" => left }.compact)
+  end
+
+  def ready(control, options, more = {})
+    control.syswrite(Wire.frame(Wire::READY, 0, description(options, more)))
   end
 
   # Loads the application, or reports why it does not load.
   def boot(control, options)
-    load_app(options.dir, options.entry)
+    app = load_app(options.dir, options.entry)
+    Fibers.prepare if options.reactor
+    Forks.leave_if_stranger
+    app
   # Also SystemExit: a file that exits while it is loaded has not booted.
   rescue Exception => error # rubocop:disable Lint/RescueException
+    Forks.leave_if_stranger(error)
     text = boot_text(error)
     complain(text)
     control.syswrite(Wire.frame(Wire::BOOT_FAILED, 0, text.byteslice(0, 1 << 20).scrub("?")))
@@ -83,42 +143,17 @@ module PenstockWorker
     Process.respond_to?(:warmup) ? Process.warmup : GC.start
   end
 
-  def run(control, slot_fds, app)
-    base = RackEnv.base(rack_major, multithread: slot_fds.size > 1)
-    return serve(slot_fds[0], app, base) if slot_fds.size == 1
+  # So does what workers are going to share. Before `Process.warmup`: three collections make every object
+  # old, so that none writes its age into the shared pages later, and compaction gathers the holes, so that
+  # what is new does not go into pages that could be shared (Sinatra: 5 % less memory for each worker).
+  def settle
+    warm_up
+    return if Process.respond_to?(:warmup)
 
-    threads = slot_fds.each_with_index.map do |fd, number|
-      Thread.new { serve(fd, app, base) }.tap { |thread| thread.name = "slot-#{number}" }
-    end
-    Thread.new { wait_for_end(control) }
-    threads.each(&:join)
-  end
-
-  # The server never writes here: the end of the file means that it has gone.
-  def wait_for_end(control)
-    begin
-      control.read(1)
-    rescue SystemCallError, IOError
-      nil
-    end
-    exit!(0)
-  end
-
-  # Serves one slot; what the server cannot have meant ends the whole process.
-  def serve(slot_fd, app, base)
-    socket = UNIXSocket.for_fd(slot_fd)
-    RackApp.new(Slot.new(socket, base), app, rack_major).serve
-  rescue Exception => error # rubocop:disable Lint/RescueException
-    complain("#{error.full_message(highlight: false, order: :top).chomp}\n")
-    exit!(1)
-  end
-
-  def rack_major
-    Rack.release.to_i
-  end
-
-  def keep_from_children(fd)
-    IO.for_fd(fd, autoclose: false).close_on_exec = true
+    2.times { GC.start }
+    GC.compact if GC.respond_to?(:compact)
+  rescue NotImplementedError
+    nil # This build of Ruby cannot compact.
   end
 
   def ours?(line)
@@ -126,21 +161,14 @@ module PenstockWorker
       line.match?(%r{/(?:rack/builder\.rb|rubygems/core_ext/[a-z_]+\.rb)})
   end
 
-  def description
+  # JSON by hand: its library belongs to the application.
+  def description(options, more)
     engine = RUBY_ENGINE == "ruby" ? "CRuby" : RUBY_ENGINE
-    %({"pid": #{Process.pid}, "interpreter": "#{engine} #{RUBY_VERSION}", "interface": "rack #{Rack.release}"})
-  end
-
-  def parse(arguments)
-    given = arguments.each_slice(2).to_h
-    Options.new(
-      Integer(given.fetch("--control-fd")),
-      given.fetch("--slot-fds").split(",").map { |fd| Integer(fd) },
-      given.fetch("--app", "app"),
-      given.fetch("--dir", "."),
-      given.fetch("--entry")
-    )
-  rescue KeyError, ArgumentError => error
-    abort "usage: worker.rb --control-fd N --slot-fds A,B --entry config.ru [--app NAME] [--dir DIR] (#{error.message})"
+    pairs = [%("interpreter": "#{engine} #{RUBY_VERSION}"), %("interface": "#{options.interface} #{Rack.release}")]
+    more.each do |key, value|
+      text = value.encode("UTF-8", invalid: :replace, undef: :replace)
+      pairs << %("#{key}": "#{text.gsub(/["\\\x00-\x1f]/) { |char| format("\\u%04x", char.ord) }}")
+    end
+    %({"pid": #{Process.pid}, #{pairs.join(", ")}})
   end
 end

@@ -31,7 +31,7 @@ module PenstockWorker
         input.close unless body
       end
     rescue Wire::Disconnected
-      nil
+      Forks.leave_if_stranger
     end
 
     private
@@ -39,11 +39,15 @@ module PenstockWorker
     def answer(env, response)
       error = nil
       begin
-        response.send(*checked(@app.call(env)))
+        result = @app.call(env)
+        Forks.leave_if_stranger unless Forks::HAS_HOOK
+        response.send(*checked(result))
       rescue Wire::Disconnected, Wire::Error
+        Forks.leave_if_stranger
         raise
       # SystemExit too: it ends the request, the server ends processes.
       rescue Exception => error # rubocop:disable Lint/RescueException
+        Forks.leave_if_stranger(error)
         report(error, env)
         response.fail(error)
       end

@@ -21,8 +21,15 @@ module PenstockWorker
 
     module_function
 
-    def base(rack_major, multithread:)
-      both = { "rack.errors" => $stderr, **USUAL }
+    # `slot` when it is always the same, as in a thread.
+    def base(rack_major, multithread:, slot: nil)
+      both = {
+        "rack.errors" => $stderr,
+        **USUAL,
+        "penstock.prevent_fork" => PenstockWorker.method(:prevent_fork),
+        "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : TELL_NOBODY,
+        "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : TELL_NOBODY
+      }
       return both if rack_major >= 3
 
       both.merge(

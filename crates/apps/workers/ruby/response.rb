@@ -28,8 +28,8 @@ module PenstockWorker
         send_array(body)
       elsif body.respond_to?(:to_path) && send_file(body.to_path)
         nil
-      elsif body.respond_to?(:to_ary)
-        send_array(to_array(body))
+      elsif body.respond_to?(:to_ary) && (parts = to_array(body))
+        send_array(parts)
       elsif body.respond_to?(:each)
         send_each(body)
       elsif body.respond_to?(:call)
@@ -126,10 +126,12 @@ module PenstockWorker
       lines.each { |line| strings << name << line.to_s }
     end
 
+    # All of the body, if it can be had at once: Rails has bodies whose `to_ary` gives nil.
     def to_array(body)
+      parts = body.to_ary
       # In Rack 3 `to_ary` closes the body itself.
-      @closed = @rack_major >= 3
-      body.to_ary
+      @closed = @rack_major >= 3 unless parts.nil?
+      parts
     end
 
     def send_array(parts)

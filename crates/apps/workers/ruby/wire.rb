@@ -16,15 +16,24 @@ module PenstockWorker
 
     REQUEST = 1
     CANCEL = 2
+    COLLECT = 3
     FD_PLEASE = 16
     HEAD = 17
     BODY = 18
     FILE = 19
     ABORT = 20
     FAILED = 21
+    IO_BOUND = 22
+    EXTEND = 23
+    COLLECTED = 24
     HELLO = 32
     READY = 33
     BOOT_FAILED = 34
+    FORK_FAILED = 35
+    FORK = 48
+    SLOTS = 49
+    PROMOTE = 50
+    DISMISS = 51
 
     FLAG_END = 1
     FLAG_STREAM = 2
@@ -40,6 +49,17 @@ module PenstockWorker
     REASON_MAX = 1000
     # One receive takes a batch of requests; a larger request makes the buffer grow for its time.
     BUFFER_BYTES = 64 << 10
+    # Longest extension of a request's time, in seconds.
+    EXTEND_MAX = 86_400
+    # Descriptors that travel with one frame.
+    FDS_MAX = 64
+    # Room for them. Without this number `recvmsg` asks again until it has as many as were sent, which
+    # is never in a process that may open no more.
+    CONTROL_BYTES = 512
+    # Descriptors of ours begin here: out of the reach of code that closes "all" small numbers.
+    FD_MIN = 100
+    F_DUPFD_CLOEXEC = 1030
+    private_constant :F_DUPFD_CLOEXEC
 
     # The server and this worker do not understand each other: the process must end.
     class Error < StandardError; end
@@ -69,23 +89,92 @@ module PenstockWorker
       join_head(strings.map(&:b))
     end
 
+    # The same file at a number of `FD_MIN` or more; no program inherits it. Its owner is the IO that is
+    # returned, whoever else uses the number.
+    def adopt(io)
+      io = IO.for_fd(io) if io.is_a?(Integer)
+      moved = IO.for_fd(duplicate(io))
+      io.close
+      moved
+    rescue Errno::EINVAL, Errno::EMFILE
+      # The limit on open files is that low.
+      io.close_on_exec = true
+      io
+    end
+
+    # The number of a second descriptor of the same file, as in `adopt`.
+    def duplicate(io)
+      io.fcntl(F_DUPFD_CLOEXEC, FD_MIN)
+    end
+
+    # The file that comes with the next byte, or with these bytes and no others. Not by `recv_io`: it drops a message whose descriptor this
+    # process has no room for, and waits for another.
+    def receive_file(socket, bytes = nil)
+      got_bytes, _, _, *controls = socket.recvmsg(bytes&.bytesize || 1, 0, CONTROL_BYTES, scm_rights: true)
+      raise Disconnected if got_bytes.nil? || got_bytes.empty?
+
+      got = controls.flat_map { |control| control.unix_rights || [] }.first
+      raise Error, "the file of a request's body did not arrive: too many open files?" unless got
+
+      raise Error, "a file came that is another request's body" if bytes && got_bytes != bytes
+
+      got.autoclose = false
+      File.for_fd(got.fileno, "rb")
+    rescue SystemCallError, IOError
+      raise Disconnected
+    end
+
+    # The next frame on a control socket as [kind, flags, payload, files]; nil when the server has closed
+    # it or has gone.
+    def receive_control(socket)
+      head, _, _, *controls = socket.recvmsg(8, 0, CONTROL_BYTES, scm_rights: true)
+      files = controls.flat_map { |control| control.unix_rights || [] }
+      head = fill_control(socket, head, 8) or return
+      kind, flags, count, length = head.unpack("CCvV")
+      unless [FORK, SLOTS, PROMOTE, DISMISS].include?(kind) && count.zero? && length <= FDS_MAX && files.size <= FDS_MAX
+        raise Error, "an unknown control frame of kind #{kind}"
+      end
+
+      payload = length.zero? ? "" : fill_control(socket, socket.recv(length), length)
+      payload && [kind, flags, payload, files]
+    rescue SystemCallError, IOError
+      nil
+    end
+
+    def fill_control(socket, data, size)
+      until data.nil? || data.empty? || data.bytesize == size
+        more = socket.recv(size - data.bytesize)
+        return if more.nil? || more.empty?
+
+        data += more
+      end
+      data unless data.nil? || data.empty?
+    end
+
     def micros
       Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
     end
   end
 
-  # One slot socket: requests in, responses out.
+  # One slot socket: requests in, responses out. One thread receives and answers; only `mark_as_io_bound` and
+  # `extend_timeout` may be called from others as well, as long as the response has not ended.
   class Slot
     include Wire
 
     attr_accessor :seq
+    # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
+    # request (false keeps it from that), and when the server asks for a collection of garbage.
+    attr_writer :base, :before_mark, :collect
 
-    # Each environment begins as a copy of `base`.
-    def initialize(socket, base = {})
+    def initialize(socket)
       @socket = socket
-      @base = base
+      @base = {}
+      @before_mark = -> { true }
+      @collect = -> {}
+      @lock = Mutex.new
+      @guest = false
       @socket.sync = true
-      @seq = -1
+      @seq = @ended = @marked = -1
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
       @more = String.new
       @start = @limit = @scanned = 0
@@ -104,10 +193,15 @@ module PenstockWorker
           else
             # A cancellation that is read here is for a response that has ended: those that matter
             # are found by `cancelled?` before the worker comes back here.
-            check_cancel(kind, flags, count, length)
+            kind == COLLECT ? answer_collect(flags, count, length) : check_cancel(kind, flags, count, length)
             @start = stop
             next
           end
+        elsif @limit - @start >= 8 && @buffer.getbyte(@start) == COLLECT
+          _, flags, count, length = @buffer.byteslice(@start, 8).unpack("CCvV")
+          answer_collect(flags, count, length)
+          @start += 8
+          next
         end
         return unless fill
       end
@@ -131,10 +225,26 @@ module PenstockWorker
 
     # Asks for the body file of the request received last.
     def receive_file
-      send_bytes(Wire.frame(FD_PLEASE, 0, ""))
-      @socket.recv_io(File, "rb")
-    rescue SocketError, SystemCallError, EOFError
-      raise Disconnected
+      send_more(Wire.frame(FD_PLEASE, 0, ""))
+      Wire.receive_file(@socket)
+    end
+
+    # `penstock.mark_as_io_bound`: the request at hand waits for something else than the processor. True
+    # when the server was told, false when it knew or the response has ended.
+    def mark_as_io_bound
+      return false if @marked == @seq || !@before_mark.call
+
+      say([IO_BOUND, 0, 0, 0].pack("CCvV")) { @marked != @seq && (@marked = @seq) }
+    end
+
+    # `penstock.extend_timeout`: the request at hand may take so many seconds from now on (1 to 86,400). True
+    # when the server was told, false when the response has ended.
+    def extend_timeout(seconds)
+      unless seconds.between?(1, EXTEND_MAX)
+        raise ArgumentError, "extend_timeout takes 1 to #{EXTEND_MAX} seconds, not #{seconds}"
+      end
+
+      say([EXTEND, 0, 0, 4, seconds.ceil].pack("CCvVV"))
     end
 
     # Sends a response whose body is complete. Packed with its head: raw bytes whatever their encodings.
@@ -143,34 +253,36 @@ module PenstockWorker
       head_len = head.bytesize
       numbers = [HEAD, FLAG_END, count, 8 + head_len + size, elapsed(started), head_len, head]
       if size <= JOIN_MAX
-        send_bytes((numbers << body).pack("CCvVVVa*a*"))
+        send_last((numbers << body).pack("CCvVVVa*a*"))
       else
-        send_bytes(numbers.pack("CCvVVVa*"), body)
+        send_last(numbers.pack("CCvVVVa*"), body)
       end
     end
 
     # Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows.
     def send_head(count, head, started, body)
-      send_bytes(stream_head(count, head, started, body.bytesize), body)
+      send_more(stream_head(count, head, started, body.bytesize), body)
     end
 
     # Sends a piece of a streamed body.
     def send_body(chunk)
       size = chunk.bytesize
-      return send_bytes([BODY, 0, 0, size].pack("CCvV"), chunk) if size <= BODY_FRAME_MAX
+      return send_more([BODY, 0, 0, size].pack("CCvV"), chunk) if size <= BODY_FRAME_MAX
 
       (0...size).step(BODY_FRAME_MAX) { |at| send_body(chunk.byteslice(at, BODY_FRAME_MAX)) }
     end
 
     # Ends a streamed response.
     def send_end
-      send_bytes([BODY, FLAG_END, 0, 0].pack("CCvV"))
+      send_last([BODY, FLAG_END, 0, 0].pack("CCvV"))
     end
 
     # Sends a response whose body is a range of an open file. The descriptor travels with the first
     # byte of this message, which the kernel never merges with an earlier one.
     def send_file(count, head, started, file, offset, length)
       data = stream_head(count, head, started, 0)
+      @ended = @seq
+      wait_for_guest
       data << [FILE, FLAG_END | FLAG_HAS_FD, 0, 16, offset, length].pack("CCvVQ<Q<")
       sent = @socket.sendmsg(data, 0, nil, Socket::AncillaryData.unix_rights(file))
       send_bytes(data.byteslice(sent..)) if sent < data.bytesize
@@ -180,7 +292,7 @@ module PenstockWorker
 
     # Sends ABORT or FAILED.
     def send_reason(kind, flags, reason)
-      send_bytes(Wire.frame(kind, flags, reason[0, REASON_MAX].scrub.encode(Encoding::UTF_8)))
+      send_last(Wire.frame(kind, flags, reason[0, REASON_MAX].scrub.encode(Encoding::UTF_8)))
     end
 
     private
@@ -193,6 +305,37 @@ module PenstockWorker
       head_len = head.bytesize
       length = 8 + head_len + size
       [HEAD, FLAG_STREAM, count, length, elapsed(started), head_len, head].pack("CCvVVVa*")
+    end
+
+    # Sends a frame about the request at hand, from any thread, unless its response has ended or the block
+    # says no. `@guest` is set before `@ended` is looked at, and a response sets `@ended` before it looks
+    # at `@guest`: one of the two sees the other, and the usual response takes no lock.
+    def say(frame)
+      @lock.synchronize do
+        @guest = true
+        return false if @ended == @seq || (block_given? && !yield)
+
+        send_bytes(frame)
+        true
+      rescue Disconnected
+        false
+      ensure
+        @guest = false
+      end
+    end
+
+    def send_last(prefix, payload = nil)
+      @ended = @seq
+      wait_for_guest if @guest
+      send_bytes(prefix, payload)
+    end
+
+    def wait_for_guest
+      @lock.synchronize { nil }
+    end
+
+    def send_more(prefix, payload = nil)
+      @lock.synchronize { send_bytes(prefix, payload) }
     end
 
     # `write` gathers several strings in one call and goes on until all is written; for one string
@@ -247,27 +390,30 @@ module PenstockWorker
     # Receives at least one byte more, or all that is missing of a request that has begun.
     def fill
       @scanned = 0
-      if @start == @limit
-        @start = 0
-        @buffer = String.new(capacity: BUFFER_BYTES + 1) if @limit > BUFFER_BYTES
-        # Cheaper than readpartial by 3 us: that one asks the kernel whether it may read first.
-        @socket.sysread(BUFFER_BYTES, @buffer)
-      else
-        fill_up
-      end
+      @start == @limit ? fill_empty : fill_up
       keep
       true
-    rescue IO::WaitReadable
-      # Only if somebody has made the shared descriptor non-blocking.
-      @socket.wait_readable
-      retry
     rescue EOFError, SystemCallError
       false
     end
 
+    def fill_empty
+      @buffer = String.new(capacity: BUFFER_BYTES + 1) if @limit > BUFFER_BYTES
+      # What is left in the buffer was answered: it must not be read again, whatever happens below.
+      @start = @limit = 0
+      # Cheaper than readpartial by 3 us: that one asks the kernel whether it may read first.
+      @socket.sysread(BUFFER_BYTES, @buffer)
+    rescue Errno::EINTR, Errno::EAGAIN
+      # A signal, which may be the end of a child of the application; on a descriptor that somebody has
+      # made non-blocking it is the second.
+      @socket.wait_readable
+      retry
+    end
+
     def fill_up
       rest = @buffer.byteslice(@start, @limit - @start)
-      needed = rest.bytesize < 12 ? 12 : 8 + frame_at(@start)[3]
+      # A frame that is no request may end after eight bytes.
+      needed = [8, 12].find { |size| rest.bytesize < size } || (8 + frame_at(@start)[3])
       @buffer = String.new(capacity: [needed, BUFFER_BYTES].max + 1) << rest
       @start = 0
       while @buffer.bytesize < needed
@@ -297,6 +443,13 @@ module PenstockWorker
       return if length <= PAYLOAD_MAX && first + 4 <= length && flags <= 1 && count.zero?
 
       raise Error, "a request frame contradicts itself"
+    end
+
+    def answer_collect(flags, count, length)
+      raise Error, "unknown frame" unless flags.zero? && count.zero? && length.zero?
+
+      @collect.call
+      send_more(Wire.frame(COLLECTED, 0, ""))
     end
 
     def check_cancel(kind, flags, count, length)

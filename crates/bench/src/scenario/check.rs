@@ -447,7 +447,13 @@ fn env(raw: &BTreeMap<Text, Text>) -> Checked<Vec<(String, String)>> {
 fn goal(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) -> Checked<Goal> {
     let goal = raw.get_ref();
     let bound = bound(raw, deployments, loads)?;
-    let is_ratio = matches!(bound, Bound::CpuRatio { .. } | Bound::RequestsRatio { .. });
+    let is_ratio = matches!(
+        bound,
+        Bound::CpuRatio { .. }
+            | Bound::RequestsRatio { .. }
+            | Bound::MemoryRatio { .. }
+            | Bound::P99Ratio { .. }
+    );
     if let (false, Some(to)) = (is_ratio, &goal.to) {
         return wrong(to.span(), "`to` belongs to a ratio");
     }
@@ -481,6 +487,14 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) ->
         let (at_least, to) = (above_zero(ratio)?, to()?);
         Ok(Bound::RequestsRatio { at_least, to })
     });
+    let memory = goal.memory_ratio.as_ref().map(|ratio| {
+        let (at_most, to) = (above_zero(ratio)?, to()?);
+        Ok(Bound::MemoryRatio { at_most, to })
+    });
+    let p99 = goal.p99_ratio.as_ref().map(|ratio| {
+        let (load, at_most, to) = (part_of_mix(raw, loads)?, above_zero(ratio)?, to()?);
+        Ok(Bound::P99Ratio { load, at_most, to })
+    });
     let one = |raw: &Option<Spanned<f64>>, bound: fn(f64) -> Bound| {
         raw.as_ref().map(|raw| above_zero(raw).map(bound))
     };
@@ -493,15 +507,17 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) ->
         let (load, at_most) = (measured_alone(raw, loads)?, above_zero(ratio)?);
         Ok(Bound::P99OfAlone { load, at_most })
     });
-    if let (Some(load), None, None) = (&goal.load, &of_alone, &p99_of_alone) {
+    if let (Some(load), None, None, None) = (&goal.load, &of_alone, &p99_of_alone, &p99) {
         return wrong(
             load.span(),
-            "`load` belongs to `of_alone` and `p99_of_alone`",
+            "`load` belongs to `of_alone`, `p99_of_alone` and `p99_ratio`",
         );
     }
     let mut bounds = [
         ratio,
         more,
+        memory,
+        p99,
         one(&goal.p99_ms, Bound::P99Ms),
         one(&goal.cpu_us, Bound::CpuUs),
         one(&goal.requests_held, Bound::RequestsHeld),
@@ -515,9 +531,23 @@ fn bound(raw: &Spanned<raw::Goal>, deployments: &[Deployment], loads: &Loads) ->
         (Some(bound), None) => bound,
         _ => wrong(
             raw.span(),
-            "one of `cpu_ratio`, `requests_ratio`, `p99_ms`, `cpu_us`, `requests_held`, `of_alone`, \
-             `p99_of_alone` and `errors`",
+            "one of `cpu_ratio`, `requests_ratio`, `memory_ratio`, `p99_ratio`, `p99_ms`, `cpu_us`, \
+             `requests_held`, `of_alone`, `p99_of_alone` and `errors`",
         ),
+    }
+}
+
+/// The load of a goal that looks at one load of a mix.
+fn part_of_mix(raw: &Spanned<raw::Goal>, loads: &Loads) -> Checked<String> {
+    let Some(name) = &raw.get_ref().load else {
+        return wrong(
+            raw.span(),
+            "it needs `load`, the name of one of `[[loads]]`",
+        );
+    };
+    match loads.iter().any(|load| load.name == *name.get_ref()) {
+        true => Ok(name.get_ref().clone()),
+        false => wrong(name.span(), "no load has that name"),
     }
 }
 

@@ -106,6 +106,8 @@ pub(super) struct Goal {
     pub(super) connections: Option<Spanned<u32>>,
     pub(super) cpu_ratio: Option<Spanned<f64>>,
     pub(super) requests_ratio: Option<Spanned<f64>>,
+    pub(super) memory_ratio: Option<Spanned<f64>>,
+    pub(super) p99_ratio: Option<Spanned<f64>>,
     pub(super) p99_ms: Option<Spanned<f64>>,
     pub(super) cpu_us: Option<Spanned<f64>>,
     pub(super) requests_held: Option<Spanned<f64>>,

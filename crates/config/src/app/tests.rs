@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Connections, Upstream};
+use crate::model::{Connections, Processes, Upstream};
 use crate::testing::{Folder, accept, check_errors};
 
 fn read(folder: &Folder, lines: &str) -> App {
@@ -155,8 +155,8 @@ fn reports_keys_of_the_other_kinds() {
             "of a script",
             "[apps.a]\nkind = \"command\"\ncommand = \"x {fd}\"\nentry = \"app:application\"\ninterpreter = \"python3\"\n",
             &[
-                "penstock.toml:4:9: `entry` is only for the kinds \"wsgi\" and \"rack\"",
-                "penstock.toml:5:15: `interpreter` is only for the kinds \"wsgi\" and \"rack\"",
+                "penstock.toml:4:9: `entry` is only for the kinds \"wsgi\", \"asgi\" and \"rack\"",
+                "penstock.toml:5:15: `interpreter` is only for the kinds \"wsgi\", \"asgi\" and \"rack\"",
             ],
         ),
         (
@@ -176,7 +176,7 @@ fn reports_keys_of_the_other_kinds() {
             "of a kind that is wrong",
             "[apps.a]\nkind = \"comand\"\ncommand = \"x {fd}\"\n",
             &[
-                "penstock.toml:2:8: `kind` cannot be \"comand\": expected \"wsgi\" or \"rack\" or \"command\" or \"fastcgi\"; did you mean `command`?",
+                "penstock.toml:2:8: `kind` cannot be \"comand\": expected \"wsgi\" or \"asgi\" or \"rack\" or \"command\" or \"fastcgi\"; did you mean `command`?",
             ],
         ),
         (

@@ -38,7 +38,7 @@ pub struct App {
     /// Requests in progress at once in a process with a reactor, WebSockets and streams included.
     pub in_progress_max: u32,
     /// Whether the code is loaded once, in a template process from which the workers are forked.
-    pub preload: bool,
+    pub preload: Preload,
     /// After how many requests of one worker it becomes the template of the others: the first number
     /// for the first time, and so on, the last one again and again. Empty is never.
     pub refork_after: Vec<u64>,
@@ -89,9 +89,9 @@ impl App {
             scaling: Scaling::default(),
             threads: 1,
             io_threads: 0,
-            concurrency: Concurrency::Threads,
+            concurrency: Concurrency::of(kind),
             in_progress_max: 1000,
-            preload: true,
+            preload: Preload::default(),
             refork_after: Vec::new(),
             max_surge: 1,
             max_unavailable: 0,
@@ -176,6 +176,28 @@ pub enum Concurrency {
     Tasks,
     /// A greenlet each, for WSGI (`async = "gevent"`).
     Gevent,
+}
+
+impl Concurrency {
+    /// What a kind has when nothing is said.
+    pub fn of(kind: AppKind) -> Self {
+        match kind {
+            AppKind::Asgi => Self::Tasks,
+            AppKind::Wsgi | AppKind::Rack | AppKind::Command | AppKind::FastCgi => Self::Threads,
+        }
+    }
+}
+
+/// Whether workers are forked from a template: `preload`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Preload {
+    /// Unless the threads that the code has started while it was loaded make it doubtful (`"auto"`).
+    #[default]
+    Auto,
+    /// Whatever threads there are (`true`); only the application itself can prevent it.
+    Always,
+    /// Each worker loads the code for itself (`false`).
+    Never,
 }
 
 /// Bounds on the number of worker processes: `1 <= min <= max`.

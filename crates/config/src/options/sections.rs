@@ -60,6 +60,20 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "apps.NAME.scale",
+        heading: "scale = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "When the number of worker processes changes between its bounds.",
+        like: None,
+    },
+    SectionDoc {
+        name: "apps.NAME.memory_max",
+        heading: "memory_max = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "Bounds on the memory of a worker, of which one at least is said: `soft` <= `hard`.",
+        like: None,
+    },
+    SectionDoc {
         name: "apps.NAME.queue",
         heading: "queue = { ... } in [apps.NAME]",
         sample: "",

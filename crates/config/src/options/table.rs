@@ -32,6 +32,20 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Where every request is logged; a text alone is the path, in the combined format."),
     row("server", "shutdown_timeout", Time(0), Is(r#""30s""#), r#""30s""#,
         "How long a stop waits for requests in progress."),
+    row("server", "drain_idle", Time(0), Is(r#""5s""#), r#""5s""#,
+        "How long a stop, or the old server of an upgrade, keeps a connection that waits for its next request, which is then answered with `Connection: close`; at most `limits.idle_timeout`."),
+    row("server", "log", Text("\"stdout\", \"stderr\" or a path"), Is(r#""stderr""#), r#""logs/server.log""#,
+        "Where the server's own log goes, and what applications print; opened again on SIGUSR1 and `penstock reopen`."),
+    row("server", "user", Text("a user's name or number, or `user:group`"), Means("whoever starts it"), r#""www-data""#,
+        "Whom the server becomes once its sockets are open and before any application runs; needs to be started as root."),
+    row("server", "group", Text("a group's name or number"), Means("the groups of `user`"), r#""www-data""#,
+        "The group beside `user`."),
+    row("server", "umask", Text("three or four octal digits"), Means("as it is started"), r#""027""#,
+        "Permissions that new files do not get, in applications too."),
+    row("server", "open_files", Count(64, 100_000_000), Means("as many as the system allows"), "65536",
+        "How many files and connections may be open at once."),
+    row("server", "directory", Path, Means("where it is started"), r#""/""#,
+        "Working directory of the server; every path of the configuration stays as it is."),
     row("server", "trusted_proxies", Texts(NETWORK), Means("this machine: loopback and Unix sockets"),
         r#"["10.0.0.0/8", "unix"]"#,
         "Whose word about their own clients (`Forwarded`, `X-Forwarded-*`) is taken."),
@@ -44,8 +58,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("server.access_log", "path", Text("a path, \"stdout\" or \"stderr\""), Required, r#""logs/access.log""#,
         "File that lines are appended to."),
-    row("server.access_log", "format", OneOf(&["combined", "json", "off"]), Is(r#""combined""#), r#""combined""#,
-        "The form of a line; off writes none."),
+    row("server.access_log", "format", OneOf(&["combined", "json", "dev", "off"]), Is(r#""combined""#), r#""combined""#,
+        "The form of a line: dev is for a person at a terminal, off writes none."),
 
     row("limits", "connections", Count(1, 10_000_000), Is("100000"), "100000",
         "Client connections open at once."),
@@ -73,6 +87,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How much of an answer is kept in memory for a slow client; the rest goes to a temporary file."),
     row("limits", "response_spool", Size(1), Is(r#""1GiB""#), r#""1GiB""#,
         "How large that file may grow before the worker has to wait for the client."),
+    row("limits", "websocket_message_bytes", Size(1), Is(r#""1MiB""#), r#""1MiB""#,
+        "Longest message of a WebSocket's client, 32MiB at most; above it the connection is closed with 1009."),
     row("limits", "temp_dir", Path, Means("the system's temporary folder"), r#""/tmp""#,
         "Folder of the temporary files."),
 
@@ -83,10 +99,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("apps.NAME", "dir", Path, Means("the folder of the file"), r#"".""#,
         "Folder the workers run in."),
-    row("apps.NAME", "kind", OneOf(&["wsgi", "rack", "command", "fastcgi"]), Means("detected"), r#""wsgi""#,
+    row("apps.NAME", "kind", OneOf(&["wsgi", "asgi", "rack", "command", "fastcgi"]), Means("detected"), r#""wsgi""#,
         "The interface of the application; `command` and `fastcgi` are programs that serve HTTP or FastCGI."),
     row("apps.NAME", "entry", Text(ENTRY), Means("detected"), r#""app:application""#,
-        "What to load: `module:callable` or `module:factory()` for wsgi, a rackup file for rack.")
+        "What to load: `module:callable` or `module:factory()` for wsgi and asgi, a rackup file for rack.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "interpreter", Text("a path or a command name"),
         Means("the virtual environment's in `dir`, else `python3` or `ruby`"), r#""python3""#,
@@ -96,31 +112,87 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "What each process runs, without a shell; `{port}`, `{socket}` or `{fd}` says where it listens, and a fastcgi \
          program without any of them gets a listening socket as descriptor 0.")
         .only(PROGRAM_KINDS),
-    row("apps.NAME", "processes", CountOrTable(1, 1024, "apps.NAME.processes"), Means("number of cores"),
+    row("apps.NAME", "processes", CountOrTable(1, 1024, "apps.NAME.processes"), Means("number of cores; 1 in development"),
         "{ min = 1, max = 4 }", "Number of worker processes, or bounds on it."),
+    row("apps.NAME", "scale", Table("apps.NAME.scale"), Means("every default"), r#"{ up_after = "100ms", spawn_rate = 4 }"#,
+        "When the number of processes changes between the bounds of `processes`.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "idle_ttl", Time(1), Means("`scale.idle_ttl`"), r#""60s""#,
+        "The same as `idle_ttl` in `scale`; one of the two is enough.")
+        .only(SCRIPT_KINDS),
     row("apps.NAME", "threads", Count(1, 1024), Is("1"), "1",
-        "Threads in each worker process, each with one request at a time; of a command, requests that a process gets at once."),
+        "Threads in each worker process, each with one request at a time; of a command, requests that a process gets at once. \
+         An application with a reactor has one."),
+    row("apps.NAME", "io_threads", Count(0, 1024), Is("0"), "4",
+        "Threads of each worker process beyond `threads`, for requests that have called `penstock.mark_as_io_bound`: \
+         such a request frees its slot, and another takes it.")
+        .only(THREADED),
+    row("apps.NAME", "async", FlagOrWord(&["gevent"]), Means("true for asgi, else false"), "false",
+        "Whether a process serves its requests by a reactor in one thread instead of threads: a task each (`true`: asgi \
+         always, rack on a fiber scheduler), or a greenlet each (`\"gevent\"`: wsgi).")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "in_progress_max", Count(1, 1_000_000), Is("1000"), "1000",
+        "Requests in progress at once in a process with a reactor, WebSockets and streams included; more wait in the queue.")
+        .only(REACTOR),
     row("apps.NAME", "queue", Table("apps.NAME.queue"), Means("every default"),
         r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
     row("apps.NAME", "response_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
         "How long a worker may take to answer; after it the answer is 504."),
     row("apps.NAME", "boot_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
         "How long a worker may take to load the application."),
+    row("apps.NAME", "stop_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
+        "How long a worker that was asked to end may take before it is killed; 2s in development."),
+    row("apps.NAME", "stream_timeout", Time(1), Is(r#""5m""#), r#""5m""#,
+        "How long WebSockets and streams may go on in a worker that is being replaced; 2s in development.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "preload", FlagOrWord(&["auto"]), Is("\"auto\""), "true",
+        "Whether the code is loaded once, in a template process from which the workers are forked: they start in milliseconds \
+         and share memory. `\"auto\"`: unless threads that the code has started as it was loaded make that unsafe; then the workers are \
+         started one by one. `true`: also then; only an application that says `prevent_fork` is not forked.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "refork_after", CountOrCounts(1, 1_000_000_000), Means("never"), "[500, 1000]",
+        "After how many requests of one worker it becomes the template of the others, with all that it has warmed up: the first \
+         number for the first time and so on, the last one again and again.")
+        .only(PRELOADED),
+    row("apps.NAME", "max_surge", Count(1, 1024), Is("1"), "1",
+        "How many processes beyond their number a replacement may run at once."),
+    row("apps.NAME", "max_unavailable", Count(0, 1024), Is("0"), "1",
+        "How many processes a restart may take out before their successors are ready, once the new code has shown that it boots; one always stays."),
+    row("apps.NAME", "memory_max", SizeOrTable(1 << 20, "apps.NAME.memory_max"), Means("no limit"), r#""512MiB""#,
+        "Memory of a worker (its proportional set size), or bounds on it; a size alone is `hard`."),
+    row("apps.NAME", "requests_max", Count(1, 1_000_000_000_000), Means("no limit"), "100000",
+        "Requests of a worker after which it is replaced, less up to a tenth by chance.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "age_max", Time(1), Means("no limit"), r#""1d""#,
+        "Age at which a worker is replaced, less up to a tenth by chance."),
+    row("apps.NAME", "collect_when_idle", Bool, Is("false"), "true",
+        "Whether garbage is collected between requests, when the queue is empty, not within them.")
+        .only(THREADED),
     row("apps.NAME", "env", Map, Is("{}"), r#"{ GREETING = "hello" }"#,
         "Variables added to the workers' environment."),
     row("apps.NAME", "upstream", Table("apps.NAME.upstream"), Means("every default"),
         r#"{ connect_timeout = "1s", health = { path = "/up" } }"#,
         "How its processes are spoken to.")
         .only(PROGRAM_KINDS),
-    planned("apps.NAME", "memory_max"),
-    planned("apps.NAME", "requests_max"),
-    planned("apps.NAME", "age_max"),
-    planned("apps.NAME", "async"),
 
     row("apps.NAME.processes", "min", Count(1, 1024), Is("1"), "1",
         "Processes kept for ever."),
     row("apps.NAME.processes", "max", Count(1, 1024), Means("number of cores, or `min` if that is more"), "4",
         "Processes never exceeded."),
+
+    row("apps.NAME.scale", "up_after", Time(1), Is(r#""100ms""#), r#""100ms""#,
+        "One process more when requests have waited this long in the queue."),
+    row("apps.NAME.scale", "idle_ttl", Time(1), Is(r#""60s""#), r#""60s""#,
+        "One process less when so much capacity has not been used for this long."),
+    row("apps.NAME.scale", "spawn_rate", Count(1, 1024), Is("4"), "4",
+        "Most processes that are started within a second."),
+
+    row("apps.NAME.memory_max", "soft", Size(1 << 20), Means("four fifths of `hard`"), r#""400MiB""#,
+        "Bytes at which a worker is replaced after the requests that it has."),
+    row("apps.NAME.memory_max", "hard", Size(1 << 20), Means("five quarters of `soft`"), r#""512MiB""#,
+        "Bytes at which a worker is killed."),
+    row("apps.NAME.memory_max", "samples", Count(1, 1000), Is("3"), "3",
+        "How many looks in a row, a few seconds apart, must find a worker above a bound."),
 
     row("apps.NAME.queue", "max", Count(0, 10_000_000), Is("1000"), "1000",
         "Requests that may wait; one more is answered 503 at once."),
@@ -206,7 +278,10 @@ pub(super) const ADDRESS: &str = crate::ListenAddr::EXPECTED;
 const ADDRESS_OR_OFF: &str =
     "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
 const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru file";
-const SCRIPT_KINDS: &str = "the kinds \"wsgi\" and \"rack\"";
+pub(super) const SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
+pub(super) const THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
+const REACTOR: &str = "applications with a reactor: the kind \"asgi\", or `async`";
+const PRELOADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`, with `preload`";
 const PROGRAM_KINDS: &str = "the kinds \"command\" and \"fastcgi\"";
 const COMMAND: &str = "a command such as \"thin -p {port} start\", each quote closed";
 const PROXIED: &str = "a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"";

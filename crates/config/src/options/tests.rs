@@ -16,6 +16,8 @@ access_log = { path = "x" }
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }
+scale = {}
+memory_max = {}
 queue = {}
 [apps.other]
 kind = "fastcgi"
@@ -80,12 +82,17 @@ fn every_option_stands_once_in_a_section_that_is_described() {
     }
 }
 
+/// Whether an option may stand in the tables of the example, whose application is a WSGI one.
+fn is_for_the_sample(option: &Opt) -> bool {
+    ["", table::SCRIPT_KINDS, table::THREADED].contains(&option.only)
+}
+
 /// A table's body: what it must have, and every other default if those are to be said.
 fn body(section: &str, say_defaults: bool, line_end: &str) -> String {
     let built = in_section(section).filter(|option| option.is_built());
     let lines = built.filter_map(|option| {
         let value = match (option.default, option.kind) {
-            _ if !option.only.is_empty() => return None,
+            _ if !is_for_the_sample(option) => return None,
             (_, Kind::Table(inner)) => format!("{{ {} }}", body(inner, say_defaults, ", ")),
             (_, Kind::List(_) | Kind::Named(_)) => return None,
             (Unset::Is(value), _) if say_defaults => value.to_owned(),
@@ -153,7 +160,7 @@ fn uncommented(example: &str) -> String {
         }
         let key = said.split_once(" = ").map_or("", |(key, _)| key);
         match find(section, key) {
-            Some(option) if option.only.is_empty() => said,
+            Some(option) if is_for_the_sample(option) => said,
             _ => line,
         }
     });

@@ -1,6 +1,9 @@
 //! What a folder or a word on the command line is taken for.
 
+use std::time::Duration;
+
 use super::*;
+use crate::model::{AccessLog, Concurrency, LogFormat, LogTarget};
 use crate::testing::{Folder, write};
 
 fn serve(folder: &Folder, target: Option<&str>) -> Result<Config, Report> {
@@ -62,6 +65,52 @@ fn recognises_a_folder() {
             "wsgi site.wsgi:application",
         ),
         (
+            "django with both",
+            &[
+                (
+                    "manage.py",
+                    "import django\n'DJANGO_SETTINGS_MODULE', 'web.settings'\n",
+                ),
+                ("web/asgi.py", ""),
+                ("web/wsgi.py", ""),
+            ],
+            "wsgi web.wsgi:application",
+        ),
+        (
+            "django of asgi",
+            &[("manage.py", "import django"), ("web/asgi.py", "")],
+            "asgi web.asgi:application",
+        ),
+        (
+            "fastapi",
+            &[("main.py", "app = FastAPI()")],
+            "asgi main:app",
+        ),
+        (
+            "fastapi below app",
+            &[("app/__init__.py", ""), ("app/main.py", "app = FastAPI()")],
+            "asgi app.main:app",
+        ),
+        (
+            "quart",
+            &[("app.py", "def create_app():\n    app = Quart(__name__)\n")],
+            "asgi app:create_app()",
+        ),
+        (
+            "asgi.py",
+            &[("asgi.py", "application = make()")],
+            "asgi asgi:application",
+        ),
+        (
+            "rails",
+            &[
+                ("config.ru", "run Rails.application"),
+                ("config/application.rb", ""),
+                ("Procfile", "web: puma"),
+            ],
+            "rack config.ru",
+        ),
+        (
             "not asgi",
             &[
                 ("asgi.py", "application = x"),
@@ -105,9 +154,6 @@ fn serves_public_with_fall_through_and_a_bare_index_as_files() {
 
 #[test]
 fn refuses_a_folder_without_anything() {
-    let folder = Folder::with(&[("asgi.py", "application = 1")]);
-    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
-    assert_eq!(problem, Problem::AsgiFound(folder.join("asgi.py")));
     let folder = Folder::with(&[("readme", "")]);
     let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
     assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
@@ -117,6 +163,11 @@ fn refuses_a_folder_without_anything() {
 fn takes_a_target_for_what_it_is() {
     let folder = Folder::with(&[
         ("web.py", "app = 1"),
+        (
+            "api.py",
+            "from fastapi import FastAPI\nserver = FastAPI()\n",
+        ),
+        ("site/asgi.py", ""),
         ("none.py", "x = 1"),
         ("api/other.ru", ""),
         ("sub/penstock.toml", "[apps.x]\n"),
@@ -126,6 +177,9 @@ fn takes_a_target_for_what_it_is() {
     let rows = [
         ("web:app", Ok("wsgi web:app")),
         ("web.py", Ok("wsgi web:app")),
+        ("api:server", Ok("asgi api:server")),
+        ("api:make()", Ok("asgi api:make()")),
+        ("site.asgi:application", Ok("asgi site.asgi:application")),
         ("api/other.ru", Ok("rack other.ru")),
         ("sub", Ok("wsgi app:app")),
         ("site.toml", Ok("wsgi web:app")),
@@ -244,6 +298,79 @@ upstream = "b"
         report.unwrap_err().to_string(),
         "command line: http://127.0.0.1:9000 is already taken by http://127.0.0.1:9000"
     );
+}
+
+#[test]
+fn some_defaults_are_others_in_development() {
+    let text = "[apps.a]\nstop_timeout = \"3s\"\n[apps.b]\nprocesses = { min = 2 }\n[[sites]]\n[[sites.routes]]\napp = \"a\"\n";
+    let folder = Folder::with(&[("app.py", "app = 1"), ("some.toml", text)]);
+    let base = Invocation {
+        cwd: folder.path().to_owned(),
+        development: true,
+        ..Invocation::default()
+    };
+    let dev_log = Some(AccessLog {
+        path: LogTarget::Stdout,
+        format: LogFormat::Dev,
+    });
+    let seconds = Duration::from_secs;
+    let detected = resolve(&base).unwrap();
+    let app = detected.apps.values().next().unwrap();
+    assert_eq!(app.processes, Processes::exactly(1));
+    assert_eq!(
+        (app.stop_timeout, app.stream_timeout),
+        (seconds(2), seconds(2))
+    );
+    assert_eq!(detected.server.access_log, dev_log);
+    assert_eq!(detected.server.shutdown_timeout, seconds(2));
+    let of_file = Invocation {
+        target: Some("some.toml".to_owned()),
+        ..base.clone()
+    };
+    let read = resolve(&of_file).unwrap();
+    let (a, b) = (&read.apps["a"], &read.apps["b"]);
+    assert_eq!(
+        (a.processes, a.stop_timeout),
+        (Processes::exactly(1), seconds(3))
+    );
+    assert!(b.processes.min == 2 && b.processes.max >= 2);
+    assert_eq!(read.server.access_log, dev_log);
+    let said = resolve(&Invocation {
+        processes: Some(4),
+        ..of_file.clone()
+    });
+    assert_eq!(said.unwrap().apps["a"].processes, Processes::exactly(4));
+    let served = resolve(&Invocation {
+        development: false,
+        ..of_file
+    });
+    let served = served.unwrap();
+    assert_eq!(served.apps["a"].processes, Processes::default());
+    assert_eq!(served.server.access_log, None);
+    let off = "[server]\naccess_log = \"off\"\nshutdown_timeout = \"9s\"\n[apps.a]\n";
+    write(&folder.join("some.toml"), off);
+    let read = resolve(&Invocation {
+        target: Some("some.toml".to_owned()),
+        ..base
+    });
+    let server = read.unwrap().server;
+    assert_eq!(
+        (server.access_log, server.shutdown_timeout),
+        (None, seconds(9))
+    );
+}
+
+#[test]
+fn threads_of_the_command_line_are_not_for_a_reactor() {
+    let folder = Folder::with(&[("main.py", "app = FastAPI()")]);
+    let config = resolve(&Invocation {
+        threads: Some(5),
+        cwd: folder.path().to_owned(),
+        ..Invocation::default()
+    });
+    let config = config.unwrap();
+    let app = config.apps.values().next().unwrap();
+    assert_eq!((app.threads, app.concurrency), (1, Concurrency::Tasks));
 }
 
 #[test]

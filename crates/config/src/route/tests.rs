@@ -94,8 +94,10 @@ fn reports_who_cannot_answer() {
         ),
         (
             "an application that could not be read may be a program",
-            "app = \"a\"\nrequest_buffering = true\n[apps.a]\nkind = \"asgi\"",
-            &["penstock.toml:8:8: `kind = \"asgi\"` is not supported by this version yet"],
+            "app = \"a\"\nrequest_buffering = true\n[apps.a]\nkind = \"asgy\"",
+            &[
+                "penstock.toml:8:8: `kind` cannot be \"asgy\": expected \"wsgi\" or \"asgi\" or \"rack\" or \"command\" or \"fastcgi\"; did you mean `asgi`?",
+            ],
         ),
     ]);
 }

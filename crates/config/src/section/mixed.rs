@@ -29,7 +29,49 @@ pub(crate) enum Texts<'a> {
     List(At<Vec<&'a str>>),
 }
 
+/// `true`, `false`, or one of the option's words.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FlagOrWord {
+    /// A flag.
+    Flag(bool),
+    /// A word.
+    Word(&'static str),
+}
+
 impl<'a> Section<'a> {
+    /// A flag or one of the option's words, and where it stands.
+    pub(crate) fn flag_or_word(&self, key: &str) -> Option<At<FlagOrWord>> {
+        let (option, value) = self.value(key)?;
+        let Kind::FlagOrWord(words) = option.kind else {
+            return None;
+        };
+        let at = value.span().start;
+        let said = match value.get_ref() {
+            DeValue::Boolean(flag) => FlagOrWord::Flag(*flag),
+            DeValue::String(text) => {
+                let word = words.iter().find(|word| **word == text.as_ref());
+                if word.is_none() {
+                    self.bad(key, &At::new(text.as_ref(), at));
+                }
+                FlagOrWord::Word(word?)
+            }
+            _ => return self.wrong_type(option, value),
+        };
+        Some(At::new(said, at))
+    }
+
+    /// A number of the option's range, or a list of at least one; those that are wrong are reported
+    /// and left out.
+    pub(crate) fn counts(&self, key: &'static str) -> Option<Vec<u64>> {
+        let (option, value) = self.value(key)?;
+        let DeValue::Array(items) = value.get_ref() else {
+            return self.counted(option, value).map(|count| vec![count]);
+        };
+        self.check_filled(key);
+        let counts = items.iter().filter_map(|item| self.counted(option, item));
+        Some(counts.collect())
+    }
+
     /// A list of texts that `read` makes sense of; those it does not are reported and left out.
     pub(crate) fn list<T>(
         &self,

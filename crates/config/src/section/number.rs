@@ -70,7 +70,9 @@ impl Section<'_> {
         let Some((option, value)) = self.value(key) else {
             return;
         };
-        let Kind::Size(min) = option.kind else { return };
+        let (Kind::Size(min) | Kind::SizeOrTable(min, _)) = option.kind else {
+            return;
+        };
         let size = match value.get_ref() {
             DeValue::String(text) => units::parse_size(text),
             DeValue::Integer(number) => integer(number).and_then(|size| u64::try_from(size).ok()),
@@ -120,8 +122,11 @@ impl Section<'_> {
         }
     }
 
-    fn counted(&self, option: &Opt, value: &Spanned<DeValue<'_>>) -> Option<u64> {
-        let (Kind::Count(min, max) | Kind::CountOrTable(min, max, _)) = option.kind else {
+    pub(super) fn counted(&self, option: &Opt, value: &Spanned<DeValue<'_>>) -> Option<u64> {
+        let (Kind::Count(min, max)
+        | Kind::CountOrTable(min, max, _)
+        | Kind::CountOrCounts(min, max)) = option.kind
+        else {
             return None;
         };
         let DeValue::Integer(number) = value.get_ref() else {

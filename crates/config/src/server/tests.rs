@@ -1,7 +1,7 @@
-//! Listeners with a PROXY protocol header, and who is trusted.
+//! Listeners with a PROXY protocol header, who is trusted, what the process itself is.
 
-use crate::ListenAddr;
 use crate::testing::{Folder, accept, check_errors};
+use crate::{ListenAddr, LogTarget};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
@@ -68,4 +68,38 @@ fn reports_listeners_and_networks_that_are_wrong() {
             ],
         ),
     ]);
+}
+
+#[test]
+fn reads_what_the_servers_own_process_is() {
+    let folder = Folder::site();
+    let text = "[apps.a]\n[server]\nlog = \"logs/server.log\"\nuser = \"www-data:web\"\numask = \"0027\"\n\
+                open_files = 4096\ndirectory = \".\"\ndrain_idle = \"2s\"\n";
+    let server = accept(&folder, text).server;
+    assert_eq!(server.log, LogTarget::File(folder.join("logs/server.log")));
+    assert_eq!(server.user.as_deref(), Some("www-data"));
+    assert_eq!(server.group.as_deref(), Some("web"));
+    assert_eq!((server.umask, server.open_files), (Some(0o27), Some(4096)));
+    assert_eq!(server.drain_idle, std::time::Duration::from_secs(2));
+    assert!(server.directory.is_some_and(|folder| folder.is_absolute()));
+    let text = "[apps.a]\n[server]\nuser = \"33:web\"\ngroup = \"44\"\nlog = \"stdout\"\n";
+    let server = accept(&folder, text).server;
+    assert_eq!(server.user.as_deref(), Some("33"));
+    assert_eq!(
+        (server.group.as_deref(), server.log),
+        (Some("44"), LogTarget::Stdout)
+    );
+}
+
+#[test]
+fn reports_users_and_masks_that_cannot_be() {
+    check_errors(&[(
+        "process",
+        "[apps.a]\n[server]\nuser = \"a:b:c\"\ngroup = \"a b\"\numask = \"28\"\n",
+        &[
+            "penstock.toml:3:8: `user` cannot be \"a:b:c\": expected a user's name or number, or `user:group`",
+            "penstock.toml:4:9: `group` cannot be \"a b\": expected a group's name or number",
+            "penstock.toml:5:9: `umask` cannot be \"28\": expected three or four octal digits",
+        ],
+    )]);
 }

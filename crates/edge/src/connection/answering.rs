@@ -44,7 +44,7 @@ impl Connection {
             scheme: self.listener.scheme,
             arrived,
         };
-        let close = self.guard.drain().is_draining();
+        let close = self.is_last();
         let mut lent = None;
         let started = send::send_copied(&self.stream, |out| {
             handlers.first()?.at_hand(&asked, &mut |answer| {
@@ -169,7 +169,7 @@ impl Connection {
         if speaks_to_cache {
             fields.remove("x-accel-expires");
         }
-        let close = must_close || self.guard.drain().is_draining();
+        let close = must_close || self.is_last();
         let (plan, body) = match body {
             Body::Takeover(_) => (Plan::switch(), body),
             body => {
@@ -321,7 +321,12 @@ impl Connection {
     /// Moves the idle deadline, counts and logs.
     fn record(&mut self, told: Told<'_>, end: &Ending, bytes: u64) {
         let now = clock::now();
-        self.deadline.set(now + told.settings.limits.idle_timeout);
+        let idle = now + told.settings.limits.idle_timeout;
+        let drained = self.guard.drain().idle_after(now);
+        // It may have said that the connection is kept before the drain began.
+        self.is_granted = drained.is_some();
+        self.deadline
+            .set(drained.map_or(idle, |until| until.min(idle)));
         let total = now.saturating_duration_since(told.arrived);
         self.edge.metrics().active.add(-1);
         self.edge.metrics().total_time.record_local(total);

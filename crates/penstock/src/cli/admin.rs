@@ -1,4 +1,5 @@
-//! The verbs that speak to a running server: `status`, `reload`, `stop`, `restart`, `purge`.
+//! The verbs that speak to a running server: `status`, `reload`, `upgrade`, `reopen`, `stop`, `restart`,
+//! `purge`.
 //!
 //! A small HTTP/1.1 client over TCP or a Unix socket, one request a connection. Exit code 1 when the
 //! server cannot be reached or says no, with its own words.
@@ -6,13 +7,16 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use penstock_config::{Invocation, ListenAddr};
 use serde_json::{Value, json};
 
+use super::words::{in_words, text};
 use super::{AdminArguments, PurgeArguments, complain, count, say};
+use crate::succession::Follows;
 
 /// How long a server may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -22,6 +26,9 @@ const CHANGE: Duration = Duration::from_secs(600);
 
 /// How long a purge may take: looking through the index of millions of objects, behind other purges.
 const PURGE: Duration = Duration::from_secs(60);
+
+/// How long a server that follows may take to answer once it serves.
+const FOLLOWS: Duration = Duration::from_secs(10);
 
 /// How long `stop` waits for the server to be gone.
 const STOP: Duration = Duration::from_secs(120);
@@ -49,6 +56,59 @@ pub(super) fn restart(to: &AdminArguments, app: &str) -> ExitCode {
     finish(answer.map(|_| format!("{app}: restarted")))
 }
 
+/// Upgrades, and waits until the server that follows answers: here, or where its configuration has it.
+pub(super) fn upgrade(to: &AdminArguments, binary: Option<&Path>) -> ExitCode {
+    finish(address(to).and_then(|address| {
+        let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
+        let body = match binary {
+            Some(binary) => json!({ "binary": cwd.join(binary).display().to_string() }).to_string(),
+            None => String::new(),
+        };
+        let old = process_at(&address)?;
+        let answer = ask_with(&address, ("POST", "/upgrade"), &body, CHANGE)?.ok()?;
+        let value: Value = serde_json::from_str(&answer).unwrap_or_default();
+        let told = text(&value["message"]);
+        let address = match Follows::admin_in(&told) {
+            // Nobody can ask it.
+            Some(None) => return Ok(format!("upgraded: {told}")),
+            Some(Some(elsewhere)) => elsewhere,
+            None => address,
+        };
+        let deadline = Instant::now() + FOLLOWS;
+        loop {
+            let follows = process_at(&address).is_ok_and(|pid| pid != old);
+            if follows && ask(&address, "GET", "/readyz", ANSWER).is_ok_and(|it| it.status == 200) {
+                return Ok(format!("upgraded: {told}"));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{told}, but does not answer at {address}"));
+            }
+            pause();
+        }
+    }))
+}
+
+/// The number of the process that answers.
+fn process_at(address: &ListenAddr) -> Result<u64, String> {
+    let status = ask(address, "GET", "/status.json", ANSWER)?.ok()?;
+    let status: Option<Value> = serde_json::from_str(&status).ok();
+    let pid = status.as_ref().and_then(|status| status["pid"].as_u64());
+    pid.ok_or_else(|| format!("{address} does not say which process it is"))
+}
+
+pub(super) fn reopen(to: &AdminArguments) -> ExitCode {
+    finish(address(to).and_then(|address| {
+        let answer = ask(&address, "POST", "/logs/reopen", ANSWER)?.ok()?;
+        let value: Value = serde_json::from_str(&answer).unwrap_or_default();
+        Ok(text(&value["message"]))
+    }))
+}
+
+fn pause() {
+    #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
+    std::thread::sleep(Duration::from_millis(20));
+}
+
 pub(super) fn stop(to: &AdminArguments) -> ExitCode {
     finish(address(to).and_then(|address| {
         ask(&address, "POST", "/stop", ANSWER)?.ok()?;
@@ -58,8 +118,7 @@ pub(super) fn stop(to: &AdminArguments) -> ExitCode {
             if Instant::now() > deadline {
                 return Err("it is still finishing requests".to_owned());
             }
-            #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-            std::thread::sleep(Duration::from_millis(20));
+            pause();
         }
         Ok("stopped".to_owned())
     }))
@@ -194,207 +253,4 @@ fn ask_with(
         status,
         body: body.to_owned(),
     })
-}
-
-/// The status as a person reads it at a terminal.
-fn in_words(status: &Value) -> String {
-    let mut lines = vec![format!(
-        "{}, pid {}, up {} s, {}, {}",
-        text(&status["state"]),
-        text(&status["pid"]),
-        status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
-        many(&status["traffic"]["requests_total"], "request"),
-        many(&status["connections"]["used"], "connection"),
-    )];
-    for app in elements(&status["apps"]) {
-        app_in_words(app, &mut lines);
-    }
-    for upstream in elements(&status["upstreams"]) {
-        upstream_in_words(upstream, &mut lines);
-    }
-    for cache in elements(&status["caches"]) {
-        lines.push(cache_in_words(cache));
-    }
-    lines.join("\n")
-}
-
-fn app_in_words(app: &Value, lines: &mut Vec<String>) {
-    let (name, kind) = (text(&app["name"]), text(&app["kind"]));
-    let queue = &app["queue"];
-    // Servers of their own have the queue and the slots of their upstream, which follows.
-    let slots = match kind.as_str() {
-        "command" | "fastcgi" => String::new(),
-        _ => format!(
-            ", {} of {} slots busy, {} waiting (at most {})",
-            text(&queue["in_progress"]),
-            text(&queue["slots"]),
-            text(&queue["waiting"]),
-            text(&queue["max"]),
-        ),
-    };
-    lines.push(format!(
-        "app {name}: {kind}, {}{slots}",
-        text(&app["state"])
-    ));
-    for worker in elements(&app["workers"]) {
-        let megabytes = worker["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
-        lines.push(format!(
-            "  worker {}: {}, generation {}, {} in progress, {megabytes:.1} MiB",
-            text(&worker["pid"]),
-            text(&worker["state"]),
-            text(&worker["generation"]),
-            text(&worker["in_progress"]),
-        ));
-    }
-    if let Some(report) = app["report"].as_str() {
-        lines.push(report.trim_end().replace('\n', "\n  "));
-    }
-}
-
-fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
-    let is_up = upstream["up"].as_bool().unwrap_or(false);
-    lines.push(format!(
-        "upstream {}: {}, {}, {} waiting (at most {})",
-        text(&upstream["name"]),
-        text(&upstream["protocol"]),
-        if is_up { "up" } else { "no server is up" },
-        text(&upstream["queue"]["waiting"]),
-        text(&upstream["queue"]["max"]),
-    ));
-    for server in elements(&upstream["servers"]) {
-        let bound = match &server["active_max"] {
-            Value::Null => String::new(),
-            max => format!(" (at most {})", text(max)),
-        };
-        lines.push(format!(
-            "  server {}: {}, {} in progress{bound}, {}, {} failed, {}",
-            text(&server["name"]),
-            text(&server["state"]),
-            text(&server["active"]),
-            many(&server["requests"], "request"),
-            text(&server["failures"]),
-            many(&server["connections_open"], "connection"),
-        ));
-        if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
-            lines.push(format!("    {error}"));
-        }
-    }
-}
-
-fn cache_in_words(cache: &Value) -> String {
-    let reason = match cache["reason"].as_str() {
-        Some(reason) => format!(" ({reason})"),
-        None => String::new(),
-    };
-    let hits = match cache["hit_ratio"].as_f64() {
-        Some(ratio) => format!("{:.1} % hits", ratio * 100.0),
-        None => "not asked yet".to_owned(),
-    };
-    let megabytes = |key: &str| cache[key].as_f64().unwrap_or(0.0) / 1_048_576.0;
-    format!(
-        "cache {}: {}{reason}, {}, {:.1} of {:.1} MiB, {hits}",
-        text(&cache["name"]),
-        text(&cache["state"]),
-        many(&cache["objects"], "object"),
-        megabytes("bytes"),
-        megabytes("bytes_max"),
-    )
-}
-
-fn elements(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
-}
-
-/// So many of something; `-` of it when the server does not say how many.
-fn many(value: &Value, thing: &str) -> String {
-    match value.as_u64() {
-        Some(number) => count(number, thing),
-        None => format!("{} {thing}s", text(value)),
-    }
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn says_slots_of_applications_that_have_them() {
-        let queue = json!({ "in_progress": 1, "slots": 4, "waiting": 0, "max": 50 });
-        let app =
-            |kind: &str| json!({ "name": kind, "kind": kind, "state": "ready", "queue": queue });
-        let kinds = ["wsgi", "rack", "command", "fastcgi"];
-        let said = in_words(&json!({ "apps": kinds.map(app) }));
-        let said: Vec<_> = said.lines().skip(1).collect();
-        assert_eq!(
-            said,
-            [
-                "app wsgi: wsgi, ready, 1 of 4 slots busy, 0 waiting (at most 50)",
-                "app rack: rack, ready, 1 of 4 slots busy, 0 waiting (at most 50)",
-                "app command: command, ready",
-                "app fastcgi: fastcgi, ready",
-            ]
-        );
-    }
-
-    #[test]
-    fn says_of_each_cache_what_it_holds_and_why_it_is_out() {
-        let cache = json!({
-            "name": "disk1", "state": "working", "reason": null, "objects": 1,
-            "bytes": 1_572_864, "bytes_max": 104_857_600, "hit_ratio": 0.915,
-        });
-        let mut out = cache.clone();
-        (out["state"], out["reason"]) = (json!("out"), json!("write: No space left on device"));
-        (out["objects"], out["hit_ratio"]) = (json!(0), Value::Null);
-        let said = in_words(&json!({ "caches": [cache, out] }));
-        let said: Vec<_> = said.lines().skip(1).collect();
-        assert_eq!(
-            said,
-            [
-                "cache disk1: working, 1 object, 1.5 of 100.0 MiB, 91.5 % hits",
-                "cache disk1: out (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
-                 not asked yet",
-            ]
-        );
-    }
-
-    #[test]
-    fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
-        let server = json!({
-            "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
-            "requests": 120, "failures": 2, "connections_open": 5, "last_error": "no answer",
-        });
-        let mut unbounded = server.clone();
-        unbounded["name"] = json!("unix:/run/b.sock");
-        unbounded["state"] = json!("ejected");
-        unbounded["active_max"] = Value::Null;
-        (unbounded["requests"], unbounded["connections_open"]) = (json!(1), json!(1));
-        let queue = json!({ "waiting": 7, "max": 500 });
-        let said = in_words(&json!({ "upstreams": [
-            { "name": "backends", "protocol": "http", "up": true, "queue": queue,
-              "servers": [server, unbounded] },
-            { "name": "legacy", "protocol": "ajp", "up": false, "queue": queue, "servers": [] },
-        ] }));
-        let said: Vec<_> = said.lines().skip(1).collect();
-        assert_eq!(
-            said,
-            [
-                "upstream backends: http, up, 7 waiting (at most 500)",
-                "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
-                 5 connections",
-                "  server unix:/run/b.sock: ejected, 3 in progress, 1 request, 2 failed, \
-                 1 connection",
-                "    no answer",
-                "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
-            ]
-        );
-    }
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use penstock_config::{Config, Invocation};
 
 use super::{USAGE, complain, count, say};
+use crate::identity;
 
 pub(super) fn run(target: Option<String>) -> ExitCode {
     let cwd = match std::env::current_dir() {
@@ -59,6 +60,7 @@ pub(crate) fn resolve(invocation: &Invocation) -> Result<Config, String> {
     let config = penstock_config::resolve(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     let mut wrong = Vec::new();
+    wrong.extend(identity::found(&config.server).err());
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

@@ -1,55 +1,136 @@
 //! `penstock serve`: resolve, start, print where it listens, serve until told to stop.
+//!
+//! What comes before the first thread is here, since it can be done by a process that has one only: words of
+//! the service manager are taken out of the environment, sockets that were passed are taken, the process
+//! goes to the background. Order: everything that can be wrong with the configuration is said in front of the
+//! person who starts it.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use penstock_runtime::logger::{self, LineWriter, Target};
+use penstock_sys::daemon::{self, Forked};
 
 use super::{ServeArguments, USAGE, check, complain};
-use crate::server::{self, Options};
+use crate::identity;
+use crate::manager::Words;
+use crate::server::{self, Beginning, Options, ReadyFd};
+use crate::succession::{self, Predecessor};
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
-    let invocation = match arguments.invocation() {
-        Ok(invocation) => invocation,
-        Err(error) => {
-            complain(&format!("the current folder: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let config = match check::resolve(&invocation) {
-        Ok(config) => config,
-        Err(text) => {
+    match serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(End::Parent(exit)) => exit,
+        Err(End::Usage(text)) => {
             complain(&text);
-            return ExitCode::from(USAGE);
+            ExitCode::from(USAGE)
         }
+        Err(End::Failed(text)) => {
+            complain(&text);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why it does not serve, or no more.
+enum End {
+    /// Another process does.
+    Parent(ExitCode),
+    /// Wrong usage or configuration.
+    Usage(String),
+    Failed(String),
+}
+
+fn serve(arguments: &ServeArguments) -> Result<(), End> {
+    let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
+    let words = Words::take().map_err(|error| failed("the environment", error))?;
+    let met = meet_predecessor()?;
+    let invocation = arguments.invocation();
+    let invocation = invocation.map_err(|error| failed("the current folder", error))?;
+    let program = program(&invocation.cwd);
+    let config = check::resolve(&invocation).map_err(End::Usage)?;
+    let identity = identity::wanted(&config.server).map_err(End::Usage)?;
+    if let Some(identity) = &identity {
+        daemon::set_variables(&identity.variables())
+            .map_err(|error| failed("the environment", error))?;
+    }
+    let (predecessor, sockets) = match met {
+        Some((old, sockets)) => (Some(old), sockets),
+        None => (None, words.sockets().map_err(End::Failed)?),
     };
+    let asked = arguments.ready_fd.filter(|_| predecessor.is_none());
+    let ready = asked.map(ReadyFd::take);
+    // A server that follows a daemon is one already.
+    let goes = arguments.daemonize && predecessor.is_none();
+    let word = goes.then(go_to_background).transpose()?;
     let level = if arguments.verbose {
         log::LevelFilter::Debug
     } else {
         log::LevelFilter::Info
     };
-    let writers = logger::install(level)
-        .and_then(|log| Ok((log, LineWriter::start("terminal", Target::Stdout)?)));
-    let (log, announce) = match writers {
-        Ok(writers) => writers,
-        Err(error) => {
-            complain(&format!("the log: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
+    let log = logger::install(level).map_err(|error| failed("the log", error))?;
+    let announce = LineWriter::start("terminal", Target::Stdout);
+    let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
         development: arguments.dev,
-        ready_fd: arguments.ready_fd,
+        // Whoever gave it to the server before this one has been told.
+        ready,
         log: log.clone(),
         announce: announce.clone(),
+        manager: words.manager(),
+        program,
+        daemonize: arguments.daemonize,
     };
-    let result = server::run(invocation, config, options);
+    let beginning = Beginning {
+        sockets,
+        predecessor,
+        identity,
+        word,
+    };
+    let result = server::run(invocation, config, options, beginning);
     announce.flush();
     log.flush();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::FAILURE
-        }
+    result.map_err(End::Failed)
+}
+
+/// The server before this one and what it hands over, if this process was started by one.
+fn meet_predecessor() -> Result<Option<(Predecessor, crate::inherited::Inherited)>, End> {
+    let taken = daemon::take_variables(&[succession::VARIABLE]);
+    let taken = taken.map_err(|error| End::Failed(format!("the environment: {error}")))?;
+    let Some(number) = taken.into_iter().next().flatten() else {
+        return Ok(None);
+    };
+    let met = Predecessor::meet(&number.to_string_lossy());
+    met.map(Some).map_err(End::Failed)
+}
+
+/// Splits the process: the parent waits for the child to be ready, and ends.
+fn go_to_background() -> Result<daemon::Word, End> {
+    match daemon::fork() {
+        Ok(Forked::Child(word)) => Ok(word),
+        Ok(Forked::Parent(waiting)) => Err(End::Parent(match waiting.wait() {
+            Ok(()) => ExitCode::SUCCESS,
+            // The child has said why, and is gone.
+            Err(_) => ExitCode::FAILURE,
+        })),
+        Err(error) => Err(End::Failed(format!("--daemonize: {error}"))),
     }
+}
+
+/// The path by which this program was started, which an upgrade starts again: a link may lead to another
+/// version by then.
+fn program(cwd: &Path) -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let Some(name) = std::env::args_os().next().map(PathBuf::from) else {
+        return own;
+    };
+    let folders = match name.components().count() {
+        1 => std::env::var_os("PATH").unwrap_or_default(),
+        _ => cwd.as_os_str().to_owned(),
+    };
+    let is_own = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == own);
+    std::env::split_paths(&folders)
+        .map(|folder| cwd.join(folder).join(&name))
+        .find(is_own)
+        .unwrap_or(own)
 }

@@ -3,6 +3,8 @@
 //! What must stay true: the real traceback is in the log and on the status page, on error pages only
 //! with `--dev`; one application's failure is not another's; the repaired file comes up by itself.
 
+use rustix::process::Signal;
+
 use crate::rack::rack_site;
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
 use crate::wsgi::{serve_ready, wsgi_site, wsgi_site_with};
@@ -207,30 +209,45 @@ def app(environ, start):
     assert_eq!(client.expect_status(200).text(), "up");
 }
 
-#[test]
-fn a_boot_that_takes_too_long_is_killed_and_told() {
-    let code = "import threading\nthreading.Event().wait()\n";
-    let server = wsgi_site_with(code, "processes = 1\nboot_timeout = \"300ms\"").serve(&[]);
-    let pid = eventually(PATIENCE, "a worker boots", || {
-        server.workers("app").first().copied()
-    });
-    check_failing(
-        "boot_timeout",
-        &server,
-        &["not ready after 300ms and was killed"],
-        ("app.py", GOOD),
-    );
-    assert!(!is_alive(pid));
+/// How the code is loaded: in a template, which is the default, or by each worker; and what is told of
+/// one that takes too long.
+const WAYS: [(&str, &str); 2] = [
+    ("", "the application was not loaded after 2s and was killed"),
+    ("preload = false", "not ready after 2s and was killed"),
+];
+
+/// The process that loads the code: a template or a worker.
+fn booting(server: &Server) -> i32 {
+    eventually(PATIENCE, "a process loads the code", || {
+        let app = app_status(server);
+        let processes = ["templates", "workers"].map(|kind| app[kind].as_array().unwrap().clone());
+        let mut boots = processes.iter().flatten();
+        let pid = boots.find_map(|p| (p["state"] == "booting").then(|| p["pid"].as_i64())?)?;
+        i32::try_from(pid).ok()
+    })
 }
 
 #[test]
-fn a_stop_while_a_worker_boots_leaves_nothing() {
-    let server = wsgi_site("import threading\nthreading.Event().wait()\n").serve(&[]);
-    let pid = eventually(PATIENCE, "a worker boots", || {
-        server.workers("app").first().copied()
-    });
-    drop(server);
-    eventually(PATIENCE, "its process is gone", || !is_alive(pid));
+fn a_boot_that_takes_too_long_is_killed_and_told() {
+    let code = "import threading\nthreading.Event().wait()\n";
+    for (way, word) in WAYS {
+        let lines = format!("processes = 1\nboot_timeout = \"2s\"\n{way}");
+        let server = wsgi_site_with(code, &lines).serve(&[]);
+        let pid = booting(&server);
+        check_failing("boot_timeout", &server, &[word], ("app.py", GOOD));
+        assert!(!is_alive(pid), "{way}");
+    }
+}
+
+#[test]
+fn a_stop_while_the_code_is_loaded_leaves_nothing() {
+    for (way, _) in WAYS {
+        let code = "import threading\nthreading.Event().wait()\n";
+        let server = wsgi_site_with(code, &format!("processes = 1\n{way}")).serve(&[]);
+        let pid = booting(&server);
+        drop(server);
+        eventually(PATIENCE, "its process is gone", || !is_alive(pid));
+    }
 }
 
 #[test]
@@ -278,24 +295,38 @@ fn one_applications_failure_is_not_anothers() {
 
 #[test]
 fn code_that_breaks_after_the_start_leaves_those_who_serve_alone() {
-    let server = serve_ready(&wsgi_site_with(GOOD, "processes = 2"));
-    server.site().write("app.py", "1 / 0\n");
-    let workers = server.workers("app");
-    kill(workers[0], rustix::process::Signal::KILL);
-    eventually(PATIENCE, "its successor does not boot", || {
-        server.log().contains("ZeroDivisionError")
-    });
-    wait_state(&server, "degraded");
-    let mut client: RawClient = server.connect();
-    for _ in 0..5 {
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(client.expect_status(200).text(), workers[1].to_string());
+    for (way, _) in WAYS {
+        let server = serve_ready(&wsgi_site_with(GOOD, &format!("processes = 2\n{way}")));
+        server.site().write("app.py", "1 / 0\n");
+        // A template has the code from before, and gives it to whoever follows.
+        for template in app_status(&server)["templates"].as_array().unwrap() {
+            let lost = server.workers("app")[0];
+            kill(lost, Signal::KILL);
+            eventually(PATIENCE, "its successor serves", || {
+                let now = server.workers("app");
+                now.len() == 2 && !now.contains(&lost) && app_status(&server)["state"] == "ready"
+            });
+            assert!(!server.log().contains("ZeroDivisionError"));
+            kill(
+                i32::try_from(template["pid"].as_i64().unwrap()).unwrap(),
+                Signal::KILL,
+            );
+            server.wait_log("the template ended with SIGKILL unasked");
+        }
+        let workers = server.workers("app");
+        kill(workers[0], Signal::KILL);
+        eventually(PATIENCE, "its successor does not boot", || {
+            server.log().contains("ZeroDivisionError")
+        });
+        wait_state(&server, "degraded");
+        let mut client: RawClient = server.connect();
+        for _ in 0..5 {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.expect_status(200).text(), workers[1].to_string());
+        }
+        let ready = server.admin("GET", "/readyz").status;
+        assert_eq!(ready, 200, "degraded still answers");
+        server.site().write("app.py", GOOD);
+        wait_state(&server, "ready");
     }
-    assert_eq!(
-        server.admin("GET", "/readyz").status,
-        200,
-        "degraded still answers"
-    );
-    server.site().write("app.py", GOOD);
-    wait_state(&server, "ready");
 }

@@ -323,7 +323,7 @@ fn a_folder_is_served_for_what_it_is() {
 
 #[test]
 fn a_folder_that_is_nothing_is_refused_with_what_was_looked_for() {
-    let rows: [(&str, Site, &[&str]); 3] = [
+    let rows: [(&str, Site, &[&str]); 2] = [
         (
             "empty",
             Site::new(),
@@ -334,11 +334,6 @@ fn a_folder_that_is_nothing_is_refused_with_what_was_looked_for() {
                 "public/",
                 "index.html",
             ],
-        ),
-        (
-            "asgi",
-            Site::new().file("main.py", "from x import FastAPI\napp = FastAPI()\n"),
-            &["main.py", "ASGI"],
         ),
         (
             "no callable",
@@ -389,6 +384,21 @@ fn it_says_where_it_listens_and_what_it_runs() {
 }
 
 #[test]
+fn of_processes_that_come_with_the_load_it_says_how_many_there_are() {
+    for (processes, said) in [
+        ("{ min = 1, max = 4 }", "1 of 4 processes"),
+        ("{ min = 2, max = 3 }", "2 of 3 processes"),
+        ("1", "1 process"),
+    ] {
+        let toml = format!("[apps.app]\nentry = \"app:app\"\nprocesses = {processes}\n");
+        let server = app_site().config(&toml).serve(&[]);
+        server.wait_ready("app");
+        let line = format!("app app: wsgi, {said}, ready in ");
+        server.wait_log(&line);
+    }
+}
+
+#[test]
 fn it_says_what_it_stands_in_front_of() {
     let toml = "[upstreams.app]\nservers = [\"127.0.0.1:3000\", \"127.0.0.1:3001\"]\n\
                 [upstreams.php]\nprotocol = \"fastcgi\"\nservers = [\"unix:php.sock\"]\n\
@@ -415,7 +425,7 @@ fn status_is_for_people_and_for_scripts() {
     assert_eq!(code, 0);
     for word in [
         "running, pid ",
-        "app app: wsgi, ready, 0 of 1 slots busy, 0 waiting",
+        "app app: wsgi, ready, 1 of 1 processes ready, 0 of 1 slots busy, 0 waiting",
         "  worker ",
     ] {
         assert!(text.contains(word), "{word:?} in\n{text}");

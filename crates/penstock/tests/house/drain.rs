@@ -1,6 +1,6 @@
 //! A stop loses no request that was accepted, and does not take longer than it was given.
 //!
-//! SIGTERM (or SIGINT): listeners close, idle connections end, requests in progress and in line are
+//! SIGTERM (or SIGINT): listeners close, idle connections end after `drain_idle`, requests in progress and in line are
 //! answered with `Connection: close`, the exit code is 0. The deadline and a second signal cut what is
 //! left; no worker stays behind either way.
 
@@ -11,8 +11,10 @@ use rustix::process::Signal;
 
 use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually, is_alive};
 
-fn serve(toml: &str) -> Server {
-    let toml = format!("{toml}\n[apps.site]\nprocesses = 1\n");
+/// Serves with more lines in `[server]`. Connections without a request are kept long enough at the end that a
+/// close cannot cross one, and not so long that a test waits for it.
+fn serve(more: &str) -> Server {
+    let toml = format!("[server]\ndrain_idle = \"100ms\"\n{more}\n[apps.site]\nprocesses = 1\n");
     let server = Site::with_app()
         .file("public/a.txt", "file")
         .config(&toml)
@@ -163,7 +165,7 @@ fn a_stop_with_nothing_to_do_is_quick() {
 
 #[test]
 fn the_deadline_cuts_what_is_left() {
-    let server = serve("[server]\nshutdown_timeout = \"600ms\"");
+    let server = serve("shutdown_timeout = \"600ms\"");
     let workers = server.workers("site");
     let mut client = inside(&server);
     let began = Instant::now();
@@ -188,7 +190,7 @@ fn the_deadline_cuts_what_is_left() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     for second in [Signal::TERM, Signal::INT] {
-        let server = serve("[server]\nshutdown_timeout = \"60s\"");
+        let server = serve("shutdown_timeout = \"60s\"");
         let workers = server.workers("site");
         let _client = inside(&server);
         begin_stop(&server, Signal::TERM);
@@ -209,7 +211,7 @@ fn an_application_that_will_not_end_is_ended() {
                def app(environ, start_response):\n\
                \x20   start_response('200 OK', [])\n\
                \x20   return [b'ok']\n";
-    let toml = "[server]\nshutdown_timeout = \"60s\"\n[apps.site]\nprocesses = 1\n";
+    let toml = "[server]\nshutdown_timeout = \"60s\"\ndrain_idle = \"100ms\"\n[apps.site]\nprocesses = 1\n";
     let server = Site::new().file("app.py", app).config(toml).serve(&[]);
     server.wait_ready("site");
     let workers = server.workers("site");

@@ -388,7 +388,7 @@ fn a_listener_may_begin_and_cease_to_take_proxy_headers() {
     for client in &mut before {
         client.send(GET).expect_status(200);
     }
-    drop(server);
+    drop((before, server));
     assert!(!path.exists(), "no dead socket is left");
 }
 

@@ -410,7 +410,7 @@ fn a_unix_socket_is_a_listener_like_any_other() {
         assert!(client.expect_status(200).text().starts_with("GET /unix 0 "));
     }
     assert_eq!(get(server.port(), "/tcp").status, 200);
-    drop(server);
+    drop((client, server));
     assert!(!path.exists(), "the socket was left behind");
 }
 

@@ -112,7 +112,8 @@ def app(environ, start_response):
     return pieces
 "#;
 
-/// A folder named `site` (so is an application found in it), removed with the last that uses it.
+/// A folder named `site` (so is an application found in it), removed with the last that uses it. What
+/// still works in it then is ended: a daemon or a server that followed another is no child of the test.
 #[derive(Clone)]
 pub(crate) struct Site {
     dir: Arc<TempDir>,
@@ -120,8 +121,34 @@ pub(crate) struct Site {
 
 struct TempDir(PathBuf);
 
+impl TempDir {
+    /// The processes whose folder it is.
+    fn strays(&self) -> Vec<Pid> {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let is_inside = |pid: &i32| {
+            std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir.starts_with(&self.0))
+        };
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers
+            .filter(is_inside)
+            .filter_map(Pid::from_raw)
+            .collect()
+    }
+}
+
 impl Drop for TempDir {
     fn drop(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        // Again, as they may have started others.
+        while let strays = self.strays()
+            && !strays.is_empty()
+            && Instant::now() < deadline
+        {
+            for stray in strays {
+                let _ = kill_process(stray, Signal::KILL);
+            }
+            std::thread::sleep(POLL);
+        }
         let _ = std::fs::remove_dir_all(self.0.parent().unwrap_or(&self.0));
     }
 }
@@ -181,13 +208,14 @@ impl Site {
 
     /// Starts `penstock serve` with `arguments` in this folder and waits until it listens (not until
     /// its applications are ready). Free ports are taken unless the arguments or `penstock.toml` name
-    /// addresses.
+    /// addresses. Where `penstock.toml` does not say otherwise, the end does not wait for idle clients.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Server {
         self.serve_with(arguments, &[])
     }
 
     /// [`Site::serve`] with variables added to the server's environment.
     pub(crate) fn serve_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Server {
+        self.be_quick_at_the_end();
         let toml = self.read("penstock.toml");
         let has = |flags: &[&str], key: &str| {
             arguments
@@ -213,6 +241,20 @@ impl Site {
             server.announced().iter().any(|l| l.starts_with(line))
         });
         server
+    }
+
+    /// Clients that a test has left open would hold up each end by `server.drain_idle`.
+    fn be_quick_at_the_end(&self) {
+        const KEY: &str = "drain_idle = \"100ms\"";
+        let toml = self.read("penstock.toml");
+        if toml.is_empty() || toml.contains("drain_idle") {
+            return;
+        }
+        let quick = match toml.contains("[server]\n") {
+            true => toml.replacen("[server]\n", &format!("[server]\n{KEY}\n"), 1),
+            false => format!("[server]\n{KEY}\n{toml}"),
+        };
+        self.write("penstock.toml", quick);
     }
 
     /// Runs a verb to its end in this folder.

@@ -4,7 +4,11 @@
 //! failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many
 //! instead of 300.
 
+use std::collections::BTreeMap;
+
 use super::*;
+
+mod checks;
 
 /// A job is its own number, so that a lost or doubled one shows.
 type Job = u64;
@@ -21,6 +25,8 @@ struct World {
     /// Names of what is gone, to be tried again.
     old_tickets: Vec<Ticket>,
     old_slots: Vec<SlotId>,
+    /// When each process that has slots was last used.
+    groups: BTreeMap<(u64, u64), u64>,
     uses: u64,
 }
 
@@ -75,6 +81,7 @@ impl World {
             slots: Vec::new(),
             old_tickets: Vec::new(),
             old_slots: Vec::new(),
+            groups: BTreeMap::new(),
             uses: 0,
         }
     }
@@ -182,35 +189,32 @@ impl World {
         None
     }
 
-    /// The start must be on a slot that no free one beats.
-    fn expect_best(&mut self, start: Start<Job>, job: Job, since: Instant, home: usize) {
-        assert!(!self.line.iter().any(Waits::is_free), "nobody is overtaken");
-        self.expect_best_slot(start.slot, home);
-        assert_eq!((start.job, start.position), (job, 0));
-        assert_eq!(start.enqueued_at, since);
-        assert_eq!(start.waited, self.now - since);
-        self.begin(start.slot, job, since);
-    }
-
-    fn expect_best_slot(&self, slot: SlotId, home: usize) {
-        let merit = |w: &Worker| {
-            let fewest = std::cmp::Reverse(w.jobs.len());
-            (w.spec.generation, fewest, w.spec.home == home, w.used)
-        };
-        let best = self.slots.iter().filter(|w| w.is_free()).map(merit).max();
-        let chosen = self.slots.iter().find(|w| w.id == slot);
-        let chosen = chosen.expect("the slot exists");
-        assert!(chosen.is_free());
-        assert_eq!(Some(merit(chosen)), best);
-    }
-
     fn begin(&mut self, slot: SlotId, job: Job, since: Instant) {
+        let place = self.slots.iter().position(|w| w.id == slot);
+        let place = place.expect("the slot exists");
+        self.slots[place].jobs.push((job, since));
+        self.note_use(place);
+    }
+
+    fn note_use(&mut self, place: usize) {
         self.uses += 1;
-        let used = self.uses;
-        let worker = self.slots.iter_mut().find(|w| w.id == slot);
-        let worker = worker.expect("the slot exists");
-        worker.jobs.push((job, since));
-        worker.used = used;
+        let worker = &mut self.slots[place];
+        worker.used = self.uses;
+        if let Some(group) = worker.group() {
+            self.groups.insert(group, self.uses);
+        }
+    }
+
+    /// Takes the slot out of the model; its process goes with its last one.
+    fn forget(&mut self, place: usize) -> Worker {
+        let worker = self.slots.swap_remove(place);
+        self.old_slots.push(worker.id);
+        if let Some(group) = worker.group()
+            && !self.slots.iter().any(|w| w.shares_process(&worker))
+        {
+            self.groups.remove(&group);
+        }
+        worker
     }
 
     /// The place in line of the oldest that this slot may take.
@@ -219,33 +223,19 @@ impl World {
         self.line.iter().position(may_take)
     }
 
-    /// The start must be the model's first in line for this slot.
-    fn expect_oldest(&mut self, start: Start<Job>, slot: SlotId) {
-        let first = self.first_for(slot).expect("somebody waits for it");
-        let first = self.line.remove(first);
-        assert_eq!((start.job, start.slot), (first.job, slot));
-        assert_eq!(start.position, first.position);
-        assert_eq!(start.enqueued_at, first.since);
-        assert_eq!(start.waited, self.now - first.since);
-        self.old_tickets.push(first.ticket);
-        self.begin(slot, first.job, first.since);
-    }
-
     fn finish(&mut self) {
         let Some(place) = self.pick(|w| !w.jobs.is_empty()) else {
             return;
         };
         let depth = self.slots[place].jobs.len();
         let which = self.rng.below(depth);
-        self.uses += 1;
-        let worker = &mut self.slots[place];
-        worker.jobs.swap_remove(which);
-        worker.used = self.uses;
+        self.slots[place].jobs.swap_remove(which);
+        self.note_use(place);
         self.ended += 1;
+        let worker = &self.slots[place];
         let (slot, is_free) = (worker.id, worker.is_free());
         if worker.is_retired && worker.jobs.is_empty() {
-            self.slots.swap_remove(place);
-            self.old_slots.push(slot);
+            self.forget(place);
         }
         let takes = is_free && self.first_for(slot).is_some();
         match self.queue.finish(self.now, slot) {
@@ -307,6 +297,7 @@ impl World {
         }
         let spec = SlotSpec {
             generation: self.rng.below(3) as u64,
+            group: self.rng.below(4) as u64,
             home: self.rng.below(4),
             capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
         };
@@ -320,6 +311,13 @@ impl World {
             is_retired: false,
             used: 0,
         });
+        if let Some(group) = self.slots[self.slots.len() - 1].group() {
+            let used = self.groups.entry(group).or_default();
+            if *used > 0 {
+                self.uses += 1;
+                *used = self.uses;
+            }
+        }
         let eligible = self.line.iter().filter(|w| w.is_free()).count();
         let expected = eligible.min(spec.capacity as usize);
         assert_eq!(starts.len(), expected);
@@ -337,13 +335,14 @@ impl World {
         if unbinds_first {
             self.unbind(slot);
         }
-        let worker = &mut self.slots[place];
-        worker.is_retired = true;
-        let is_gone = worker.jobs.is_empty();
-        assert_eq!(self.queue.retire_slot(worker.id), is_gone);
+        if !self.slots[place].is_retired {
+            self.slots[place].is_retired = true;
+            self.note_use(place);
+        }
+        let is_gone = self.slots[place].jobs.is_empty();
+        assert_eq!(self.queue.retire_slot(slot), is_gone);
         if is_gone {
-            let worker = self.slots.swap_remove(place);
-            self.old_slots.push(worker.id);
+            self.forget(place);
         }
         if !unbinds_first {
             self.unbind(slot);
@@ -370,16 +369,6 @@ impl World {
         }
     }
 
-    fn expect_oldest_free(&mut self, start: Start<Job>, first: usize) {
-        let slot = start.slot;
-        assert_eq!(
-            self.first_for(slot),
-            Some(first),
-            "no older one was bound to it"
-        );
-        self.expect_oldest(start, slot);
-    }
-
     fn set_capacity(&mut self) {
         let Some(place) = self.pick(|_| true) else {
             return;
@@ -391,8 +380,7 @@ impl World {
         if !worker.is_retired {
             worker.spec.capacity = capacity;
             if !was_free || !worker.is_free() {
-                self.uses += 1;
-                worker.used = self.uses;
+                self.note_use(place);
             }
         }
         for start in starts {
@@ -411,8 +399,8 @@ impl World {
             self.unbind(self.slots[place].id);
         }
         // What the unbound started on it dies with it.
-        let mut worker = self.slots.swap_remove(place);
-        self.old_slots.push(worker.id);
+        self.note_use(place);
+        let mut worker = self.forget(place);
         self.queue.remove_slot(worker.id);
         if !unbinds_first {
             self.unbind(worker.id);
@@ -490,6 +478,7 @@ impl World {
         }
         let spec = SlotSpec {
             generation: 9,
+            group: 0,
             home: 0,
             capacity: 1,
         };
@@ -511,52 +500,6 @@ impl World {
         let choice = self.rng.below(places.len().max(1));
         places.get(choice).copied()
     }
-
-    fn check_invariants(&self) {
-        self.queue.slots.check_invariants();
-        self.check_line();
-        for worker in self.slots.iter().filter(|w| w.is_free()) {
-            assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
-        }
-        let live = self.slots.iter().filter(|w| !w.is_retired);
-        let places = |w: &Worker| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
-        assert_eq!(self.queue.free(), live.clone().map(places).sum::<usize>());
-        assert_eq!(self.queue.slots(), live.count());
-        let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
-        assert_eq!(self.queue.in_progress(), in_progress);
-        let known = self.ended + (in_progress + self.line.len()) as u64;
-        assert_eq!(known, self.next_job, "no job is lost or doubled");
-        for worker in &self.slots {
-            let view = self.queue.slot(worker.id).expect("it exists");
-            assert_eq!(view.in_progress as usize, worker.jobs.len());
-            assert_eq!(view.is_retired, worker.is_retired);
-            assert_eq!(view.spec, worker.spec);
-        }
-        assert_eq!(self.queue.each_slot().count(), self.slots.len());
-    }
-
-    /// Each list of the line holds those of the model's one line that belong there, in its order.
-    fn check_line(&self) {
-        let (free, bound, by_slot) = self.queue.line.check_invariants();
-        let (model_free, model_bound): (Vec<_>, Vec<_>) =
-            self.line.iter().partition(|w| w.is_free());
-        assert!(free.into_iter().eq(model_free.iter().map(|w| &w.job)));
-        assert!(bound.into_iter().eq(model_bound.iter().map(|w| &w.job)));
-        for worker in &self.slots {
-            let own = model_bound.iter().filter(|w| w.bound_to == Some(worker.id));
-            let own: Vec<_> = own.map(|w| &w.job).collect();
-            assert_eq!(self.queue.len_bound(worker.id), own.len());
-            let listed = by_slot.get(worker.id.index());
-            assert_eq!(listed.unwrap_or(&Vec::new()), &own);
-        }
-        let waiting = self.line.len();
-        assert_eq!(
-            (self.queue.len(), self.queue.is_empty()),
-            (waiting, waiting == 0)
-        );
-        let oldest = self.line.iter().map(|w| self.now - w.since).max();
-        assert_eq!(self.queue.oldest_wait(self.now), oldest);
-    }
 }
 
 impl Waits {
@@ -566,6 +509,18 @@ impl Waits {
 }
 
 impl Worker {
+    /// The name of its process, unless it stands alone.
+    fn group(&self) -> Option<(u64, u64)> {
+        let SlotSpec {
+            generation, group, ..
+        } = self.spec;
+        (group != 0).then_some((generation, group))
+    }
+
+    fn shares_process(&self, other: &Self) -> bool {
+        self.id == other.id || (self.group().is_some() && self.group() == other.group())
+    }
+
     fn is_free(&self) -> bool {
         !self.is_retired && self.jobs.len() < self.spec.capacity as usize
     }

@@ -77,6 +77,7 @@ impl Bed {
 fn spec(generation: u64, home: usize, capacity: u32) -> SlotSpec {
     SlotSpec {
         generation,
+        group: 0,
         home,
         capacity,
     }
@@ -209,6 +210,76 @@ fn prefers_the_warmest_slot_and_a_new_one_last() {
     let cold = bed.add(spec(1, 3, 1));
     let order: Vec<_> = (0..4).map(|_| bed.start_from("probe", 9)).collect();
     assert_eq!(order, [slots[1], slots[0], slots[2], cold]);
+}
+
+/// Slots of one request on one loop, by the process that they belong to.
+fn of_processes(processes: &[u64]) -> (Bed, Vec<SlotId>) {
+    let of = |group: &u64| SlotSpec {
+        group: *group,
+        ..spec(1, 0, 1)
+    };
+    let specs: Vec<_> = processes.iter().map(of).collect();
+    Bed::with_slots(9, &specs)
+}
+
+#[test]
+fn no_process_gets_a_second_request_while_another_one_has_none() {
+    let (mut bed, slots) = of_processes(&[1, 1, 1, 2, 2, 3]);
+    let started: Vec<_> = (0..6).map(|_| bed.start("a")).collect();
+    let process = |slot: &SlotId| [1, 1, 1, 2, 2, 3][slot.index()];
+    let order: Vec<_> = started.iter().map(process).collect();
+    assert_eq!(order[..3], [1, 2, 3], "one each first");
+    assert_eq!(order[3..5], [2, 1], "the last used of equals");
+    assert_eq!(order[5], 1);
+    // The first process has 3 in progress and the second none.
+    for slot in [slots[0], slots[3], slots[4]] {
+        assert_eq!(bed.finish(slot), None);
+    }
+    assert_eq!(bed.start("b"), slots[4]);
+    assert_eq!(bed.start("c"), slots[3], "one beside two");
+}
+
+#[test]
+fn what_retired_and_overbooked_slots_have_in_progress_counts_for_their_process() {
+    let (mut bed, slots) = of_processes(&[1, 1, 2, 2]);
+    assert!(bed.queue.claim_at(slots[0]));
+    assert!(!bed.queue.retire_slot(slots[0]), "it has one in progress");
+    assert_eq!(bed.start("a"), slots[2]);
+    assert!(bed.queue.claim_beyond(slots[2], 2));
+    assert_eq!(bed.start("b"), slots[1], "one in progress, retired");
+    assert_eq!(bed.finish(slots[2]), None);
+    assert_eq!(bed.finish(slots[2]), None);
+    bed.queue.remove_slot(slots[1]);
+    let heir = bed.add(SlotSpec {
+        group: 1,
+        ..spec(1, 0, 1)
+    });
+    assert_eq!(bed.start("c"), slots[2], "the retired one still counts");
+    assert_eq!(bed.finish(slots[0]), None, "now it is gone");
+    assert_eq!(bed.start("d"), heir);
+}
+
+#[test]
+fn slots_that_stand_alone_share_nothing() {
+    let (mut bed, slots) = of_processes(&[0, 0, 7]);
+    assert!(bed.queue.claim_at(slots[0]));
+    let order = [bed.start("a"), bed.start("b")];
+    assert_eq!(order, [slots[1], slots[2]], "as they were added");
+}
+
+#[test]
+fn a_process_of_many_places_fills_its_idlest_slot_first() {
+    let in_one = |home| SlotSpec {
+        group: 1,
+        ..spec(1, home, 3)
+    };
+    let (mut bed, slots) = Bed::with_slots(0, &[in_one(0), in_one(0), in_one(1)]);
+    let started: Vec<_> = (0..4).map(|_| bed.start("a")).collect();
+    for slot in &slots[..2] {
+        let taken = started.iter().filter(|s| *s == slot).count();
+        assert_eq!(taken, 2, "two each on the own loop");
+    }
+    assert_eq!(bed.start_from("b", 9), slots[2]);
 }
 
 #[test]

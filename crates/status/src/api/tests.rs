@@ -210,6 +210,27 @@ fn changes_are_asked_of_the_server_and_answered_as_json() {
             r#"{"ok":false,"error":"there is no application named my app"}"#,
             "restart my app",
         ),
+        (
+            "/upgrade",
+            false,
+            200,
+            r#"{"ok":true,"message":"done by 12"}"#,
+            "upgrade ",
+        ),
+        (
+            "/upgrade",
+            true,
+            409,
+            r#"{"ok":false,"error":"the new server ended"}"#,
+            "upgrade ",
+        ),
+        (
+            "/logs/reopen",
+            false,
+            200,
+            r#"{"ok":true,"message":"opened"}"#,
+            "reopen",
+        ),
         ("/stop", false, 202, r#"{"ok":true}"#, "stop"),
     ] {
         let (source, admin) = admin();

@@ -121,6 +121,8 @@ fn busy_source() -> FakeSource {
     source.edge.count_response(503);
     source.edge.open.add(7);
     source.app.requests.add(11);
+    source.app.recycled[0].add(2);
+    source.app.killed[3].add(1);
     for us in [50, 150, 150, 900_000, 90_000_000] {
         source.edge.total_time.record(Duration::from_micros(us));
         source.app.queue_time.record(Duration::from_micros(us));
@@ -218,6 +220,22 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             "penstock_app_resident_bytes",
             &[("app", "guestbook")],
             1_048_576.0,
+        ),
+        (
+            "penstock_app_proportional_bytes",
+            &[("app", "guestbook")],
+            524_288.0,
+        ),
+        ("penstock_app_processes_target", &[("app", ODD_NAME)], 3.0),
+        (
+            "penstock_app_workers_recycled_total",
+            &[("app", "guestbook"), ("reason", "memory")],
+            2.0,
+        ),
+        (
+            "penstock_app_workers_killed_total",
+            &[("app", "guestbook"), ("reason", "stop_timeout")],
+            1.0,
         ),
         (
             "penstock_app_queue_time_seconds_count",

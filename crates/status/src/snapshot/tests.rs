@@ -69,15 +69,29 @@ fn the_names_of_the_fields_are_stable() {
 }
 
 const KEYS: &str = "
-    apps[].counters.crashed apps[].counters.failed apps[].counters.queue_abandoned
+    apps[].counters.boots_failed apps[].counters.collections
+    apps[].counters.crashed apps[].counters.failed apps[].counters.io_bound
+    apps[].counters.io_bound_alone apps[].counters.killed.boot_timeout
+    apps[].counters.killed.memory apps[].counters.killed.protocol
+    apps[].counters.killed.response_timeout apps[].counters.killed.stop_timeout apps[].counters.queue_abandoned
     apps[].counters.queue_full apps[].counters.queue_timeout apps[].counters.requests
+    apps[].counters.recycled.age apps[].counters.recycled.memory
+    apps[].counters.recycled.refork apps[].counters.recycled.requests
+    apps[].counters.recycled.stuck apps[].counters.scaled_down apps[].counters.scaled_up
     apps[].counters.started apps[].counters.timed_out apps[].counters.worker_died
-    apps[].generation apps[].interpreter apps[].kind apps[].name
+    apps[].generation apps[].interpreter apps[].kind apps[].last_scaling apps[].name
+    apps[].processes.max apps[].processes.min apps[].processes.ready apps[].processes.target
     apps[].queue.in_progress apps[].queue.max apps[].queue.oldest_wait_seconds
-    apps[].queue.slots apps[].queue.waiting apps[].report apps[].state apps[].threads
-    apps[].workers[].generation apps[].workers[].in_progress apps[].workers[].pid
+    apps[].queue.slots apps[].queue.waiting apps[].report
+    apps[].restart_error apps[].restarting apps[].spawning apps[].state apps[].threads
+    apps[].templates[].age_seconds apps[].templates[].generation apps[].templates[].in_progress
+    apps[].templates[].pid apps[].templates[].proportional_bytes apps[].templates[].requests
+    apps[].templates[].resident_bytes apps[].templates[].restarts apps[].templates[].since_seconds
+    apps[].templates[].state apps[].templates[].worn
+    apps[].workers[].age_seconds apps[].workers[].generation apps[].workers[].in_progress apps[].workers[].pid
     apps[].workers[].resident_bytes apps[].workers[].restarts apps[].workers[].since_seconds
-    apps[].workers[].state
+    apps[].workers[].proportional_bytes apps[].workers[].requests apps[].workers[].state
+    apps[].workers[].worn
     caches[].bytes caches[].bytes_max caches[].counters.errors caches[].counters.evicted
     caches[].counters.hits caches[].counters.misses caches[].counters.purged caches[].counters.stored
     caches[].hit_ratio caches[].memory_bytes caches[].memory_bytes_max
@@ -91,6 +105,7 @@ const KEYS: &str = "
     cached_routes[].hit_ratio cached_routes[].name
     config connections.max connections.used generation
     limits[].max limits[].name limits[].unit limits[].used listeners[] log_lines_dropped
+    loop_stalls
     pid pools[].active pools[].max_queue pools[].name pools[].oldest_seconds
     pools[].queue_time_max_seconds pools[].queued pools[].refused pools[].threads
     reload_error reloads resident_bytes state threads
@@ -116,6 +131,7 @@ fn durations_are_seconds_and_units_are_named() {
     assert_eq!(json["uptime_seconds"], 90.5);
     assert_eq!(json["state"], "running");
     assert_eq!(json["apps"][0]["workers"][0]["since_seconds"], 1.5);
+    assert_eq!(json["apps"][0]["workers"][0]["age_seconds"], 2.5);
     assert_eq!(json["upstreams"][0]["queue"]["oldest_wait_seconds"], 0.75);
     assert_eq!(
         json["upstreams"][0]["servers"][2]["active_max"],

@@ -63,11 +63,16 @@ export function serverView(parent, factList) {
 
 const WORKER_COLUMNS = [
   ["pid", true, (w) => (w.pid === null ? "–" : String(w.pid))],
-  ["state", true, (w) => w.state, (w) => (w.state === "ready" ? "good" : "warn")],
+  ["state", true, (w) => w.state, (w) => (["ready", "template"].includes(w.state) ? "good" : "warn")],
   ["for", false, (w) => age(w.since_seconds)],
   ["generation", false, (w) => String(w.generation)],
+  ["age", false, (w) => (w.age_seconds === null ? "–" : age(w.age_seconds))],
   ["in progress", false, (w) => count(w.in_progress)],
+  ["served", false, (w) => (w.requests === null ? "–" : count(w.requests))],
   ["memory", false, (w) => bytes(w.resident_bytes)],
+  ["own and shared part", false,
+    (w) => (w.proportional_bytes === null ? "–" : bytes(w.proportional_bytes))],
+  ["worn by", true, (w) => w.worn ?? "", (w) => (w.worn === null ? "" : "warn")],
   ["restarts", false, (w) => count(w.restarts), (w) => (w.restarts > 0 ? "warn" : "")],
 ];
 
@@ -81,6 +86,7 @@ export function appView(name, act) {
   result.setAttribute("aria-live", "polite");
   button.addEventListener("click", () =>
     act(button, result, `/apps/${encodeURIComponent(name)}/restart`, "Rolled to the new code."));
+  const pace = make("p", "quiet");
   const text = make("pre");
   const blame = make("h3");
   const report = make("div", "report", blame, text);
@@ -95,7 +101,7 @@ export function appView(name, act) {
   const showWorkers = table(workers, WORKER_COLUMNS);
   const root = make("section", "card",
     make("div", "title", make("h2", "", name), state, about, button),
-    result, report, figures, make("div", "scroll", workers));
+    result, pace, report, figures, make("div", "scroll", workers));
   const history = new History();
 
   function update(app, at) {
@@ -104,6 +110,9 @@ export function appView(name, act) {
     setClass(state, `pill ${stateTone(app.state)}`);
     setText(about, [app.kind, app.interpreter, plural(app.threads, "thread", "threads"),
       `generation ${app.generation}`].filter(Boolean).join(" · "));
+    const paceText = processesText(app);
+    setText(pace, paceText);
+    pace.hidden = paceText === "";
     report.hidden = !app.report;
     setText(blame, app.state === "ready"
       ? "The new code does not boot; the code before it serves on"
@@ -127,11 +136,30 @@ export function appView(name, act) {
       ["queue full", counters.queue_full], ["waited too long", counters.queue_timeout],
       ["left waiting", counters.queue_abandoned], ["failed", counters.failed],
       ["worker died", counters.worker_died], ["timed out", counters.timed_out],
-    ], [["crashed", counters.crashed]]);
-    showWorkers(app.workers);
-    workers.parentElement.hidden = app.workers.length === 0;
+    ], [
+      ["crashed", counters.crashed], ["did not boot", counters.boots_failed],
+      ["killed", Object.values(counters.killed).reduce((sum, number) => sum + number, 0)],
+    ]);
+    const processes = [...app.workers, ...app.templates];
+    showWorkers(processes);
+    workers.parentElement.hidden = processes.length === 0;
   }
   return { root, update };
+}
+
+/** How many processes there are of how many, what decided it, and what is under way. */
+function processesText(app) {
+  const { min, ready, target, max } = app.processes;
+  const range = min === max ? `${max}` : `${target} (${min} to ${max})`;
+  const recycled = Object.entries(app.counters.recycled).filter(([, number]) => number > 0)
+    .map(([reason, number]) => `${count(number)} for ${reason}`);
+  return [
+    `${ready} of ${range} processes ready`, app.spawning,
+    app.last_scaling ? `last change: ${app.last_scaling}` : "",
+    recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",
+    app.restarting ? "a restart is under way" : "",
+    app.restart_error ? "the last restart was given up" : "",
+  ].filter(Boolean).join(" · ");
 }
 
 /** All that went wrong since the start, by kind; what is `beside` it is named but not counted. */

@@ -13,6 +13,9 @@ enum Seen {
     File(u64, Option<u64>),
     Abort(String),
     Failed(String, bool),
+    IoBound,
+    Extend(u32),
+    Collected,
     End,
 }
 
@@ -48,6 +51,9 @@ fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
         } => {
             seen.push(Seen::Failed(reason.to_owned(), is_protocol));
         }
+        Event::IoBound => seen.push(Seen::IoBound),
+        Event::Extend { seconds } => seen.push(Seen::Extend(seconds)),
+        Event::Collected => seen.push(Seen::Collected),
     }
     if event.is_last() {
         seen.push(Seen::End);
@@ -77,10 +83,18 @@ fn waiting(requests: u32) -> Decoder {
     decoder
 }
 
-/// A whole response, a streamed one, a file, an abort and a failure behind one another.
+fn extend(out: &mut Vec<u8>, seconds: u32) {
+    out.extend_from_slice(&[23, 0, 0, 0, 4, 0, 0, 0]);
+    out.extend_from_slice(&seconds.to_le_bytes());
+}
+
+/// A whole response, a streamed one, a file, an abort and a failure behind one another, with words that
+/// ask for time and for room before and within them.
 fn conversation() -> (Vec<u8>, Vec<Seen>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
+    worker::encode_text(&mut bytes, Kind::IoBound, 0, "");
+    extend(&mut bytes, 3600);
     worker::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
     worker::encode_head(&mut bytes, FLAG_STREAM, 8, &[b"201 Created"], b"one");
     worker::encode_body(&mut bytes, 0, b"two");
@@ -89,11 +103,14 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"");
     worker::encode_file(&mut bytes, FLAG_END, 5, Some(10));
     worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"x");
+    extend(&mut bytes, u32::MAX);
     worker::encode_file(&mut bytes, 0, 0, None);
     worker::encode_text(&mut bytes, Kind::Abort, 0, "raised é");
     worker::encode_text(&mut bytes, Kind::Failed, FLAG_PROTOCOL, "bad");
     worker::encode_head(&mut bytes, FLAG_END, 1, &[b"204"], b"");
     let seen = vec![
+        Seen::IoBound,
+        Seen::Extend(3600),
         Seen::Head(200, vec![(b"A".to_vec(), b"b".to_vec())], 7, Some(5)),
         Seen::Body(b"hello".to_vec()),
         Seen::End,
@@ -105,6 +122,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
         Seen::End,
         Seen::Head(200, vec![], 9, None),
         Seen::Body(b"x".to_vec()),
+        Seen::Extend(u32::MAX),
         Seen::File(0, None),
         Seen::Abort("raised é".to_owned()),
         Seen::End,
@@ -245,6 +263,22 @@ fn refuses_frames_that_are_out_of_place() {
 }
 
 #[test]
+fn a_collection_is_over_once_and_only_if_it_was_asked_for() {
+    let collected = [24, 0, 0, 0, 0, 0, 0, 0];
+    let run = |decoder: &mut Decoder| run(decoder, &collected, &[collected.len()]);
+    let mut decoder = Decoder::new();
+    assert_eq!(run(&mut decoder), Err(WireError::NoRequest));
+    decoder.collect_sent();
+    assert_eq!(run(&mut decoder), Ok(vec![Seen::Collected]));
+    assert_eq!(run(&mut decoder), Err(WireError::NoRequest), "again");
+    let unexpected = Err(WireError::UnexpectedKind(24));
+    assert_eq!(run(&mut waiting(1)), unexpected, "within a request");
+    decoder.collect_sent();
+    let long = [24, 0, 0, 0, 1, 0, 0, 0, 0];
+    assert_eq!(decoder.decode(&long), Err(WireError::BadPayloadLength));
+}
+
+#[test]
 fn refuses_an_answer_that_nobody_asked_for() {
     let mut bytes = Vec::new();
     worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
@@ -255,10 +289,20 @@ fn refuses_an_answer_that_nobody_asked_for() {
 
 #[test]
 fn refuses_lengths_that_lie() {
-    let rows: [(&str, Vec<u8>, WireError); 7] = [
+    let rows: [(&str, Vec<u8>, WireError); 9] = [
         (
             "head without times",
             vec![17, 1, 1, 0, 7, 0, 0, 0],
+            WireError::BadPayloadLength,
+        ),
+        (
+            "words with a payload",
+            vec![22, 0, 0, 0, 1, 0, 0, 0],
+            WireError::BadPayloadLength,
+        ),
+        (
+            "time without a number",
+            vec![23, 0, 0, 0, 0, 0, 0, 0],
             WireError::BadPayloadLength,
         ),
         (

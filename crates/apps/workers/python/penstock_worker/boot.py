@@ -1,7 +1,9 @@
-"""Starts a worker process: options, application, threads, and how it ends.
+"""Starts a process: options, application, and whether it serves or is forked from.
 
 `main` is called by the stub that the server puts on the command line, or by `__main__`. It says
-HELLO on the control socket, imports the application, says READY or sends the traceback, and serves.
+HELLO on the control socket, imports the application, says READY or sends the traceback, and serves:
+with a `crew` of threads, with a reactor, or as a `template`. A forked worker comes back here too,
+and a worker may become a template.
 
 What must stay true: when the server goes away, however it goes, this process ends; no child of the
 application inherits a socket of ours, or the server would wait for an end of file for ever.
@@ -18,47 +20,61 @@ import os
 import platform
 import signal
 import socket
-import struct
 import sys
-import threading
 import traceback
 from types import TracebackType
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from . import wire, wsgi
+from . import forks, stacks, template, threads, wire
+from .crew import Crew
+from .options import parse
+from .template import Sockets
+
+
+class BootFailed(Exception):
+    """The server has been told why; the process ends with 1."""
 
 
 def main(arguments: List[str]) -> int:
-    """Runs a worker to its end; returns the exit code."""
-    options = _parse(arguments)
+    """Runs a process to its end; returns the exit code."""
+    options = parse(arguments)
+    options.server_pid = options.server_pid or os.getppid()
     sys.argv[:] = ["penstock-worker"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    control = _adopt(options.control_fd)
-    slots = [wire.Slot(_adopt(fd)) for fd in options.slot_fds]
-    wire.send_control(control, wire.HELLO, struct.pack("<I", wire.VERSION))
+    stacks.install()
+    streams = template.standard_streams()
+    control = wire.adopt(options.control_fd)
+    sockets = Sockets(
+        [wire.adopt(fd) for fd in options.slot_fds],
+        [wire.adopt(fd) for fd in options.io_slot_fds],
+        None if options.channel_fd is None else wire.adopt(options.channel_fd),
+        None if options.files_fd is None else wire.adopt(options.files_fd),
+    )
+    forks.guard(control, *sockets.all())
+    template.hello(control)
     try:
-        app = load(options.entry, options.dir)
-    # Also SystemExit: a module that exits while it is imported has not booted.
-    except BaseException as error:
-        text = boot_traceback(error)
-        # The application may have closed its standard error.
-        with contextlib.suppress(Exception):
-            sys.stderr.write(text)
-        wire.send_control(control, wire.BOOT_FAILED, text.encode("utf-8", "replace")[: 1 << 20])
+        app = _load(control, options)
+        is_template = options.template
+        while True:
+            if is_template:
+                options.template = True
+                forks.prepare()
+                _settle()
+                _ready_to_fork(control, options)
+                control, sockets = template.serve(control, options.server_pid, streams)
+                stacks.install()
+            is_template = _work(control, sockets, app, options)
+            if not is_template:
+                return 0
+    except BootFailed:
         return 1
-    # What is loaded now lives for ever: keep it out of every later collection.
-    gc.collect()
-    gc.freeze()
-    wire.send_control(control, wire.READY, json.dumps(_describe()).encode())
-    _run(control, slots, app)
-    return 0
 
 
-def load(entry: str, folder: str) -> Callable[..., Any]:
+def load(entry: str, folder: str, interface: str = "wsgi") -> Callable[..., Any]:
     """The application named by `module`, `module:name`, `module:a.b` or `module:factory()`."""
     os.chdir(folder)
     if sys.path[:1] == [""]:
@@ -73,7 +89,9 @@ def load(entry: str, folder: str) -> Callable[..., Any]:
     if is_factory:
         target = target()
     if not callable(target):
-        raise TypeError(f"{entry} is a {type(target).__name__}, not a WSGI application")
+        kind = interface.upper()
+        article = "an" if kind == "ASGI" else "a"
+        raise TypeError(f"{entry} is a {type(target).__name__}, not {article} {kind} application")
     return target
 
 
@@ -87,86 +105,101 @@ def boot_traceback(error: BaseException) -> str:
 
 def _is_ours(trace: TracebackType) -> bool:
     file = trace.tb_frame.f_code.co_filename
-    return file in (__file__, _OWN_FILE, importlib.__file__) or file.startswith("<frozen importlib")
+    return (
+        os.path.dirname(file) in (_OWN_FOLDER, os.path.dirname(__file__))
+        or file == importlib.__file__
+        or file.startswith("<frozen importlib")
+    )
 
 
-def _run(control: socket.socket, slots: List[wire.Slot], app: Callable[..., Any]) -> None:
-    base = wsgi.base_environ(is_multithread=len(slots) > 1)
-    if len(slots) == 1:
-        _serve(slots[0], app, base)
-        return
-    threads = _Threads(control, len(slots))
-    for number, slot in enumerate(slots):
-        threading.Thread(
-            target=threads.run, args=(slot, app, base), name=f"slot-{number}", daemon=True
-        ).start()
-    # The main thread waits for the server to go away, or for the last thread to end.
+def _load(control: socket.socket, options: argparse.Namespace) -> Callable[..., Any]:
     try:
-        control.recv(1)
-    except OSError:
-        pass
-    if not threads.are_done():
-        os._exit(0)
+        if options.reactor == "gevent":
+            from . import greenlets
+
+            greenlets.patch()
+        app = load(options.entry, options.dir, options.interface)
+    # Also SystemExit: a module that exits while it is imported has not booted.
+    except BaseException as error:
+        forks.leave_if_stranger(error)
+        raise _boot_failed(control, error) from None
+    forks.leave_if_stranger()
+    return app
 
 
-class _Threads:
-    """Counts the threads that still serve, and wakes the main thread after the last."""
+def _work(
+    control: socket.socket,
+    sockets: Sockets,
+    app: Callable[..., Any],
+    options: argparse.Namespace,
+) -> bool:
+    """Serves until the server has had enough. True when this process is to be a template now."""
+    if options.interface == "asgi":
+        from . import asgi
 
-    def __init__(self, control: socket.socket, count: int) -> None:
-        self._control = control
-        self._left = count
-        self._lock = threading.Lock()
-
-    def run(self, slot: wire.Slot, app: Callable[..., Any], base: wsgi.Environ) -> None:
-        _serve(slot, app, base)
-        with self._lock:
-            self._left -= 1
-        if self.are_done():
-            self._control.shutdown(socket.SHUT_RD)
-
-    def are_done(self) -> bool:
-        with self._lock:
-            return self._left == 0
-
-
-def _serve(slot: wire.Slot, app: Callable[..., Any], base: wsgi.Environ) -> None:
-    """Serves one slot; what the server cannot have meant ends the whole process."""
-    try:
-        wsgi.serve(slot, app, base)
-    except BaseException:
+        runner = asgi.Runner(app, options)
         try:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
+            runner.start()
+        except BaseException as error:
+            raise _boot_failed(control, error) from None
+        _begin(control, options)
+        runner.serve(sockets.channel, sockets.files)
+    elif options.reactor == "gevent":
+        from . import greenlets
+
+        _begin(control, options)
+        greenlets.serve(sockets.channel, sockets.files, app, options)
+    else:
+        stays = options.template or options.stay
+        crew = Crew(control, sockets, app, options.collect_when_idle, stays)
+        _begin(control, options)
+        return crew.run()
+    return False
 
 
-def _adopt(fd: int) -> socket.socket:
-    sock = socket.socket(fileno=fd)
-    sock.setblocking(True)
-    sock.set_inheritable(False)
-    return sock
+def _begin(control: socket.socket, options: argparse.Namespace) -> None:
+    if not options.template:
+        _settle()
+    _ready(control, options)
 
 
-def _describe() -> dict:
-    return {
+def _settle() -> None:
+    """What is loaded now lives for ever: keeps it out of every later collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def _ready_to_fork(control: socket.socket, options: argparse.Namespace) -> None:
+    prevents_fork = template.prevents_fork(options.fork_anyway)
+    if prevents_fork is not None:
+        _ready(control, options, {"prevents_fork": prevents_fork})
+    else:
+        others = threads.others()
+        _ready(control, options, {"leaves_threads": others} if others else {})
+
+
+def _ready(
+    control: socket.socket,
+    options: argparse.Namespace,
+    more: Optional[Dict[str, str]] = None,
+) -> None:
+    version = "3.0" if options.interface == "asgi" else "1.0"
+    described = {
         "pid": os.getpid(),
         "interpreter": f"{platform.python_implementation()} {platform.python_version()}",
-        "interface": "wsgi 1.0",
+        "interface": f"{options.interface} {version}",
     }
+    described.update(more or {})
+    wire.send_control(control, wire.READY, json.dumps(described).encode())
 
 
-def _parse(arguments: List[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="penstock_worker")
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--slot-fds", type=_numbers, required=True)
-    parser.add_argument("--app", default="app")
-    parser.add_argument("--dir", default=".")
-    parser.add_argument("--entry", required=True)
-    return parser.parse_args(arguments)
+def _boot_failed(control: socket.socket, error: BaseException) -> BootFailed:
+    text = boot_traceback(error)
+    # The application may have closed its standard error.
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text)
+    wire.send_control(control, wire.BOOT_FAILED, text.encode("utf-8", "replace")[: 1 << 20])
+    return BootFailed()
 
 
-def _numbers(text: str) -> List[int]:
-    return [int(part) for part in text.split(",")]
-
-
-_OWN_FILE: Optional[str] = _parse.__code__.co_filename
+_OWN_FOLDER = os.path.dirname(load.__code__.co_filename)

@@ -11,20 +11,25 @@ system call; nothing here trusts a length before it has compared it with its bou
 from __future__ import annotations
 
 import array
+import fcntl
 import marshal
+import os
 import select
 import socket
 import struct
+import threading
 from time import perf_counter_ns
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 VERSION = 2
 PAYLOAD_MAX = 64 << 20
 HEAD_MAX = 256 << 10
 
-REQUEST, CANCEL = 1, 2
+REQUEST, CANCEL, COLLECT = 1, 2, 3
 FD_PLEASE, HEAD, BODY, FILE, ABORT, FAILED = 16, 17, 18, 19, 20, 21
-HELLO, READY, BOOT_FAILED = 32, 33, 34
+IO_BOUND, EXTEND, COLLECTED = 22, 23, 24
+HELLO, READY, BOOT_FAILED, FORK_FAILED = 32, 33, 34, 35
+FORK, SLOTS, PROMOTE, DISMISS = 48, 49, 50, 51
 
 FLAG_BODY_FILE = 1
 FLAG_END = 1
@@ -39,14 +44,27 @@ WHOLE_MAX = 32 << 20
 JOIN_MAX = 64 << 10
 BODY_FRAME_MAX = 256 << 10
 REASON_MAX = 1000
+# Longest extension of a request's time, in seconds.
+EXTEND_MAX = 86_400
+# Descriptors that travel with one frame.
+FDS_MAX = 64
+# Descriptors of ours begin here: out of the reach of code that closes "all" small numbers.
+FD_MIN = 100
 # One receive takes a batch of requests; a larger request gets a buffer of its own for its time.
 BUFFER_BYTES = 64 << 10
 
 # Twelve bytes open every frame that a slot receives: the header and the first word of its payload.
+_unpack_header = struct.Struct("<BBHI").unpack_from
 _unpack_frame = struct.Struct("<BBHII").unpack_from
 _pack_frame = struct.Struct("<BBHI").pack
 _pack_head = struct.Struct("<BBHIII").pack
 _pack_file = struct.Struct("<BBHIQQ").pack
+_pack_word = struct.Struct("<BBHII").pack
+
+_IO_BOUND_FRAME = _pack_frame(IO_BOUND, 0, 0, 0)
+
+# The class as it is now: gevent replaces it in its module when it is asked to.
+Socket = socket.socket
 
 
 class WireError(Exception):
@@ -58,11 +76,19 @@ class Disconnected(Exception):
 
 
 class Slot:
-    """One slot socket: requests in, responses out."""
+    """One slot socket: requests in, responses out.
+
+    One thread receives and answers; only `mark_as_io_bound` and `extend_timeout` may be called from
+    others as well, as long as the response has not ended. `before_mark` is called before the server
+    hears of an I/O-bound request, `collect` when it asks for a collection of garbage."""
 
     __slots__ = (
         "_buffer",
         "_end",
+        "_ended",
+        "_has_guest",
+        "_lock",
+        "_marked",
         "_poll",
         "_scanned",
         "_sendall",
@@ -70,6 +96,8 @@ class Slot:
         "_sock",
         "_start",
         "_view",
+        "before_mark",
+        "collect",
     )
 
     _start: int
@@ -80,8 +108,12 @@ class Slot:
         self._sendall = sock.sendall
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._seq = -1
+        self._seq = self._ended = self._marked = -1
         self._scanned = 0
+        self._lock = threading.Lock()
+        self._has_guest = False
+        self.before_mark: Callable[[], bool] = lambda: True
+        self.collect: Callable[[], None] = lambda: None
         self._use_buffer(BUFFER_BYTES, b"")
 
     def receive(self) -> Optional[Tuple[Dict[str, Any], Optional[bytes]]]:
@@ -107,9 +139,16 @@ class Slot:
                 else:
                     # A cancellation that is read here is for a response that has ended: those that
                     # matter are found by `is_cancelled` before the worker comes back here.
-                    self._check_cancel(kind, flags, count, length)
+                    if kind == COLLECT:
+                        self._answer_collect(flags, count, length)
+                    else:
+                        self._check_cancel(kind, flags, count, length)
                     self._start = stop
                     continue
+            elif self._end - start >= 8 and self._buffer[start] == COLLECT:
+                self._answer_collect(*_unpack_header(self._buffer, start)[1:])
+                self._start = start + 8
+                continue
             if not self._fill():
                 return None
 
@@ -131,25 +170,42 @@ class Slot:
     def receive_fd(self) -> int:
         """Asks for the body file of the request received last."""
         self._send(_pack_frame(FD_PLEASE, 0, 0, 0))
-        fds = array.array("i")
         try:
-            data, ancillary, flags, _ = self._sock.recvmsg(1, socket.CMSG_SPACE(4))
+            data, fds = receive_with_fds(self._sock, 1, 1)
         except OSError as error:
             raise Disconnected from error
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(payload[: len(payload) // 4 * 4])
         if not data:
             raise Disconnected
-        if len(fds) != 1 or flags & socket.MSG_CTRUNC:
+        if len(fds) != 1:
             raise WireError("a body file was promised and one descriptor did not come")
         return fds[0]
+
+    def mark_as_io_bound(self) -> bool:
+        """`penstock.mark_as_io_bound`: the request at hand waits for something else than the
+        processor. True when the server was told, False when it knew or the response has ended."""
+        if self._marked == self._seq or not self.before_mark():
+            return False
+        return self._say(_IO_BOUND_FRAME)
+
+    def extend_timeout(self, seconds: float) -> bool:
+        """`penstock.extend_timeout`: the request at hand may take so many seconds from now on (1 to
+        86,400). True when the server was told, False when the response has ended."""
+        if not 1 <= seconds <= EXTEND_MAX:
+            raise ValueError(f"extend_timeout takes 1 to {EXTEND_MAX} seconds, not {seconds!r}")
+        return self._say(_pack_word(EXTEND, 0, 0, 4, int(-(-seconds // 1))))
+
+    def close(self) -> None:
+        """Closes the socket; what is called after it raises Disconnected."""
+        self._sock.close()
 
     def send_whole(self, count: int, head: bytes, started: int, body: bytes) -> None:
         """Sends a response whose body is complete."""
         size, head_len = len(body), len(head)
         micros = (perf_counter_ns() - started) // 1000 & 0xFFFF_FFFF
         prefix = _pack_head(HEAD, FLAG_END, count, 8 + head_len + size, micros, head_len)
+        self._ended = self._seq
+        if self._has_guest:
+            self._wait_for_guest()
         if size <= JOIN_MAX:
             try:
                 self._sendall(prefix + head + body)
@@ -174,6 +230,7 @@ class Slot:
 
     def send_end(self) -> None:
         """Ends a streamed response."""
+        self._ended = self._seq
         self._send(_pack_frame(BODY, FLAG_END, 0, 0))
 
     def send_file(
@@ -185,6 +242,8 @@ class Slot:
         # The descriptor must travel with the first byte of the FILE frame, and it does: the kernel
         # ties it to the first byte of this message, and never merges it with an earlier one.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        self._ended = self._seq
+        self._wait_for_guest()
         try:
             sent = self._sock.sendmsg([data], rights)
             if sent < len(data):
@@ -195,6 +254,7 @@ class Slot:
     def send_reason(self, kind: int, flags: int, reason: str) -> None:
         """Sends ABORT or FAILED."""
         text = reason[:REASON_MAX].encode("utf-8", "replace")
+        self._ended = self._seq
         self._send(_pack_frame(kind, flags, 0, len(text)) + text)
 
     def _stream_head(self, count: int, head: bytes, started: int, size: int) -> bytes:
@@ -203,18 +263,50 @@ class Slot:
         return _pack_head(HEAD, FLAG_STREAM, count, length, micros, len(head)) + head
 
     def _send(self, prefix: bytes, payload: Any = b"") -> None:
-        try:
-            if len(payload) <= JOIN_MAX:
-                self._sendall(prefix + payload)
-                return
-            sent = self._sock.sendmsg([prefix, payload])
-            if sent < len(prefix):
-                self._sendall(prefix[sent:])
-                sent = len(prefix)
-            if sent < len(prefix) + len(payload):
-                self._sendall(memoryview(payload)[sent - len(prefix) :])
-        except OSError as error:
-            raise Disconnected from error
+        with self._lock:
+            try:
+                if len(payload) <= JOIN_MAX:
+                    self._sendall(prefix + payload)
+                    return
+                sent = self._sock.sendmsg([prefix, payload])
+                if sent < len(prefix):
+                    self._sendall(prefix[sent:])
+                    sent = len(prefix)
+                if sent < len(prefix) + len(payload):
+                    self._sendall(memoryview(payload)[sent - len(prefix) :])
+            except OSError as error:
+                raise Disconnected from error
+
+    def _say(self, frame: bytes) -> bool:
+        """Sends a frame about the request at hand, from any thread, unless its response has ended.
+
+        `_has_guest` is set before `_ended` is looked at, and a response sets `_ended` before it
+        looks at `_has_guest`: one of the two sees the other, and the usual response takes no
+        lock."""
+        with self._lock:
+            self._has_guest = True
+            try:
+                seq = self._seq
+                if self._ended == seq or (frame is _IO_BOUND_FRAME and self._marked == seq):
+                    return False
+                if frame is _IO_BOUND_FRAME:
+                    self._marked = seq
+                self._sendall(frame)
+                return True
+            except OSError:
+                return False
+            finally:
+                self._has_guest = False
+
+    def _wait_for_guest(self) -> None:
+        with self._lock:
+            pass
+
+    def _answer_collect(self, flags: int, count: int, length: int) -> None:
+        if flags or count or length:
+            raise WireError("unknown frame")
+        self.collect()
+        self._send(_pack_frame(COLLECTED, 0, 0, 0))
 
     def _fill(self) -> bool:
         """Receives at least one byte more, after making room for the whole frame."""
@@ -267,8 +359,73 @@ def join_head(strings: Sequence[str]) -> bytes:
     return head
 
 
+def adopt(fd: int) -> socket.socket:
+    """The socket of a descriptor that this process was given, at a number of `FD_MIN` or more."""
+    sock = Socket(fileno=move(fd))
+    sock.setblocking(True)
+    return sock
+
+
+def move(fd: int) -> int:
+    """The same file at a number of `FD_MIN` or more; no program inherits it."""
+    try:
+        number = duplicate(fd)
+    except OSError:
+        # The limit on open files is that low.
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return number
+
+
+def duplicate(fd: int) -> int:
+    """A second descriptor of the same file, at `FD_MIN` or more; no program inherits it."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FD_MIN)
+
+
+def receive_with_fds(sock: socket.socket, size: int, fds_max: int) -> Tuple[bytes, List[int]]:
+    """Up to `size` bytes, and the descriptors that came with the first of them.
+
+    Raises WireError when there were more than `fds_max`, OSError when the socket is broken."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(4 * fds_max)
+    data, ancillary, flags, _ = sock.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) // 4 * 4])
+    if flags & socket.MSG_CTRUNC or len(fds) > fds_max:
+        raise WireError("more descriptors came than were promised")
+    return data, list(fds)
+
+
+def receive_control(sock: socket.socket) -> Optional[Tuple[int, int, bytes, List[int]]]:
+    """The next frame on a control socket as (kind, flags, payload, descriptors); None when the
+    server has closed it or has gone."""
+    try:
+        head, fds = receive_with_fds(sock, 8, FDS_MAX)
+        while 0 < len(head) < 8:
+            more = sock.recv(8 - len(head))
+            if not more:
+                return None
+            head += more
+        if not head:
+            return None
+        kind, flags, count, length = _unpack_header(head)
+        if kind not in (FORK, SLOTS, PROMOTE, DISMISS) or count or length > FDS_MAX:
+            raise WireError(f"an unknown control frame of kind {kind}")
+        payload = b""
+        while len(payload) < length:
+            more = sock.recv(length - len(payload))
+            if not more:
+                return None
+            payload += more
+    except OSError:
+        return None
+    return kind, flags, payload, fds
+
+
 def send_control(sock: socket.socket, kind: int, payload: bytes) -> None:
-    """Sends HELLO, READY or BOOT_FAILED."""
+    """Sends HELLO, READY, BOOT_FAILED or FORK_FAILED."""
     sock.sendall(_pack_frame(kind, 0, 0, len(payload)) + payload)
 
 

@@ -18,6 +18,7 @@ import traceback
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
+from . import api, forks
 from .file_wrapper import FileWrapper, plain_file
 from .input import open_input
 from .wire import (
@@ -42,8 +43,13 @@ class RuleBroken(Exception):
     """The application does something that PEP 3333 does not allow."""
 
 
-def base_environ(is_multithread: bool) -> Environ:
-    """What every request's environ holds besides what the server sends."""
+class ClientGone(OSError):
+    """Raised out of `write` when the client has left."""
+
+
+def base_environ(is_multithread: bool, slot: Optional[Slot] = None) -> Environ:
+    """What every request's environ holds besides what the server sends; `slot` when it is always
+    the same, as in a thread."""
     return {
         "wsgi.version": (1, 0),
         "wsgi.errors": sys.stderr,
@@ -52,6 +58,9 @@ def base_environ(is_multithread: bool) -> Environ:
         "wsgi.run_once": False,
         "wsgi.input_terminated": True,
         "wsgi.file_wrapper": FileWrapper,
+        "penstock.prevent_fork": api.prevent_fork,
+        "penstock.mark_as_io_bound": slot.mark_as_io_bound if slot else api.tell_nobody,
+        "penstock.extend_timeout": slot.extend_timeout if slot else api.tell_nobody,
         # Left out by the server when it is so (PROTOCOL.md).
         "wsgi.url_scheme": "http",
         "SCRIPT_NAME": "",
@@ -72,27 +81,32 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
                 return
             started = perf_counter_ns()
             sent, body = request
-            environ = base.copy()
-            environ.update(sent)
+            environ = {**base, **sent}
             environ["wsgi.input"] = stream = open_input(slot, body)
             try:
-                _answer(app, environ, Response(slot, started))
+                answer(app, environ, Response(slot, started))
             finally:
                 if body is None:
                     stream.close()
     except Disconnected:
-        return
+        forks.leave_if_stranger()
 
 
-def _answer(app: Callable[..., Any], environ: Environ, response: Response) -> None:
+def answer(app: Callable[..., Any], environ: Environ, response: Response) -> None:
+    """Runs one request to its end, whatever becomes of it. Raises Disconnected and WireError."""
     result = None
     try:
         result = app(environ, response.start_response)
         response.send_result(result)
     except (Disconnected, WireError):
+        forks.leave_if_stranger()
         raise
+    except ClientGone:
+        forks.leave_if_stranger()
+        response.cancel()
     # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
     except BaseException as error:
+        forks.leave_if_stranger(error)
         _report(error, environ)
         response.fail(error)
     finally:
@@ -157,6 +171,9 @@ class Response:
         """The callable that `start_response` returns: sends at once."""
         if self.is_over or self.head is None:
             raise RuleBroken("write called outside of its request")
+        # An application may write for ever, and has no other way to hear of it.
+        if self.is_sent and self.slot.is_cancelled():
+            raise ClientGone("the client has left")
         self._send_chunk(_checked(data))
 
     def send_result(self, result: Any) -> None:
@@ -176,6 +193,12 @@ class Response:
         elif isinstance(result, FileWrapper) and self._send_file(result):
             return
         self._send_iterable(result)
+
+    def cancel(self) -> None:
+        """Ends a response whose client has left."""
+        if not self.is_over:
+            self.slot.send_reason(ABORT, 0, "cancelled")
+            self.is_over = True
 
     def fail(self, error: BaseException) -> None:
         """Ends the response after an exception."""
@@ -222,8 +245,7 @@ class Response:
             self._send_chunk(first)
         for chunk in chunks:
             if self.slot.is_cancelled():
-                self.slot.send_reason(ABORT, 0, "cancelled")
-                self.is_over = True
+                self.cancel()
                 return
             if _checked(chunk):
                 self.slot.send_body(chunk)

@@ -7,7 +7,11 @@ which the vectors check. Waiting is always a blocking read with a deadline, neve
 from __future__ import annotations
 
 import array
+import contextlib
+import ctypes
+import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -192,20 +196,24 @@ class Worker:
         slots: int = 1,
         command: Optional[List[str]] = None,
         more_fds: Sequence[int] = (),
+        spares: int = 0,
+        options: Sequence[str] = (),
     ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-test-")
         Path(self.folder.name, "app.py").write_text(source)
-        pairs = [socket.socketpair() for _ in range(slots + 1)]
-        fds = [theirs.fileno() for _, theirs in pairs]
-        self.control = Peer(pairs[0][0])
-        self.slots = [Peer(ours) for ours, _ in pairs[1:]]
+        pairs = [socket.socketpair() for _ in range(slots + spares + 1)]
+        fds = [str(theirs.fileno()) for _, theirs in pairs]
+        peers = [Peer(ours) for ours, _ in pairs]
+        self.control, self.slots, self.spares = peers[0], peers[1 : slots + 1], peers[slots + 1 :]
         self.stderr = tempfile.TemporaryFile()
-        options = ["--control-fd", str(fds[0]), "--slot-fds", ",".join(map(str, fds[1:]))]
-        options += ["--dir", self.folder.name, "--entry", entry]
+        given = ["--control-fd", fds[0], "--slot-fds", ",".join(fds[1 : slots + 1])]
+        given += ["--io-slot-fds", ",".join(fds[slots + 1 :]), *options]
+        given += ["--dir", self.folder.name, "--entry", entry]
         self.process = subprocess.Popen(
-            (command or [sys.executable, "-m", "penstock_worker"]) + options,
-            pass_fds=[*fds, *more_fds],
+            (command or [sys.executable, "-m", "penstock_worker"]) + given,
+            pass_fds=[*map(int, fds), *more_fds],
             cwd=ROOT,
+            stdout=subprocess.DEVNULL,
             stderr=self.stderr,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
@@ -218,7 +226,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for peer in [self.control, *self.slots]:
+        for peer in [self.control, *self.slots, *self.spares]:
             peer.sock.close()
         try:
             self.process.wait(DEADLINE)
@@ -243,3 +251,121 @@ class Worker:
         """What the worker wrote to standard error so far."""
         size = os.fstat(self.stderr.fileno()).st_size
         return os.pread(self.stderr.fileno(), size, 0).decode()
+
+
+class Template(Worker):
+    """A real template process; `fork` makes workers of it."""
+
+    def __init__(self, source: str, options: Sequence[str] = (), **rest: Any) -> None:
+        # Its workers become children of this process, as they do of the server.
+        assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        options = ["--template", "--server-pid", str(os.getpid()), *options]
+        super().__init__(source, slots=0, options=options, **rest)
+        self.described: Dict[str, Any] = {}
+
+    def ready(self) -> Template:
+        frame = self.control.frame()
+        assert frame.kind == wire.READY, frame.payload.decode()
+        self.described = json.loads(frame.payload)
+        return self
+
+    def fork(self, slots: int = 1, spares: int = 0) -> Forked:
+        return Forked(self.control, slots, spares)
+
+
+class Forked:
+    """The server's side of a worker that a template is asked for, as far as its HELLO."""
+
+    def __init__(self, template: Peer, slots: int, spares: int) -> None:
+        self.template = template
+        pairs = [socket.socketpair() for _ in range(slots + spares + 1)]
+        peers = [Peer(ours) for ours, _ in pairs]
+        self.control, self.slots, self.spares = peers[0], peers[1 : slots + 1], peers[slots + 1 :]
+        self.theirs = [theirs for _, theirs in pairs]
+        self.kinds = b"s" * slots + b"i" * spares
+        self.stdout = tempfile.TemporaryFile()
+        self.stderr = tempfile.TemporaryFile()
+        self.pid = 0
+        self.status: Optional[int] = None
+        fds = [self.theirs.pop(0), self.stdout, self.stderr]
+        frame = struct.pack("<BBHIQ", wire.FORK, 0, 0, 8, 7)
+        send_with_fds(template, frame, [file.fileno() for file in fds])
+        fds[0].close()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def ready(self, at_once: int = 64) -> Forked:
+        """Gives it its sockets, so many with a frame, and waits for its READY."""
+        hello = self.control.frame()
+        assert (hello.kind, hello.payload) == (wire.HELLO, struct.pack("<I", wire.VERSION)), hello
+        fds = [sock.fileno() for sock in self.theirs]
+        for at in range(0, len(fds), at_once):
+            kinds = self.kinds[at : at + at_once]
+            flags = wire.FLAG_END if at + at_once >= len(fds) else 0
+            frame = struct.pack("<BBHI", wire.SLOTS, flags, 0, len(kinds)) + kinds
+            send_with_fds(self.control, frame, fds[at : at + at_once])
+        for sock in self.theirs:
+            sock.close()
+        frame = self.control.frame()
+        assert frame.kind == wire.READY, frame.payload.decode()
+        self.pid = json.loads(frame.payload)["pid"]
+        return self
+
+    def ask(self, data: bytes, slot: int = 0) -> Reply:
+        self.slots[slot].send(data)
+        return self.slots[slot].reply()
+
+    def log(self) -> str:
+        size = os.fstat(self.stderr.fileno()).st_size
+        return os.pread(self.stderr.fileno(), size, 0).decode()
+
+    def wait(self) -> int:
+        """The exit code, or the negative number of the signal, once it has ended."""
+        if self.status is None:
+            with alarm(DEADLINE):
+                self.status = os.waitpid(self.pid, 0)[1]
+        status = self.status
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def close(self) -> None:
+        for sock in [*self.theirs, *(p.sock for p in [self.control, *self.slots, *self.spares])]:
+            sock.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        try:
+            if self.pid:
+                self.wait()
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
+        finally:
+            self.stdout.close()
+            self.stderr.close()
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Any:
+    """Raises TimeoutError out of what blocks longer."""
+
+    def ring(_number: int, _frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def send_with_fds(peer: Peer, data: bytes, fds: Sequence[int]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+    sent = peer.sock.sendmsg([data], rights)
+    assert sent == len(data), sent
+
+
+_PR_SET_CHILD_SUBREAPER = 36

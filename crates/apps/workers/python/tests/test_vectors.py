@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from harness import VECTORS, Peer, encode_environ, wire
+from harness import VECTORS, Peer, encode_environ, send_with_fds, wire
 
 
 def blocks(name):
@@ -39,7 +39,7 @@ class Vectors(unittest.TestCase):
 
     def test_requests_are_received_wherever_they_are_cut(self):
         for block in blocks("to_worker"):
-            if "seq" in block:
+            if "pairs" not in block:
                 continue
             frame = bytes.fromhex(block["python"])
             cancel = bytes.fromhex("020000000400000007000000")
@@ -73,6 +73,36 @@ class Vectors(unittest.TestCase):
                 slot._scanned = 0
                 self.assertTrue(slot.is_cancelled())
 
+    def test_words_beside_responses_are_written(self):
+        for block in blocks("words_of_worker"):
+            with self.subTest(block["name"]):
+                peer, slot = self.slot()
+                # The first request is at hand.
+                slot._seq = 0
+                if block["say"] == "io_bound":
+                    self.assertTrue(slot.mark_as_io_bound())
+                elif block["say"] == "extend":
+                    self.assertTrue(slot.extend_timeout(int(block["seconds"])))
+                else:
+                    slot._answer_collect(0, 0, 0)
+                expected = bytes.fromhex(block["hex"])
+                self.assertEqual(peer.take(len(expected)).hex(), expected.hex())
+
+    def test_a_collection_is_answered_wherever_its_frame_is_cut(self):
+        (collect,) = (b for b in blocks("to_worker") if b["name"].startswith("collect"))
+        data = bytes.fromhex(collect["both"])
+        for cut in range(1, len(data)):
+            with self.subTest(cut=cut):
+                peer, slot = self.slot()
+                done = []
+                slot.collect = lambda done=done: done.append(True)
+                peer.send(data[:cut])
+                peer.send(data[cut:])
+                peer.sock.shutdown(socket.SHUT_WR)
+                self.assertIsNone(slot.receive())
+                self.assertEqual(done, [True])
+                self.assertEqual(peer.take(8)[0], wire.COLLECTED)
+
     def test_nonsense_ends_the_process(self):
         for block in blocks("to_worker_refused"):
             with self.subTest(block["name"]):
@@ -102,6 +132,31 @@ class Vectors(unittest.TestCase):
                 wire.send_control(ours, kind, text.encode())
                 expected = bytes.fromhex(block["hex"])
                 self.assertEqual(theirs.recv(100), expected)
+
+    def test_control_frames_are_received_wherever_they_are_cut(self):
+        for block in blocks("control_to_process"):
+            data = bytes.fromhex(block["hex"])
+            fds = 3 if "worker" in block else len(block.get("kinds", ""))
+            for cut in range(1, len(data) + 1):
+                ours, theirs = socket.socketpair()
+                with self.subTest(block["name"], cut=cut), ours, theirs:
+                    send_with_fds(Peer(ours), data[:cut], [ours.fileno()] * fds)
+                    ours.sendall(data[cut:])
+                    kind, flags, payload, received = wire.receive_control(theirs)
+                    for fd in received:
+                        self.assertFalse(os.get_inheritable(fd))
+                        os.close(fd)
+                    self.assertEqual((kind, len(received)), (int(block["kind"]), fds))
+                    self.assertEqual(flags, int(block.get("last") == "true"))
+                    self.assertEqual(payload, data[8:])
+
+    def test_other_control_frames_are_refused(self):
+        for data in (b"GET / HTTP/1.1\r\n", bytes([wire.FORK, 0, 0, 0, 65, 0, 0, 0])):
+            ours, theirs = socket.socketpair()
+            with self.subTest(data), ours, theirs:
+                ours.sendall(data)
+                with self.assertRaises(wire.WireError):
+                    wire.receive_control(theirs)
 
     def test_a_request_larger_than_the_buffer_is_followed_by_a_small_one(self):
         big, small = os.urandom(300_000), b"x"

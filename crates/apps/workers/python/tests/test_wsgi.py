@@ -11,7 +11,7 @@ APP = """
 import gzip, io, sys, tempfile
 from wsgiref.validate import validator
 
-closed = []
+closed, seen = [], []
 OK = [("Content-Type", "text/plain")]
 
 
@@ -140,6 +140,19 @@ def error_page_too_late(environ, start):
 def cancelled(environ, start):
     start("200 OK", OK)
     return Closing(endless())
+
+def write_for_ever(environ, start):
+    write = start("200 OK", OK)
+    try:
+        while True:
+            write(b"x")
+    except Exception as error:
+        seen[:] = [type(error).__name__, type(error).__base__.__name__]
+        raise
+
+def gone(environ, start):
+    start("200 OK", OK)
+    return [" ".join(seen).encode()]
 
 def twice(environ, start):
     start("200 OK", OK)
@@ -321,6 +334,19 @@ class Wsgi(unittest.TestCase):
                 before = self.closed()
                 self.ask(name)
                 self.assertEqual(self.closed() - before, 1)
+
+    def test_an_application_that_writes_for_ever_hears_that_its_client_has_left(self):
+        slot = self.worker.slots[0]
+        number = slot.requests
+        slot.send(request(PATH_INFO="/write_for_ever"))
+        self.assertEqual(slot.frame().kind, wire.HEAD)
+        slot.send(cancel(number))
+        frame = slot.frame()
+        while frame.kind == wire.BODY:
+            frame = slot.frame()
+        self.assertEqual((frame.kind, frame.payload), (wire.ABORT, b"cancelled"))
+        self.assertEqual(self.ask("gone").body, b"ClientGone OSError")
+        self.assertNotIn("write_for_ever", self.worker.log())
 
     def test_a_cancelled_stream_stops_and_is_closed(self):
         before = self.closed()

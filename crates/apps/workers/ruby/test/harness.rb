@@ -3,6 +3,8 @@
 # Plays the server for the tests: starts real worker processes over socket pairs and reads frames. Waiting
 # is always a read with a deadline, never a sleep.
 
+require "fiddle"
+require "io/nonblock"
 require "json"
 require "rbconfig"
 require "socket"
@@ -58,6 +60,16 @@ module Harness
 
   def cancel(seq)
     Wire.frame(Wire::CANCEL, 0, [seq].pack("V"))
+  end
+
+  # Ours and theirs, which blocks, as what the server gives does.
+  def pair
+    UNIXSocket.pair.each { |socket| socket.nonblock = false }
+  end
+
+  def send_with_files(peer, data, files)
+    sent = peer.socket.sendmsg(data, 0, nil, Socket::AncillaryData.unix_rights(*files.map(&:to_io)))
+    raise "#{sent} of #{data.bytesize} bytes" unless sent == data.bytesize
   end
 
   # The server's end of one socket.
@@ -135,20 +147,22 @@ module Harness
 
   # A real worker process that serves `source` as `config.ru`.
   class Worker
-    attr_reader :control, :slots, :pid, :dir
+    attr_reader :control, :slots, :spares, :pid, :dir
 
-    def initialize(source, slots: 1, files: {}, env: {}, command: nil, fds: [])
+    def initialize(source, slots: 1, spares: 0, files: {}, env: {}, command: nil, fds: [], options: [])
       @dir = Dir.mktmpdir("penstock-test-")
       { "config.ru" => source, **files }.each { |name, text| File.write("#{@dir}/#{name}", text) }
-      pairs = Array.new(slots + 1) { UNIXSocket.pair }
+      pairs = Array.new(slots + spares + 1) { Harness.pair }
       @control, *@slots = pairs.map { |ours, _| Peer.new(ours) }
+      @spares = @slots.slice!(slots, spares)
       theirs = pairs.map(&:last)
       @log = Tempfile.new("penstock-log")
       numbers = theirs.map { |socket| socket.fileno.to_s }
-      options = ["--control-fd", numbers[0], "--slot-fds", numbers.drop(1).join(",")]
-      options += ["--dir", @dir, "--entry", "config.ru"]
+      options += ["--control-fd", numbers[0], "--slot-fds", numbers[1, slots].join(",")]
+      options += ["--io-slot-fds", numbers.drop(slots + 1).join(","), "--dir", @dir, "--entry", "config.ru"]
       passed = (theirs.map(&:fileno) + fds).to_h { |fd| [fd, fd] }
-      @pid = spawn(env, *(command || [RbConfig.ruby, "#{ROOT}/worker.rb"]), *options, **passed, err: @log.path)
+      command ||= [RbConfig.ruby, "#{ROOT}/worker.rb"]
+      @pid = spawn(env, *command, *options, **passed, out: File::NULL, err: @log.path)
       theirs.each(&:close)
       hello = @control.frame
       raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::VERSION].pack("V")
@@ -182,11 +196,92 @@ module Harness
     end
 
     def stop
-      [@control, *@slots].each { |peer| peer.socket.close unless peer.socket.closed? }
+      [@control, *@slots, *@spares].each { |peer| peer.socket.close unless peer.socket.closed? }
       wait
     ensure
       @log.close!
       FileUtils.remove_entry(@dir)
+    end
+  end
+
+  # A real template process; `fork` makes workers of it.
+  class Template < Worker
+    PR_SET_CHILD_SUBREAPER = 36
+
+    def initialize(source, options: [], **rest)
+      types = [Fiddle::TYPE_INT, *[Fiddle::TYPE_LONG] * 4]
+      prctl = Fiddle::Function.new(Fiddle.dlopen(nil)["prctl"], types, Fiddle::TYPE_INT)
+      # Its workers become children of this process, as they do of the server.
+      raise "no subreaper" unless prctl.call(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).zero?
+
+      super(source, slots: 0, options: ["--template", "--server-pid", Process.pid.to_s, *options], **rest)
+    end
+
+    def fork(**sockets)
+      Forked.new(@control, **sockets)
+    end
+  end
+
+  # The server's side of a worker that a template is asked for.
+  class Forked
+    attr_reader :control, :slots, :spares, :stdout
+    attr_accessor :pid
+
+    def initialize(template, slots: 1, spares: 0)
+      pairs = Array.new(slots + spares + 1) { Harness.pair }
+      @control, *@slots = pairs.map { |ours, _| Peer.new(ours) }
+      @spares = @slots.slice!(slots, spares)
+      theirs, *@theirs = pairs.map(&:last)
+      @kinds = "s" * slots + "i" * spares
+      @stdout = Tempfile.new("penstock-out")
+      @stderr = Tempfile.new("penstock-err")
+      frame = Wire.frame(Wire::FORK, 0, [7].pack("Q<"))
+      Harness.send_with_files(template, frame, [theirs, @stdout, @stderr])
+      theirs.close
+    end
+
+    # Gives it its sockets, so many with a frame, and waits for its READY.
+    def ready(at_once: 64)
+      hello = @control.frame
+      raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::VERSION].pack("V")
+
+      batches = @theirs.each_slice(at_once).to_a
+      batches.each_with_index do |files, at|
+        flags = at == batches.size - 1 ? Wire::FLAG_END : 0
+        Harness.send_with_files(@control, Wire.frame(Wire::SLOTS, flags, @kinds[at * at_once, files.size]), files)
+      end
+      @theirs.each(&:close)
+      frame = @control.frame
+      raise frame.payload unless frame.kind == Wire::READY
+
+      @pid = JSON.parse(frame.payload)["pid"]
+      self
+    end
+
+    def ask(data, slot: 0)
+      @slots[slot].send(data)
+      @slots[slot].reply
+    end
+
+    def log
+      File.read(@stderr.path)
+    end
+
+    # The exit status, once the process has ended.
+    def wait
+      @status ||= Timeout.timeout(DEADLINE) { Process.wait2(@pid)[1] }
+    rescue Timeout::Error
+      Process.kill("KILL", @pid)
+      raise
+    end
+
+    def stop
+      sockets = @theirs + [@control, *@slots, *@spares].map(&:socket)
+      sockets.each { |socket| socket.close unless socket.closed? }
+      wait if @pid
+    ensure
+      @stdout.close!
+      @stderr.close!
     end
   end
 end

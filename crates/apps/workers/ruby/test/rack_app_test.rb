@@ -38,6 +38,13 @@ module RackAppTests
       end
     end
 
+    # As Rails has it.
+    class NoArray < Closing
+      def to_ary
+        nil
+      end
+    end
+
     class PathBody < Closing
       def initialize(path)
         super("read")
@@ -69,6 +76,7 @@ module RackAppTests
       "each" => ->(_) { [200, TEXT, Closing.new("", "one", "", "two")] },
       "each_nothing" => ->(_) { [200, TEXT, Closing.new] },
       "each_whole" => ->(_) { [200, TEXT.merge("content-length" => "5"), Closing.new("hello")] },
+      "no_array" => ->(_) { [200, TEXT, NoArray.new("one", "two")] },
       "proxy" => ->(_) { [200, TEXT, Rack::BodyProxy.new(["a", "b"]) { CLOSED << :proxy }] },
       "close_raises" => ->(_) { [200, TEXT, Closing.new("bad close")] },
       "raises_midway" => ->(_) { [200, TEXT, Closing.new("one", error: ArgumentError.new("midway"))] },
@@ -155,6 +163,7 @@ module RackAppTests
   def test_unknown_lengths_are_streamed_chunk_by_chunk
     {
       "each" => ["onetwo", 3],
+      "no_array" => ["onetwo", 3],
       "large_parts" => ["#{"x" * 600_000}#{"y" * 10}", 6]
     }.each do |name, (body, frames)|
       reply = ask(name)
@@ -198,7 +207,7 @@ module RackAppTests
   end
 
   def test_bodies_are_closed_exactly_once
-    %w[each each_whole proxy close_raises raises_midway each_number path].each do |name|
+    %w[each each_whole no_array proxy close_raises raises_midway each_number path].each do |name|
       before = closed
       ask(name)
       assert_equal 1, closed - before, name

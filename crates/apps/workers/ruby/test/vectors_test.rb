@@ -47,7 +47,7 @@ class VectorsTest < Minitest::Test
 
   def test_requests_are_received_wherever_they_are_cut
     stray = Harness.cancel(7)
-    Harness.blocks("to_worker").reject { |block| block["seq"] }.each do |block|
+    Harness.blocks("to_worker").select { |block| block["pairs"] }.each do |block|
       frame = bytes(block["ruby"])
       body = block["file"] == "true" ? nil : binary(JSON.parse(block["body"]))
       (1...(frame.bytesize * 2)).each do |cut|
@@ -79,6 +79,36 @@ class VectorsTest < Minitest::Test
       slot.instance_variable_set(:@scanned, 0)
       slot.seq = Integer(block["seq"])
       assert slot.cancelled?, block["name"]
+    end
+  end
+
+  def test_words_beside_responses_are_written
+    Harness.blocks("words_of_worker").each do |block|
+      peer, slot = self.slot
+      # The first request is at hand.
+      slot.seq = 0
+      case block["say"]
+      when "io_bound" then assert slot.mark_as_io_bound, block["name"]
+      when "extend" then assert slot.extend_timeout(Integer(block["seconds"])), block["name"]
+      else slot.send(:answer_collect, 0, 0, 0)
+      end
+      expected = bytes(block["hex"])
+      assert_equal block["hex"], peer.take(expected.bytesize).unpack1("H*"), block["name"]
+    end
+  end
+
+  def test_a_collection_is_answered_wherever_its_frame_is_cut
+    data = bytes(Harness.blocks("to_worker").find { |block| block["name"].start_with?("collect") }["both"])
+    (1...data.bytesize).each do |cut|
+      peer, slot = self.slot
+      done = 0
+      slot.collect = -> { done += 1 }
+      peer.socket.write(data.byteslice(0, cut))
+      peer.socket.write(data.byteslice(cut..))
+      peer.socket.close_write
+      assert_nil slot.receive
+      assert_equal 1, done
+      assert_equal Wire::COLLECTED, peer.take(8).getbyte(0)
     end
   end
 
@@ -126,6 +156,35 @@ class VectorsTest < Minitest::Test
       payload = block["text"] ? JSON.parse(block["text"]) : [PenstockWorker::Wire::VERSION].pack("V")
       frame = Wire.frame(Integer(block["kind"]), 0, payload)
       assert_equal block["hex"], frame.unpack1("H*"), block["name"]
+    end
+  end
+
+  def test_control_frames_are_received_wherever_they_are_cut
+    Harness.blocks("control_to_process").each do |block|
+      data = [block["hex"]].pack("H*")
+      files = block["worker"] ? 3 : block.fetch("kinds", "").size
+      (1..data.bytesize).each do |cut|
+        ours, theirs = Harness.pair
+        rights = [Socket::AncillaryData.unix_rights(*[ours] * files)] if files.positive?
+        ours.sendmsg(data[0, cut], 0, nil, *rights)
+        ours.write(data[cut..])
+        kind, flags, payload, received = Wire.receive_control(theirs)
+        assert_equal [Integer(block["kind"]), files, data.byteslice(8..)], [kind, received.size, payload]
+        assert_equal block["last"] == "true" ? 1 : 0, flags
+        assert received.all?(&:close_on_exec?)
+      ensure
+        [ours, theirs, *received].each(&:close)
+      end
+    end
+  end
+
+  def test_other_control_frames_are_refused
+    ["GET / HTTP/1.1\r\n", [Wire::FORK, 0, 0, 65].pack("CCvV")].each do |data|
+      ours, theirs = Harness.pair
+      ours.write(data)
+      assert_raises(Wire::Error) { Wire.receive_control(theirs) }
+    ensure
+      [ours, theirs].each(&:close)
     end
   end
 

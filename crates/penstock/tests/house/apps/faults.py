@@ -3,16 +3,25 @@
 import os
 import signal
 import socket
+import stat
 import sys
 from time import sleep as pause
 
-CONTROL, SLOTS = None, []
-_arguments = open("/proc/self/cmdline").read().split("\0")
-for _name, _value in zip(_arguments, _arguments[1:]):
-    if _name == "--control-fd":
-        CONTROL = int(_value)
-    elif _name == "--slot-fds":
-        SLOTS = [int(number) for number in _value.split(",")]
+
+
+def sockets():
+    """The worker's own, from 100 on: the one for control, then one for each slot."""
+    numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+    found = [n for n in numbers if n >= 100 and is_socket(n)]
+    return found[0], found[1:]
+
+
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
 
 # What the server must never take for a frame that means something.
 RUBBISH = {
@@ -106,18 +115,18 @@ def app(environ, start):
         while True:
             pause(1)
     elif path == "/slot":
-        for fd in SLOTS:
+        for fd in sockets()[1]:
             write_all(fd, RUBBISH[query])
         pause(60)
     elif path == "/control":
-        write_all(CONTROL, RUBBISH[query])
+        write_all(sockets()[0], RUBBISH[query])
     elif path == "/descriptor":
-        sock = socket.socket(fileno=os.dup(SLOTS[0]))
+        sock = socket.socket(fileno=os.dup(sockets()[1][0]))
         with open(__file__) as file:
             socket.send_fds(sock, [b"\x10\x00\x00\x00\x00\x00\x00\x00"], [file.fileno()])
         pause(60)
     elif path == "/shut":
-        for fd in SLOTS:
+        for fd in sockets()[1]:
             socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
     elif path == "/large":
         start("200 OK", headers + [("Content-Length", str(64 << 20))])
@@ -126,7 +135,7 @@ def app(environ, start):
         start("200 OK", headers)
         return endless()
     elif path == "/ticking":
-        start("200 OK", headers + [("X-Accel-Buffering", "no")])
+        start("200 OK", headers)
         return ticking()
     start("200 OK", headers)
     return [f"{os.getpid()} {size}".encode()]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::{ask, asking, descriptors, expect_calm, lines_with, site};
-use crate::support::{Origin, PATIENCE, RawClient, Server, Site, eventually, kill};
+use crate::support::{Origin, PATIENCE, RawClient, Site, eventually, kill};
 use crate::wsgi::serve_ready;
 
 fn limit_descriptors(pid: i32, to: u64) -> Rlimit {
@@ -53,15 +53,23 @@ fn without_descriptors_newcomers_wait_and_nothing_spins() {
 
 #[test]
 fn without_descriptors_a_worker_that_dies_is_replaced_once_there_are_some() {
-    let server = serve_ready(&site("processes = 1", ""));
-    let pid = server.pid();
-    let before = limit_descriptors(pid, 3);
-    kill(server_worker(&server), Signal::KILL);
-    server.wait_log("cannot start a worker");
-    prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
-    eventually(PATIENCE, "it serves again", || {
-        server.get("/").status == 200
-    });
+    // Forked anew, started anew, and forked from a template that is started anew.
+    for (way, and_templates) in [("", false), ("preload = false", false), ("", true)] {
+        let server = serve_ready(&site(&format!("processes = 1\n{way}"), ""));
+        let pid = server.pid();
+        let app = server.admin_json()["apps"][0].clone();
+        let before = limit_descriptors(pid, 3);
+        let kinds = [(and_templates, "templates"), (true, "workers")];
+        for (_, kind) in kinds.into_iter().filter(|(is_killed, _)| *is_killed) {
+            let process = i32::try_from(app[kind][0]["pid"].as_i64().unwrap()).unwrap();
+            kill(process, Signal::KILL);
+        }
+        server.wait_log("cannot start a worker");
+        prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
+        eventually(PATIENCE, "it serves again", || {
+            server.get("/").status == 200
+        });
+    }
 }
 
 #[test]
@@ -100,13 +108,6 @@ fn without_descriptors_no_server_of_an_upstream_is_blamed() {
         let seen = (&server["state"], &server["failures"]);
         assert_eq!(seen, (&"up".into(), &0.into()), "{server}");
     }
-}
-
-/// The only worker, found without asking the server.
-fn server_worker(server: &Server) -> i32 {
-    let path = format!("/proc/{0}/task/{0}/children", server.pid());
-    let children = std::fs::read_to_string(path).unwrap();
-    children.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn outputs_that_are_closed_stop_nothing() {
 fn a_standard_output_that_nobody_reads_does_not_hold_up_the_start_or_the_stop() {
     let (unread, stdout) = full_pipe();
     let log = "[server]\nthreads = 1\naccess_log = { path = \"stdout\" }";
-    let site = site("processes = 1", log);
+    let site = site("processes = 1\npreload = false", log);
     let stderr = File::create(site.dir().join("log.txt")).unwrap();
     let mut server = Bare::start(site, binary(), stdout.into(), stderr.into());
     assert_eq!(server.get("/"), 200);

@@ -37,6 +37,10 @@ fn wait_replaced(server: &Server, name: &str, old: &[i32]) {
     });
 }
 
+/// The application finds its sockets in its command line, which forked workers have from their template;
+/// what those do with rubbish is in `processes::requests`.
+const SPAWNED: &str = "processes = 2\npreload = false";
+
 const RUBBISH: [&str; 7] = [
     "noise",
     "text",
@@ -47,26 +51,34 @@ const RUBBISH: [&str; 7] = [
     "head-lies",
 ];
 
+/// Workers that are forked from a template, and workers that load the code themselves.
+const WAYS: [&str; 2] = ["", "preload = false"];
+
 #[test]
 fn rubbish_in_a_slot_costs_its_own_request_only() {
-    let server = serve_ready(&site("processes = 2", ""));
-    let mut rows: Vec<String> = RUBBISH.iter().map(|row| format!("/slot?{row}")).collect();
-    rows.extend(["/slot?control", "/descriptor", "/shut"].map(String::from));
-    for row in rows {
-        let old = wait_workers(&server, 2);
-        let mut client = asking(&server, &row);
-        assert_eq!(client.response().status, 502, "{row}");
-        assert_eq!(server.get("/").status, 200, "{row}: the other one");
-        wait_replaced(&server, &row, &old);
-        ask(&mut client, "/");
-        client.expect_status(200);
+    for way in WAYS {
+        let server = serve_ready(&site(&format!("processes = 2\n{way}"), ""));
+        let mut rows: Vec<String> = RUBBISH.iter().map(|row| format!("/slot?{row}")).collect();
+        rows.extend(["/slot?control", "/descriptor", "/shut"].map(String::from));
+        for row in rows {
+            let old = wait_workers(&server, 2);
+            let mut client = asking(&server, &row);
+            assert_eq!(client.response().status, 502, "{row}");
+            assert_eq!(server.get("/").status, 200, "{row}: the other one");
+            wait_replaced(&server, &row, &old);
+            ask(&mut client, "/");
+            client.expect_status(200);
+        }
+        server.wait_log("broke the worker protocol");
     }
-    server.wait_log("broke the worker protocol");
 }
 
 #[test]
 fn a_frame_that_never_ends_is_waited_for_no_longer_than_an_answer() {
-    let server = serve_ready(&site("processes = 2\nresponse_timeout = \"400ms\"", ""));
+    let server = serve_ready(&site(
+        &format!("{SPAWNED}\nresponse_timeout = \"400ms\""),
+        "",
+    ));
     let old = wait_workers(&server, 2);
     let mut client = asking(&server, "/slot?long");
     let answer = client.try_response(false);
@@ -80,44 +92,58 @@ fn a_frame_that_never_ends_is_waited_for_no_longer_than_an_answer() {
 
 #[test]
 fn rubbish_on_the_control_socket_costs_that_worker_only() {
-    let server = serve_ready(&site("processes = 2", ""));
-    for row in RUBBISH.into_iter().chain(["control"]) {
-        let old = wait_workers(&server, 2);
-        let status = asking(&server, &format!("/control?{row}"))
-            .response()
-            .status;
-        // Whether it is killed before it has answered is a race.
-        assert!(matches!(status, 200 | 502), "{row}: {status}");
-        // Until it is killed it may be given one more.
-        wait_replaced(&server, row, &old);
-        assert_eq!(server.get("/").status, 200, "{row}: the other one");
+    for way in WAYS {
+        let server = serve_ready(&site(&format!("processes = 2\n{way}"), ""));
+        for row in RUBBISH.into_iter().chain(["control"]) {
+            let old = wait_workers(&server, 2);
+            let status = asking(&server, &format!("/control?{row}"))
+                .response()
+                .status;
+            // Whether it is killed before it has answered is a race.
+            assert!(matches!(status, 200 | 502), "{row}: {status}");
+            // Until it is killed it may be given one more.
+            wait_replaced(&server, row, &old);
+            assert_eq!(server.get("/").status, 200, "{row}: the other one");
+        }
+        let told = server.log().matches("]: broke the worker protocol").count();
+        assert_eq!(told, RUBBISH.len() + 1, "once each\n{}", server.log());
     }
-    let told = server.log().matches("]: broke the worker protocol").count();
-    assert_eq!(told, RUBBISH.len() + 1, "once each\n{}", server.log());
 }
 
 #[test]
-fn a_worker_killed_while_it_boots_is_started_again() {
+fn what_is_killed_while_it_loads_the_code_is_started_again() {
     let code = format!(
         "import os\nwith open('boots', 'a') as boots:\n    boots.write(f'{{os.getpid()}}\\n')\n\
          import time\nwhile not os.path.exists('go-on'):\n    time.sleep(0.003)\n{APP}"
     );
-    let server = site("processes = 1", "").file("app.py", code).serve(&[]);
-    let boot = |number: usize| {
-        eventually(PATIENCE, "a worker boots", || {
-            let boots = server.site().read("boots");
-            let line = boots.split_inclusive('\n').nth(number)?;
-            line.strip_suffix('\n')?.parse::<i32>().ok()
-        })
-    };
-    for number in 0..3 {
-        kill(boot(number), Signal::KILL);
+    for way in WAYS {
+        let site = site(&format!("processes = 1\n{way}"), "").file("app.py", &code);
+        let server = site.serve(&[]);
+        let boot = |number: usize| {
+            eventually(PATIENCE, "the code is loaded", || {
+                let boots = server.site().read("boots");
+                let line = boots.split_inclusive('\n').nth(number)?;
+                line.strip_suffix('\n')?.parse::<i32>().ok()
+            })
+        };
+        for number in 0..3 {
+            kill(boot(number), Signal::KILL);
+        }
+        let survivor = boot(3);
+        server.wait_log("ended with SIGKILL before it was ready");
+        server.site().write("go-on", "");
+        server.wait_ready("app");
+        let app = server.admin_json()["apps"][0].clone();
+        let kind = if way.is_empty() {
+            "templates"
+        } else {
+            "workers"
+        };
+        assert_eq!(app[kind][0]["pid"], survivor, "{way}");
+        let worker = app["workers"][0]["pid"].to_string();
+        assert!(server.get("/").text().starts_with(&format!("{worker} ")));
+        assert_eq!(server.site().read("boots").lines().count(), 4, "{way}");
     }
-    let survivor = boot(3);
-    server.wait_log("ended with SIGKILL before it was ready");
-    server.site().write("go-on", "");
-    server.wait_ready("app");
-    assert!(server.get("/").text().starts_with(&format!("{survivor} ")));
 }
 
 #[test]
@@ -169,7 +195,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
+        if is_alive(self.0) {
+            let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
+        }
     }
 }
 
@@ -197,23 +225,21 @@ fn a_daemon_that_keeps_a_workers_sockets_does_not_hide_its_end() {
         "{lost} lost after {:?}",
         began.elapsed()
     );
-    // And at the end.
+    // And at the end, which ends them too.
     let last = Daemon::of(&server);
+    drop((inside, behind));
     let began = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert!(began.elapsed() < Duration::from_secs(5), "it stops in time");
-    assert!(
-        [at_work, idle, last]
-            .iter()
-            .all(|daemon| is_alive(daemon.0))
-    );
+    let is_left = |daemon: &Daemon| is_alive(daemon.0);
+    assert!(![at_work, idle, last].iter().any(is_left));
 }
 
 #[test]
 fn a_worker_that_ignores_the_signal_to_end_is_killed() {
     let limits = "[server]\nthreads = 1\nshutdown_timeout = \"300ms\"";
-    let server = serve_ready(&site("processes = 1", limits));
+    let server = serve_ready(&site("processes = 1\nstop_timeout = \"300ms\"", limits));
     let mut inside = asking(&server, "/stubborn");
     let pid = busy_worker(&server);
     server.signal(Signal::TERM);

@@ -1,0 +1,8 @@
+# frozen_string_literal: true
+
+# Waits `?ms=N` in the kernel, as a query to a database would.
+
+run(lambda do |env|
+  sleep(env["QUERY_STRING"].delete_prefix("ms=").to_f / 1000)
+  [200, { "content-type" => "text/plain" }, ["waited\n"]]
+end)

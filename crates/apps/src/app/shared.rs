@@ -1,0 +1,180 @@
+//! What loops, slot drivers and the executor share of one application.
+//!
+//! Made once by `App::start`. What must stay true: the state that is shown is written by the executor
+//! alone; no lock here is held across an await.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::metrics::AppMetrics;
+use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_queue::QueueLimits;
+use penstock_wire::Dialect;
+
+use crate::channel::Form;
+use crate::channel::bounds::{Held, MessageLimits};
+use crate::dispatch::{Dispatch, Ledger, Mailbox, Pace};
+use crate::output::Output;
+use crate::server_set::ServerSet;
+
+/// What loops, drivers and the executor share.
+#[derive(Debug)]
+pub(crate) struct AppShared {
+    pub(crate) name: Arc<str>,
+    pub(crate) way: Way,
+    /// What a reactor's requests are told in, if its workers have one channel for all of them.
+    pub(crate) reactor: Option<Form>,
+    pub(crate) dispatch: Dispatch,
+    pub(crate) metrics: Arc<AppMetrics>,
+    pub(crate) store: ArcSwap<BodyStore>,
+    /// The limits of its WebSockets' messages, and what their clients hold.
+    pub(crate) messages: ArcSwap<MessageLimits>,
+    pub(crate) held: Held,
+    /// How long recent requests took.
+    pub(crate) pace: Pace,
+    pub(crate) response_timeout: Duration,
+    /// How long streams may go on in a worker that is being replaced.
+    pub(crate) stream_timeout: Duration,
+    /// Whether garbage is collected between requests.
+    pub(crate) collect_when_idle: bool,
+    pub(crate) queue_limits: QueueLimits,
+    /// Why no request can be taken now; `None` in good times.
+    pub(crate) refusing: ArcSwapOption<Refusal>,
+    /// Written by the executor after each event.
+    pub(crate) state: Mutex<StateView>,
+    /// What its processes have written of late.
+    pub(crate) output: Output,
+}
+
+/// How the application's processes get their requests.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// From the queue here, over the worker protocol in this language's form.
+    Workers(Dialect),
+    /// From an upstream elsewhere, which is told of them.
+    Servers(Arc<dyn ServerSet>),
+}
+
+/// Why requests are refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) cause: String,
+    pub(crate) detail: Option<Arc<str>>,
+}
+
+/// The executor's word on processes, for the status page.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StateView {
+    pub(crate) state: String,
+    pub(crate) report: Option<String>,
+    pub(crate) interpreter: String,
+    pub(crate) generation: u64,
+    /// How many workers there are to be.
+    pub(crate) target: usize,
+    /// Why that changed last.
+    pub(crate) last_scaling: Option<String>,
+    pub(crate) is_restarting: bool,
+    /// Why the last restart was given up.
+    pub(crate) restart_error: Option<String>,
+    /// How workers come to be: `forking`, or `plain` and why.
+    pub(crate) spawning: String,
+    pub(crate) workers: Vec<WorkerView>,
+    pub(crate) templates: Vec<WorkerView>,
+}
+
+/// One worker in [`StateView`].
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerView {
+    pub(crate) pid: Option<u32>,
+    pub(crate) generation: u64,
+    pub(crate) state: &'static str,
+    pub(crate) since: Instant,
+    pub(crate) restarts: u64,
+    /// When its process was started.
+    pub(crate) began: Option<Instant>,
+    /// What it has served, if it is a worker.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Proportional memory when it was last measured, in bytes.
+    pub(crate) memory: Option<u64>,
+    /// Why it is to be replaced.
+    pub(crate) worn: Option<String>,
+    pub(crate) mailboxes: Vec<Arc<Mailbox>>,
+    /// Where a server of its own listens.
+    pub(crate) address: Option<config::ServerAddr>,
+}
+
+impl AppShared {
+    /// What an application with this configuration shares, before anything has happened.
+    pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
+        let queue_limits = QueueLimits {
+            len_max: config.queue_max,
+            timeout: config.queue_timeout,
+        };
+        Self {
+            name: config.name.as_str().into(),
+            way,
+            reactor: Form::of(config),
+            dispatch: Dispatch::new(queue_limits),
+            metrics: Arc::default(),
+            store: ArcSwap::from_pointee(store),
+            messages: ArcSwap::default(),
+            held: Held::default(),
+            pace: Pace::default(),
+            response_timeout: config.response_timeout,
+            stream_timeout: config.stream_timeout,
+            collect_when_idle: config.collect_when_idle,
+            queue_limits,
+            refusing: ArcSwapOption::empty(),
+            state: Mutex::default(),
+            output: Output::default(),
+        }
+    }
+
+    pub(crate) fn queue_timeout(&self) -> Duration {
+        self.queue_limits.timeout
+    }
+
+    /// The fault for a request that cannot even wait.
+    pub(crate) fn refusal(&self) -> Option<Fault> {
+        let refusing = self.refusing.load();
+        let refusal = refusing.as_ref()?;
+        let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
+        fault.detail.clone_from(&refusal.detail);
+        *fault.timing = Timing {
+            handler: Some((&self.name).into()),
+            ..Timing::default()
+        };
+        Some(fault)
+    }
+
+    pub(super) fn in_progress(&self, worker: &WorkerView) -> u32 {
+        match (&self.way, &worker.address) {
+            (Way::Servers(set), Some(address)) => {
+                u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)
+            }
+            _ => {
+                let mailboxes = worker.mailboxes.iter();
+                let loads = mailboxes.map(|m| m.in_progress.load(Ordering::Relaxed));
+                loads.sum()
+            }
+        }
+    }
+
+    pub(crate) fn state(&self) -> StateView {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_state(&self, view: StateView) {
+        *self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = view;
+    }
+}

@@ -1,0 +1,140 @@
+//! An application at one moment, for the status page, the admin interface and readiness.
+//!
+//! Taken by `penstock`'s wiring about once a second; what the executor last published, with the numbers
+//! that others count read as they are now.
+
+use std::time::Duration;
+
+use penstock_runtime::clock;
+
+use super::{App, WorkerView};
+use crate::dispatch::QueueUse;
+
+/// An application at one moment.
+#[derive(Debug, Clone)]
+pub struct AppSnapshot {
+    /// Its name.
+    pub name: String,
+    /// `wsgi`, `rack`, `command` or `fastcgi`.
+    pub kind: &'static str,
+    /// starting, ready, degraded, failing, draining, stopped.
+    pub state: String,
+    /// The traceback of the last failed boot.
+    pub report: Option<String>,
+    /// What the interpreter says of itself.
+    pub interpreter: String,
+    /// The generation that is being served.
+    pub generation: u64,
+    /// How many processes there are and may be.
+    pub processes: ProcessesSnapshot,
+    /// Why their number changed last.
+    pub last_scaling: Option<String>,
+    /// Whether a restart is under way or waits for its turn.
+    pub is_restarting: bool,
+    /// Why the last restart was given up, until the next one begins.
+    pub restart_error: Option<String>,
+    /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
+    pub spawning: String,
+    /// Threads in each process.
+    pub threads: usize,
+    /// Its queue.
+    pub queue: QueueUse,
+    /// The queue's bound.
+    pub queue_max: usize,
+    /// Its workers.
+    pub workers: Vec<WorkerSnapshot>,
+    /// What they are forked from.
+    pub templates: Vec<WorkerSnapshot>,
+}
+
+/// The number of an application's processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessesSnapshot {
+    /// There are never fewer, but while one is being replaced.
+    pub min: usize,
+    /// Those that take requests.
+    pub ready: usize,
+    /// How many there are to be, as the load is.
+    pub target: usize,
+    /// There are never more, but while one is being replaced.
+    pub max: usize,
+}
+
+/// A worker at one moment.
+#[derive(Debug, Clone)]
+pub struct WorkerSnapshot {
+    /// Its process id.
+    pub pid: Option<u32>,
+    /// The code it runs.
+    pub generation: u64,
+    /// booting, ready, retiring, stopping.
+    pub state: &'static str,
+    /// Since when.
+    pub since: Duration,
+    /// How many had its seat before.
+    pub restarts: u64,
+    /// Requests it has in progress.
+    pub in_progress: u32,
+    /// Where it listens, if it is a server of its own (`command`, `fastcgi`).
+    pub address: Option<String>,
+    /// Its resident memory.
+    pub resident_bytes: Option<u64>,
+    /// Its proportional memory, as it was last measured: what it shares counts in parts.
+    pub proportional_bytes: Option<u64>,
+    /// Since its process was started.
+    pub age: Option<Duration>,
+    /// Requests that it has served; `None` of a server of its own.
+    pub requests: Option<u64>,
+    /// Why it is to be replaced, if it is.
+    pub worn: Option<String>,
+}
+
+impl App {
+    /// How it is now. Reads each worker's memory from `/proc`.
+    #[must_use]
+    pub fn snapshot(&self) -> AppSnapshot {
+        let now = clock::now();
+        let view = self.shared.state();
+        let shown = |worker: &WorkerView| WorkerSnapshot {
+            pid: worker.pid,
+            generation: worker.generation,
+            state: worker.state,
+            since: now.saturating_duration_since(worker.since),
+            restarts: worker.restarts,
+            in_progress: self.shared.in_progress(worker),
+            address: worker.address.as_ref().map(ToString::to_string),
+            resident_bytes: worker
+                .pid
+                .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
+            proportional_bytes: worker.memory,
+            age: worker.began.map(|at| now.saturating_duration_since(at)),
+            requests: worker.ledger.as_ref().map(|ledger| ledger.served()),
+            worn: worker.worn.clone(),
+        };
+        let ready = view.workers.iter().filter(|w| w.state == "ready");
+        let processes = ProcessesSnapshot {
+            min: self.config.processes.min,
+            ready: ready.count(),
+            target: view.target,
+            max: self.config.processes.max,
+        };
+        AppSnapshot {
+            name: self.config.name.clone(),
+            kind: self.config.kind.as_str(),
+            workers: view.workers.iter().map(shown).collect(),
+            templates: view.templates.iter().map(shown).collect(),
+            state: view.state,
+            report: view.report,
+            interpreter: view.interpreter,
+            generation: view.generation,
+            processes,
+            last_scaling: view.last_scaling,
+            is_restarting: view.is_restarting,
+            restart_error: view.restart_error,
+            spawning: view.spawning,
+            threads: self.config.threads,
+            queue: self.shared.dispatch.usage(now),
+            queue_max: self.config.queue_max,
+        }
+    }
+}

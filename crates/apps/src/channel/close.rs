@@ -1,0 +1,87 @@
+//! The end of a channel's driver: who learns what happened, and what goes back to the queue.
+//!
+//! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
+//! begun it.
+
+use penstock_exchange::{Fault, FaultKind};
+use penstock_http::websocket::code;
+use penstock_queue::Start;
+use penstock_runtime::clock;
+
+use super::ChannelDriver;
+use super::streams::State;
+use crate::dispatch::Job;
+use crate::slot::End;
+
+impl ChannelDriver {
+    /// Leaves nobody waiting.
+    pub(super) fn close(&mut self, end: &End) {
+        let (unsent, last) = self.outbox.unsent();
+        // A frame at the end of a socket that was not read to its end: nobody has begun it.
+        let unread = last.filter(|_| self.left_unread);
+        let mut unbegun: Vec<Start<Job>> = Vec::new();
+        for id in unread.into_iter().chain(unsent) {
+            let is_wanted = self
+                .streams
+                .entry(id)
+                .is_some_and(|entry| !entry.is_given_up());
+            if is_wanted && let Some(State::Asked(start)) = self.streams.close(id) {
+                unbegun.push(*start);
+            }
+        }
+        for id in self.streams.ids() {
+            self.fail(id, end);
+        }
+        self.mailbox.show_in_progress(0);
+        self.app
+            .dispatch
+            .remove(clock::now(), self.slot, &self.mailbox, unbegun);
+    }
+
+    fn fail(&mut self, id: u32, end: &End) {
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        let timing = entry.timing(&self.app.name, self.pid, clock::now());
+        let fault = match end {
+            End::TimedOut => {
+                let cause = format!("worker {} takes no requests any more", self.pid);
+                Fault::new(FaultKind::AppTimeout, cause)
+            }
+            End::Broken(why) => {
+                let cause = format!("worker {} broke the protocol: {why}", self.pid);
+                Fault::new(FaultKind::AppBroken, cause)
+            }
+            End::Died | End::Retired => {
+                let cause = format!("worker {} ended with the request inside", self.pid);
+                Fault::new(FaultKind::WorkerDied, cause)
+            }
+        };
+        let fault = fault.timed(timing);
+        let metrics = &self.app.metrics;
+        let state = self.streams.close(id);
+        if !matches!(state, Some(State::Leaving(_) | State::Discard) | None) {
+            match fault.kind {
+                FaultKind::AppTimeout => metrics.timed_out.increment(),
+                FaultKind::AppBroken => metrics.failed.increment(),
+                _ => metrics.worker_died.increment(),
+            }
+        }
+        match state {
+            Some(State::Asked(mut start)) => start.job.answer(Err(fault)),
+            Some(State::Spool(writer)) => writer.finish(Err(fault)),
+            Some(State::Pump(pump)) => pump.end(Err(fault)),
+            Some(State::Socket(socket)) => {
+                // Whoever connects anew finds the next worker.
+                let code = match self.retire {
+                    true => code::RESTART,
+                    false => code::UNEXPECTED,
+                };
+                socket
+                    .pipe
+                    .close_by_worker(code, "the application's worker ended");
+            }
+            Some(State::Leaving(_) | State::Discard) | None => {}
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A WebSocket's opening, from the request to the 101: who asks for one, and what the client is told when
+//! the application takes it.
+//!
+//! `handler` asks before it encodes a request, the driver answers when ACCEPT has come. The rules are
+//! `http::websocket`'s. Only ASGI applications have WebSockets: for all others an upgrade is not agreed,
+//! and the request is an ordinary one.
+
+use bytes::Bytes;
+use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
+use penstock_http::websocket::{Offer, offer, subprotocols};
+use penstock_http::{FieldBlock, RequestHead, Status};
+use penstock_wire::AcceptParts;
+
+use super::Form;
+use super::session::Agreed;
+use crate::app::AppShared;
+use crate::reply;
+
+/// What a request for a WebSocket needs until it is answered.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    /// The value of `Sec-WebSocket-Accept`.
+    accept: String,
+    /// The subprotocols that the client offers.
+    offered: Vec<String>,
+}
+
+/// Whether a request asks for a WebSocket that its application may take.
+///
+/// # Errors
+/// The answer to one that breaks the rules of the handshake (RFC 6455 §4.2.2).
+pub(crate) fn asked(
+    shared: &AppShared,
+    head: &RequestHead,
+) -> Result<Option<Box<Handshake>>, Box<Result<Reply, Fault>>> {
+    if shared.reactor != Some(Form::Scope) || !head.is_upgrade() {
+        return Ok(None);
+    }
+    match offer(head) {
+        Offer::None => Ok(None),
+        Offer::Taken { accept } => {
+            let names = subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
+            let offered = names.collect();
+            Ok(Some(Box::new(Handshake { accept, offered })))
+        }
+        Offer::Broken(why) => Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why)))),
+        Offer::OtherVersion => Err(Box::new(Ok(Reply::Response(other_version())))),
+    }
+}
+
+fn other_version() -> Response {
+    let text = "This server speaks version 13 of the WebSocket protocol.\n";
+    let body = Body::Bytes(Bytes::from_static(text.as_bytes()));
+    let mut response = Response::new(Status::UPGRADE_REQUIRED, body);
+    response.fields.push_static("Sec-WebSocket-Version", "13");
+    response
+        .fields
+        .push_static("Content-Type", "text/plain; charset=utf-8");
+    response
+}
+
+/// The 101, with the connection's new owner.
+///
+/// # Errors
+/// When the application's fields cannot be sent, or it chose a subprotocol that was not offered: the
+/// client would have to fail such a connection (RFC 6455 §4.1).
+pub(super) fn accepted(
+    handshake: &Handshake,
+    parts: &AcceptParts<'_>,
+    agreed: Agreed,
+    timing: Timing,
+) -> Result<Response, Fault> {
+    let chosen = parts.subprotocol;
+    if !chosen.is_empty() && !handshake.offered.iter().any(|name| name == chosen) {
+        let cause = format!("the subprotocol `{chosen}`, which the client did not offer");
+        return Err(Fault::new(FaultKind::AppBroken, cause).timed(timing));
+    }
+    let mut fields = FieldBlock::with_capacity(256);
+    fields.push_static("Connection", "Upgrade");
+    fields.push_static("Upgrade", "websocket");
+    let own = fields
+        .push("Sec-WebSocket-Accept", handshake.accept.as_bytes())
+        .and_then(|()| match parts.subprotocol {
+            "" => Ok(()),
+            chosen => fields.push("Sec-WebSocket-Protocol", chosen.as_bytes()),
+        });
+    let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
+    for (name, value) in parts.fields() {
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        if pushed.is_ok() && reply::is_passed(name) && !is_of_handshake(name) {
+            pushed = fields.push(name, value).map_err(|error| (name, error));
+        }
+    }
+    if let Err((name, error)) = pushed {
+        let cause = format!("response field `{name}`: {error}");
+        return Err(Fault::new(FaultKind::AppBroken, cause).timed(timing));
+    }
+    let body = Body::Takeover(Box::new(agreed));
+    let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
+    response.fields = fields;
+    response.timing = timing;
+    Ok(response)
+}
+
+fn is_of_handshake(name: &str) -> bool {
+    let start = name.get(..14);
+    start.is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"))
+}

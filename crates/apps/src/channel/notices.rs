@@ -1,0 +1,110 @@
+//! How a driver of many streams hears which of them to look at.
+//!
+//! A waker for each stream: whoever wakes it (the other side of an answer, a spool, a WebSocket) leaves
+//! the stream's place here, and the driver is polled. What must stay true: a place is here at most once,
+//! no waker runs under the lock, and a waker does not keep the
+//! notices: a driver that has ended leaves nothing behind. A notice of a stream that has ended is harmless: the driver looks
+//! at whatever is at that place now.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Wake, Waker};
+
+/// The places of a driver that are to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    places: VecDeque<Arc<Place>>,
+    driver: Option<Waker>,
+}
+
+/// One place; the waker of the streams that have it, one after the other.
+#[derive(Debug)]
+pub(super) struct Place {
+    index: u32,
+    is_noted: AtomicBool,
+    notices: Weak<Notices>,
+}
+
+impl Notices {
+    /// The waker for the streams at this index.
+    pub(super) fn waker(self: &Arc<Self>, index: u32) -> Waker {
+        Waker::from(Arc::new(Place {
+            index,
+            is_noted: AtomicBool::new(false),
+            notices: Arc::downgrade(self),
+        }))
+    }
+
+    /// The next index to look at; else the task is polled when there is one.
+    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Option<u32> {
+        let mut state = self.lock();
+        if let Some(place) = state.places.pop_front() {
+            drop(state);
+            place.is_noted.store(false, Ordering::Release);
+            return Some(place.index);
+        }
+        match &mut state.driver {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            other => *other = Some(cx.waker().clone()),
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Place {
+    fn wake(self: Arc<Self>) {
+        if self.is_noted.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(notices) = self.notices.upgrade() else {
+            return;
+        };
+        let mut state = notices.lock();
+        state.places.push_back(self);
+        let driver = state.driver.take();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_keeps_nothing_when_the_driver_has_gone() {
+        let notices = Arc::new(Notices::default());
+        let waker = notices.waker(3);
+        waker.wake_by_ref();
+        let rest = Arc::downgrade(&notices);
+        drop(notices);
+        assert!(rest.upgrade().is_none());
+        // Who still has the waker wakes nobody.
+        waker.wake();
+    }
+
+    #[test]
+    fn a_place_is_noted_once_until_it_is_taken() {
+        let notices = Arc::new(Notices::default());
+        let waker = notices.waker(3);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            waker.wake_by_ref();
+            waker.wake_by_ref();
+            assert_eq!(notices.poll_take(&mut cx), Some(3));
+            assert_eq!(notices.poll_take(&mut cx), None);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Between the driver of a channel and the session of one WebSocket's client, which may be on another
+//! loop.
+//!
+//! Each side leaves messages and its end here and wakes the other. What must stay true: the driver holds
+//! back what the windows do not allow, the session stops reading its client while [`Pipe::is_full`], so
+//! what waits here is bounded each way; no waker runs under the lock; an idle pipe owns no buffer.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use penstock_http::websocket::code;
+use penstock_wire::channel::WINDOW_BYTES;
+
+use super::socket::cost;
+
+/// Bytes, and number, of messages from a client that wait before it is no longer read. What one read
+/// brings may come on top.
+const BYTES_MAX: usize = 64 * 1024;
+const MESSAGES_MAX: usize = 64;
+
+/// One message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) is_text: bool,
+    pub(super) payload: Vec<u8>,
+}
+
+/// What there is for the worker.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Message(Message),
+    /// The client has closed, and nothing is left in front of it.
+    Close(u16, String),
+    Nothing,
+}
+
+/// What there is for the client.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    Message(Message),
+    /// The application has closed, and nothing is left in front of it.
+    Close(u16, String),
+    Nothing,
+}
+
+/// Both sides' view of one WebSocket.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    /// Held for a move of messages only.
+    state: Mutex<State>,
+    driver: Waker,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    to_worker: VecDeque<Message>,
+    to_worker_bytes: usize,
+    to_client: VecDeque<Message>,
+    client_closed: Option<(u16, String)>,
+    worker_closed: Option<(u16, String)>,
+    /// Window that the client's taking has freed.
+    credit: u32,
+    session: Option<Waker>,
+}
+
+impl Pipe {
+    /// A pipe whose driver is woken by `driver`.
+    pub(super) fn new(driver: Waker) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            driver,
+        })
+    }
+
+    // The driver's side.
+
+    /// A message for the client.
+    pub(super) fn send_to_client(&self, message: Message) {
+        let mut state = self.lock();
+        if state.client_closed.is_none() {
+            state.to_client.push_back(message);
+        }
+        wake_session(state);
+    }
+
+    /// The application, or whoever stands for it, closes. Only the first close counts.
+    pub(super) fn close_by_worker(&self, code: u16, reason: &str) {
+        let mut state = self.lock();
+        if state.worker_closed.is_none() {
+            state.worker_closed = Some((code, reason.to_owned()));
+        }
+        wake_session(state);
+    }
+
+    /// The next thing that the client has for the worker, whose window is `room`.
+    pub(super) fn take_for_worker(&self, room: u32) -> Taken {
+        let mut state = self.lock();
+        let Some(first) = state.to_worker.front() else {
+            return match &state.client_closed {
+                Some((code, reason)) => Taken::Close(*code, reason.clone()),
+                None => Taken::Nothing,
+            };
+        };
+        if cost(first.payload.len()) > room {
+            return Taken::Nothing;
+        }
+        let was_full = state.is_full();
+        let Some(message) = state.to_worker.pop_front() else {
+            return Taken::Nothing;
+        };
+        state.to_worker_bytes -= message.payload.len();
+        if state.to_worker.is_empty() {
+            state.to_worker = VecDeque::new();
+        }
+        if was_full && !state.is_full() {
+            wake_session(state);
+        }
+        Taken::Message(message)
+    }
+
+    /// Whether the client has closed, or is gone.
+    pub(super) fn has_left(&self) -> bool {
+        self.lock().client_closed.is_some()
+    }
+
+    /// How the client has closed.
+    pub(super) fn client_close(&self) -> (u16, String) {
+        let closed = self.lock().client_closed.clone();
+        closed.unwrap_or((code::BROKEN, String::new()))
+    }
+
+    /// Window to be given back to the worker.
+    pub(super) fn take_credit(&self) -> u32 {
+        std::mem::take(&mut self.lock().credit)
+    }
+
+    // The session's side.
+
+    /// A message for the worker.
+    pub(super) fn send_to_worker(&self, message: Message) {
+        let mut state = self.lock();
+        state.to_worker_bytes += message.payload.len();
+        state.to_worker.push_back(message);
+        drop(state);
+        self.driver.wake_by_ref();
+    }
+
+    /// The client has closed, or is gone. Only the first counts.
+    pub(super) fn close_by_client(&self, code: u16, reason: &str) {
+        self.close_and(code, reason, |_| {});
+    }
+
+    /// The same, and what the client has said before is not to be waited for: nobody takes it.
+    pub(super) fn cut_by_client(&self, code: u16, reason: &str) {
+        self.close_and(code, reason, |state| {
+            (state.to_worker, state.to_worker_bytes) = (VecDeque::new(), 0);
+        });
+    }
+
+    fn close_and(&self, code: u16, reason: &str, also: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        if state.client_closed.is_none() {
+            state.client_closed = Some((code, reason.to_owned()));
+            state.to_client = VecDeque::new();
+        }
+        also(&mut state);
+        drop(state);
+        self.driver.wake_by_ref();
+    }
+
+    /// Whether the client is not to be read for now; then the task is woken when it may be.
+    pub(super) fn is_full(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.lock();
+        let is_full = state.is_full();
+        if is_full {
+            state.register(cx);
+        }
+        is_full
+    }
+
+    /// The next thing that the worker has for the client; else the task is woken when there is one.
+    /// `credit` is what messages cost that the client has taken since.
+    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> Given {
+        let mut state = self.lock();
+        state.credit = state.credit.saturating_add(credit).min(WINDOW_BYTES);
+        let given = match state.to_client.pop_front() {
+            Some(message) => {
+                if state.to_client.is_empty() {
+                    state.to_client = VecDeque::new();
+                }
+                Given::Message(message)
+            }
+            None => match state.worker_closed.take() {
+                Some((code, reason)) => {
+                    state.worker_closed = Some((code, String::new()));
+                    Given::Close(code, reason)
+                }
+                None => Given::Nothing,
+            },
+        };
+        state.register(cx);
+        drop(state);
+        if credit > 0 {
+            self.driver.wake_by_ref();
+        }
+        given
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_full(&self) -> bool {
+        self.to_worker_bytes >= BYTES_MAX || self.to_worker.len() >= MESSAGES_MAX
+    }
+
+    fn register(&mut self, cx: &mut Context<'_>) {
+        match &mut self.session {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            other => *other = Some(cx.waker().clone()),
+        }
+    }
+}
+
+/// Wakes the session, outside of the lock.
+fn wake_session(mut state: MutexGuard<'_, State>) {
+    let session = state.session.take();
+    drop(state);
+    if let Some(session) = session {
+        session.wake();
+    }
+}

@@ -1,0 +1,161 @@
+//! A streamed body that comes faster than its client takes it, beside the driver.
+//!
+//! A spool that overflows waits for a disk or for its client; the driver of many streams may not. So from
+//! its first overflow on a stream has a task of its own, which has the spool; the driver leaves it pieces
+//! and an end, and hears of what it took. What must stay true: pieces stay in order; what waits here is
+//! at most the stream's window, or one whole body of an answer (`wire`'s bounds); a body that has come
+//! whole is brought to its client also when the driver is gone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use penstock_exchange::Fault;
+use penstock_exchange::bodies::SpoolWriter;
+use penstock_runtime::loops;
+
+/// What the driver and the task of one body share.
+#[derive(Debug)]
+pub(super) struct Pump {
+    /// Held for a move of bytes only.
+    state: Mutex<State>,
+    driver: Waker,
+}
+
+#[derive(Debug)]
+struct State {
+    bytes: Vec<u8>,
+    end: Option<Result<(), Fault>>,
+    /// Bytes that the spool has taken and the driver has not heard of.
+    taken: u32,
+    /// The spool has not taken all that it was given.
+    is_busy: bool,
+    is_gone: bool,
+    task: Option<Waker>,
+}
+
+/// How a body gets on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Progress {
+    /// Bytes that were taken since the driver last asked.
+    pub(super) taken: u32,
+    /// All that came has been taken.
+    pub(super) is_idle: bool,
+    /// Nobody wants the rest.
+    pub(super) is_gone: bool,
+}
+
+impl Pump {
+    /// Takes over a spool that is over its memory by `over` bytes; `driver` is woken when it gets on.
+    pub(super) fn start(writer: SpoolWriter, over: u32, driver: Waker) -> Arc<Self> {
+        let pump = Arc::new(Self {
+            state: Mutex::new(State {
+                bytes: Vec::new(),
+                end: None,
+                taken: 0,
+                is_busy: true,
+                is_gone: false,
+                task: None,
+            }),
+            driver,
+        });
+        loops::spawn_here(Arc::clone(&pump).run(writer, over));
+        pump
+    }
+
+    /// Adds a piece.
+    pub(super) fn push(&self, bytes: &[u8]) {
+        let mut state = self.lock();
+        if !state.is_gone {
+            state.bytes.extend_from_slice(bytes);
+        }
+        wake(state);
+    }
+
+    /// Nothing more comes: the body is whole, or cut.
+    pub(super) fn end(&self, end: Result<(), Fault>) {
+        let mut state = self.lock();
+        if end.is_err() {
+            state.bytes = Vec::new();
+        }
+        state.end = Some(end);
+        wake(state);
+    }
+
+    /// What the task did since this was last asked.
+    pub(super) fn progress(&self) -> Progress {
+        let mut state = self.lock();
+        Progress {
+            taken: std::mem::take(&mut state.taken),
+            is_idle: !state.is_busy && state.bytes.is_empty(),
+            is_gone: state.is_gone,
+        }
+    }
+
+    async fn run(self: Arc<Self>, mut writer: SpoolWriter, over: u32) {
+        let mut count = over;
+        loop {
+            if let Err(fault) = writer.settle().await {
+                self.note(count, true);
+                writer.finish(Err(fault));
+                return;
+            }
+            self.note(count, false);
+            let next = std::future::poll_fn(|cx| self.poll_next(cx, &writer)).await;
+            match next {
+                Next::Bytes(bytes) => {
+                    count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                    writer.push(&bytes);
+                }
+                Next::End(end) => return writer.finish(end.map(|()| None)),
+                Next::Gone => return self.note(0, true),
+            }
+        }
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>, writer: &SpoolWriter) -> Poll<Next> {
+        let mut state = self.lock();
+        if writer.poll_gone(cx) {
+            return Poll::Ready(Next::Gone);
+        }
+        if !state.bytes.is_empty() {
+            state.is_busy = true;
+            return Poll::Ready(Next::Bytes(std::mem::take(&mut state.bytes)));
+        }
+        if let Some(end) = state.end.take() {
+            return Poll::Ready(Next::End(end));
+        }
+        state.task = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn note(&self, taken: u32, is_gone: bool) {
+        let mut state = self.lock();
+        state.taken = state.taken.saturating_add(taken);
+        state.is_busy = false;
+        state.is_gone |= is_gone;
+        if is_gone {
+            state.bytes = Vec::new();
+        }
+        drop(state);
+        self.driver.wake_by_ref();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Next {
+    Bytes(Vec<u8>),
+    End(Result<(), Fault>),
+    Gone,
+}
+
+/// Wakes the task, outside of the lock.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let task = state.task.take();
+    drop(state);
+    if let Some(task) = task {
+        task.wake();
+    }
+}

@@ -1,0 +1,397 @@
+//! From the worker to whoever waits: answers, bodies, WebSockets.
+//!
+//! What must stay true: each request gets one answer; a declared length is kept or the client is cut;
+//! what comes for a stream that nobody wants is dropped; a frame for a stream that is not open, or more
+//! than its window allows, ends the worker: nobody can say what else it has wrong.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use penstock_exchange::bodies::spool;
+use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
+use penstock_http::websocket::code;
+use penstock_runtime::{buffers, clock};
+use penstock_wire::channel::{WINDOW_BYTES, window};
+use penstock_wire::{ChannelEvent, HeadParts, WireError};
+
+use super::pump::Pump;
+use super::socket::Piece;
+use super::streams::{State, index_of};
+use super::{ChannelDriver, WINDOW_TICK};
+use crate::reply::{self, ReplyHead};
+use crate::slot::End;
+
+/// So much window is worth a frame of its own at once.
+const WINDOW_STEP: u32 = WINDOW_BYTES / 4;
+
+/// What an ANSWER says of its body.
+#[derive(Debug, Clone, Copy)]
+struct Answered<'b> {
+    body: &'b [u8],
+    /// Of the whole body, when this frame has it.
+    body_len: Option<u32>,
+    end: bool,
+}
+
+impl ChannelDriver {
+    /// Reads once and handles what came.
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let stream = Arc::clone(&self.stream);
+        buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
+            Poll::Ready(Err(error)) => {
+                // unix(7): what the other side had not read makes its close a reset.
+                self.left_unread = error.kind() == std::io::ErrorKind::ConnectionReset;
+                Poll::Ready(Err(End::Died))
+            }
+            Poll::Ready(Ok(count)) if self.partial.is_empty() => {
+                Poll::Ready(self.handle_bytes(&buffer[..count]))
+            }
+            Poll::Ready(Ok(count)) => {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(&buffer[..count]);
+                Poll::Ready(self.handle_bytes(&whole))
+            }
+        })
+    }
+
+    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let mut rest = bytes;
+        // Whatever it says: it is not stuck.
+        self.suspect_at = None;
+        loop {
+            match self.decoder.decode(rest) {
+                Ok(Some(decoded)) => {
+                    rest = &rest[decoded.consumed..];
+                    self.handle_event(decoded.event)?;
+                }
+                Ok(None) => break,
+                Err(error) => return Err(End::Broken(error.to_string())),
+            }
+        }
+        self.partial.extend_from_slice(rest);
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: ChannelEvent<'_>) -> Result<(), End> {
+        let id = event.id();
+        // What was not wholly sent it cannot know.
+        if !self.streams.entry(id).is_some_and(|entry| entry.is_sent) {
+            let why = format!("a frame for stream {id}, which is not open");
+            return Err(End::Broken(why));
+        }
+        match event {
+            ChannelEvent::Answer {
+                head,
+                app_time_us,
+                body,
+                body_len,
+                end,
+                ..
+            } => {
+                let answered = Answered {
+                    body,
+                    body_len,
+                    end,
+                };
+                self.answered(id, head, app_time_us, answered)
+            }
+            ChannelEvent::Data { bytes, end, .. } => self.data(id, bytes, end),
+            ChannelEvent::Reset {
+                reason,
+                is_protocol,
+                ..
+            } => {
+                self.reset(id, reason, is_protocol);
+                Ok(())
+            }
+            ChannelEvent::Accept { head, .. } => self.accepted(id, head),
+            ChannelEvent::Message {
+                is_text,
+                len,
+                bytes,
+                is_first,
+                end,
+                ..
+            } => {
+                if is_first {
+                    self.message_begins(id, len)?;
+                }
+                let piece = Piece {
+                    is_text,
+                    bytes,
+                    end,
+                };
+                self.message_piece(id, piece);
+                Ok(())
+            }
+            ChannelEvent::Close { code, reason, .. } => {
+                self.closed_by_worker(id, code, reason);
+                Ok(())
+            }
+            ChannelEvent::Window { bytes, .. } => {
+                self.widen(id, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// A head has come, with some of its body.
+    fn answered(
+        &mut self,
+        id: u32,
+        head: Result<HeadParts<'_>, WireError>,
+        app_time_us: u32,
+        answered: Answered<'_>,
+    ) -> Result<(), End> {
+        let timing = self.timing(id, app_time_us);
+        let Some(entry) = self.streams.entry(id) else {
+            return Ok(());
+        };
+        let is_head = match &entry.state {
+            State::Asked(start) => start.job.is_head,
+            State::Leaving(_) | State::Discard => {
+                if answered.end {
+                    self.end_stream(id);
+                }
+                return Ok(());
+            }
+            _ => return Err(unexpected("a second answer", id)),
+        };
+        entry.is_counted = answered.body_len.is_none();
+        let length = answered.body_len.map(u64::from);
+        let head = match head {
+            Ok(parts) => reply::head(&parts, is_head, timing),
+            Err(error) => {
+                let cause = format!("response head: {error}");
+                Err(Fault::new(FaultKind::AppBroken, cause).timed(timing))
+            }
+        };
+        let head = match head {
+            Ok(head) => head,
+            Err(fault) => {
+                self.answer(id, Err(fault));
+                self.discard(id, answered.end);
+                return Ok(());
+            }
+        };
+        if !head.wants_body {
+            let ReplyHead {
+                mut response,
+                declared,
+                ..
+            } = head;
+            let length = declared.or_else(|| length.filter(|len| *len > 0));
+            response.body = ResponseBody::Omitted(length);
+            self.answer(id, Ok(response));
+            self.discard(id, answered.end);
+        } else if answered.end && length == Some(answered.body.len() as u64) {
+            self.answer(id, reply::with_whole_body(head, answered.body));
+            self.end_stream(id);
+        } else if let Err(fault) = reply::check_declared(&head, length) {
+            self.answer(id, Err(fault));
+            self.discard(id, answered.end);
+        } else {
+            self.begin_body(id, head, length);
+            self.data(id, answered.body, false)?;
+        }
+        Ok(())
+    }
+
+    fn begin_body(&mut self, id: u32, head: ReplyHead, length: Option<u64>) {
+        let ReplyHead {
+            mut response,
+            declared,
+            is_unbuffered,
+            ..
+        } = head;
+        let store = self.app.store.load_full();
+        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
+        response.body = ResponseBody::Stream(Box::new(reader));
+        self.answer(id, Ok(response));
+        if let Some(entry) = self.streams.entry(id) {
+            entry.state = State::Spool(writer);
+            entry.is_unbuffered = is_unbuffered;
+        }
+        // From the head on an event stream may say nothing for as long as it likes.
+        self.streams.clock_off(id);
+        self.streams.resume(id, clock::now());
+        // The notice of a client that leaves.
+        self.look_at(index_of(id));
+    }
+
+    /// A piece of a body.
+    fn data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), End> {
+        let now = clock::now();
+        let Some(waker) = self.streams.waker(index_of(id)) else {
+            return Ok(());
+        };
+        let Some(entry) = self.streams.entry(id) else {
+            return Ok(());
+        };
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if entry.is_counted {
+            let Some(room) = entry.room.checked_sub(len) else {
+                return Err(unexpected("more than its window", id));
+            };
+            entry.room = room;
+        }
+        match &mut entry.state {
+            State::Leaving(_) | State::Discard => {}
+            State::Spool(writer) => {
+                writer.push(bytes);
+                if writer.is_over() {
+                    if let State::Spool(writer) =
+                        std::mem::replace(&mut entry.state, State::Discard)
+                    {
+                        entry.state = State::Pump(Pump::start(writer, len, waker));
+                    }
+                    self.streams.clock_off(id);
+                } else {
+                    entry.owed += if entry.is_counted { len } else { 0 };
+                    self.streams.resume(id, now);
+                    self.return_window(id, false);
+                }
+            }
+            State::Pump(pump) => {
+                // Until it is taken the client is to blame for what does not come.
+                pump.push(bytes);
+                self.streams.clock_off(id);
+            }
+            State::Asked(_) => return Err(unexpected("a body before its head", id)),
+            State::Socket(_) => return Err(unexpected("a body in a WebSocket", id)),
+        }
+        if end {
+            match self.end_stream(id) {
+                Some(State::Spool(writer)) => writer.finish(Ok(None)),
+                Some(State::Pump(pump)) => pump.end(Ok(())),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The task beside this one got on with a body.
+    pub(super) fn tend_pump(&mut self, id: u32) {
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        let State::Pump(pump) = &entry.state else {
+            return;
+        };
+        let progress = pump.progress();
+        if progress.is_gone {
+            return self.abandon(id);
+        }
+        if entry.is_counted {
+            entry.owed += progress.taken;
+        }
+        self.return_window(id, false);
+        if progress.is_idle {
+            self.streams.resume(id, clock::now());
+        }
+    }
+
+    /// Lets the worker send as much as was taken, once that is worth a frame, or has waited long enough.
+    pub(super) fn return_window(&mut self, id: u32, is_due: bool) {
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        entry.is_owing &= !is_due;
+        if entry.owed == 0 {
+            return;
+        }
+        if entry.owed >= WINDOW_STEP || is_due {
+            let owed = std::mem::take(&mut entry.owed);
+            entry.room = entry.room.saturating_add(owed);
+            self.outbox.push(&window(id, owed));
+        } else if matches!(entry.state, State::Socket(_)) && !entry.is_owing {
+            // A long message waits for the whole window, so none of it may be kept back for ever.
+            entry.is_owing = true;
+            self.owing.push(id);
+            if self.owing_at.is_none() {
+                self.owing_at = Some(clock::now() + WINDOW_TICK);
+            }
+        }
+    }
+
+    fn reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
+        let kind = match is_protocol {
+            true => FaultKind::AppBroken,
+            false => FaultKind::AppRaised,
+        };
+        let timing = self.timing(id, 0);
+        match self.end_stream(id) {
+            Some(State::Asked(mut start)) => {
+                self.app.metrics.failed.increment();
+                let fault = Fault::new(kind, reason.to_owned()).timed(timing);
+                start.job.answer(Err(fault));
+            }
+            Some(State::Spool(writer)) => {
+                self.app.metrics.failed.increment();
+                let fault = Fault::new(kind, format!("mid-response: {reason}"));
+                writer.finish(Err(fault));
+            }
+            Some(State::Pump(pump)) => {
+                self.app.metrics.failed.increment();
+                let fault = Fault::new(kind, format!("mid-response: {reason}"));
+                pump.end(Err(fault));
+            }
+            Some(State::Socket(socket)) => {
+                self.app.metrics.failed.increment();
+                log::error!(
+                    "{}[{}]: a WebSocket ended: {reason}",
+                    self.app.name,
+                    self.pid
+                );
+                socket.pipe.close_by_worker(code::UNEXPECTED, "");
+            }
+            Some(State::Leaving(_) | State::Discard) | None => {}
+        }
+    }
+
+    /// Answers a request that is still asked.
+    pub(super) fn answer(&mut self, id: u32, answer: Result<Response, Fault>) {
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        let State::Asked(start) = &mut entry.state else {
+            return;
+        };
+        if let Err(fault) = &answer
+            && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
+        {
+            self.app.metrics.failed.increment();
+        }
+        start.job.answer(answer);
+    }
+
+    /// The rest of this response is dropped, and its worker asked not to make it.
+    pub(super) fn discard(&mut self, id: u32, is_ended: bool) {
+        if is_ended {
+            self.end_stream(id);
+        } else {
+            self.abandon(id);
+        }
+    }
+
+    pub(super) fn timing(&mut self, id: u32, app_time_us: u32) -> Timing {
+        let app = Duration::from_micros(u64::from(app_time_us));
+        let Some(entry) = self.streams.entry(id) else {
+            return Timing::default();
+        };
+        let mut timing = entry.timing(&self.app.name, self.pid, entry.opened_at);
+        timing.app = app;
+        if matches!(entry.state, State::Asked(_)) {
+            self.app.metrics.app_time.record(app);
+            self.app.metrics.queue_time.record(timing.queue);
+        }
+        timing
+    }
+}
+
+pub(super) fn unexpected(what: &str, id: u32) -> End {
+    End::Broken(format!("{what} on stream {id}"))
+}

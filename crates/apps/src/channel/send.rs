@@ -1,0 +1,295 @@
+//! From the driver to the worker: frames in order, many with one system call.
+//!
+//! What waits is named by stream where that has it already, so that a request that was not sent can be
+//! dropped or given back. What must stay true: a frame that was begun is finished, also
+//! when nobody wants its request any more, and so is one whose descriptor was; the descriptor of a
+//! body's file is sent before its OPEN, and in the order of the OPENs; messages of WebSockets are taken
+//! from their clients only while little waits here.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use penstock_exchange::bodies::NamelessFile;
+use penstock_runtime::Stream;
+use penstock_wire::channel::{MESSAGE_COST, MESSAGE_HEAD_LEN, message_head};
+
+use super::ChannelDriver;
+use super::streams::{State, Streams, index_of};
+use crate::slot::End;
+
+/// Frames that are written with one call.
+const SLICES_MAX: usize = 64;
+
+/// What messages may cost that wait for the worker, of all WebSockets together, before more are taken.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// What is to be written.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    items: VecDeque<Item>,
+    /// Bytes of the first that are with the kernel.
+    sent: usize,
+    /// What the messages among them cost.
+    message_bytes: usize,
+    /// The request whose frame was written last, with nothing behind it.
+    last: Option<u32>,
+    files: Option<Arc<Stream>>,
+    passing: Option<Passing>,
+}
+
+/// The file of a request's body on its way.
+struct Passing {
+    id: u32,
+    /// `None` once it is with the kernel.
+    work: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send>>>,
+}
+
+#[derive(Debug)]
+enum Item {
+    /// The frame of this stream's request.
+    Open(u32),
+    /// A small frame.
+    Small { bytes: [u8; SMALL_MAX], len: usize },
+    /// A frame that is not so small.
+    Frame(Vec<u8>),
+    Message {
+        head: [u8; MESSAGE_HEAD_LEN],
+        payload: Vec<u8>,
+    },
+    /// A request that nobody wants any more.
+    Nothing,
+}
+
+/// GONE and WINDOW, the common ones.
+const SMALL_MAX: usize = 16;
+
+impl Outbox {
+    /// Where files of bodies are sent.
+    pub(super) fn use_files(&mut self, files: Stream) {
+        self.files = Some(Arc::new(files));
+    }
+
+    /// The request of this stream.
+    pub(super) fn open(&mut self, id: u32) {
+        self.items.push_back(Item::Open(id));
+    }
+
+    /// A whole frame.
+    pub(super) fn push(&mut self, frame: &[u8]) {
+        let mut bytes = [0; SMALL_MAX];
+        self.items.push_back(match bytes.get_mut(..frame.len()) {
+            Some(start) => {
+                start.copy_from_slice(frame);
+                let len = frame.len();
+                Item::Small { bytes, len }
+            }
+            None => Item::Frame(frame.to_vec()),
+        });
+    }
+
+    /// A message of a WebSocket; its client's are no longer than a frame may be.
+    pub(super) fn message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
+        if let Ok(head) = message_head(id, is_text, payload.len()) {
+            self.message_bytes += payload.len() + MESSAGE_COST;
+            self.items.push_back(Item::Message { head, payload });
+        }
+    }
+
+    /// Whether messages may be added.
+    pub(super) fn takes_messages(&self) -> bool {
+        self.message_bytes < MESSAGE_BYTES
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The requests that are not wholly sent, oldest first; and the one whose frame was the last that
+    /// was written.
+    pub(super) fn unsent(&mut self) -> (Vec<u32>, Option<u32>) {
+        let is_begun = self.sent > 0;
+        let ids = self.items.drain(..).filter_map(|item| match item {
+            Item::Open(id) => Some(id),
+            _ => None,
+        });
+        (ids.collect(), self.last.filter(|_| !is_begun))
+    }
+
+    /// Takes a request back that was not begun to be sent; false when it was.
+    fn forget(&mut self, id: u32) -> bool {
+        if self
+            .passing
+            .as_ref()
+            .is_some_and(|passing| passing.id == id)
+        {
+            return false;
+        }
+        let mut items = self.items.iter().enumerate();
+        let place = items.find(|(_, item)| matches!(item, Item::Open(of) if *of == id));
+        let place = place.map(|(place, _)| place);
+        match place.filter(|place| *place > 0 || self.sent == 0) {
+            Some(place) => {
+                self.items[place] = Item::Nothing;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Fills `slices` with what may be written now; gives how many there are.
+    fn gather<'s>(&'s self, streams: &'s Streams, slices: &mut [IoSlice<'s>; SLICES_MAX]) -> usize {
+        let mut count = 0;
+        let mut skip = self.sent;
+        for item in &self.items {
+            let parts: [&[u8]; 2] = match item {
+                Item::Open(id) => {
+                    let Some(job) = streams.request(*id) else {
+                        debug_assert!(skip == 0, "a frame that was begun is kept");
+                        continue;
+                    };
+                    let passed = matches!(&self.passing,
+                        Some(Passing { id: of, work: None }) if of == id);
+                    if job.body_file.is_some() && !passed {
+                        break;
+                    }
+                    [&job.frame, b""]
+                }
+                Item::Small { bytes, len } => [&bytes[..*len], b""],
+                Item::Frame(bytes) => [bytes, b""],
+                Item::Message { head, payload } => [head, payload],
+                Item::Nothing => continue,
+            };
+            for part in parts {
+                let left = &part[skip.min(part.len())..];
+                skip = skip.saturating_sub(part.len());
+                if !left.is_empty() {
+                    slices[count] = IoSlice::new(left);
+                    count += 1;
+                }
+            }
+            if count + 1 >= slices.len() {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Takes what was written off the front.
+    fn count(&mut self, streams: &mut Streams, mut written: usize) {
+        written += std::mem::take(&mut self.sent);
+        while let Some(item) = self.items.front() {
+            let len = match item {
+                Item::Open(id) => streams.request(*id).map_or(0, |job| job.frame.len()),
+                Item::Small { len, .. } => *len,
+                Item::Frame(bytes) => bytes.len(),
+                Item::Message { head, payload } => head.len() + payload.len(),
+                Item::Nothing => 0,
+            };
+            if written < len || written == 0 {
+                self.sent = written;
+                return;
+            }
+            written -= len;
+            self.last = None;
+            match self.items.pop_front() {
+                Some(Item::Open(id)) => {
+                    self.last = Some(id);
+                    self.passing.take_if(|passing| passing.id == id);
+                    streams.is_sent(id);
+                }
+                Some(Item::Message { payload, .. }) => {
+                    self.message_bytes -= payload.len() + MESSAGE_COST;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends the descriptor that the first request needs, if it is its turn; pending while it waits.
+    ///
+    /// # Errors
+    /// The socket's.
+    fn poll_pass(&mut self, cx: &mut Context<'_>, streams: &Streams) -> Poll<io::Result<()>> {
+        let Some(Item::Open(id)) = self.items.front() else {
+            return Poll::Ready(Ok(()));
+        };
+        let file = streams.request(*id).and_then(|job| job.body_file.as_ref());
+        let (Some(file), Some(files)) = (file, &self.files) else {
+            return Poll::Ready(Ok(()));
+        };
+        let passing = self.passing.get_or_insert_with(|| Passing {
+            id: *id,
+            work: Some(Box::pin(pass(*id, Arc::clone(files), Arc::clone(file)))),
+        });
+        if let Some(work) = &mut passing.work {
+            std::task::ready!(work.as_mut().poll(cx))?;
+            passing.work = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The stream's id goes with the descriptor: the worker compares it with the OPEN's.
+async fn pass(id: u32, files: Arc<Stream>, file: Arc<NamelessFile>) -> io::Result<()> {
+    let bytes = id.to_le_bytes();
+    files.send_descriptor(&bytes, file.descriptor()?).await
+}
+
+impl ChannelDriver {
+    /// Writes what may be written.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        // What a dead worker is not sent, another one gets.
+        while !self.write_broken && self.lost_at.is_none() && !self.outbox.is_empty() {
+            while let Some(Item::Nothing) = self.outbox.items.front() {
+                self.outbox.items.pop_front();
+            }
+            match self.outbox.poll_pass(cx, &self.streams) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => {
+                    self.write_broken = true;
+                    break;
+                }
+                Poll::Pending => break,
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = self.outbox.gather(&self.streams, &mut slices);
+            if count == 0 {
+                break;
+            }
+            match self.stream.poll_write(cx, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(written)) => self.outbox.count(&mut self.streams, written),
+                // Whatever the worker said before it left is still to be read.
+                Poll::Ready(Err(_)) => self.write_broken = true,
+            }
+            if self.outbox.takes_messages() {
+                for id in std::mem::take(&mut self.stalled) {
+                    self.resume_socket(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back a request that was not sent; false when it was.
+    pub(super) fn forget(&mut self, id: u32) -> bool {
+        let is_unsent = self
+            .streams
+            .entry(id)
+            .is_some_and(|entry| !entry.is_sent && matches!(entry.state, State::Asked(_)));
+        is_unsent && self.outbox.forget(id)
+    }
+}
+
+impl fmt::Debug for Passing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passing")
+            .field("stream", &index_of(self.id))
+            .finish_non_exhaustive()
+    }
+}

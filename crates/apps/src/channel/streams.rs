@@ -1,0 +1,415 @@
+//! The streams of one channel: what each is at, how it is named, and which has waited longest.
+//!
+//! Used by the driver alone. A stream's id is its place and how often the place was taken, so that what
+//! a worker says of a stream that is over is not taken for the next one's. What must stay true: a place
+//! is free only when the worker has ended its stream; a request's frame is kept until it is wholly sent,
+//! whether anybody still wants it or not; streams with a clock are threaded on one list in the order in
+//! which they last got on: as all have the same time-out, the first is the next to time out, and a step
+//! costs the same with thousands.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use penstock_exchange::Timing;
+use penstock_exchange::bodies::SpoolWriter;
+use penstock_queue::Start;
+use penstock_wire::channel::{OPEN_ID_AT, WINDOW_BYTES};
+
+use super::notices::Notices;
+use super::pump::Pump;
+use super::socket::Socket;
+use crate::dispatch::Job;
+
+/// Bits of an id that are the stream's place; the others count.
+const INDEX_BITS: u32 = 20;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// Where the stream with this id lies.
+pub(super) fn index_of(id: u32) -> u32 {
+    id & INDEX_MASK
+}
+
+/// All streams of a channel.
+#[derive(Debug)]
+pub(super) struct Streams {
+    entries: Vec<Entry>,
+    vacant: Vec<u32>,
+    open: usize,
+    /// Of them those that their worker does not end although nobody has wanted them for long.
+    stuck: usize,
+    /// The ends of the list of those whose clock runs.
+    first: u32,
+    last: u32,
+    notices: Arc<Notices>,
+}
+
+/// One place, and the stream that has it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: u32,
+    is_open: bool,
+    /// Whether its clock runs, since when, and its neighbours on the list.
+    is_timed: bool,
+    since: Instant,
+    prev: u32,
+    next: u32,
+    waker: Waker,
+    pub(super) opened_at: Instant,
+    /// Bytes that the worker may still send before it gets more window.
+    pub(super) room: u32,
+    /// Bytes that have been taken and for which it was given none yet.
+    pub(super) owed: u32,
+    pub(super) is_owing: bool,
+    /// Whether the body comes out of the window.
+    pub(super) is_counted: bool,
+    /// Whether it may say nothing for as long as it likes.
+    pub(super) is_unbuffered: bool,
+    /// Whether the whole frame of its request is with the kernel.
+    pub(super) is_sent: bool,
+    is_stuck: bool,
+    pub(super) state: State,
+}
+
+/// What a stream is at.
+#[derive(Debug)]
+pub(super) enum State {
+    /// There is no answer yet.
+    Asked(Box<Start<Job>>),
+    /// A body, as fast as it comes.
+    Spool(SpoolWriter),
+    /// A body that comes faster than it is taken.
+    Pump(Arc<Pump>),
+    /// A WebSocket that was accepted.
+    Socket(Box<Socket>),
+    /// Nobody wants an answer any more, but the frame of the request was begun.
+    Leaving(Box<Start<Job>>),
+    /// Nobody wants the rest.
+    Discard,
+}
+
+impl Streams {
+    pub(super) fn new(notices: Arc<Notices>) -> Self {
+        Self {
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            open: 0,
+            stuck: 0,
+            first: NONE,
+            last: NONE,
+            notices,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open
+    }
+
+    /// Whether somebody waits for any of them.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.is_open && !entry.is_given_up())
+    }
+
+    /// How many their worker does not end, though it was asked to long ago.
+    pub(super) fn stuck(&self) -> usize {
+        self.stuck
+    }
+
+    /// A stream that was given up is not ended by its worker.
+    pub(super) fn mark_stuck(&mut self, id: u32) {
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        if !std::mem::replace(&mut entry.is_stuck, true) {
+            self.stuck += 1;
+        }
+    }
+
+    /// The ids of all that are open.
+    pub(super) fn ids(&self) -> Vec<u32> {
+        let open = self.entries.iter().filter(|entry| entry.is_open);
+        open.map(|entry| entry.id).collect()
+    }
+
+    /// Gives a job its stream, whose id is written into its frame and whose clock begins to run.
+    pub(super) fn open(&mut self, start: Start<Job>, now: Instant) -> u32 {
+        let state = State::Asked(Box::new(start));
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                let entry = &mut self.entries[index as usize];
+                entry.id = entry.id.wrapping_add(1 << INDEX_BITS);
+                entry.is_open = true;
+                entry.opened_at = now;
+                entry.room = WINDOW_BYTES;
+                entry.owed = 0;
+                entry.is_owing = false;
+                entry.is_counted = false;
+                entry.is_unbuffered = false;
+                entry.is_sent = false;
+                entry.is_stuck = false;
+                entry.state = state;
+                index
+            }
+            None => {
+                // More than a million at once is more than any `in_progress_max`.
+                let index = u32::try_from(self.entries.len()).unwrap_or(NONE) & INDEX_MASK;
+                self.entries.push(Entry {
+                    id: index,
+                    is_open: true,
+                    is_timed: false,
+                    since: now,
+                    prev: NONE,
+                    next: NONE,
+                    waker: self.notices.waker(index),
+                    opened_at: now,
+                    room: WINDOW_BYTES,
+                    owed: 0,
+                    is_owing: false,
+                    is_counted: false,
+                    is_unbuffered: false,
+                    is_sent: false,
+                    is_stuck: false,
+                    state,
+                });
+                index
+            }
+        };
+        self.open += 1;
+        let entry = &mut self.entries[index as usize];
+        let id = entry.id;
+        if let State::Asked(start) = &mut entry.state
+            && let Some(place) = start.job.frame.get_mut(OPEN_ID_AT..OPEN_ID_AT + 4)
+        {
+            place.copy_from_slice(&id.to_le_bytes());
+        }
+        self.clock_on(id, now);
+        id
+    }
+
+    /// The stream with this id, if it is open.
+    pub(super) fn entry(&mut self, id: u32) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(index_of(id) as usize)?;
+        (entry.is_open && entry.id == id).then_some(entry)
+    }
+
+    /// The request of a stream, as long as there may be something of it to be sent.
+    pub(super) fn request(&self, id: u32) -> Option<&Job> {
+        let entry = self.entries.get(index_of(id) as usize)?;
+        match &entry.state {
+            State::Asked(start) | State::Leaving(start) if entry.is_open && entry.id == id => {
+                Some(&start.job)
+            }
+            _ => None,
+        }
+    }
+
+    /// The whole frame of a stream's request is with the kernel.
+    pub(super) fn is_sent(&mut self, id: u32) {
+        if let Some(entry) = self.entry(id) {
+            entry.is_sent = true;
+            if matches!(entry.state, State::Leaving(_)) {
+                entry.state = State::Discard;
+            }
+        }
+    }
+
+    /// The stream that is at this place now.
+    pub(super) fn at(&mut self, index: u32) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(index as usize)?;
+        entry.is_open.then_some(entry)
+    }
+
+    /// The waker of the stream that is at this place now.
+    pub(super) fn waker(&self, index: u32) -> Option<Waker> {
+        let entry = self.entries.get(index as usize)?;
+        entry.is_open.then(|| entry.waker.clone())
+    }
+
+    /// Ends a stream.
+    pub(super) fn close(&mut self, id: u32) -> Option<State> {
+        self.clock_off(id);
+        let entry = self.entry(id)?;
+        entry.is_open = false;
+        let was_stuck = entry.is_stuck;
+        let state = std::mem::replace(&mut entry.state, State::Discard);
+        self.vacant.push(index_of(id));
+        self.open -= 1;
+        self.stuck -= usize::from(was_stuck);
+        Some(state)
+    }
+
+    /// Sets a stream's clock to `now` and lets it run.
+    pub(super) fn clock_on(&mut self, id: u32, now: Instant) {
+        self.clock_off(id);
+        let last = self.last;
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        (entry.is_timed, entry.since) = (true, now);
+        (entry.prev, entry.next) = (last, NONE);
+        let index = index_of(id);
+        match self.entries.get_mut(last as usize) {
+            Some(before) => before.next = index,
+            None => self.first = index,
+        }
+        self.last = index;
+    }
+
+    /// Stops a stream's clock.
+    pub(super) fn clock_off(&mut self, id: u32) {
+        let Some(entry) = self.entry(id).filter(|entry| entry.is_timed) else {
+            return;
+        };
+        entry.is_timed = false;
+        let (prev, next) = (entry.prev, entry.next);
+        match self.entries.get_mut(prev as usize) {
+            Some(before) => before.next = next,
+            None => self.first = next,
+        }
+        match self.entries.get_mut(next as usize) {
+            Some(behind) => behind.prev = prev,
+            None => self.last = prev,
+        }
+    }
+
+    /// A body's clock starts anew, if it has one.
+    pub(super) fn resume(&mut self, id: u32, now: Instant) {
+        if self.entry(id).is_some_and(|entry| !entry.is_unbuffered) {
+            self.clock_on(id, now);
+        }
+    }
+
+    /// The stream that has waited longest, and since when.
+    pub(super) fn oldest(&self) -> Option<(u32, Instant)> {
+        let entry = self.entries.get(self.first as usize)?;
+        Some((entry.id, entry.since))
+    }
+}
+
+impl Entry {
+    /// Whether its clock runs.
+    pub(super) fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// Whether nobody wants anything of it any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self.state, State::Leaving(_) | State::Discard)
+    }
+
+    /// Where the time of its request went until now.
+    pub(super) fn timing(&self, app: &Arc<str>, pid: u32, now: Instant) -> Timing {
+        let mut timing = Timing {
+            app: now.saturating_duration_since(self.opened_at),
+            handler: Some(app.into()),
+            worker: pid,
+            ..Timing::default()
+        };
+        if let State::Asked(start) = &self.state {
+            timing.queue = start.waited;
+            timing.queue_position = u32::try_from(start.position).unwrap_or(u32::MAX);
+        }
+        timing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn start() -> Start<Job> {
+        let mut queue = penstock_queue::Queue::new(penstock_queue::QueueLimits {
+            len_max: 1,
+            timeout: Duration::from_secs(1),
+        });
+        let spec = penstock_queue::SlotSpec {
+            generation: 1,
+            group: 0,
+            home: 0,
+            capacity: 1,
+        };
+        let now = Instant::now();
+        let _ = queue.add_slot(now, spec);
+        let job = Job {
+            frame: Vec::new(),
+            body_file: None,
+            is_head: false,
+            reply: None,
+            client: Arc::default(),
+            websocket: None,
+        };
+        match queue.submit(now, job, 0) {
+            penstock_queue::Submitted::Start(start) => start,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_stream_that_is_over_is_not_the_next_one_s() {
+        let mut streams = Streams::new(Arc::default());
+        let now = Instant::now();
+        let first = streams.open(start(), now);
+        assert!(streams.entry(first).is_some());
+        assert!(streams.entry(first + 1).is_none());
+        assert!(streams.close(first).is_some());
+        assert!(streams.close(first).is_none());
+        let second = streams.open(start(), now);
+        assert_eq!(index_of(first), index_of(second));
+        assert!(streams.entry(first).is_none());
+        assert!(streams.entry(second).is_some());
+        assert_eq!(streams.len(), 1);
+    }
+
+    #[test]
+    fn the_stream_that_has_waited_longest_is_first_whatever_happened() {
+        // Against a list that is sorted each time.
+        let mut streams = Streams::new(Arc::default());
+        let begin = Instant::now();
+        let mut model: Vec<(Instant, u32)> = Vec::new();
+        let mut state = 88_172_645_463_325_252_u64;
+        for step in 0..20_000_u64 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let now = begin + Duration::from_millis(step);
+            let ids = streams.ids();
+            let chosen = ids.get(usize::try_from(state >> 8).unwrap() % ids.len().max(1));
+            match (state % 5, chosen) {
+                (0, _) | (_, None) => {
+                    let id = streams.open(start(), now);
+                    model.push((now, id));
+                }
+                (1, Some(id)) => {
+                    streams.close(*id);
+                    model.retain(|(_, of)| of != id);
+                }
+                (2, Some(id)) => {
+                    streams.clock_off(*id);
+                    model.retain(|(_, of)| of != id);
+                }
+                (3, Some(id)) => {
+                    streams.clock_on(*id, now);
+                    model.retain(|(_, of)| of != id);
+                    model.push((now, *id));
+                }
+                (_, Some(id)) => {
+                    streams.resume(*id, now);
+                    model.retain(|(_, of)| of != id);
+                    model.push((now, *id));
+                }
+            }
+            let oldest = streams.oldest().map(|(id, since)| (since, id));
+            assert_eq!(oldest, model.first().copied(), "step {step}");
+        }
+    }
+}

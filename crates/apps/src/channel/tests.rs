@@ -1,0 +1,493 @@
+//! The driver against a worker that is played here, over a real socket pair.
+//!
+//! [`Rig`] has both ends: requests go in as `handler` makes them, [`Worker`] reads frames and writes what
+//! a test wants. Everything is awaited with a deadline.
+
+#![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
+
+mod bodies;
+mod ends;
+mod sessions;
+mod simulation;
+mod websockets;
+
+use std::future::{Future, poll_fn};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+
+use penstock_exchange::bodies::{BodyStore, Collected};
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{Body, ClientState, ListenerInfo, Reply, Request, RequestBody, Response};
+use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_queue::SlotSpec;
+use penstock_runtime::blocking::Pool;
+use penstock_sys::net::{self, PeerAddress};
+use penstock_wire::channel::worker;
+use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
+use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::app::Way;
+use crate::dispatch::Ledger;
+use crate::handler;
+
+/// How long anything may take on a machine that has much to do.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn on_a_loop(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async { within(test).await });
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, work)
+        .await
+        .expect("in good time")
+}
+
+/// Lets all that is ready run.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What a future comes to if it is ready; it is polled once.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    tokio::task::yield_now().await;
+    poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+fn socket_pair() -> (Stream, Stream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let stream = |socket: UnixStream| {
+        socket.set_nonblocking(true).unwrap();
+        Stream::new(socket.into()).unwrap()
+    };
+    (stream(ours), stream(theirs))
+}
+
+/// What a test wants of an application.
+struct Terms {
+    response_timeout: Duration,
+    patience: Duration,
+    capacity: u32,
+    memory: usize,
+    spool: u64,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            response_timeout: DEADLINE * 2,
+            patience: DEADLINE * 2,
+            capacity: 1000,
+            memory: 64 << 10,
+            spool: 1 << 30,
+        }
+    }
+}
+
+struct Rig {
+    shared: Arc<AppShared>,
+    worker: Worker,
+    mailbox: Arc<Mailbox>,
+    slot: SlotId,
+    driver: JoinHandle<End>,
+}
+
+/// The worker's ends.
+struct Worker {
+    channel: Stream,
+    files: UnixStream,
+    read: Vec<u8>,
+}
+
+/// One frame that the worker got.
+#[derive(Debug)]
+struct Frame {
+    kind: Kind,
+    flags: u8,
+    id: u32,
+    /// Behind the id.
+    rest: Vec<u8>,
+}
+
+fn shared(terms: &Terms) -> Arc<AppShared> {
+    let mut config = config::App::new("app", "/".into(), config::AppKind::Asgi, "main:app");
+    config.response_timeout = terms.response_timeout;
+    let store = BodyStore {
+        body_memory: 1 << 20,
+        response_memory: terms.memory,
+        response_spool: terms.spool,
+        temp_dir: std::env::temp_dir(),
+        pool: Pool::new("test", 1, 64),
+    };
+    let way = Way::Workers(Dialect::Python);
+    Arc::new(AppShared::new(&config, way, store))
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(&Terms::default())
+    }
+
+    fn with(terms: &Terms) -> Self {
+        Self::of(shared(terms), terms)
+    }
+
+    /// A worker more of the same application.
+    fn of(shared: Arc<AppShared>, terms: &Terms) -> Self {
+        let (ours, theirs) = socket_pair();
+        let (files, their_files) = UnixStream::pair().unwrap();
+        files.set_nonblocking(true).unwrap();
+        let spec = SlotSpec {
+            generation: 1,
+            group: 0,
+            home: 0,
+            capacity: terms.capacity,
+        };
+        let ledger = Arc::new(Ledger::default());
+        let (slot, mailbox) = shared.dispatch.add_slot(clock::now(), spec, &ledger);
+        let mut driver = ChannelDriver::new(
+            Arc::clone(&shared),
+            slot,
+            Arc::clone(&mailbox),
+            7,
+            ours,
+            files.into(),
+        );
+        driver.patience = terms.patience;
+        Self {
+            shared,
+            worker: Worker {
+                channel: theirs,
+                files: their_files,
+                read: Vec::new(),
+            },
+            mailbox,
+            slot,
+            driver: tokio::spawn(driver.run()),
+        }
+    }
+
+    /// Sends `GET` for a path; the answer comes from the task.
+    fn get(&self, path: &str) -> Asked {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+    }
+
+    fn send(&self, head: &str) -> Asked {
+        self.ask(request(head), Collected::Empty)
+    }
+
+    fn ask(&self, request: Request, body: Collected) -> Asked {
+        let client = Arc::clone(&request.client);
+        let websocket = handshake::asked(&self.shared, &request.head).expect("a good request");
+        let call = handler::submit(&self.shared, &request, body, websocket).expect("room");
+        Asked {
+            call: Box::pin(call),
+            client,
+        }
+    }
+
+    fn retire(&self) {
+        self.shared.dispatch.retire(self.slot, &self.mailbox);
+    }
+
+    async fn ended(self) -> End {
+        within(self.driver).await.unwrap()
+    }
+}
+
+/// A request whose answer is to come.
+struct Asked {
+    call: Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>,
+    client: Arc<ClientState>,
+}
+
+impl Asked {
+    async fn answer(self) -> Result<Response, Fault> {
+        match within(self.call).await? {
+            Reply::Response(response) => Ok(response),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn response(self) -> Response {
+        self.answer().await.expect("an answer")
+    }
+
+    async fn fault(self) -> FaultKind {
+        self.answer().await.expect_err("a fault").kind
+    }
+
+    /// The client leaves, and edge asks once more.
+    async fn leave(self) {
+        self.client.mark_gone();
+        assert_eq!(self.fault().await, FaultKind::ClientGone);
+    }
+}
+
+fn request(head: &str) -> Request {
+    let limits = HeadLimits {
+        target_bytes: 8192,
+        header_bytes: 32768,
+        headers: 100,
+    };
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+        panic!("a valid head: {head:?}")
+    };
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: "unix:/run/a.sock".into(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Unix,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: clock::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// All of a body; `Err` when it was cut.
+async fn body(response: Response) -> Result<Vec<u8>, FaultKind> {
+    match response.body {
+        Body::Empty | Body::Omitted(_) => Ok(Vec::new()),
+        Body::Bytes(bytes) => Ok(bytes.to_vec()),
+        Body::Stream(mut stream) => {
+            let mut all = Vec::new();
+            while let Some(chunk) = within(poll_fn(|cx| stream.poll_chunk(cx))).await {
+                all.extend_from_slice(&chunk.map_err(|fault| fault.kind)?);
+            }
+            Ok(all)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Worker {
+    /// The next frame.
+    async fn next(&mut self) -> Frame {
+        within(self.try_next()).await.expect("the channel goes on")
+    }
+
+    /// The next frame; `None` at the end of the channel.
+    async fn try_next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(header) = FrameHeader::parse(&self.read).unwrap() {
+                let end = HEADER_LEN + header.payload_len as usize;
+                if self.read.len() >= end {
+                    let bytes: Vec<u8> = self.read.drain(..end).collect();
+                    let (id, rest) = bytes[HEADER_LEN..].split_first_chunk::<4>().unwrap();
+                    return Some(Frame {
+                        kind: header.kind,
+                        flags: header.flags,
+                        id: u32::from_le_bytes(*id),
+                        rest: rest.to_vec(),
+                    });
+                }
+            }
+            let mut buffer = vec![0; 65536];
+            match poll_fn(|cx| self.channel.poll_read(cx, &mut buffer)).await {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+
+    /// The next frame, which is a request; gives its stream.
+    async fn opened(&mut self) -> u32 {
+        let frame = self.next().await;
+        assert_eq!(frame.kind, Kind::Open, "{frame:?}");
+        frame.id
+    }
+
+    /// The next frame, which is of that kind and stream.
+    async fn expect(&mut self, kind: Kind, id: u32) -> Vec<u8> {
+        let frame = self.next().await;
+        assert_eq!((frame.kind, frame.id), (kind, id), "{frame:?}");
+        frame.rest
+    }
+
+    async fn write(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        write(&mut out);
+        within(self.channel.write_all(&out)).await.unwrap();
+    }
+
+    async fn answer(&self, id: u32, body: &[u8]) {
+        self.write(|out| worker::answer(out, FLAG_END, id, 5, &[b"200 OK"], body))
+            .await;
+    }
+
+    async fn begin(&self, id: u32, strings: &[&[u8]], body: &[u8]) {
+        self.write(|out| worker::answer(out, FLAG_STREAM, id, 5, strings, body))
+            .await;
+    }
+
+    async fn data(&self, id: u32, bytes: &[u8], is_last: bool) {
+        let flags = if is_last { FLAG_END } else { 0 };
+        self.write(|out| worker::data(out, flags, id, bytes)).await;
+    }
+
+    /// As a worker that hears of the end of a WebSocket.
+    async fn close(&self, id: u32) {
+        self.write(|out| worker::close(out, id, 1005, "")).await;
+    }
+
+    async fn reset(&self, id: u32) {
+        self.write(|out| worker::reset(out, 0, id, "over")).await;
+    }
+}
+
+#[test]
+fn requests_are_told_and_answered_in_any_order() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
+        let mut ids = Vec::new();
+        for path in ["/a", "/b", "/c"] {
+            let frame = rig.worker.next().await;
+            assert_eq!(frame.kind, Kind::Open);
+            let needle = format!("z\x08raw_paths\x02\0\0\0{path}");
+            let is_told = frame
+                .rest
+                .windows(needle.len())
+                .any(|w| w == needle.as_bytes());
+            assert!(is_told, "{:?}", String::from_utf8_lossy(&frame.rest));
+            ids.push(frame.id);
+        }
+        for (id, text) in [(ids[2], "c"), (ids[0], "a"), (ids[1], "b")] {
+            rig.worker.answer(id, text.as_bytes()).await;
+        }
+        for (asked, text) in asked.into_iter().zip(["a", "b", "c"]) {
+            let response = asked.response().await;
+            assert_eq!(response.timing.worker, 7);
+            assert_eq!(response.timing.app, Duration::from_micros(5));
+            assert_eq!(body(response).await.unwrap(), text.as_bytes());
+        }
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_full_worker_has_the_next_request_when_one_has_ended() {
+    on_a_loop(async {
+        let terms = Terms {
+            capacity: 2,
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
+        let first = rig.worker.opened().await;
+        let second = rig.worker.opened().await;
+        settle().await;
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).waiting, 1);
+        rig.worker.answer(second, b"b").await;
+        let third = rig.worker.opened().await;
+        rig.worker.answer(first, b"a").await;
+        rig.worker.answer(third, b"c").await;
+        for (asked, text) in asked.into_iter().zip([b"a", b"b", b"c"]) {
+            assert_eq!(body(asked.response().await).await.unwrap(), text);
+        }
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+    });
+}
+
+#[test]
+fn answers_are_read_wherever_the_bytes_are_cut() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(rig.worker.opened().await);
+        }
+        let mut out = Vec::new();
+        worker::answer(
+            &mut out,
+            FLAG_STREAM,
+            ids[1],
+            0,
+            &[b"201", b"A", b"b"],
+            b"o",
+        );
+        worker::answer(&mut out, FLAG_END, ids[0], 0, &[b"200"], b"first");
+        worker::data(&mut out, 0, ids[1], b"n");
+        worker::reset(&mut out, 0, ids[2], "no \u{e9}");
+        worker::data(&mut out, FLAG_END, ids[1], b"e");
+        for byte in out {
+            rig.worker.channel.write_all(&[byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let mut asked = asked.into_iter();
+        let mut next = || asked.next().unwrap();
+        assert_eq!(body(next().response().await).await.unwrap(), b"first");
+        let second = next().response().await;
+        assert_eq!(second.status.code(), 201);
+        assert_eq!(second.fields.get("a"), Some(&b"b"[..]));
+        assert_eq!(body(second).await.unwrap(), b"one");
+        assert_eq!(next().fault().await, FaultKind::AppRaised);
+    });
+}
+
+#[test]
+fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
+    let app = shared(&Terms::default());
+    let asks = "Host: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n";
+    let head = |fields: &str| request(&format!("GET / HTTP/1.1\r\n{asks}{fields}\r\n")).head;
+    let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let version = "Sec-WebSocket-Version: 13\r\n";
+    let good = head(&format!("{key}{version}"));
+    assert!(handshake::asked(&app, &good).unwrap().is_some());
+    let other = head(&format!("{key}Sec-WebSocket-Version: 8\r\n"));
+    match handshake::asked(&app, &other).map_err(|refused| *refused) {
+        Err(Ok(Reply::Response(response))) => {
+            assert_eq!(response.status.code(), 426);
+            let told = response.fields.get("sec-websocket-version");
+            assert_eq!(told, Some(&b"13"[..]));
+        }
+        other => panic!("{other:?}"),
+    }
+    match handshake::asked(&app, &head(version)).map_err(|refused| *refused) {
+        Err(Err(fault)) => assert_eq!(fault.kind, FaultKind::BadRequest),
+        other => panic!("{other:?}"),
+    }
+    let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
+    config.concurrency = config::Concurrency::Gevent;
+    let store = BodyStore::clone(&app.store.load());
+    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store);
+    assert_eq!(gevent.reactor, Some(Form::Environ));
+    assert!(handshake::asked(&gevent, &good).unwrap().is_none());
+    let plain = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head;
+    assert!(handshake::asked(&app, &plain).unwrap().is_none());
+}
+
+/// What an idle stream costs here, beside its spool or session.
+#[test]
+fn a_stream_is_small() {
+    let entry = size_of::<streams::Entry>();
+    let socket = size_of::<socket::Socket>() + size_of::<pipe::Pipe>();
+    let session = session::SESSION_BYTES;
+    assert!(
+        entry <= 128 && socket <= 320 && session <= 480,
+        "{entry} {socket} {session}"
+    );
+}

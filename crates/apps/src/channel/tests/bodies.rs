@@ -1,0 +1,289 @@
+//! Bodies both ways: streams, windows, slow clients, files, heads that are wrong.
+
+use super::*;
+
+const WINDOW: usize = channel::WINDOW_BYTES as usize;
+
+#[test]
+fn a_head_request_gets_no_body_and_the_worker_is_told() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let whole = rig.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        let id = rig.worker.opened().await;
+        rig.worker.answer(id, b"12345").await;
+        let response = whole.response().await;
+        assert!(
+            matches!(response.body, Body::Omitted(Some(5))),
+            "{response:?}"
+        );
+        let streamed = rig.send("HEAD /b HTTP/1.1\r\nHost: a\r\n\r\n");
+        let id = rig.worker.opened().await;
+        rig.worker
+            .begin(id, &[b"200", b"Content-Length", b"9"], b"x")
+            .await;
+        let response = streamed.response().await;
+        assert!(
+            matches!(response.body, Body::Omitted(Some(9))),
+            "{response:?}"
+        );
+        rig.worker.expect(Kind::Gone, id).await;
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
+        rig.worker.data(id, b"more", false).await;
+        rig.worker.reset(id).await;
+        let last = rig.get("/c");
+        let id = rig.worker.opened().await;
+        rig.worker.answer(id, b"").await;
+        last.response().await;
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+    });
+}
+
+#[test]
+fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        for head in [
+            &[&b"100"[..]][..],
+            &[b"200", b"A", b"x\r\nB: y"],
+            &[b"200", b"Content-Length", b"x"],
+            &[b"200", b"Content-Length", b"5"],
+        ] {
+            let asked = rig.get("/");
+            let id = rig.worker.opened().await;
+            rig.worker
+                .write(|out| worker::answer(out, FLAG_END, id, 0, head, b"abc"))
+                .await;
+            assert_eq!(asked.fault().await, FaultKind::AppBroken);
+        }
+        let streamed = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"99"], b"").await;
+        assert_eq!(streamed.fault().await, FaultKind::AppBroken);
+        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.reset(id).await;
+        assert_eq!(rig.shared.metrics.failed.value(), 5);
+    });
+}
+
+#[test]
+fn a_body_is_cut_when_the_application_raises_within_it() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"one").await;
+        rig.worker.reset(id).await;
+        assert_eq!(
+            body(asked.response().await).await,
+            Err(FaultKind::AppRaised)
+        );
+    });
+}
+
+#[test]
+fn a_whole_answer_may_come_in_many_pieces_and_be_larger_than_memory() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        let large: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        rig.worker.answer(id, &large).await;
+        // The worker is free before the client has taken anything.
+        let other = rig.get("/b");
+        let id = rig.worker.opened().await;
+        rig.worker.answer(id, b"b").await;
+        other.response().await;
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert!(body(asked.response().await).await.unwrap() == large);
+    });
+}
+
+#[test]
+fn a_slow_client_stops_its_own_stream_and_no_other() {
+    on_a_loop(async {
+        let terms = Terms {
+            spool: 0,
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let slow = rig.get("/slow");
+        let slow_id = rig.worker.opened().await;
+        rig.worker.begin(slow_id, &[b"200"], b"").await;
+        let piece = vec![7; 32 << 10];
+        for _ in 0..WINDOW / piece.len() {
+            rig.worker.data(slow_id, &piece, false).await;
+        }
+        let response = slow.response().await;
+        // What went into memory is given back; what waits for the client is not.
+        let returned = rig.worker.expect(Kind::Window, slow_id).await;
+        assert_eq!(returned, (64_u32 << 10).to_le_bytes());
+        let mut others = 0;
+        for _ in 0..20 {
+            let other = rig.get("/other");
+            let id = rig.worker.opened().await;
+            rig.worker.begin(id, &[b"200"], b"x").await;
+            rig.worker.data(id, b"y", true).await;
+            assert_eq!(body(other.response().await).await.unwrap(), b"xy");
+            others += 1;
+        }
+        assert_eq!(others, 20);
+        let reading = tokio::spawn(body(response));
+        let mut room = 64 << 10;
+        while room < WINDOW {
+            let frame = rig.worker.expect(Kind::Window, slow_id).await;
+            let (bytes, _) = frame.split_first_chunk::<4>().unwrap();
+            room += u32::from_le_bytes(*bytes) as usize;
+        }
+        rig.worker.data(slow_id, b"end", true).await;
+        let all = within(reading).await.unwrap().unwrap();
+        assert_eq!(all.len(), WINDOW + 3);
+    });
+}
+
+#[test]
+fn a_long_body_goes_to_the_file_while_nobody_takes_it() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"").await;
+        let mut room = WINDOW;
+        let (mut sent, mut expected) = (0_usize, Vec::new());
+        while sent < 4 << 20 {
+            let piece = vec![(sent >> 14).to_le_bytes()[0]; 16 << 10];
+            while room < piece.len() {
+                let frame = rig.worker.expect(Kind::Window, id).await;
+                let (bytes, _) = frame.split_first_chunk::<4>().unwrap();
+                room += u32::from_le_bytes(*bytes) as usize;
+            }
+            room -= piece.len();
+            sent += piece.len();
+            rig.worker.data(id, &piece, false).await;
+            expected.extend_from_slice(&piece);
+        }
+        rig.worker.data(id, b"", true).await;
+        let response = asked.response().await;
+        // Also without the driver.
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+        assert!(body(response).await.unwrap() == expected);
+    });
+}
+
+#[test]
+fn more_than_the_window_ends_the_worker() {
+    on_a_loop(async {
+        let terms = Terms {
+            spool: 0,
+            memory: 1 << 10,
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"").await;
+        let response = asked.response().await;
+        // One piece goes into memory, whatever its size, and is given back.
+        for _ in 0..7 {
+            rig.worker.data(id, &vec![7; 64 << 10], false).await;
+        }
+        assert_eq!(body(response).await, Err(FaultKind::AppBroken));
+        let end = rig.ended().await;
+        assert!(
+            matches!(&end, End::Broken(why) if why.contains("window")),
+            "{end:?}"
+        );
+    });
+}
+
+#[test]
+fn frames_that_have_no_place_end_the_worker() {
+    type Write = fn(&mut Vec<u8>, u32);
+    let cases: [(&str, Write); 7] = [
+        ("not open", |out, id| worker::reset(out, 0, id + 5, "")),
+        ("before its head", |out, id| worker::data(out, 0, id, b"x")),
+        ("second answer", |out, id| {
+            worker::answer(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+            worker::answer(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+        }),
+        ("nobody asked", |out, id| worker::accept(out, id, &[b""])),
+        ("without a WebSocket", |out, id| {
+            worker::message(out, 0, id, b"x");
+        }),
+        ("not open", |out, id| {
+            worker::answer(out, FLAG_END, id, 0, &[b"200"], b"");
+            worker::data(out, 0, id, b"late");
+        }),
+        ("unknown frame type", |out, _| {
+            out.extend_from_slice(&[99; 8]);
+        }),
+    ];
+    for (why, write) in cases {
+        on_a_loop(async {
+            let mut rig = Rig::new();
+            let asked = rig.get("/");
+            let other = rig.get("/b");
+            let id = rig.worker.opened().await;
+            rig.worker.opened().await;
+            rig.worker.write(|out| write(out, id)).await;
+            let answer = asked.answer().await;
+            assert!(answer.is_ok() || answer.is_err_and(|f| f.kind == FaultKind::AppBroken));
+            assert_eq!(other.fault().await, FaultKind::AppBroken, "{why}");
+            let end = rig.ended().await;
+            assert!(
+                matches!(&end, End::Broken(text) if text.contains(why)),
+                "{why}: {end:?}"
+            );
+        });
+    }
+}
+
+#[test]
+fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let pool = rig.shared.store.load().pool.clone();
+        let mut asked = Vec::new();
+        for text in ["first", "second"] {
+            let file = penstock_exchange::bodies::NamelessFile::create(
+                &std::env::temp_dir(),
+                pool.clone(),
+            )
+            .unwrap();
+            file.write_all_at(text.as_bytes(), 0).unwrap();
+            let body = Collected::File {
+                file: Arc::new(file),
+                len: text.len() as u64,
+            };
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n";
+            asked.push(rig.ask(request(head), body));
+            let inline = Collected::Memory(b"inline".to_vec());
+            asked.push(rig.ask(request(head), inline));
+        }
+        for text in ["first", "", "second", ""] {
+            let frame = rig.worker.next().await;
+            assert_eq!(frame.flags, u8::from(!text.is_empty()));
+            if text.is_empty() {
+                assert!(frame.rest.ends_with(b"inline"));
+            } else {
+                let mut descriptors = Vec::new();
+                let mut byte = [0; 8];
+                let count = net::receive_with_descriptors(
+                    std::os::fd::AsFd::as_fd(&rig.worker.files),
+                    &mut byte,
+                    &mut descriptors,
+                );
+                assert_eq!((count.unwrap(), descriptors.len()), (4, 1));
+                assert_eq!(byte[..4], frame.id.to_le_bytes(), "whose body it is");
+                let mut read = String::new();
+                let mut file = std::fs::File::from(descriptors.remove(0));
+                file.read_to_string(&mut read).unwrap();
+                assert_eq!(read, text);
+            }
+            rig.worker.answer(frame.id, b"ok").await;
+        }
+        for asked in asked {
+            asked.response().await;
+        }
+    });
+}

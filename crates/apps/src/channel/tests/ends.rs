@@ -1,0 +1,356 @@
+//! Clients that leave, requests that take too long, workers that go or die.
+
+use super::*;
+
+#[test]
+fn the_worker_hears_of_a_client_that_leaves_before_its_answer() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        asked.leave().await;
+        rig.worker.expect(Kind::Gone, id).await;
+        // It is in progress until the worker has ended it.
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
+        rig.worker.begin(id, &[b"200"], b"late").await;
+        rig.worker.reset(id).await;
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn the_worker_hears_of_a_client_that_leaves_within_a_body() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        for pieces in [1, 4] {
+            let asked = rig.get("/");
+            let id = rig.worker.opened().await;
+            rig.worker
+                .begin(id, &[b"200", b"X-Accel-Buffering", b"no"], b"")
+                .await;
+            let response = asked.response().await;
+            // Beyond memory, too.
+            for _ in 0..pieces {
+                rig.worker.data(id, &vec![7; 48 << 10], false).await;
+            }
+            settle().await;
+            drop(response);
+            loop {
+                let frame = rig.worker.next().await;
+                match frame.kind {
+                    Kind::Window => {}
+                    kind => break assert_eq!((kind, frame.id), (Kind::Gone, id)),
+                }
+            }
+            rig.worker.reset(id).await;
+        }
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_request_that_takes_too_long_is_answered_and_its_worker_goes_on() {
+    on_a_loop(async {
+        let terms = Terms {
+            response_timeout: Duration::from_millis(30),
+            patience: Duration::from_millis(30),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let events = rig.get("/events");
+        let events_id = rig.worker.opened().await;
+        let kind: [&[u8]; 3] = [b"200", b"Content-Type", b"text/event-stream"];
+        rig.worker.begin(events_id, &kind, b"").await;
+        let events = events.response().await;
+        for _ in 0..3 {
+            let slow = rig.get("/slow");
+            let id = rig.worker.opened().await;
+            assert_eq!(slow.fault().await, FaultKind::AppTimeout);
+            rig.worker.expect(Kind::Gone, id).await;
+            // Not ended by the worker for the rest of this test, which is its right.
+        }
+        let stalled = rig.get("/stalls");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"some").await;
+        let response = stalled.response().await;
+        assert_eq!(body(response).await, Err(FaultKind::AppTimeout));
+        rig.worker.expect(Kind::Gone, id).await;
+        assert_eq!(rig.shared.metrics.timed_out.value(), 4);
+        // Nothing was said on the event stream for all that time.
+        rig.worker.data(events_id, b"data: 1\n\n", true).await;
+        assert_eq!(body(events).await.unwrap(), b"data: 1\n\n");
+    });
+}
+
+#[test]
+fn a_worker_that_reads_nothing_any_more_is_given_up() {
+    on_a_loop(async {
+        let terms = Terms {
+            response_timeout: Duration::from_millis(30),
+            patience: Duration::from_millis(30),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let asked = rig.get("/");
+        rig.worker.opened().await;
+        assert_eq!(asked.fault().await, FaultKind::AppTimeout);
+        // GONE is never read.
+        assert_eq!(within(&mut rig.driver).await.unwrap(), End::TimedOut);
+    });
+}
+
+#[test]
+fn what_a_dead_worker_had_fails_and_what_it_was_not_sent_goes_to_another() {
+    on_a_loop(async {
+        let terms = Terms::default();
+        let mut rig = Rig::with(&terms);
+        let had = rig.get("/had");
+        rig.worker.opened().await;
+        let streams = rig.get("/streams");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"some").await;
+        let streams = streams.response().await;
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+        let large = || Collected::Memory(vec![7; 1_000_000]);
+        let half = rig.ask(request(head), large());
+        let unsent = rig.ask(request(head), large());
+        settle().await;
+        let Rig {
+            shared,
+            worker,
+            driver,
+            ..
+        } = rig;
+        drop(worker);
+        assert_eq!(within(driver).await.unwrap(), End::Died);
+        assert_eq!(had.fault().await, FaultKind::WorkerDied);
+        assert_eq!(body(streams).await, Err(FaultKind::WorkerDied));
+        assert_eq!(shared.dispatch.usage(clock::now()).waiting, 2);
+        let mut next = Rig::of(shared, &terms);
+        for asked in [half, unsent] {
+            let id = next.worker.opened().await;
+            next.worker.answer(id, b"ok").await;
+            assert_eq!(body(asked.response().await).await.unwrap(), b"ok");
+        }
+    });
+}
+
+#[test]
+fn a_request_that_was_left_unread_goes_to_another() {
+    on_a_loop(async {
+        let terms = Terms::default();
+        let rig = Rig::with(&terms);
+        let asked = rig.get("/");
+        settle().await;
+        let Rig {
+            shared,
+            worker,
+            driver,
+            ..
+        } = rig;
+        drop(worker);
+        assert_eq!(within(driver).await.unwrap(), End::Died);
+        let mut next = Rig::of(shared, &terms);
+        let id = next.worker.opened().await;
+        next.worker.answer(id, b"ok").await;
+        asked.response().await;
+    });
+}
+
+#[test]
+fn a_lost_worker_is_given_up_without_an_end_of_its_socket() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        rig.worker.opened().await;
+        rig.shared.dispatch.lose(rig.slot, &rig.mailbox);
+        assert_eq!(asked.fault().await, FaultKind::WorkerDied);
+        assert_eq!(rig.ended().await, End::Died);
+    });
+}
+
+#[test]
+fn a_retired_worker_ends_with_its_last_stream_or_is_cut() {
+    on_a_loop(async {
+        let terms = Terms {
+            patience: Duration::from_millis(20),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let whole = rig.get("/whole");
+        let whole_id = rig.worker.opened().await;
+        let streams = rig.get("/streams");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200"], b"some").await;
+        let streams = streams.response().await;
+        rig.retire();
+        settle().await;
+        assert!(!rig.driver.is_finished());
+        rig.mailbox.cut();
+        assert_eq!(body(streams).await, Err(FaultKind::WorkerDied));
+        rig.worker.expect(Kind::Gone, id).await;
+        // What has not begun to answer may still do so.
+        rig.worker.answer(whole_id, b"done").await;
+        assert_eq!(body(whole.response().await).await.unwrap(), b"done");
+        // The cut stream is never ended by the worker, and not waited for any longer.
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_retired_worker_is_not_waited_for_long_when_all_its_clients_have_left() {
+    on_a_loop(async {
+        let terms = Terms {
+            patience: Duration::from_millis(20),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        asked.leave().await;
+        rig.worker.expect(Kind::Gone, id).await;
+        // The application does not listen, and never ends it.
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_request_whose_client_left_before_it_was_sent_is_never_told() {
+    on_a_loop(async {
+        let terms = Terms {
+            capacity: 1,
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let first = rig.get("/first");
+        let second = rig.get("/second");
+        let third = rig.get("/third");
+        let id = rig.worker.opened().await;
+        second.client.mark_gone();
+        rig.worker.answer(id, b"1").await;
+        first.response().await;
+        assert_eq!(second.fault().await, FaultKind::ClientGone);
+        let frame = rig.worker.next().await;
+        let needle = b"/third";
+        assert!(frame.rest.windows(needle.len()).any(|w| w == needle));
+        rig.worker.answer(frame.id, b"3").await;
+        third.response().await;
+    });
+}
+
+/// A request whose frame is longer than the socket takes at once.
+fn long_request(rig: &Rig, byte: u8) -> Asked {
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+    rig.ask(request(head), Collected::Memory(vec![byte; 1_000_000]))
+}
+
+#[test]
+fn a_request_that_is_left_while_it_is_sent_is_sent_to_its_end() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let half = long_request(&rig, 1);
+        let behind = rig.get("/behind");
+        settle().await;
+        // Its frame is begun; what the client wrote must not be taken for frames.
+        half.leave().await;
+        let frame = rig.worker.next().await;
+        assert_eq!(frame.kind, Kind::Open);
+        assert!(frame.rest.ends_with(&[1; 1_000_000]));
+        let next = rig.worker.opened().await;
+        rig.worker.expect(Kind::Gone, frame.id).await;
+        rig.worker.reset(frame.id).await;
+        rig.worker.answer(next, b"ok").await;
+        assert_eq!(body(behind.response().await).await.unwrap(), b"ok");
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_request_that_times_out_while_it_is_sent_is_sent_to_its_end() {
+    on_a_loop(async {
+        let terms = Terms {
+            response_timeout: Duration::from_millis(30),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let half = long_request(&rig, 1);
+        assert_eq!(half.fault().await, FaultKind::AppTimeout);
+        let frame = rig.worker.next().await;
+        assert!(frame.rest.ends_with(&[1; 1_000_000]));
+        rig.worker.expect(Kind::Gone, frame.id).await;
+    });
+}
+
+#[test]
+fn a_worker_that_answers_what_it_has_not_wholly_got_is_ended() {
+    on_a_loop(async {
+        let rig = Rig::new();
+        let half = long_request(&rig, 1);
+        settle().await;
+        // The first stream of a channel.
+        rig.worker.answer(0, b"early").await;
+        assert!(matches!(within(rig.driver).await.unwrap(), End::Broken(_)));
+        // Nobody can have begun it.
+        assert_eq!(rig.shared.dispatch.usage(clock::now()).waiting, 1);
+        drop(half);
+    });
+}
+
+#[test]
+fn a_worker_is_not_kept_by_what_was_given_up_before_it_was_retired() {
+    on_a_loop(async {
+        let terms = Terms {
+            patience: Duration::from_millis(20),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        asked.leave().await;
+        rig.worker.expect(Kind::Gone, id).await;
+        rig.retire();
+        // The worker never ends it.
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_worker_is_to_be_replaced_when_requests_that_were_given_up_fill_it() {
+    on_a_loop(async {
+        let terms = Terms {
+            response_timeout: Duration::from_millis(30),
+            capacity: 4,
+            patience: Duration::from_millis(20),
+            ..Terms::default()
+        };
+        let mut rig = Rig::with(&terms);
+        let shared = Arc::clone(&rig.shared);
+        let called = shared.dispatch.attention.notified();
+        let mut called = std::pin::pin!(called);
+        let first = rig.get("/hangs");
+        let id = rig.worker.opened().await;
+        assert_eq!(first.fault().await, FaultKind::AppTimeout);
+        rig.worker.expect(Kind::Gone, id).await;
+        let second = rig.get("/hangs");
+        rig.worker.opened().await;
+        assert_eq!(second.fault().await, FaultKind::AppTimeout);
+        assert!(
+            !rig.mailbox.ledger.is_stuck(),
+            "it has its time to end them"
+        );
+        // Frames are read, so it is not suspected.
+        while poll_once(called.as_mut()).await.is_none() {
+            if let Some(frame) = poll_once(std::pin::pin!(rig.worker.try_next())).await {
+                assert_eq!(frame.expect("it goes on").kind, Kind::Gone);
+            }
+        }
+        assert!(rig.mailbox.ledger.is_stuck());
+        // The executor retires it, and it goes without an end of theirs.
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}

@@ -1,0 +1,244 @@
+//! The session of one client: pings, patience, and a server that stops.
+
+use std::task::Waker;
+
+use penstock_exchange::Takeover;
+
+use super::websockets::{Client, frame};
+use super::*;
+use crate::channel::bounds::{Begun, MessageLimits};
+use crate::channel::pipe::{Message, Pipe, Taken};
+use crate::channel::session::Agreed;
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, JoinHandle<()>) {
+    begin_of(&shared(&Terms::default()), ping, close, LONG)
+}
+
+fn begin_of(
+    app: &Arc<AppShared>,
+    ping: Duration,
+    close: Duration,
+    room: Duration,
+) -> (Arc<Pipe>, Client, JoinHandle<()>) {
+    let pipe = Pipe::new(Waker::noop().clone());
+    let agreed = Agreed::new(Arc::clone(&pipe), app).with_patience(ping, close, room);
+    let (ours, theirs) = socket_pair();
+    let session = Box::new(agreed).take(Arc::new(ours), Vec::new());
+    (pipe, Client::new(theirs), tokio::spawn(session))
+}
+
+/// What a close says; other frames before it are let go.
+async fn code_of(client: &mut Client) -> u16 {
+    loop {
+        let (first, payload) = client.next().await.expect("a close");
+        if first == 0x88 {
+            return u16::from_be_bytes([payload[0], payload[1]]);
+        }
+    }
+}
+
+/// Sends until nothing is taken any more.
+async fn fill(client: &Client) {
+    let message = frame(0x82, &[7; 30_000]);
+    loop {
+        let mut sending = std::pin::pin!(client.stream.write_all(&message));
+        for _ in 0..20 {
+            if poll_once(sending.as_mut()).await.is_some() {
+                break;
+            }
+        }
+        if poll_fn(|cx| Poll::Ready(client.stream.poll_writable(cx).is_pending())).await {
+            return;
+        }
+    }
+}
+
+fn closed(pipe: &Pipe) -> Option<u16> {
+    match pipe.take_for_worker(u32::MAX) {
+        Taken::Close(code, _) => Some(code),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_silent_client_is_asked_and_then_dropped() {
+    on_a_loop(async {
+        let (pipe, mut client, session) = begin(Duration::from_millis(30), LONG);
+        for _ in 0..3 {
+            client.expect(0x89, b"").await;
+            client.send(0x8a, b"").await;
+        }
+        client.expect(0x89, b"").await;
+        // The next is never answered.
+        while client.next().await.is_some() {}
+        within(session).await.unwrap();
+        assert_eq!(closed(&pipe), Some(1006));
+    });
+}
+
+#[test]
+fn a_close_that_is_not_answered_is_waited_for_only_so_long() {
+    on_a_loop(async {
+        let (pipe, mut client, session) = begin(LONG, Duration::from_millis(30));
+        pipe.close_by_worker(1000, "");
+        client.expect(0x88, &1000_u16.to_be_bytes()).await;
+        client.send(0x81, b"talks on").await;
+        while client.next().await.is_some() {}
+        within(session).await.unwrap();
+        assert_eq!(closed(&pipe), Some(1006));
+    });
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_dropped() {
+    on_a_loop(async {
+        let (pipe, client, session) = begin(Duration::from_millis(50), LONG);
+        let payload = vec![7; 4_000_000];
+        let is_text = false;
+        pipe.send_to_client(Message { is_text, payload });
+        within(session).await.unwrap();
+        assert_eq!(closed(&pipe), Some(1006));
+        drop(client);
+    });
+}
+
+#[test]
+fn a_client_is_read_again_when_the_worker_has_taken_enough() {
+    on_a_loop(async {
+        let (pipe, client, _session) = begin(LONG, LONG);
+        let total = 40;
+        let sending = tokio::spawn(async move {
+            for n in 0..total {
+                client.send(0x82, &vec![n; 60_000]).await;
+            }
+            client
+        });
+        settle().await;
+        // What is read and not taken is bounded.
+        assert!(!sending.is_finished());
+        for n in 0..total {
+            let message = loop {
+                match pipe.take_for_worker(u32::MAX) {
+                    Taken::Message(message) => break message,
+                    Taken::Nothing => tokio::task::yield_now().await,
+                    Taken::Close(code, _) => panic!("closed with {code}"),
+                }
+            };
+            assert!(message.payload == vec![n; 60_000]);
+        }
+        within(sending).await.unwrap();
+    });
+}
+
+#[test]
+fn the_client_is_told_when_the_server_stops() {
+    on_a_loop(async {
+        let (pipe, mut client, session) = begin(LONG, LONG);
+        settle().await;
+        session.abort();
+        let (first, payload) = client.next().await.unwrap();
+        assert_eq!((first, &payload[..2]), (0x88, &1001_u16.to_be_bytes()[..]));
+        assert_eq!(client.next().await, None);
+        assert_eq!(closed(&pipe), Some(1006));
+    });
+}
+
+#[test]
+fn an_application_that_takes_nothing_is_waited_for_only_so_long() {
+    on_a_loop(async {
+        let app = shared(&Terms::default());
+        let (pipe, mut client, session) = begin_of(&app, LONG, LONG, Duration::from_millis(50));
+        fill(&client).await;
+        assert_eq!(code_of(&mut client).await, 1008);
+        // It hears of it at once, not behind what it does not take.
+        assert_eq!(closed(&pipe), Some(1008));
+        drop(client);
+        within(session).await.unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_leaves_while_it_is_not_read_is_noticed() {
+    on_a_loop(async {
+        let app = shared(&Terms::default());
+        let (pipe, client, session) = begin_of(&app, LONG, Duration::from_millis(50), LONG);
+        fill(&client).await;
+        drop(client);
+        within(session).await.unwrap();
+        assert_eq!(closed(&pipe), Some(1006));
+    });
+}
+
+#[test]
+fn a_message_that_does_not_come_to_its_end_is_waited_for_only_so_long() {
+    on_a_loop(async {
+        let app = shared(&Terms::default());
+        app.messages.store(Arc::new(MessageLimits {
+            stall: Duration::from_millis(50),
+            rate_min: 0,
+            ..MessageLimits::default()
+        }));
+        let (pipe, mut client, session) = begin_of(&app, LONG, LONG, LONG);
+        client.send(0x01, b"begun").await;
+        assert_eq!(code_of(&mut client).await, 1008);
+        assert_eq!(closed(&pipe), Some(1008));
+        drop(client);
+        within(session).await.unwrap();
+        assert_eq!(app.held.bytes(), 0);
+    });
+}
+
+#[test]
+fn a_message_that_trickles_is_not_waited_for_for_ever() {
+    let limits = MessageLimits {
+        stall: Duration::from_secs(30),
+        rate_min: 500,
+        ..MessageLimits::default()
+    };
+    let begin = clock::now();
+    let mut begun = Begun::new(begin, 1);
+    for second in 1..60_u8 {
+        let at = begin + Duration::from_secs(second.into());
+        begun.grow(at, 1 + usize::from(second));
+    }
+    assert_eq!(begun.deadline(&limits), begin + Duration::from_secs(30));
+    // One that keeps the rate has its stalls only.
+    begun.grow(begin + Duration::from_secs(60), 500 * 60);
+    assert_eq!(begun.deadline(&limits), begin + Duration::from_secs(90));
+}
+
+#[test]
+fn unfinished_messages_have_a_common_bound() {
+    on_a_loop(async {
+        let app = shared(&Terms::default());
+        let message_bytes = 20 << 20;
+        app.messages.store(Arc::new(MessageLimits {
+            message_bytes,
+            ..MessageLimits::default()
+        }));
+        let mut sessions: Vec<_> = (0..6).map(|_| begin_of(&app, LONG, LONG, LONG)).collect();
+        let mut refused = 0;
+        for (_, client, _) in &mut sessions {
+            let message = frame(0x02, &vec![0; message_bytes]);
+            // Held of all of them: up to four such messages. (A buffer may be twice what is in it.)
+            let before = app.held.bytes();
+            let sent = within(client.stream.write_all(&message)).await;
+            while sent.is_ok() && app.held.bytes() < before + message_bytes {
+                tokio::task::yield_now().await;
+            }
+            if sent.is_err() {
+                assert_eq!(code_of(client).await, 1013);
+                refused += 1;
+            }
+            assert!(app.held.bytes() <= 5 * message_bytes);
+        }
+        assert!((2..6).contains(&refused), "{refused}");
+        for (_, client, session) in sessions {
+            drop(client);
+            within(session).await.unwrap();
+        }
+        assert_eq!(app.held.bytes(), 0);
+    });
+}

@@ -1,0 +1,266 @@
+//! Many streams at once with everything that may happen to them, by seed: each gets its own bytes and one
+//! end, the worker gets each body whole and for its own request, and nothing is left. Bodies are longer
+//! than the socket takes at once, clients leave at every moment, the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
+
+use std::collections::HashMap;
+
+use penstock_exchange::bodies::NamelessFile;
+
+use super::*;
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+}
+
+/// What the worker of the play is to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Plan {
+    Whole(usize),
+    Stream(usize),
+    Raise,
+    /// Nothing, until the client has left.
+    Wait,
+}
+
+/// What a request brings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Brings {
+    Nothing,
+    Bytes(usize),
+    File(usize),
+}
+
+impl Brings {
+    fn roll(dice: &mut Dice) -> Self {
+        let bits = 8 + dice.roll(12);
+        let len = usize::try_from(1 + dice.roll(1 << bits)).unwrap();
+        match dice.roll(4) {
+            0 => Self::Bytes(len),
+            1 => Self::File(len.min(5000)),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// A request's body: as other requests' are not, and full of what could be frames.
+fn brought(n: usize, len: usize) -> Vec<u8> {
+    let unit = [channel::gone(0).as_slice(), &n.to_le_bytes()].concat();
+    unit.into_iter().cycle().take(len).collect()
+}
+
+/// Checks that an OPEN has the body that its request brought.
+fn check_body(worker: &Worker, frame: &Frame, n: usize, brings: Brings) {
+    let is_file = matches!(brings, Brings::File(_));
+    assert_eq!(frame.flags, u8::from(is_file), "request {n}");
+    let (environ_len, rest) = frame.rest.split_first_chunk::<4>().unwrap();
+    let inline = &rest[u32::from_le_bytes(*environ_len) as usize..];
+    match brings {
+        Brings::Nothing => assert!(inline.is_empty()),
+        Brings::Bytes(len) => assert!(inline == brought(n, len), "the body of request {n}"),
+        Brings::File(len) => {
+            let (mut id, mut descriptors) = ([0; 8], Vec::new());
+            let socket = std::os::fd::AsFd::as_fd(&worker.files);
+            let count = net::receive_with_descriptors(socket, &mut id, &mut descriptors);
+            assert_eq!((count.unwrap(), descriptors.len()), (4, 1));
+            assert_eq!(id[..4], frame.id.to_le_bytes(), "whose file it is");
+            let mut read = Vec::new();
+            let mut file = std::fs::File::from(descriptors.remove(0));
+            file.read_to_end(&mut read).unwrap();
+            assert!(read == brought(n, len), "the file of request {n}");
+        }
+    }
+}
+
+fn text(n: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (n + at / 7).to_le_bytes()[0]).collect()
+}
+
+/// Plays the worker until the channel ends; `plans` are by the number in a request's path.
+async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
+    let (plans, brings): (Vec<_>, Vec<_>) = plans.into_iter().unzip();
+    let mut by_id: HashMap<u32, usize> = HashMap::new();
+    let mut room: HashMap<u32, usize> = HashMap::new();
+    let mut active: Vec<(u32, Vec<u8>)> = Vec::new();
+    loop {
+        // It does something else for a while, and what it is sent waits.
+        if dice.roll(6) == 0 {
+            for _ in 0..dice.roll(300) {
+                tokio::task::yield_now().await;
+            }
+        }
+        let idle = active.iter().all(|(id, _)| room[id] == 0);
+        let frame = match idle {
+            true => match worker.try_next().await {
+                Some(frame) => Some(frame),
+                None => return,
+            },
+            false => {
+                let next = std::pin::pin!(worker.try_next());
+                match poll_once(next).await {
+                    Some(None) => return,
+                    Some(Some(frame)) => Some(frame),
+                    None => None,
+                }
+            }
+        };
+        match frame {
+            Some(frame) if frame.kind == Kind::Open => {
+                let text_at = frame.rest.windows(2).position(|w| w == b"/n").unwrap() + 2;
+                let digits: String = frame.rest[text_at..]
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_digit())
+                    .map(|byte| char::from(*byte))
+                    .collect();
+                let n: usize = digits.parse().unwrap();
+                check_body(&worker, &frame, n, brings[n]);
+                by_id.insert(frame.id, n);
+                match plans[n] {
+                    Plan::Whole(len) => worker.answer(frame.id, &text(n, len)).await,
+                    Plan::Raise => worker.reset(frame.id).await,
+                    Plan::Wait => {}
+                    Plan::Stream(len) => {
+                        worker.begin(frame.id, &[b"200"], b"").await;
+                        room.insert(frame.id, channel::WINDOW_BYTES as usize);
+                        active.push((frame.id, text(n, len)));
+                    }
+                }
+            }
+            Some(frame) if frame.kind == Kind::Window => {
+                let (bytes, _) = frame.rest.split_first_chunk::<4>().unwrap();
+                if let Some(room) = room.get_mut(&frame.id) {
+                    *room += u32::from_le_bytes(*bytes) as usize;
+                }
+            }
+            Some(frame) => {
+                assert_eq!(frame.kind, Kind::Gone);
+                // It may have ended already.
+                let was_active = active.iter().any(|(id, _)| *id == frame.id);
+                if was_active || plans[by_id[&frame.id]] == Plan::Wait {
+                    active.retain(|(id, _)| *id != frame.id);
+                    worker.reset(frame.id).await;
+                }
+            }
+            None => {}
+        }
+        let ready: Vec<usize> = (0..active.len())
+            .filter(|at| room[&active[*at].0] > 0)
+            .collect();
+        if let Some(at) = ready.get(usize::try_from(dice.roll(1 + ready.len() as u64)).unwrap()) {
+            let (id, rest) = &mut active[*at];
+            let most = rest.len().min(room[id]).min(64 << 10);
+            let len = usize::try_from(dice.roll(most as u64 + 1)).unwrap();
+            let piece: Vec<u8> = rest.drain(..len).collect();
+            *room.get_mut(id).unwrap() -= len;
+            let (id, is_last) = (*id, rest.is_empty());
+            worker.data(id, &piece, is_last).await;
+            if is_last {
+                active.retain(|(of, _)| *of != id);
+            }
+        }
+    }
+}
+
+async fn run(seed: u64) {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let terms = Terms {
+        capacity: u32::try_from(1 + dice.roll(20)).unwrap(),
+        memory: 1 << (10 + dice.roll(7)),
+        spool: [0, 100_000, 1 << 30][usize::try_from(dice.roll(3)).unwrap()],
+        ..Terms::default()
+    };
+    let plans: Vec<(Plan, Brings)> = (0..60)
+        .map(|_| {
+            let brings = Brings::roll(&mut dice);
+            let bits = 1 + dice.roll(20);
+            let len = usize::try_from(dice.roll(1 << bits)).unwrap();
+            let plan = match dice.roll(6) {
+                0 | 1 => Plan::Whole(len),
+                2 | 3 => Plan::Stream(len),
+                4 => Plan::Raise,
+                _ => Plan::Wait,
+            };
+            (plan, brings)
+        })
+        .collect();
+    let rig = Rig::with(&terms);
+    let mut clients = Vec::new();
+    let pool = rig.shared.store.load().pool.clone();
+    for (n, (plan, brings)) in plans.iter().copied().enumerate() {
+        let (len, body_of) = match brings {
+            Brings::Nothing => (0, Collected::Empty),
+            Brings::Bytes(len) => (len, Collected::Memory(brought(n, len))),
+            Brings::File(len) => {
+                let file = NamelessFile::create(&std::env::temp_dir(), pool.clone()).unwrap();
+                file.write_all_at(&brought(n, len), 0).unwrap();
+                let file = Arc::new(file);
+                let bytes = len as u64;
+                (len, Collected::File { file, len: bytes })
+            }
+        };
+        let head = format!("POST /n{n} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
+        let asked = rig.ask(request(&head), body_of);
+        let leaves = plan == Plan::Wait || dice.roll(3) == 0;
+        let pauses = dice.roll(200);
+        clients.push(tokio::spawn(async move {
+            for _ in 0..pauses {
+                tokio::task::yield_now().await;
+            }
+            if leaves {
+                drop(asked);
+                return;
+            }
+            match (plan, asked.answer().await) {
+                (Plan::Raise, Err(fault)) => assert_eq!(fault.kind, FaultKind::AppRaised),
+                (Plan::Whole(len) | Plan::Stream(len), Ok(response)) => {
+                    assert!(body(response).await.unwrap() == text(n, len), "request {n}");
+                }
+                (plan, answer) => panic!("{plan:?}: {answer:?}"),
+            }
+        }));
+    }
+    let Rig {
+        shared,
+        worker,
+        mailbox,
+        slot,
+        driver,
+    } = rig;
+    let worker = tokio::spawn(play(worker, plans, dice));
+    for client in clients {
+        within(client).await.expect("every client is served");
+    }
+    while shared.dispatch.usage(clock::now()).in_progress > 0 {
+        tokio::task::yield_now().await;
+    }
+    shared.dispatch.retire(slot, &mailbox);
+    assert_eq!(within(driver).await.unwrap(), End::Retired);
+    within(worker).await.expect("the worker saw nothing odd");
+    let usage = shared.dispatch.usage(clock::now());
+    assert_eq!((usage.waiting, usage.in_progress), (0, 0));
+    assert_eq!(
+        mailbox
+            .in_progress
+            .load(std::sync::atomic::Ordering::Relaxed),
+        0
+    );
+}
+
+#[test]
+fn every_request_gets_its_own_bytes_whatever_happens_to_the_others() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seeds: Vec<u64> = match number("PENSTOCK_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("PENSTOCK_SEEDS").unwrap_or(20)).collect(),
+    };
+    for seed in seeds {
+        let run = std::panic::catch_unwind(|| on_a_loop(run(seed)));
+        assert!(run.is_ok(), "replay with PENSTOCK_SEED={seed}");
+    }
+}

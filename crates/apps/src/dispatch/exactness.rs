@@ -1,0 +1,397 @@
+//! Exact slots, proved from a trace: no request waits while a slot that may take it is at rest.
+//!
+//! The queue and its mailboxes are real, time is not: drivers are played here by the rules of `slot`
+//! (batches for quick applications, spare slots for requests that are bound by I/O). Everything that
+//! happens is written down, and the trace is judged afterwards. `PENSTOCK_SEED=n` replays one seed,
+//! `PENSTOCK_SEEDS=n` runs so many.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::task::Context;
+
+use super::pace::QUICK;
+use super::*;
+
+/// A deployment and what comes to it.
+#[derive(Clone, Copy)]
+struct Scene {
+    name: &'static str,
+    workers: usize,
+    threads: usize,
+    spare: usize,
+    short: Duration,
+    long: Duration,
+    /// One in so many is long.
+    long_one_in: u64,
+    /// One in so many is bound by I/O; 0 is none.
+    io_one_in: u64,
+    /// Part of all slots' time that is asked for.
+    load: f64,
+}
+
+const MIXED: Scene = Scene {
+    name: "10 ms and 1 s, four workers",
+    workers: 4,
+    threads: 1,
+    spare: 0,
+    short: Duration::from_millis(10),
+    long: Duration::from_secs(1),
+    long_one_in: 100,
+    io_one_in: 0,
+    load: 0.7,
+};
+
+const SCENES: [Scene; 6] = [
+    MIXED,
+    Scene {
+        name: "two workers with two threads",
+        workers: 2,
+        threads: 2,
+        ..MIXED
+    },
+    Scene {
+        name: "with spare slots",
+        workers: 2,
+        threads: 2,
+        spare: 3,
+        io_one_in: 20,
+        ..MIXED
+    },
+    Scene {
+        name: "more than can be done",
+        load: 1.3,
+        spare: 1,
+        io_one_in: 50,
+        ..MIXED
+    },
+    Scene {
+        name: "all quick, in batches",
+        short: Duration::from_micros(100),
+        long: Duration::from_micros(150),
+        long_one_in: 10,
+        load: 1.1,
+        ..MIXED
+    },
+    Scene {
+        name: "quick, in batches, with spare slots",
+        short: Duration::from_micros(100),
+        long: Duration::from_micros(150),
+        long_one_in: 10,
+        load: 1.2,
+        spare: 2,
+        io_one_in: 10,
+        ..MIXED
+    },
+];
+
+/// What is known of one request when all is over.
+#[derive(Debug, Clone, Copy, Default)]
+struct Story {
+    arrived: Duration,
+    /// When it left the line.
+    handed: Duration,
+    /// When its worker turned to it.
+    began: Duration,
+    /// Requests that were before it in its slot.
+    behind: usize,
+}
+
+struct Slot {
+    id: SlotId,
+    mailbox: Arc<Mailbox>,
+    /// Requests by number, the first one in progress.
+    line: VecDeque<usize>,
+    is_lent: bool,
+    /// Since when it could have taken a request and had none.
+    resting: Option<Duration>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Arrival,
+    IoBound { slot: usize, request: usize },
+    End { slot: usize },
+}
+
+struct World {
+    scene: Scene,
+    rng: u64,
+    start: Instant,
+    now: Duration,
+    dispatch: Dispatch,
+    pace: Pace,
+    slots: Vec<Slot>,
+    due: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
+    serial: u64,
+    stories: Vec<Story>,
+    /// Times in which a slot could have taken a request and had none.
+    rests: Vec<(Duration, Duration)>,
+    ended: usize,
+}
+
+/// How many come in each run.
+const REQUESTS: usize = 1000;
+
+#[test]
+fn no_request_waits_while_a_slot_is_at_rest() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seeds = match number("PENSTOCK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PENSTOCK_SEEDS").unwrap_or(5),
+    };
+    for seed in seeds {
+        for scene in SCENES {
+            let mut world = World::new(scene, seed);
+            world.run();
+            world.judge(seed);
+        }
+    }
+}
+
+impl World {
+    fn new(scene: Scene, seed: u64) -> Self {
+        let limits = QueueLimits {
+            len_max: usize::MAX,
+            timeout: Duration::from_secs(3600),
+        };
+        let mut world = Self {
+            scene,
+            rng: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            start: Instant::now(),
+            now: Duration::ZERO,
+            dispatch: Dispatch::new(limits),
+            pace: Pace::default(),
+            slots: Vec::new(),
+            due: BinaryHeap::new(),
+            serial: 0,
+            stories: Vec::new(),
+            rests: Vec::new(),
+            ended: 0,
+        };
+        for place in 0..scene.workers {
+            let ledger = Arc::default();
+            for number in 0..scene.threads + scene.spare {
+                let spec = SlotSpec {
+                    generation: 1,
+                    group: place as u64 + 1,
+                    home: place % 2,
+                    capacity: u32::from(number < scene.threads),
+                };
+                let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &ledger);
+                world.slots.push(Slot {
+                    id,
+                    mailbox,
+                    line: VecDeque::new(),
+                    is_lent: false,
+                    resting: None,
+                });
+            }
+        }
+        world.later(Duration::ZERO, Happening::Arrival);
+        world
+    }
+
+    fn run(&mut self) {
+        while let Some(Reverse((at, _, what))) = self.due.pop() {
+            self.now = at;
+            match what {
+                Happening::Arrival => self.arrive(),
+                Happening::IoBound { slot, request } => self.wait_for_io(slot, request),
+                Happening::End { slot } => self.end(slot),
+            }
+            self.deliver();
+            self.note_rests();
+        }
+        assert_eq!(self.ended, REQUESTS, "{}: all were served", self.scene.name);
+    }
+
+    fn arrive(&mut self) {
+        let number = self.stories.len();
+        self.stories.push(Story {
+            arrived: self.now,
+            ..Story::default()
+        });
+        let job = Job {
+            frame: number.to_le_bytes().to_vec(),
+            ..tests::job("")
+        };
+        let home = usize::from(self.below(2) == 1);
+        let _ = self.dispatch.submit(self.start + self.now, job, home);
+        if self.stories.len() < REQUESTS {
+            let scene = self.scene;
+            let mean = scene.short.mul_f64(1.0 - 1.0 / scene.long_one_in as f64)
+                + scene.long.div_f64(scene.long_one_in as f64);
+            let gap = mean.div_f64(scene.load * (scene.workers * scene.threads) as f64);
+            // Exponential gaps: arrivals without memory.
+            let chance = (self.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
+            self.later(gap.mul_f64(-chance.ln()), Happening::Arrival);
+        }
+    }
+
+    /// Takes what is in the mailboxes, as drivers do.
+    fn deliver(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for slot in 0..self.slots.len() {
+            while let Some(delivery) = self.slots[slot].mailbox.poll_take(&mut cx) {
+                self.take(slot, delivery.jobs);
+                self.turn(slot, 0);
+            }
+        }
+    }
+
+    fn take(&mut self, slot: usize, jobs: VecDeque<Start<Job>>) {
+        for start in jobs {
+            let number = usize::from_le_bytes(start.job.frame.try_into().unwrap());
+            let line = &mut self.slots[slot].line;
+            let story = &mut self.stories[number];
+            story.handed = self.now;
+            story.behind = line.len();
+            line.push_back(number);
+            if line.len() == 1 {
+                self.begin(slot);
+            }
+        }
+    }
+
+    /// The worker turns to the first request of the slot's line.
+    fn begin(&mut self, slot: usize) {
+        let number = self.slots[slot].line[0];
+        self.stories[number].began = self.now;
+        let scene = self.scene;
+        let is_long = self.below(scene.long_one_in) == 0;
+        let took = if is_long { scene.long } else { scene.short };
+        if scene.io_one_in > 0 && self.below(scene.io_one_in) == 0 {
+            let request = number;
+            self.later(took / 4, Happening::IoBound { slot, request });
+        }
+        self.pace.note(took);
+        self.later(took, Happening::End { slot });
+    }
+
+    fn wait_for_io(&mut self, slot: usize, request: usize) {
+        let at = self.start + self.now;
+        assert_eq!(self.slots[slot].line.front(), Some(&request));
+        if !self.slots[slot].is_lent {
+            self.slots[slot].is_lent = self.dispatch.lend(at, self.slots[slot].id);
+        }
+    }
+
+    fn end(&mut self, slot: usize) {
+        self.ended += 1;
+        let at = self.start + self.now;
+        let driver = &mut self.slots[slot];
+        driver.line.pop_front();
+        if driver.is_lent && driver.line.is_empty() {
+            driver.is_lent = false;
+            self.dispatch.park(at, driver.id);
+        }
+        if !self.slots[slot].line.is_empty() {
+            self.begin(slot);
+        }
+        self.turn(slot, 1);
+    }
+
+    fn turn(&mut self, slot: usize, ended: usize) {
+        let batch_max = match self.slots[slot].is_lent {
+            true => 1,
+            false => self.pace.batch_max(),
+        };
+        if ended == 0 && batch_max == 1 {
+            return;
+        }
+        let mut jobs = VecDeque::new();
+        let (at, id) = (self.start + self.now, self.slots[slot].id);
+        self.dispatch.turn(at, id, ended, batch_max, &mut jobs);
+        self.take(slot, jobs);
+    }
+
+    /// Writes down when slots that take requests begin and cease to have none.
+    fn note_rests(&mut self) {
+        let inner = self.dispatch.lock();
+        for slot in &mut self.slots {
+            let view = inner.queue.slot(slot.id).unwrap();
+            let is_resting = view.spec.capacity > 0 && slot.line.is_empty();
+            assert!(slot.line.len() <= BATCH_MAX as usize);
+            let is_spare = view.spec.capacity == 0;
+            assert!(
+                !is_spare || slot.line.is_empty(),
+                "a spare slot has nothing"
+            );
+            match (is_resting, slot.resting) {
+                (true, None) => slot.resting = Some(self.now),
+                (false, Some(since)) => {
+                    self.rests.push((since, self.now));
+                    slot.resting = None;
+                }
+                _ => {}
+            }
+        }
+        let capacity = inner.queue.capacity();
+        let lent = self.slots.iter().filter(|slot| slot.is_lent).count();
+        let threads = self.scene.workers * self.scene.threads;
+        assert_eq!(
+            capacity,
+            threads + lent,
+            "a place for each that waits for I/O"
+        );
+    }
+
+    fn judge(&self, seed: u64) {
+        let name = self.scene.name;
+        let replay = format!("{name}: PENSTOCK_SEED={seed}");
+        let is_quick = self.scene.long < QUICK;
+        let mut waited = 0;
+        let rests = self.rests();
+        for story in &self.stories {
+            if story.handed > story.arrived {
+                waited += 1;
+                // From its arrival until its hand-over no slot was at rest.
+                let next = rests.partition_point(|rest| rest.1 <= story.arrived);
+                let idle = rests.get(next).filter(|rest| rest.0 < story.handed);
+                assert_eq!(idle, None, "{replay}: {story:?} waited beside a slot");
+            }
+            if is_quick {
+                // Behind others in its slot it waits no longer than they take.
+                let most = QUICK * BATCH_MAX;
+                assert!(story.began - story.handed <= most, "{replay}: {story:?}");
+            } else {
+                assert_eq!(
+                    story.behind, 0,
+                    "{replay}: no batch where requests are slow"
+                );
+                assert_eq!(story.began, story.handed, "{replay}: {story:?}");
+            }
+        }
+        assert!(waited > 10, "{replay}: somebody waited at all: {waited}");
+        let batched = self.stories.iter().filter(|story| story.behind > 0).count();
+        assert_eq!(batched > 0, is_quick, "{replay}: {batched} in batches");
+    }
+
+    /// When any slot was at rest: times that do not overlap, in order.
+    fn rests(&self) -> Vec<(Duration, Duration)> {
+        let mut rests = self.rests.clone();
+        rests.sort();
+        let mut merged: Vec<(Duration, Duration)> = Vec::new();
+        for (from, to) in rests.into_iter().filter(|(from, to)| from < to) {
+            match merged.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        merged
+    }
+
+    fn later(&mut self, after: Duration, what: Happening) {
+        self.serial += 1;
+        self.due
+            .push(Reverse((self.now + after, self.serial, what)));
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        // xorshift64*, good enough for dice.
+        self.rng ^= self.rng >> 12;
+        self.rng ^= self.rng << 25;
+        self.rng ^= self.rng >> 27;
+        (self.rng.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound.max(1)
+    }
+}

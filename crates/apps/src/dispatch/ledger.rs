@@ -1,0 +1,227 @@
+//! What the slots of one worker have in common: how much it has served, its spare slots, its collections.
+//!
+//! A worker's [`Ledger`] is made when it is started, is in the mailbox of each of its slots and is read
+//! by the executor's limits and the status page. Slot drivers call what is here: `lend` when a request
+//! says that it is bound by I/O, `park` when it has ended, `begin_collection` when nothing is left to
+//! do. What must stay true: a worker has exactly as many slots that take requests as it has threads
+//! for them, one more for each request that is bound by I/O; a collection begins only while the whole
+//! worker is idle and nobody waits, and keeps all its slots from everybody until it is over. The lock
+//! of a ledger is taken inside the queue's.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use penstock_queue::{SlotId, Start};
+
+use super::{Dispatch, Inner, Job, wake};
+
+/// Requests between two collections of a worker, at least: a full collection of a large heap costs as
+/// much as some requests.
+const COLLECT_EVERY: u64 = 16;
+
+/// How many times as long as the last collection took there is none after it, so that collections take
+/// a fiftieth of the time at most.
+const COLLECT_PART: u32 = 50;
+
+/// After so many requests without one a collection no longer waits until another slot is free.
+const COLLECT_OVERDUE: u64 = 1000;
+
+/// What the slots of one worker have in common.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// Requests that have ended.
+    served: AtomicU64,
+    /// The number of them at which the executor wants to hear of it.
+    due: AtomicU64,
+    /// Too many of its requests do not end.
+    is_stuck: AtomicBool,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    slots: Vec<SlotId>,
+    /// Slots that take nothing, for when a request is bound by I/O.
+    spare: Vec<SlotId>,
+    /// Whose driver asked for a collection that is not over, and the slots that are kept for it.
+    collector: Option<SlotId>,
+    claimed: Vec<SlotId>,
+    /// How many requests had been served at the last collection.
+    collected_at: u64,
+    /// When the collection that is under way began.
+    collecting_since: Option<Instant>,
+    /// Before then there is no other: the last one's cost is to be a small part of all.
+    collect_after: Option<Instant>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            served: AtomicU64::new(0),
+            due: AtomicU64::new(u64::MAX),
+            is_stuck: AtomicBool::new(false),
+            members: Mutex::default(),
+        }
+    }
+}
+
+impl Ledger {
+    /// Requests that the worker has answered, or given up.
+    pub(crate) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// Has `Dispatch::attention` notified once so many requests have been served.
+    pub(crate) fn watch_for(&self, served: u64) {
+        self.due.store(served, Ordering::Relaxed);
+    }
+
+    /// The worker's driver wants it replaced: requests that nobody waits for keep its places.
+    pub(crate) fn mark_stuck(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be replaced for that.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// Counts; `true` when the executor wants to hear of it.
+    pub(super) fn count(&self, ended: usize) -> bool {
+        if ended == 0 {
+            return false;
+        }
+        let before = self.served.fetch_add(ended as u64, Ordering::Relaxed);
+        let due = self.due.load(Ordering::Relaxed);
+        before < due && before + ended as u64 >= due
+    }
+
+    pub(super) fn enter(&self, slot: SlotId, capacity: u32) {
+        let mut members = self.lock();
+        members.slots.push(slot);
+        if capacity == 0 {
+            members.spare.push(slot);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Dispatch {
+    /// A request in this slot is bound by I/O: a spare slot of its worker takes requests from now on.
+    /// `false` when there is none left.
+    pub(crate) fn lend(&self, now: Instant, slot: SlotId) -> bool {
+        let mut inner = self.lock();
+        let Some(spare) = inner
+            .mailbox(slot)
+            .and_then(|m| m.ledger.lock().spare.pop())
+        else {
+            return false;
+        };
+        let starts = inner.queue.set_capacity(now, spare, 1);
+        let wakers: Vec<_> = starts.into_iter().map(|start| inner.post(start)).collect();
+        drop(inner);
+        wakers.into_iter().for_each(wake);
+        true
+    }
+
+    /// The request for which a spare slot was lent is about to end: this slot, which it leaves, becomes
+    /// the spare one. (The other may be at work, this one is not.)
+    pub(crate) fn park(&self, now: Instant, slot: SlotId) {
+        let mut inner = self.lock();
+        let starts = inner.queue.set_capacity(now, slot, 0);
+        debug_assert!(starts.is_empty(), "no capacity, no starts");
+        if let Some(mailbox) = inner.mailbox(slot) {
+            mailbox.ledger.lock().spare.push(slot);
+        }
+    }
+
+    /// Keeps all slots of this slot's worker for a collection, if one is due and costs nobody anything:
+    /// nobody waits, the worker has nothing in progress, and others have room. `end_collection` gives
+    /// them back, and so does the end of the driver.
+    pub(crate) fn begin_collection(&self, now: Instant, slot: SlotId) -> bool {
+        let mut inner = self.lock();
+        let Some(mailbox) = inner.mailbox(slot).cloned() else {
+            return false;
+        };
+        let ledger = &mailbox.ledger;
+        let (served, mut members) = (ledger.served(), ledger.lock());
+        let since = served.saturating_sub(members.collected_at);
+        if !inner.queue.is_empty() || members.collector.is_some() || since < COLLECT_EVERY {
+            return false;
+        }
+        if members.collect_after.is_some_and(|at| now < at) {
+            return false;
+        }
+        let queue = &mut inner.queue;
+        let views = members.slots.iter().filter_map(|slot| queue.slot(*slot));
+        let views: Vec<_> = views.filter(|view| !view.is_retired).collect();
+        if views.iter().any(|view| view.in_progress > 0) {
+            return false;
+        }
+        // Nothing is in progress in them, so all their places are free ones.
+        let own: usize = views.iter().map(|view| view.spec.capacity as usize).sum();
+        let has_peers = queue.capacity() > own;
+        if has_peers && queue.free() <= own && since < COLLECT_OVERDUE {
+            return false;
+        }
+        for view in views {
+            if queue.claim_at(view.slot) {
+                members.claimed.push(view.slot);
+            }
+        }
+        members.collected_at = served;
+        members.collecting_since = Some(now);
+        members.collector = Some(slot);
+        true
+    }
+
+    /// The collection is over: the worker's slots take requests again. Gives what this slot takes.
+    pub(crate) fn end_collection(
+        &self,
+        now: Instant,
+        slot: SlotId,
+        into: &mut VecDeque<Start<Job>>,
+    ) {
+        let mut wakers = Vec::new();
+        let mut inner = self.lock();
+        let Some(mailbox) = inner.mailbox(slot).cloned() else {
+            return;
+        };
+        inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
+        into.extend(mailbox.take_jobs());
+        drop(inner);
+        wakers.into_iter().for_each(wake);
+    }
+}
+
+impl Inner {
+    /// Gives back what is kept for a collection that this slot's driver asked for.
+    pub(super) fn release_claims(
+        &mut self,
+        now: Instant,
+        slot: SlotId,
+        ledger: &Ledger,
+        wakers: &mut Vec<Option<Waker>>,
+    ) {
+        let mut members = ledger.lock();
+        if members.collector != Some(slot) {
+            return;
+        }
+        members.collector = None;
+        if let Some(since) = members.collecting_since.take() {
+            let took = now.saturating_duration_since(since);
+            members.collect_after = now.checked_add(took.saturating_mul(COLLECT_PART));
+        }
+        for claimed in std::mem::take(&mut members.claimed) {
+            if let Some(start) = self.queue.finish(now, claimed) {
+                wakers.push(self.post(start));
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! How long an application's requests take of late, and so whether they may be handed over in batches.
+//!
+//! Noted by slot drivers for each response, shared by all of them, as the next slow request may come to
+//! any. What must stay true: one slow request ends batches for a long while; an application that has not
+//! shown that it is quick gets none.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A slot whose recent requests took less than this may be handed the next one before it has
+/// answered: then the hand-over costs more than the wait behind another request.
+pub(super) const QUICK: Duration = Duration::from_micros(200);
+
+/// Most requests that a quick slot has at once. Those behind the first wait for it should it turn out
+/// to be slow, and cannot be taken back: so they are few.
+pub(crate) const BATCH_MAX: u32 = 4;
+
+/// The slowest of recent requests, fading by a sixty-fourth with each.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    recent_us: AtomicU32,
+}
+
+impl Default for Pace {
+    /// Slow, until the first requests prove otherwise.
+    fn default() -> Self {
+        Self {
+            recent_us: AtomicU32::new(u32::MAX / 64),
+        }
+    }
+}
+
+impl Pace {
+    /// Takes in how long one request took.
+    pub(crate) fn note(&self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let recent = self.recent_us.load(Ordering::Relaxed);
+        // Two loops may overwrite one another: it is an estimate.
+        let faded = recent - recent.div_ceil(64);
+        self.recent_us.store(faded.max(took), Ordering::Relaxed);
+    }
+
+    /// How many requests a slot may have at once.
+    pub(crate) fn batch_max(&self) -> u32 {
+        let recent = Duration::from_micros(u64::from(self.recent_us.load(Ordering::Relaxed)));
+        if recent < QUICK { BATCH_MAX } else { 1 }
+    }
+}

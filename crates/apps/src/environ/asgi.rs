@@ -1,0 +1,106 @@
+//! The connection scope of one request of an ASGI application (ASGI 3, "HTTP & WebSocket").
+//!
+//! Called by `handler`; the entries go straight into a `marshal` dictionary (`wire`). The names, and whose
+//! word is taken for what, are as in `environ`: what must stay true is that no name with an underscore and
+//! nothing that only a front end may say comes from an untrusted client. Fields stay apart and in order,
+//! `host` first; what the framing was is told by `content-length` alone.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use penstock_exchange::Request;
+use penstock_exchange::cgi::Digits;
+use penstock_exchange::fields::fate;
+use penstock_http::{Version, websocket};
+use penstock_sys::net::PeerAddress;
+use penstock_wire::ScopeEncoder;
+
+/// Adds the whole scope of `request`; `body_len` is the length of its body, `None` without one, and
+/// `arrived` the wall-clock time of its arrival.
+pub(crate) fn encode(
+    scope: &mut ScopeEncoder<'_>,
+    request: &Request,
+    is_websocket: bool,
+    body_len: Option<u64>,
+    arrived: Duration,
+) {
+    let head = &request.head;
+    let is_secure = request.listener.scheme == "https";
+    let (kind, scheme) = match (is_websocket, is_secure) {
+        (false, false) => ("http", "http"),
+        (false, true) => ("http", "https"),
+        (true, false) => ("websocket", "ws"),
+        (true, true) => ("websocket", "wss"),
+    };
+    scope.text("type", kind);
+    scope.text("http_version", version(head.version()));
+    if is_websocket {
+        scope.texts("subprotocols", websocket::subprotocols(head));
+    } else {
+        method(scope, head.method_str());
+    }
+    scope.text("scheme", scheme);
+    scope.lossy_text("path", request.path());
+    let raw = head.target_path_query().as_bytes();
+    let raw = raw.split(|&byte| byte == b'?').next().unwrap_or(raw);
+    scope.bytes("raw_path", raw);
+    scope.bytes("query_string", request.query().unwrap_or("").as_bytes());
+    scope.text("root_path", "");
+    match request.peer {
+        PeerAddress::Tcp(peer) => address(scope, "client", peer),
+        PeerAddress::Unix => scope.none("client"),
+    }
+    match request.listener.address {
+        Some(listens) => address(scope, "server", listens),
+        // The path of a Unix socket stands without a port.
+        None => {
+            let name = &request.listener.name;
+            let path = name.strip_prefix("unix:").unwrap_or(name);
+            scope.address("server", path.as_bytes(), None);
+        }
+    }
+    scope.headers(|headers| {
+        if !head.host().is_empty() {
+            headers.add(b"host", head.host().as_bytes());
+        }
+        let start = "x-request-start";
+        if !request.vouched.covers(start) {
+            headers.add(start.as_bytes(), Digits::new().since_epoch(arrived));
+        }
+        if let Some(len) = body_len {
+            headers.add(b"content-length", Digits::new().number(len));
+        }
+        let trusted = request.is_from_proxy();
+        for (name, value) in head.fields() {
+            let is_own = name.eq_ignore_ascii_case(start);
+            let is_passed = !is_own && fate(name).reaches_application(trusted);
+            if is_passed || request.vouched.covers(name) {
+                headers.add(name.as_bytes(), value);
+            }
+        }
+    });
+}
+
+fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {
+    let mut host = Digits::new();
+    scope.address(key, host.address(address.ip()), Some(address.port()));
+}
+
+/// In upper case, as applications compare it.
+fn method(scope: &mut ScopeEncoder<'_>, method: &str) {
+    if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        scope.text("method", &method.to_ascii_uppercase());
+    } else {
+        scope.text("method", method);
+    }
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::Http10 => "1.0",
+        Version::Http11 => "1.1",
+    }
+}
+
+#[cfg(test)]
+mod tests;

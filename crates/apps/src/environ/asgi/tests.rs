@@ -1,0 +1,189 @@
+//! The scope of requests, read back by `python3` itself, and the table of what fields reach it.
+
+#![allow(clippy::disallowed_methods, reason = "tests may wait for a process")]
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use penstock_exchange::fields::Vouched;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{ListenerInfo, RequestBody};
+use penstock_http::{HeadLimits, Progress, parse_head};
+
+use super::*;
+
+const ARRIVED: Duration = Duration::from_millis(1_700_000_000_042);
+
+fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
+    let limits = HeadLimits {
+        target_bytes: 8192,
+        header_bytes: 32768,
+        headers: 100,
+    };
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+        panic!("a valid head: {head:?}")
+    };
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: listens.map(|address| address.parse().unwrap()),
+        name: "unix:/run/a.sock".into(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: std::time::Instant::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+fn scope(request: &Request, is_websocket: bool, body_len: Option<u64>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut encoder = ScopeEncoder::new(&mut out);
+    encode(&mut encoder, request, is_websocket, body_len, ARRIVED);
+    encoder.finish().unwrap();
+    out
+}
+
+/// What Python makes of each, as it writes it, keys in order.
+fn read_by_python(scopes: &[Vec<u8>]) -> Vec<String> {
+    let program = "
+import marshal, sys
+for line in sys.stdin:
+    scope = marshal.loads(bytes.fromhex(line))
+    print({key: scope[key] for key in sorted(scope)})
+";
+    let mut python = Command::new("python3")
+        .args(["-c", program])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = python.stdin.take().unwrap();
+    for scope in scopes {
+        let hex: String = scope.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(input, "{hex}").unwrap();
+    }
+    drop(input);
+    let output = python.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn local() -> PeerAddress {
+    PeerAddress::Tcp("127.0.0.1:50000".parse().unwrap())
+}
+
+fn stranger() -> PeerAddress {
+    PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap())
+}
+
+#[test]
+fn python_reads_what_the_specification_asks_for() {
+    let plain = request(
+        "GET /caf%C3%A9/%2e/x?a=%20b HTTP/1.1\r\nHost: a.test:81\r\nX-Name: caf\u{e9}\r\n\
+         Accept: a\r\nACCEPT: b\r\n\r\n",
+        stranger(),
+        Some("127.0.0.1:8080"),
+    );
+    let odd = request(
+        "patch /%ff HTTP/1.0\r\nContent-Length: 3\r\n\r\n",
+        PeerAddress::Unix,
+        None,
+    );
+    let socket = request(
+        "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Protocol: b, a\r\n\r\n",
+        PeerAddress::Tcp("[2001:db8::1]:9".parse().unwrap()),
+        Some("[::]:80"),
+    );
+    let scopes = [
+        scope(&plain, false, None),
+        scope(&odd, false, Some(3)),
+        scope(&socket, true, None),
+    ];
+    let start = "(b'x-request-start', b't=1700000000.042')";
+    let expected = [
+        format!(
+            "{{'client': ('192.0.2.7', 50000), 'headers': [(b'host', b'a.test:81'), {start}, \
+             (b'x-name', b'caf\\xc3\\xa9'), (b'accept', b'a'), (b'accept', b'b')], \
+             'http_version': '1.1', 'method': 'GET', 'path': '/caf\u{e9}/x', \
+             'query_string': b'a=%20b', 'raw_path': b'/caf%C3%A9/%2e/x', 'root_path': '', \
+             'scheme': 'http', 'server': ('127.0.0.1', 8080), 'type': 'http'}}"
+        ),
+        format!(
+            "{{'client': None, 'headers': [{start}, (b'content-length', b'3')], \
+             'http_version': '1.0', 'method': 'PATCH', 'path': '/\u{fffd}', 'query_string': b'', \
+             'raw_path': b'/%ff', 'root_path': '', 'scheme': 'http', \
+             'server': ('/run/a.sock', None), 'type': 'http'}}"
+        ),
+        format!(
+            "{{'client': ('2001:db8::1', 9), 'headers': [(b'host', b'a'), {start}, \
+             (b'sec-websocket-protocol', b'b, a')], 'http_version': '1.1', 'path': '/chat', \
+             'query_string': b'', 'raw_path': b'/chat', 'root_path': '', 'scheme': 'ws', \
+             'server': ('::', 80), 'subprotocols': ['b', 'a'], 'type': 'websocket'}}"
+        ),
+    ];
+    assert_eq!(read_by_python(&scopes), expected);
+}
+
+/// Whether a scope has this header.
+fn has(scope: &[u8], name: &str, value: &str) -> bool {
+    let mut pair = vec![b's'];
+    pair.extend_from_slice(&u32::try_from(name.len()).unwrap().to_le_bytes());
+    pair.extend_from_slice(name.as_bytes());
+    pair.push(b's');
+    pair.extend_from_slice(&u32::try_from(value.len()).unwrap().to_le_bytes());
+    pair.extend_from_slice(value.as_bytes());
+    scope.windows(pair.len()).any(|window| window == pair)
+}
+
+#[test]
+fn fields_reach_the_application_by_the_rules_of_all() {
+    for (name, strangers, locals) in [
+        ("accept", true, true),
+        ("via", true, true),
+        ("sec-websocket-key", true, true),
+        ("x_thing", false, false),
+        ("x-forwarded_for", false, false),
+        ("proxy", false, false),
+        ("connection", false, false),
+        ("upgrade", false, false),
+        ("te", false, false),
+        ("keep-alive", false, false),
+        ("x-sendfile-type", false, false),
+        ("x-accel-mapping", false, false),
+        ("x-request-start", false, false),
+        ("forwarded", false, true),
+        ("x-forwarded-for", false, true),
+        ("x-forwarded-proto", false, true),
+        ("x-real-ip", false, true),
+    ] {
+        let upper = name.to_ascii_uppercase();
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{upper}: v\r\n\r\n");
+        for (peer, passes) in [(stranger(), strangers), (local(), locals)] {
+            let scope = scope(&request(&head, peer, None), false, None);
+            assert_eq!(has(&scope, name, "v"), passes, "{name} from {peer:?}");
+            assert!(has(&scope, "host", "a"));
+        }
+    }
+}
+
+#[test]
+fn what_a_rule_says_is_the_front_ends() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nX-Real-IP: 9\r\n\
+                X-Forwarded-For: 1\r\n\r\n";
+    let mut request = request(head, stranger(), None);
+    let names = ["X-Request-Start", "X-Real-IP"];
+    request.vouched = Vouched::new(names.map(str::to_owned));
+    let scope = scope(&request, false, None);
+    assert!(has(&scope, "x-request-start", "t=1"));
+    assert!(!has(&scope, "x-request-start", "t=1700000000.042"));
+    assert!(has(&scope, "x-real-ip", "9"));
+    assert!(!has(&scope, "x-forwarded-for", "1"));
+}

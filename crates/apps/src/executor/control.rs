@@ -1,0 +1,280 @@
+//! The control socket of a process: what it says becomes the executor's inputs, what it is told is sent.
+//!
+//! One task for each process that speaks the worker protocol ([`serve`]); the executor holds its [`Control`].
+//! A forked worker is first waited for by [`greet`], which learns its number. What must stay true: the
+//! socket is closed when the process's `Control` is dropped, which ends the process; nobody waits for
+//! a process that does not read.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use penstock_runtime::{Stream, clock};
+use penstock_sys::net;
+use penstock_wire::control::SocketKind;
+use penstock_wire::{ControlDecoder, ControlEvent, control};
+use tokio::sync::mpsc;
+
+use super::{ControlMessage, Input, Key};
+use crate::supervisor::WorkerId;
+
+/// Orders that may wait for a process to read them: more than a template is told at once.
+const ORDERS_MAX: usize = 256;
+
+/// How long a template's word of a fork that failed may take to be read here after that fork's socket has
+/// closed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How long a process may take to read an order.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The executor's hand on a process's control socket. Dropping it closes the socket.
+#[derive(Debug)]
+pub(super) struct Control {
+    orders: mpsc::Sender<Order>,
+}
+
+/// What a process is told.
+#[derive(Debug)]
+struct Order {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    then: Then,
+}
+
+/// What an order changes in what may come next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// READY may come again, and what a template says.
+    Promoted,
+}
+
+/// A control socket with what has been read from it.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: Stream,
+    decoder: ControlDecoder,
+    received: Vec<u8>,
+    orders: mpsc::Receiver<Order>,
+}
+
+impl Control {
+    /// Our side of a control socket.
+    ///
+    /// # Errors
+    /// When the kernel refuses to watch it.
+    pub(super) fn open(socket: OwnedFd, is_template: bool) -> io::Result<(Self, Line)> {
+        let decoder = if is_template {
+            ControlDecoder::template()
+        } else {
+            ControlDecoder::new()
+        };
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let line = Line {
+            stream: Stream::new(socket)?,
+            decoder,
+            received: Vec::new(),
+            orders: inbox,
+        };
+        Ok((Self { orders }, line))
+    }
+
+    /// Has a template fork a worker with these descriptors: control socket, standard output, standard
+    /// error. `false` when it takes no orders.
+    pub(super) fn fork(&self, worker: WorkerId, descriptors: [OwnedFd; 3]) -> bool {
+        self.order(control::encode_fork(worker.0).to_vec(), descriptors.into())
+    }
+
+    /// Gives a forked worker its sockets. `false` when it takes no orders.
+    pub(super) fn give(&self, sockets: Vec<(SocketKind, OwnedFd)>) -> bool {
+        let mut rest = sockets.into_iter().peekable();
+        loop {
+            let part: Vec<_> = rest.by_ref().take(control::SLOTS_MAX).collect();
+            let (kinds, descriptors): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+            let is_last = rest.peek().is_none();
+            let is_taken = self.order(control::encode_slots(&kinds, is_last), descriptors);
+            if is_last || !is_taken {
+                return is_taken;
+            }
+        }
+    }
+
+    /// Asks a worker to become a template. `false` when it takes no orders.
+    pub(super) fn promote(&self) -> bool {
+        let order = Order {
+            bytes: control::encode_promote().to_vec(),
+            descriptors: Vec::new(),
+            then: Then::Promoted,
+        };
+        self.orders.try_send(order).is_ok()
+    }
+
+    /// Tells a worker to end once all its threads have. `false` when it takes no orders.
+    pub(super) fn dismiss(&self) -> bool {
+        self.order(control::encode_dismiss().to_vec(), Vec::new())
+    }
+
+    fn order(&self, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> bool {
+        let order = Order {
+            bytes,
+            descriptors,
+            then: Then::Nothing,
+        };
+        self.orders.try_send(order).is_ok()
+    }
+}
+
+/// Waits until a forked worker has said HELLO, and tells the executor its number or why it has none.
+pub(super) async fn greet(
+    mut line: Line,
+    worker: WorkerId,
+    patience: Duration,
+    inputs: mpsc::Sender<Input>,
+) {
+    let hello = clock::until(clock::now() + patience, line.hello()).await;
+    let input = match hello {
+        Some(Ok(pid)) => Input::Greeted { worker, pid, line },
+        Some(Err(why)) => {
+            // Its template may be about to say why, on a socket of its own.
+            clock::sleep(LAST_WORDS).await;
+            Input::Unborn { worker, why }
+        }
+        None => Input::Unborn {
+            worker,
+            why: format!("it did not say hello within {patience:?}"),
+        },
+    };
+    // The executor may have ended: then the process ends with its socket.
+    let _ = inputs.send(input).await;
+}
+
+/// Reads a process's control socket to its end, or to the first thing that it must not say, and sends what
+/// it is told; ends also when its [`Control`] is dropped.
+pub(super) async fn serve(mut line: Line, key: Key, inputs: &mpsc::Sender<Input>) {
+    let mut chunk = vec![0; 4096];
+    loop {
+        while let Some(message) = line.next_message() {
+            let is_broken = matches!(message, ControlMessage::Broken(_));
+            let sent = inputs.send(Input::Control { key, message }).await;
+            if is_broken || sent.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            order = line.orders.recv() => {
+                let Some(order) = order else { return };
+                if let Err(message) = line.send(order).await {
+                    // The executor ends only after the process.
+                    let _ = inputs.send(Input::Control { key, message }).await;
+                    return;
+                }
+            }
+            read = poll_fn(|cx| line.stream.poll_read(cx, &mut chunk)) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(count) => line.received.extend_from_slice(&chunk[..count]),
+            },
+        }
+    }
+}
+
+impl Line {
+    /// Reads up to HELLO; gives the number of the process that sent it.
+    async fn hello(&mut self) -> Result<u32, String> {
+        let mut chunk = vec![0; 256];
+        let mut sender = None;
+        loop {
+            let read = poll_fn(|cx| self.stream.poll_read_sender(cx, &mut chunk, &mut sender));
+            match read.await {
+                Ok(0) => return Err("it ended before it said hello".to_owned()),
+                Ok(count) => self.received.extend_from_slice(&chunk[..count]),
+                Err(error) => return Err(format!("its control socket: {error}")),
+            }
+            match self.decoder.decode(&self.received) {
+                Ok(None) => {}
+                Ok(Some((_, used))) => {
+                    self.received.drain(..used);
+                    let unknown = || "the kernel does not say which process it is".to_owned();
+                    return sender.ok_or_else(unknown);
+                }
+                Err(error) => return Err(format!("it broke the worker protocol: {error}")),
+            }
+        }
+    }
+
+    async fn send(&mut self, order: Order) -> Result<(), ControlMessage> {
+        if order.then == Then::Promoted {
+            self.decoder.promote();
+        }
+        let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();
+        let sent = self.stream.send_descriptors(&order.bytes, &descriptors);
+        match clock::until(clock::now() + READ_TIMEOUT, sent).await {
+            Some(Ok(())) => Ok(()),
+            // Its end is about to be seen.
+            Some(Err(error)) if is_end(&error) => Ok(()),
+            Some(Err(error)) => Err(ControlMessage::Broken(format!("control socket: {error}"))),
+            None => Err(ControlMessage::Broken(format!(
+                "it read nothing from its control socket for {READ_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    fn next_message(&mut self) -> Option<ControlMessage> {
+        loop {
+            let (message, used) = match self.decoder.decode(&self.received) {
+                Ok(None) => return None,
+                Ok(Some((event, used))) => (control_message(&event), used),
+                Err(error) => {
+                    self.received.clear();
+                    return Some(ControlMessage::Broken(error.to_string()));
+                }
+            };
+            self.received.drain(..used);
+            if message.is_some() {
+                return message;
+            }
+        }
+    }
+}
+
+fn is_end(error: &io::Error) -> bool {
+    let kind = error.kind();
+    matches!(
+        kind,
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
+fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
+    match event {
+        ControlEvent::Hello => None,
+        ControlEvent::Ready { json } => {
+            let about: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+            let word = |key: &str| about[key].as_str().unwrap_or("?").to_owned();
+            let interpreter = format!("{}, {}", word("interpreter"), word("interface"));
+            Some(ControlMessage::Ready {
+                interpreter,
+                prevents_fork: about["prevents_fork"].as_str().map(str::to_owned),
+                leaves_threads: about["leaves_threads"].as_str().map(str::to_owned),
+            })
+        }
+        ControlEvent::BootFailed { traceback } => Some(ControlMessage::BootFailed {
+            traceback: (*traceback).to_owned(),
+        }),
+        ControlEvent::ForkFailed { worker, reason } => Some(ControlMessage::ForkFailed {
+            worker: WorkerId(*worker),
+            reason: (*reason).to_owned(),
+        }),
+    }
+}
+
+/// A pair of control sockets for a worker that is to be forked: on ours the kernel says who speaks.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub(super) fn forked_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = net::worker_pair()?;
+    net::tell_senders(&ours)?;
+    Ok((ours, theirs))
+}

@@ -1,0 +1,176 @@
+//! Following a process from its start to its end.
+//!
+//! One task for each process: how it becomes ready, its output line by line, its exit. What must stay
+//! true: what it said comes before its exit; its group is killed while its number is certainly its own;
+//! something that it started and that holds its pipes open does not keep its end from being seen.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_runtime::{clock, loops, process as watch_process};
+use penstock_sys::process::{self, Started};
+use tokio::sync::{mpsc, watch};
+
+use super::control::{self, Line};
+use super::probe::Probe;
+use super::{ControlMessage, Executor, Input, Key};
+
+/// Lines of a worker's output kept for the report of a boot that fails without a traceback.
+const TAIL_LINES: usize = 40;
+
+/// How long after a process's end its last words may take to arrive: something it started may hold
+/// its pipes open for ever.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How a process becomes ready.
+#[derive(Debug)]
+pub(super) enum Readiness {
+    /// It says so here.
+    Control(Line),
+    /// It answers.
+    Probe(Probe),
+}
+
+/// Whether what a process has started in its group ends with it; held back by [`Held`].
+#[derive(Debug)]
+pub(super) struct Group(watch::Receiver<bool>);
+
+/// Keeps a process's group when the process itself has ended.
+#[derive(Debug)]
+pub(super) struct Held(watch::Sender<bool>);
+
+impl Held {
+    /// Not held yet.
+    pub(super) fn new() -> (Self, Group) {
+        let (held, group) = watch::channel(false);
+        (Self(held), Group(group))
+    }
+
+    /// What is in the group may outlive the process, or not any more.
+    pub(super) fn hold(&self, is_held: bool) {
+        self.0.send_replace(is_held);
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        *self.0.borrow()
+    }
+}
+
+impl Group {
+    /// Waits until what is left in the group of a process that has ended may be ended too.
+    async fn may_end(&mut self, pid: u32) {
+        let is_held = *self.0.borrow();
+        let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
+        if is_held && process::orphans().unwrap_or_default().iter().any(is_of) {
+            // Nobody holds it back whose hand on it is gone.
+            let _ = self.0.wait_for(|is_held| !is_held).await;
+        }
+    }
+}
+
+/// The last lines that a process wrote.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
+
+impl Tail {
+    /// One a line.
+    pub(super) fn text(&self) -> String {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.make_contiguous().join("\n")
+    }
+
+    fn push(&self, text: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(text.to_owned());
+    }
+}
+
+impl Executor {
+    /// Follows a process to its end: readiness, output lines, exit, in this order at the end.
+    pub(super) fn watch(
+        &self,
+        key: Key,
+        mut started: Started,
+        readiness: Readiness,
+        tail: Tail,
+        mut group: Group,
+    ) {
+        let inputs = self.inputs.clone();
+        let shared = Arc::clone(&self.shared);
+        loops::spawn_here(async move {
+            let pid = started.pid;
+            let line = |text: &str| {
+                log::info!("{}[{pid}]: {text}", shared.name);
+                shared.output.note(pid, text);
+                tail.push(text);
+            };
+            follow(key, &started, readiness, line, &inputs).await;
+            group.may_end(pid).await;
+            // Whatever it started in its group ends with it, or after it; before it is reaped its number
+            // is certainly still its own.
+            let _ = started.handle().kill_group();
+            let exit = started.try_exit().ok().flatten();
+            // The executor ends only after this message.
+            let _ = inputs.send(Input::Exited { key, exit }).await;
+        });
+    }
+}
+
+/// Waits for a process's end, and for its last words.
+async fn follow(
+    key: Key,
+    started: &Started,
+    readiness: Readiness,
+    line: impl Fn(&str) + Copy + Send,
+    inputs: &mpsc::Sender<Input>,
+) {
+    let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
+    let words = async {
+        let boot = boot(key, started, readiness, inputs);
+        let (Ok(stdout), Ok(stderr)) = pipes else {
+            return boot.await;
+        };
+        tokio::join!(
+            boot,
+            watch_process::read_lines(stdout, line),
+            watch_process::read_lines(stderr, line),
+        );
+    };
+    let mut words = std::pin::pin!(words);
+    tokio::select! {
+        () = &mut words => watch_process::ended(&started.exit).await,
+        () = watch_process::ended(&started.exit) => {
+            // The executor ends only after `Exited`.
+            let _ = inputs.send(Input::Gone { key }).await;
+            clock::until(clock::now() + LAST_WORDS, &mut words).await;
+        }
+    }
+}
+
+/// Waits until a process is ready or says that it will never be, and for what its control socket is
+/// used for later; ends with it.
+async fn boot(key: Key, started: &Started, readiness: Readiness, inputs: &mpsc::Sender<Input>) {
+    match readiness {
+        Readiness::Control(line) => control::serve(line, key, inputs).await,
+        Readiness::Probe(probe) => tokio::select! {
+            answered = clock::until(probe.deadline, probe.answered()) => {
+                let interpreter = probe.program;
+                let message = match answered {
+                    Some(()) => ControlMessage::Ready {
+                        interpreter,
+                        prevents_fork: None,
+                        leaves_threads: None,
+                    },
+                    None => ControlMessage::Silent,
+                };
+                // The executor ends only after `Exited`.
+                let _ = inputs.send(Input::Control { key, message }).await;
+            }
+            () = watch_process::ended(&started.exit) => {}
+        },
+    }
+}

@@ -1,0 +1,167 @@
+//! Workers on their way from a template to life.
+//!
+//! A FORK carries the worker's own control socket and pipes; the kernel says on that socket which process
+//! says HELLO, and then it gets the sockets for its requests. What must stay true: each worker that was
+//! ordered is answered for, with `Spawned` or `SpawnFailed`, in bounded time; none is accepted that is not a
+//! new child of ours.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use penstock_runtime::{clock, loops};
+use penstock_sys::process;
+use penstock_wire::control::SocketKind;
+
+use super::control::{self, Control, Line};
+use super::follow::{Held, Readiness, Tail};
+use super::refork::Promotion;
+use super::workers::{Offer, Slots};
+use super::{Child, ControlMessage, Executor, Key, Role};
+use crate::supervisor::{Event, WorkerId};
+
+/// How long a forked worker may take to say HELLO.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What each worker that is forked before it adds to that: more than a fork of a large process takes.
+const FORK_TIME: Duration = Duration::from_secs(1);
+
+/// Forks that may fail in a row while nothing serves, before the code is loaded anew.
+const REFUSED_MAX: u32 = 3;
+
+/// A worker that is being forked.
+#[derive(Debug)]
+pub(super) struct Forking {
+    pub(super) template: Key,
+    pub(super) generation: u64,
+    began: Instant,
+    slots: Slots,
+    sockets: Vec<(SocketKind, OwnedFd)>,
+    control: Control,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+/// Ordering one.
+impl Executor {
+    /// Orders a worker from a template that is ready.
+    pub(super) fn fork(&mut self, key: Key, worker: WorkerId) -> Result<(), String> {
+        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+        let Some(generation) = self.templates.generation(key) else {
+            return Err("the template is gone".to_owned());
+        };
+        let Offer { slots, sockets } = self.offer()?;
+        let (socket, theirs) = control::forked_pair().map_err(say("socketpair"))?;
+        let (control, line) = Control::open(socket, false).map_err(say("control socket"))?;
+        let (stdout, stdout_theirs) = process::output_pipe().map_err(say("pipe"))?;
+        let (stderr, stderr_theirs) = process::output_pipe().map_err(say("pipe"))?;
+        let descriptors = [theirs, stdout_theirs, stderr_theirs];
+        let is_ordered = self.templates.order(key, worker, descriptors);
+        if !is_ordered {
+            self.renew_template(key);
+            return Err("the template takes no orders".to_owned());
+        }
+        let forking = Forking {
+            template: key,
+            generation,
+            began: clock::now(),
+            slots,
+            sockets,
+            control,
+            stdout,
+            stderr,
+        };
+        // Forks are made one after the other; how many wait for others has a bound.
+        let before = u32::try_from(self.templates.forking.len()).unwrap_or(u32::MAX);
+        let patience = HELLO_TIMEOUT + FORK_TIME.saturating_mul(before);
+        self.templates.forking.insert(worker, forking);
+        let greeting = control::greet(line, worker, patience, self.inputs.clone());
+        loops::spawn_here(greeting);
+        Ok(())
+    }
+}
+
+/// What becomes of a fork.
+impl Executor {
+    /// A forked worker has said HELLO.
+    pub(super) fn handle_greeted(&mut self, worker: WorkerId, pid: u32, line: Line) {
+        let Some(forking) = self.templates.forking.remove(&worker) else {
+            return;
+        };
+        let started = match process::adopt(pid, forking.stdout, forking.stderr) {
+            Ok(started) => started,
+            Err(error) => {
+                let reason = format!("a forked worker is not accepted: {error}");
+                self.fail_spawn(worker, reason);
+                return self.fork_waiting(forking.template);
+            }
+        };
+        self.shared.metrics.started.increment();
+        let (held, group) = Held::new();
+        let child = Child {
+            pid,
+            held,
+            process: started.handle(),
+            began: forking.began,
+            generation: forking.generation,
+            is_retiring: false,
+            has_reported: false,
+            tail: Tail::default(),
+            control: Some(forking.control),
+            template: Some(forking.template),
+            promotion: Promotion::None,
+            role: Role::Worker(forking.slots),
+        };
+        let (key, template) = (Key::Worker(worker), forking.template);
+        self.templates.accept(template);
+        let readiness = Readiness::Control(line);
+        self.watch(key, started, readiness, child.tail.clone(), group);
+        let control = child.control.as_ref();
+        let is_given = control.is_some_and(|control| control.give(forking.sockets));
+        self.children.insert(worker, child);
+        self.event(Event::Spawned { worker, pid });
+        if !is_given {
+            let why = "it reads no orders".to_owned();
+            self.handle_control(key, ControlMessage::Broken(why));
+        }
+        self.fork_waiting(template);
+    }
+
+    /// A template says that it could not fork a worker: that is this worker's failure, which is tried again
+    /// in due time, and no other's.
+    pub(super) fn handle_fork_failed(&mut self, key: Key, worker: WorkerId, why: &str) {
+        match self.templates.forking.get(&worker).map(|f| f.template) {
+            Some(template) if template == key => {
+                self.templates.forking.remove(&worker);
+                let refused = self.templates.refuse(key);
+                self.fail_spawn(worker, format!("a worker was not forked: {why}"));
+                if refused >= REFUSED_MAX && self.children.is_empty() {
+                    // Nothing serves that could be lost: the code itself may be why.
+                    self.renew_template(key);
+                } else {
+                    self.fork_waiting(key);
+                }
+            }
+            Some(_) => {
+                let why = format!("it answers for {worker:?}, which another one is to fork");
+                self.handle_template(key, ControlMessage::Broken(why));
+            }
+            // It was given up already.
+            None => {}
+        }
+    }
+
+    /// There will be no such worker: nothing has said HELLO.
+    pub(super) fn handle_unborn(&mut self, worker: WorkerId, why: &str) {
+        let Some(forking) = self.templates.forking.remove(&worker) else {
+            return;
+        };
+        // Whatever keeps it from forking may be cured by loading afresh.
+        self.renew_template(forking.template);
+        self.fail_spawn(worker, format!("a worker was not forked: {why}"));
+    }
+
+    pub(super) fn fail_spawn(&mut self, worker: WorkerId, reason: String) {
+        log::error!("{}: {reason}", self.shared.name);
+        self.event(Event::SpawnFailed { worker, reason });
+    }
+}

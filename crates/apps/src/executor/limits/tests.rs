@@ -1,0 +1,544 @@
+//! Real Python workers that use too much, take too long or are too few.
+//!
+//! Each test drives one [`App`] on a loop of its own and drains it at the end.
+
+#![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_config::{self as config, AppKind, MemoryMax};
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    Body, Fault, FaultKind, Handler, Handling, ListenerInfo, Reply, Request, RequestBody,
+};
+use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_runtime::Loops;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::loops::spawn_here;
+use penstock_sys::net::PeerAddress;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::{App, Setup};
+
+/// How long anything may take on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Does what its path says and answers with its process's number.
+const APP: &str = r#"
+import asyncio, os, threading, time
+hoard = []
+met = threading.Event()
+
+def rest_for_long():
+    time.sleep(3600)
+
+def stream():
+    yield b"begin"
+    while True:
+        time.sleep(0.01)
+        yield b"."
+
+def app(environ, start_response):
+    what = environ["PATH_INFO"]
+    if what == "/grow":
+        hoard.append(bytearray(os.urandom(1 << 20) * 80))
+    elif what == "/rest":
+        rest_for_long()
+    elif what == "/grow-and-rest":
+        hoard.append(bytearray(os.urandom(1 << 20) * 80))
+        rest_for_long()
+    elif what == "/held":
+        environ["penstock.extend_timeout"](60)
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+    elif what == "/work":
+        time.sleep(0.3)
+    elif what == "/wait":
+        environ["penstock.mark_as_io_bound"]()
+        met.wait(60)
+    elif what == "/meet":
+        met.set()
+    elif what == "/long":
+        environ["penstock.extend_timeout"](60)
+        time.sleep(1)
+    start_response("200 OK", [("X-Accel-Buffering", "no")])
+    if what == "/stream":
+        return stream()
+    return [b"%d" % os.getpid()]
+
+async def reactor(scope, receive, send):
+    if scope["type"] == "lifespan":
+        raise RuntimeError("none")
+    while scope["path"] == "/hang":
+        await receive()
+        await asyncio.sleep(3600)
+    length = [(b"content-length", b"%d" % len(str(os.getpid())))]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    await send({"type": "http.response.body", "body": b"%d" % os.getpid()})
+"#;
+
+/// An application with its folder and its loop.
+struct Rig {
+    app: Arc<App>,
+    dir: PathBuf,
+    loops: Option<Loops>,
+}
+
+impl Rig {
+    async fn start(name: &str, change: impl FnOnce(&mut config::App)) -> Self {
+        let dir = format!("penstock-limits-{}-{name}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
+        std::fs::create_dir_all(dir.join("tmp")).unwrap();
+        std::fs::write(dir.join("code.py"), APP).unwrap();
+        let mut about = config::App::new("shop", dir.clone(), AppKind::Wsgi, "code:app");
+        about.processes = config::Processes::exactly(1);
+        change(&mut about);
+        let loops = Loops::start(1).unwrap();
+        let setup = Setup {
+            loops: loops.handles().to_vec(),
+            store: BodyStore {
+                body_memory: 1 << 20,
+                response_memory: 1 << 16,
+                response_spool: 1 << 20,
+                temp_dir: dir.clone(),
+                pool: Pool::new("default", 2, 100),
+            },
+        };
+        let app = App::start(about, &setup);
+        within(app.up()).await.expect("it boots");
+        Self {
+            app,
+            dir,
+            loops: Some(loops),
+        }
+    }
+
+    /// A request's answer: its body, or where it begins when it has no end.
+    async fn ask(&self, path: &str) -> Result<Body, Fault> {
+        ask(Arc::clone(&self.app), path.to_owned()).await
+    }
+
+    /// The process that serves now.
+    async fn pid(&self) -> u32 {
+        number(self.ask("/").await.unwrap())
+    }
+
+    /// Waits until `is_so`; requests are served all the while.
+    async fn until(&self, is_so: impl Fn(&App) -> bool) {
+        let mut pace = tokio::time::interval(Duration::from_millis(10));
+        within(async {
+            while !is_so(&self.app) {
+                pace.tick().await;
+                let _ = self.pid().await;
+            }
+        })
+        .await;
+    }
+
+    async fn end(mut self) {
+        within(self.app.drain(clock::now() + Duration::from_secs(1))).await;
+        assert_eq!(self.app.snapshot().workers.len(), 0);
+        if let Some(loops) = self.loops.take() {
+            loops.stop();
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+async fn ask(app: Arc<App>, path: String) -> Result<Body, Fault> {
+    let reply = match app.handle(request(&path)) {
+        Handling::Now(reply) => reply,
+        Handling::Later(later) => within(later).await,
+    };
+    match reply? {
+        Reply::Response(response) => Ok(response.body),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn request(path: &str) -> Request {
+    let limits = HeadLimits {
+        target_bytes: 8192,
+        header_bytes: 32768,
+        headers: 100,
+    };
+    let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+        panic!("a valid head");
+    };
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: String::new(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Unix,
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: Instant::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+fn number(body: Body) -> u32 {
+    let Body::Bytes(text) = body else {
+        panic!("{body:?}");
+    };
+    std::str::from_utf8(&text).unwrap().parse().unwrap()
+}
+
+async fn next(body: &mut Body) -> Option<Result<Bytes, Fault>> {
+    let Body::Stream(stream) = body else {
+        panic!("{body:?}");
+    };
+    within(std::future::poll_fn(|cx| stream.poll_chunk(cx))).await
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    let done = clock::until(clock::now() + PATIENCE, work).await;
+    done.expect("it comes to something in time")
+}
+
+fn on_a_loop(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+fn mebibytes(soft: u64, hard: u64) -> Option<MemoryMax> {
+    Some(MemoryMax {
+        soft: soft << 20,
+        hard: hard << 20,
+        samples: 1,
+    })
+}
+
+#[test]
+fn a_worker_that_grows_is_replaced_and_nobody_notices() {
+    on_a_loop(async {
+        let rig = Rig::start("soft", |about| about.memory_max = mebibytes(70, 10_000)).await;
+        let before = number(rig.ask("/grow").await.unwrap());
+        rig.until(|app| app.metrics().recycled[0].value() == 1)
+            .await;
+        assert_ne!(rig.pid().await, before);
+        let killed: u64 = rig.app.metrics().killed.iter().map(|k| k.value()).sum();
+        assert_eq!((killed, rig.app.metrics().worker_died.value()), (0, 0));
+        let measured = |app: &App| {
+            let workers = app.snapshot().workers;
+            workers
+                .iter()
+                .all(|w| w.proportional_bytes.is_some_and(|b| b < 70 << 20))
+        };
+        rig.until(measured).await;
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
+    on_a_loop(async {
+        let rig = Rig::start("hard", |about| {
+            about.threads = 2;
+            about.memory_max = mebibytes(75, 75);
+        })
+        .await;
+        let fault = rig.ask("/grow-and-rest").await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::WorkerDied);
+        assert_eq!(rig.app.metrics().killed[4].value(), 1);
+        let _ = rig.pid().await;
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
+    on_a_loop(async {
+        let rig = Rig::start("beside", |about| {
+            about.threads = 2;
+            about.response_timeout = Duration::from_secs(1);
+            about.boot_timeout = Duration::from_secs(5);
+        })
+        .await;
+        let held = tokio::spawn(ask(Arc::clone(&rig.app), "/held".to_owned()));
+        let is_begun = |app: &App| app.snapshot().workers.iter().any(|w| w.in_progress > 0);
+        rig.until(is_begun).await;
+        let fault = rig.ask("/rest").await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::AppTimeout);
+        // By now a stuck worker would have been killed, whatever else it does.
+        let nothing = std::future::pending::<()>();
+        clock::until(clock::now() + Duration::from_secs(8), nothing).await;
+        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        std::fs::write(rig.dir.join("go"), "").unwrap();
+        let body = within(held).await.unwrap();
+        assert!(body.is_ok(), "{body:?}");
+        rig.end().await;
+    });
+}
+
+#[test]
+fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
+    on_a_loop(async {
+        let rig = Rig::start("requests", |about| about.requests_max = Some(20)).await;
+        let mut pids = HashSet::new();
+        let mut pace = tokio::time::interval(Duration::from_millis(1));
+        within(async {
+            while pids.len() < 4 {
+                pace.tick().await;
+                pids.insert(rig.pid().await);
+            }
+        })
+        .await;
+        assert!(rig.app.metrics().recycled[1].value() >= 3);
+        rig.end().await;
+        let rig = Rig::start("age", |about| about.age_max = Some(Duration::from_secs(1))).await;
+        rig.until(|app| app.metrics().recycled[2].value() >= 2)
+            .await;
+        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
+    on_a_loop(async {
+        let rig = Rig::start("stuck", |about| {
+            about.response_timeout = Duration::from_millis(300);
+        })
+        .await;
+        let before = rig.pid().await;
+        let fault = rig.ask("/rest").await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::AppTimeout);
+        assert_ne!(rig.pid().await, before);
+        assert_eq!(rig.app.metrics().killed[1].value(), 1);
+        let output = rig.app.output(Some(before), 0).join("\n");
+        assert!(output.contains("rest_for_long"), "{output}");
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
+    on_a_loop(async {
+        let rig = Rig::start("neighbour", |about| {
+            about.threads = 2;
+            about.response_timeout = Duration::from_secs(1);
+        })
+        .await;
+        let before = rig.pid().await;
+        let stuck = spawn(ask(Arc::clone(&rig.app), "/rest".into()));
+        let mut pace = tokio::time::interval(Duration::from_millis(10));
+        // The other thread is at work until the stuck request is told, and then still finishes.
+        while rig.app.metrics().timed_out.value() == 0 {
+            pace.tick().await;
+            assert_eq!(number(rig.ask("/work").await.unwrap()), before);
+        }
+        let fault = within(stuck).await.unwrap().unwrap_err();
+        assert_eq!(fault.kind, FaultKind::AppTimeout);
+        rig.until(|app| app.metrics().recycled[3].value() == 1)
+            .await;
+        rig.until(|app| app.metrics().killed[1].value() == 1).await;
+        assert_ne!(rig.pid().await, before);
+        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        rig.end().await;
+    });
+}
+
+fn spawn<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> oneshot::Receiver<T> {
+    let (give, result) = oneshot::channel();
+    spawn_here(async move {
+        let _ = give.send(work.await);
+    });
+    result
+}
+
+#[test]
+fn a_request_that_waits_for_another_lets_it_in() {
+    on_a_loop(async {
+        let rig = Rig::start("io", |about| about.io_threads = 2).await;
+        let pid = rig.pid().await;
+        let waiting = spawn(ask(Arc::clone(&rig.app), "/wait".into()));
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        while rig.app.metrics().io_bound.value() == 0 {
+            pace.tick().await;
+        }
+        assert_eq!(number(rig.ask("/meet").await.unwrap()), pid);
+        assert_eq!(number(within(waiting).await.unwrap().unwrap()), pid);
+        assert_eq!(rig.app.metrics().io_bound_alone.value(), 0);
+        rig.until(|app| app.snapshot().queue.slots == 1).await;
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
+    on_a_loop(async {
+        let rig = Rig::start("extend", |about| {
+            about.response_timeout = Duration::from_millis(400);
+            about.collect_when_idle = true;
+        })
+        .await;
+        let pid = rig.pid().await;
+        assert_eq!(number(rig.ask("/long").await.unwrap()), pid);
+        rig.until(|app| app.metrics().collections.value() >= 2)
+            .await;
+        assert_eq!(rig.pid().await, pid);
+        assert_eq!(
+            rig.app
+                .snapshot()
+                .workers
+                .iter()
+                .filter_map(|w| w.requests)
+                .count(),
+            1
+        );
+        assert_eq!(rig.app.metrics().timed_out.value(), 0);
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_touched_file_restarts_and_new_code_that_does_not_boot_leaves_the_old() {
+    on_a_loop(async {
+        let rig = Rig::start("touch", |_| {}).await;
+        let touch = |text: &str| std::fs::write(rig.dir.join("tmp/restart.txt"), text).unwrap();
+        let before = rig.pid().await;
+        touch("1");
+        rig.until(|app| app.snapshot().generation == 2 && !app.snapshot().is_restarting)
+            .await;
+        let after = rig.pid().await;
+        assert_ne!(after, before);
+        std::fs::write(rig.dir.join("code.py"), "raise ValueError('new')").unwrap();
+        std::fs::remove_file(rig.dir.join("tmp/restart.txt")).unwrap();
+        let mut round = tokio::time::interval(Duration::from_millis(1100));
+        // It is seen to be gone, which is no wish.
+        round.tick().await;
+        round.tick().await;
+        assert_eq!(rig.app.snapshot().restart_error, None);
+        touch("2");
+        rig.until(|app| app.snapshot().restart_error.is_some())
+            .await;
+        let error = rig.app.snapshot().restart_error.unwrap();
+        assert!(error.contains("ValueError: new"), "{error}");
+        assert_eq!(rig.pid().await, after);
+        rig.end().await;
+    });
+}
+
+#[test]
+fn who_asks_while_a_restart_is_under_way_hears_of_the_next_one() {
+    on_a_loop(async {
+        let rig = Rig::start("twice", |_| {}).await;
+        let (one, other) = within(async {
+            tokio::join!(rig.app.restart(), async {
+                let mut pace = tokio::time::interval(Duration::from_millis(1));
+                while !rig.app.snapshot().is_restarting {
+                    pace.tick().await;
+                }
+                let done = rig.app.restart().await;
+                (done, rig.app.snapshot().generation)
+            })
+        })
+        .await;
+        assert_eq!((one, other), (Ok(()), (Ok(()), 3)));
+        rig.end().await;
+    });
+}
+
+#[test]
+fn streams_go_on_while_their_worker_is_replaced_until_their_time_is_over() {
+    on_a_loop(async {
+        let rig = Rig::start("streams", |about| {
+            about.stream_timeout = Duration::from_secs(1);
+            about.response_timeout = PATIENCE;
+        })
+        .await;
+        let mut body = rig.ask("/stream").await.unwrap();
+        assert!(next(&mut body).await.unwrap().is_ok());
+        within(rig.app.restart()).await.unwrap();
+        assert!(next(&mut body).await.unwrap().is_ok(), "it goes on");
+        let fault = loop {
+            match next(&mut body).await.expect("it does not end well") {
+                Ok(_) => {}
+                Err(fault) => break fault,
+            }
+        };
+        assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
+        rig.until(|app| app.snapshot().workers.iter().all(|w| w.generation == 2))
+            .await;
+        rig.end().await;
+    });
+}
+
+#[test]
+fn the_number_of_workers_follows_the_load() {
+    on_a_loop(async {
+        let rig = Rig::start("scale", |about| {
+            about.processes = config::Processes { min: 1, max: 3 };
+            about.scaling.up_after = Duration::from_millis(50);
+            about.scaling.idle_ttl = Duration::from_secs(1);
+        })
+        .await;
+        let asked: Vec<_> = (0..20)
+            .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
+            .collect();
+        let mut pids = HashSet::new();
+        for answer in asked {
+            pids.insert(number(within(answer).await.unwrap().unwrap()));
+        }
+        assert!(pids.len() > 1, "{pids:?}");
+        let now = rig.app.snapshot();
+        assert!(now.last_scaling.is_some(), "it is said why");
+        assert!(rig.app.metrics().scaled[0].value() >= 1);
+        // Nobody asks for anything.
+        let mut pace = tokio::time::interval(Duration::from_millis(10));
+        let is_least = || {
+            let now = rig.app.snapshot().processes;
+            (now.target, now.ready) == (1, 1)
+        };
+        within(async {
+            while !is_least() {
+                pace.tick().await;
+            }
+        })
+        .await;
+        assert!(rig.app.metrics().scaled[1].value() >= 1);
+        rig.end().await;
+    });
+}
+
+#[test]
+fn a_reactor_full_of_requests_that_never_end_is_replaced() {
+    on_a_loop(async {
+        let rig = Rig::start("reactor", |about| {
+            about.kind = AppKind::Asgi;
+            about.entry = "code:reactor".to_owned();
+            about.in_progress_max = 2;
+            about.response_timeout = Duration::from_millis(500);
+        })
+        .await;
+        let first = rig.pid().await;
+        let hang = || spawn(ask(Arc::clone(&rig.app), "/hang".into()));
+        for hangs in [hang(), hang()] {
+            let fault = within(hangs).await.unwrap().expect_err("no answer");
+            assert_eq!(fault.kind, FaultKind::AppTimeout);
+        }
+        // All its places are taken by what nobody waits for.
+        assert_ne!(rig.pid().await, first);
+        rig.end().await;
+    });
+}

@@ -1,0 +1,214 @@
+//! One process of an application, from its start to its end.
+//!
+//! What is the same for workers and for servers of their own, however they were started; `template` has
+//! the start of forked workers. What must stay true: what a process offered is given up before its end is
+//! told; one that never was ready is reported with its own words.
+
+use std::path::Path;
+
+use penstock_runtime::clock;
+use penstock_sys::process::{self, Exit, Started};
+
+use super::control::Control;
+use super::follow::{Held, Tail};
+use super::refork::Promotion;
+use super::{Child, ControlMessage, Executor, Key, Prepared, Role};
+use crate::app::Way;
+use crate::supervisor::{Event, ExitSummary, Signal, WorkerId};
+
+impl Executor {
+    /// Starts a process of its own.
+    pub(super) fn spawn_plain(&mut self, worker: WorkerId, generation: u64) -> Result<u32, String> {
+        let prepared = match self.shared.way {
+            Way::Workers(_) => self.prepare_worker(),
+            Way::Servers(_) => self.prepare_server(worker),
+        };
+        let Prepared {
+            launch,
+            role,
+            readiness,
+            control,
+            reserved,
+        } = prepared?;
+        drop(reserved);
+        let started = self.start(&launch)?;
+        let pid = started.pid;
+        let (held, group) = Held::new();
+        let child = Child {
+            pid,
+            held,
+            process: started.handle(),
+            began: clock::now(),
+            generation,
+            is_retiring: false,
+            has_reported: false,
+            tail: Tail::default(),
+            control,
+            template: None,
+            promotion: Promotion::None,
+            role,
+        };
+        let key = Key::Worker(worker);
+        self.watch(key, started, readiness, child.tail.clone(), group);
+        self.children.insert(worker, child);
+        Ok(pid)
+    }
+
+    pub(super) fn start(&self, launch: &process::Launch) -> Result<Started, String> {
+        let started = process::start(launch)
+            .map_err(|error| format!("{}: {error}", Path::new(&launch.program).display()))?;
+        self.shared.metrics.started.increment();
+        Ok(started)
+    }
+
+    /// Puts to use what a process that is ready offers.
+    pub(super) fn admit(&mut self, worker: WorkerId) {
+        match self.shared.way {
+            Way::Workers(_) => self.admit_slots(worker),
+            Way::Servers(_) => self.list(worker),
+        }
+    }
+
+    /// Gives a process no more requests; `true` when nothing is in progress.
+    pub(super) fn retire(&mut self, worker: WorkerId) -> bool {
+        if let Some(child) = self.children.get_mut(&worker) {
+            child.is_retiring = true;
+        }
+        self.limit_streams(worker);
+        match self.shared.way {
+            Way::Workers(_) => self.retire_slots(worker),
+            Way::Servers(_) => self.retire_server(worker),
+        }
+    }
+
+    /// Gives up what a process offered that is gone.
+    pub(super) fn lose(&mut self, worker: WorkerId) {
+        match self.shared.way {
+            Way::Workers(_) => self.lose_slots(worker),
+            Way::Servers(_) => self.unlist(worker),
+        }
+    }
+
+    /// A process that retires has nothing in progress.
+    pub(super) fn idle(&mut self, worker: WorkerId) {
+        if !self.promote(worker) {
+            self.event(Event::Idle { worker });
+        }
+    }
+
+    pub(super) fn handle_control(&mut self, key: Key, message: ControlMessage) {
+        let Key::Worker(worker) = key else {
+            return self.handle_template(key, message);
+        };
+        if self.templates.has(key) {
+            return self.handle_template(key, message);
+        }
+        if self.handle_promoted(worker, &message) {
+            return;
+        }
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
+        match message {
+            ControlMessage::Ready { interpreter, .. } => {
+                let boot = clock::now().saturating_duration_since(child.began);
+                child.has_reported = true;
+                self.interpreter = interpreter;
+                self.event(Event::Ready { worker, boot });
+            }
+            ControlMessage::BootFailed { traceback } => {
+                child.has_reported = true;
+                self.event(Event::BootFailed {
+                    worker,
+                    report: traceback,
+                });
+            }
+            ControlMessage::Silent => {
+                child.has_reported = true;
+                let place = match &child.role {
+                    Role::Server(listed) => listed.address().to_string(),
+                    Role::Worker(_) => "its socket".to_owned(),
+                };
+                let limit = self.config.boot_timeout;
+                let tail = child.tail.text();
+                let report =
+                    format!("the worker did not answer at {place} within {limit:?}\n{tail}");
+                self.event(Event::BootFailed { worker, report });
+            }
+            // Said by templates only: the decoder sees to it.
+            ControlMessage::ForkFailed { .. } => {}
+            ControlMessage::Broken(why) => {
+                let pid = child.pid;
+                log::error!(
+                    "{}[{pid}]: broke the worker protocol: {why}",
+                    self.shared.name
+                );
+                self.event(Event::ProtocolBroken { worker });
+            }
+        }
+    }
+
+    pub(super) fn handle_exited(&mut self, key: Key, exit: Option<Exit>) {
+        let worker = match key {
+            Key::Worker(worker) if !self.templates.has(key) => worker,
+            _ => return self.handle_template_exited(key, exit),
+        };
+        self.lose(worker);
+        let Some(child) = self.children.remove(&worker) else {
+            return;
+        };
+        if !child.has_reported {
+            let tail = child.tail.text();
+            let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
+            let hint = match (&child.role, exit) {
+                // The first thing to think of with programs that were written to be daemons.
+                (Role::Server(_), Some(Exit::Code(0))) => " (it has to stay in the foreground)",
+                _ => "",
+            };
+            let report = format!("the worker {how} before it was ready{hint}\n{tail}");
+            self.event(Event::BootFailed { worker, report });
+        }
+        let status = match exit {
+            Some(Exit::Code(code)) => ExitSummary::Code(code),
+            Some(Exit::Signal(signal)) => ExitSummary::Signal(signal),
+            None => ExitSummary::Unknown,
+        };
+        self.event(Event::Exited { worker, status });
+    }
+
+    pub(super) fn signal(&mut self, worker: WorkerId, signal: Signal) {
+        let Some(child) = self.children.get(&worker) else {
+            return;
+        };
+        let is_closed = matches!(&child.role, Role::Worker(slots) if slots.is_closed());
+        if signal == Signal::Terminate && child.is_retiring && is_closed {
+            // Its sockets are closed: it ends by itself once its threads have, with what it wants to do
+            // at its end, and has until it is killed for that.
+            return self.dismiss(worker);
+        }
+        // A process that is gone already needs no signal.
+        let _ = match signal {
+            Signal::Terminate => child.process.terminate(),
+            Signal::Kill => child.process.kill(),
+        };
+    }
+
+    /// Tells a worker whose sockets are closed that it is not wanted as a template.
+    fn dismiss(&mut self, worker: WorkerId) {
+        let Some(child) = self.children.get_mut(&worker) else {
+            return;
+        };
+        // A reactor ends with its channel, whatever else is said.
+        if self.config.has_reactor() {
+            return;
+        }
+        let is_told = match child.promotion {
+            // It may be a template already, which serves nothing and has nothing to end.
+            Promotion::GivenUp => false,
+            _ => child.control.as_ref().is_some_and(Control::dismiss),
+        };
+        if !is_told {
+            child.control = None;
+        }
+    }
+}

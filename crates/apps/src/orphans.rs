@@ -1,0 +1,65 @@
+//! What workers leave behind: processes that left their group, and that nobody waits for.
+//!
+//! They become children of the server, so that none outlives it. While it runs the executor reaps those
+//! that end ([`reap`]); at its end the server ends the rest ([`end_orphans`]). What must stay true: a child
+//! that somebody is about to wait for is not taken from him, so what has ended is looked at twice.
+
+use std::time::Duration;
+
+use penstock_runtime::clock;
+use penstock_sys::process;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Between the two looks at a child that has ended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Reaps children that nobody waits for, as they end; never returns. Cancel safe.
+pub(crate) async fn reap() {
+    let Ok(mut ended) = signal(SignalKind::child()) else {
+        // They stay in the table of processes until the server ends.
+        return std::future::pending().await;
+    };
+    while ended.recv().await.is_some() {
+        let mut seen: Vec<u32> = Vec::new();
+        loop {
+            clock::sleep(LOOK).await;
+            seen = look(&seen);
+            if seen.is_empty() {
+                break;
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Reaps orphans that had ended already at the last look; gives those that have since.
+fn look(seen: &[u32]) -> Vec<u32> {
+    // Without a list there is nothing to do.
+    let orphans = process::orphans().unwrap_or_default();
+    let ended = orphans.into_iter().filter(|orphan| orphan.has_ended);
+    let (old, new): (Vec<_>, Vec<_>) = ended.partition(|orphan| seen.contains(&orphan.pid));
+    for orphan in old {
+        // Of a worker's own group: it ended with the worker.
+        let level = match orphan.group == orphan.pid {
+            true => log::Level::Info,
+            false => log::Level::Debug,
+        };
+        if process::reap_orphan(orphan.pid) {
+            let (pid, name) = (orphan.pid, orphan.name);
+            log::log!(
+                level,
+                "process {pid} ({name}), left behind by a worker, has ended"
+            );
+        }
+    }
+    new.into_iter().map(|orphan| orphan.pid).collect()
+}
+
+/// Ends all processes that workers have left behind, for the end of a server; those in `except` stay.
+/// Blocks for up to 2 s. Children that somebody still waits for are ended too.
+pub fn end_orphans(except: &[u32]) {
+    for orphan in process::end_orphans(except) {
+        let (pid, name) = (orphan.pid, orphan.name);
+        log::warn!("a worker left process {pid} ({name}) behind; it was ended");
+    }
+}

@@ -1,0 +1,89 @@
+//! The last lines that an application's processes have written, for error pages in development.
+//!
+//! Filled by the executor with every line that it also logs, read by [`crate::App::output`]. What must
+//! stay true: it is bounded, whatever a process writes.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lines that are kept of all processes together: a long traceback of a framework, and what came
+/// before it.
+const LINES_MAX: usize = 240;
+
+/// Characters that are kept of a line.
+const LINE_CHARS: usize = 1000;
+
+/// The last lines, each with the process that wrote it.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// Guards the lines; held for one of them at a time, or for a copy of all.
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    last: VecDeque<Line>,
+    /// Lines that there have been, those that are forgotten included.
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// How many there were before it.
+    number: u64,
+    pid: u32,
+    text: Box<str>,
+}
+
+impl Output {
+    /// Keeps a line.
+    pub(crate) fn note(&self, pid: u32, line: &str) {
+        let mut lines = self.lines();
+        if lines.last.len() == LINES_MAX {
+            lines.last.pop_front();
+        }
+        let text = line.chars().take(LINE_CHARS).collect();
+        let number = lines.count;
+        lines.count += 1;
+        lines.last.push_back(Line { number, pid, text });
+    }
+
+    /// How many lines there have been.
+    pub(crate) fn count(&self) -> u64 {
+        self.lines().count
+    }
+
+    /// What is known of one process, or of all of them, without the first `since` lines of all.
+    pub(crate) fn of(&self, pid: Option<u32>, since: u64) -> Vec<String> {
+        let lines = self.lines();
+        let own = lines.last.iter();
+        let own = own.filter(|line| line.number >= since && pid.is_none_or(|pid| pid == line.pid));
+        own.map(|line| line.text.to_string()).collect()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_last_lines_of_each_process() {
+        let output = Output::default();
+        output.note(1, "old");
+        for number in 0..LINES_MAX {
+            let pid = u32::try_from(number % 2).unwrap();
+            output.note(pid, &format!("{number}{}", "ä".repeat(LINE_CHARS)));
+        }
+        let (all, one) = (output.of(None, 0), output.of(Some(1), 0));
+        assert_eq!((all.len(), one.len()), (LINES_MAX, LINES_MAX / 2));
+        assert!(one[0].starts_with("1ä") && one[0].chars().count() == LINE_CHARS);
+        assert_eq!(output.of(Some(7), 0), [""; 0]);
+        let mark = output.count();
+        output.note(1, "new");
+        assert_eq!(output.of(Some(1), mark), ["new"]);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a slot's driver makes of a worker's response: a whole answer, a stream, a file, a fault.
+//!
+//! What must stay true: each request gets one answer; a declared length is kept or the client is cut.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
+use penstock_runtime::DiskFile;
+use penstock_sys::pages;
+
+use super::{Driver, Open};
+use crate::app::AppShared;
+use crate::reply::{self, ReplyHead};
+
+impl Driver {
+    /// A head has come: answers if it is all, holds it back if a file may follow.
+    pub(super) fn begin(
+        &mut self,
+        head: Result<ReplyHead, Fault>,
+        body: &[u8],
+        body_len: Option<u32>,
+        end: bool,
+    ) {
+        let head = match head {
+            Ok(head) => head,
+            Err(fault) => {
+                self.answer(Err(fault));
+                self.discard(end);
+                return;
+            }
+        };
+        if !head.wants_body {
+            let ReplyHead {
+                mut response,
+                declared,
+                ..
+            } = head;
+            let length = declared.or_else(|| body_len.filter(|len| *len > 0).map(u64::from));
+            response.body = Body::Omitted(length);
+            self.answer(Ok(response));
+            self.discard(end);
+            return;
+        }
+        let whole = body_len.filter(|len| end && *len as usize == body.len());
+        if whole.is_some() {
+            self.answer(reply::with_whole_body(head, body));
+        } else if body.is_empty() && body_len.is_none() {
+            self.held = Some(head);
+        } else {
+            let length = body_len.map(u64::from);
+            match reply::check_declared(&head, length) {
+                Err(fault) => {
+                    self.answer(Err(fault));
+                    self.discard(end);
+                }
+                Ok(()) => {
+                    self.begin_stream_of(head, length);
+                    if let Some(Open::Spool(spool)) = &mut self.open {
+                        spool.push(body);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn begin_stream(&mut self, head: ReplyHead) {
+        self.begin_stream_of(head, None);
+    }
+
+    fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>) {
+        let ReplyHead {
+            mut response,
+            declared,
+            is_unbuffered,
+            ..
+        } = head;
+        let store = self.app.store.load_full();
+        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
+        response.body = Body::Stream(Box::new(reader));
+        self.open = Some(Open::Spool(writer));
+        self.is_unbuffered = is_unbuffered;
+        self.answer(Ok(response));
+    }
+
+    pub(super) fn answer(&mut self, answer: Result<Response, Fault>) {
+        let Some(entry) = self.line.front_mut() else {
+            return;
+        };
+        if let Err(fault) = &answer
+            && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
+        {
+            self.app.metrics.failed.increment();
+        }
+        entry.start.job.answer(answer);
+    }
+
+    pub(super) fn finish_spool(&mut self, spool: SpoolWriter) {
+        if spool.is_over() {
+            // What is not in memory yet is brought to the file beside this driver, which is free for
+            // the next request.
+            penstock_runtime::loops::spawn_here(async move {
+                let mut spool = spool;
+                let end = spool.settle().await;
+                spool.finish(end.map(|()| None));
+            });
+        } else {
+            spool.finish(Ok(None));
+        }
+    }
+
+    pub(super) fn timing(&mut self, app_time_us: u32) -> Timing {
+        let app = Duration::from_micros(u64::from(app_time_us));
+        self.app.pace.note(app);
+        let mut timing = Timing {
+            app,
+            handler: Some((&self.app.name).into()),
+            worker: self.pid,
+            ..Timing::default()
+        };
+        if let Some(entry) = self.line.front() {
+            timing.queue = entry.start.waited;
+            if entry.is_behind {
+                let held = self.progress_at.saturating_duration_since(entry.handed_at);
+                timing.queue += held.saturating_sub(app);
+            }
+            timing.queue_position = u32::try_from(entry.start.position).unwrap_or(u32::MAX);
+        }
+        self.app.metrics.app_time.record(app);
+        self.app.metrics.queue_time.record(timing.queue);
+        timing
+    }
+}
+
+pub(super) fn broken(cause: String) -> Fault {
+    Fault::new(FaultKind::AppBroken, cause)
+}
+
+/// A response whose body is a part of a file that the application opened.
+pub(super) fn file_response(
+    head: ReplyHead,
+    file: File,
+    offset: u64,
+    len: Option<u64>,
+    app: &AppShared,
+) -> Result<Response, Fault> {
+    let timing = head.response.timing.clone();
+    // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
+    let size = match pages::regular_bytes(&file) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
+        Err(error) => return Err(broken(format!("the body file: {error}")).timed(timing)),
+    };
+    let there = size.saturating_sub(offset);
+    let len = len.map_or(there, |len| len.min(there));
+    reply::check_declared(&head, Some(len))?;
+    let ReplyHead { mut response, .. } = head;
+    response.body = Body::File(FileBody {
+        file: Arc::new(DiskFile::new(file, app.store.load().pool.clone())),
+        start: offset,
+        len,
+    });
+    Ok(response)
+}

@@ -1,0 +1,109 @@
+//! The end of a slot's driver: who learns what happened, and what goes back to the queue.
+//!
+//! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
+//! begun it.
+
+use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_queue::Start;
+use penstock_runtime::clock;
+use penstock_wire::{HEADER_LEN, named};
+
+use super::{Driver, End, InFlight, Open};
+use crate::app::Way;
+use crate::dispatch::Job;
+
+/// Where a REQUEST frame's environment begins: behind its header and the environment's length.
+const ENVIRON_AT: usize = HEADER_LEN + 4;
+
+impl Driver {
+    /// Leaves nobody waiting: the head of the line learns what happened, the rest goes back.
+    pub(super) fn close(&mut self, end: &End) {
+        let mut unbegun: Vec<Start<Job>> = Vec::new();
+        let mut line = std::mem::take(&mut self.line).into_iter();
+        if let Some(first) = line.next() {
+            // A frame alone in a socket that was not read to its end: nobody has begun it.
+            let was_unread = self.left_unread && self.frame_is_last && line.len() == 0;
+            let was_sent = first.is_sent() && !was_unread;
+            if was_sent || self.open.is_some() || *end == End::TimedOut {
+                self.fail(first, end);
+            } else {
+                unbegun.push(first.start);
+            }
+        }
+        if *end == End::Retired {
+            // Its stream was cut: the process may live for a moment and turn to the next.
+            line.by_ref().for_each(|entry| self.fail(entry, end));
+        }
+        unbegun.extend(line.map(|entry| entry.start));
+        self.mailbox.show_in_progress(0);
+        self.mailbox.show_extended(None);
+        self.app
+            .dispatch
+            .remove(clock::now(), self.slot, &self.mailbox, unbegun);
+    }
+
+    fn fail(&mut self, mut entry: InFlight, end: &End) {
+        let app = clock::now().saturating_duration_since(entry.handed_at);
+        let timing = Timing {
+            queue: entry.start.waited,
+            queue_position: u32::try_from(entry.start.position).unwrap_or(u32::MAX),
+            app,
+            handler: Some((&self.app.name).into()),
+            worker: self.pid,
+            ..Timing::default()
+        };
+        if *end == End::Retired && self.open.take().is_some() {
+            // Its client has been told.
+            return;
+        }
+        let (kind, cause) = match end {
+            End::TimedOut => {
+                self.app.metrics.timed_out.increment();
+                self.name_stuck(&entry);
+                let limit = self.app.response_timeout;
+                (
+                    FaultKind::AppTimeout,
+                    format!("no answer within response_timeout ({limit:?})"),
+                )
+            }
+            End::Broken(why) => {
+                self.app.metrics.failed.increment();
+                (
+                    FaultKind::AppBroken,
+                    format!("worker {} broke the protocol: {why}", self.pid),
+                )
+            }
+            End::Died | End::Retired => {
+                self.app.metrics.worker_died.increment();
+                (
+                    FaultKind::WorkerDied,
+                    format!("worker {} ended with the request inside", self.pid),
+                )
+            }
+        };
+        let fault = Fault::new(kind, cause).timed(timing);
+        match self.open.take() {
+            Some(Open::Spool(spool)) => spool.finish(Err(fault)),
+            Some(Open::Discard) => {}
+            None => entry.start.job.answer(Err(fault)),
+        }
+    }
+
+    /// Says in the log which request is stuck; the executor asks the worker for its stacks next.
+    fn name_stuck(&self, entry: &InFlight) {
+        let Way::Workers(dialect) = self.app.way else {
+            return;
+        };
+        let (app, pid) = (&self.app.name, self.pid);
+        let frame = &entry.start.job.frame;
+        let name = frame.get(ENVIRON_AT..).and_then(|e| named(dialect, e));
+        let name = name.map_or_else(|| "a request".to_owned(), |(m, path)| format!("{m} {path}"));
+        let seconds = clock::now()
+            .saturating_duration_since(entry.handed_at)
+            .as_secs_f64();
+        log::error!(
+            "{app}[{pid}]: {name} has had {seconds:.1} s, more than response_timeout and what it \
+             asked for; the stacks of the worker's threads follow"
+        );
+    }
+}

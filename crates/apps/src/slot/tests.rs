@@ -1,0 +1,476 @@
+//! One slot and a worker that is played here: what a driver does with words beside the usual answer.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+
+use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::{Body, BodyStream, Response};
+use penstock_queue::SlotSpec;
+use penstock_runtime::blocking::Pool;
+use penstock_sys::net;
+use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
+use penstock_wire::worker::{encode_body, encode_head, encode_text};
+use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind, RequestBody, encode_request};
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::app::Way;
+use crate::dispatch::{Ledger, Placed};
+
+/// How long anything may take on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Answer = oneshot::Receiver<Result<Response, Fault>>;
+
+/// An application whose workers are played by the test.
+struct Stage {
+    app: Arc<AppShared>,
+    ledger: Arc<Ledger>,
+}
+
+/// The worker's end of one slot.
+struct Thread {
+    stream: Stream,
+    received: Vec<u8>,
+}
+
+/// A slot with its driver at work.
+struct Seat {
+    slot: SlotId,
+    mailbox: Arc<Mailbox>,
+    thread: Thread,
+    end: oneshot::Receiver<End>,
+}
+
+impl Stage {
+    fn new(change: impl FnOnce(&mut config::App)) -> Self {
+        let kind = config::AppKind::Wsgi;
+        let mut about = config::App::new("stage", std::env::temp_dir(), kind, "app:app");
+        about.response_timeout = PATIENCE;
+        change(&mut about);
+        let store = BodyStore {
+            body_memory: 1 << 20,
+            response_memory: 1 << 20,
+            response_spool: 1 << 20,
+            temp_dir: std::env::temp_dir(),
+            pool: Pool::new("test", 1, 8),
+        };
+        Self {
+            app: Arc::new(AppShared::new(&about, Way::Workers(Dialect::Python), store)),
+            ledger: Arc::default(),
+        }
+    }
+
+    fn seat(&self, capacity: u32) -> Seat {
+        let spec = SlotSpec {
+            generation: 1,
+            group: 0,
+            home: 0,
+            capacity,
+        };
+        let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.ledger);
+        let (ours, theirs) = net::worker_pair().unwrap();
+        let theirs = UnixStream::from(theirs);
+        theirs.set_nonblocking(true).unwrap();
+        let thread = Thread {
+            stream: Stream::new(theirs.into()).unwrap(),
+            received: Vec::new(),
+        };
+        let (app, mail) = (Arc::clone(&self.app), Arc::clone(&mailbox));
+        let (say, end) = oneshot::channel();
+        let driver = Driver::new(app, slot, mail, 1, Stream::new(ours).unwrap());
+        penstock_runtime::loops::spawn_here(async move {
+            let _ = say.send(driver.run().await);
+        });
+        Seat {
+            slot,
+            mailbox,
+            thread,
+            end,
+        }
+    }
+
+    fn ask(&self) -> Answer {
+        let mut frame = Vec::new();
+        encode_request(&mut frame, Dialect::Python, RequestBody::Inline(b""), |e| {
+            e.pair(b"REQUEST_METHOD", b"GET");
+        })
+        .unwrap();
+        let (reply, answer) = oneshot::channel();
+        let job = Job {
+            frame,
+            body_file: None,
+            is_head: false,
+            reply: Some(reply),
+            client: Arc::default(),
+            websocket: None,
+        };
+        let placed = self.app.dispatch.submit(clock::now(), job, 0);
+        assert!(!matches!(placed, Placed::Full { .. }), "{placed:?}");
+        answer
+    }
+}
+
+impl Thread {
+    /// The next frame from the front end.
+    async fn next(&mut self) -> Kind {
+        loop {
+            if let Some(header) = FrameHeader::parse(&self.received).unwrap() {
+                let whole = HEADER_LEN + header.payload_len as usize;
+                if self.received.len() >= whole {
+                    self.received.drain(..whole);
+                    return header.kind;
+                }
+            }
+            let mut chunk = [0; 4096];
+            let read = std::future::poll_fn(|cx| self.stream.poll_read(cx, &mut chunk));
+            let count = within(read).await.unwrap();
+            assert_ne!(count, 0, "the driver has closed the socket");
+            self.received.extend_from_slice(&chunk[..count]);
+        }
+    }
+
+    async fn say(&self, encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut frame = Vec::new();
+        encode(&mut frame);
+        within(self.stream.write_all(&frame)).await.unwrap();
+    }
+
+    async fn answer(&self, body: &[u8]) {
+        self.say(|out| encode_head(out, FLAG_END, 1000, &[b"200 OK"], body))
+            .await;
+    }
+
+    async fn word(&self, kind: Kind) {
+        self.say(|out| encode_text(out, kind, 0, "")).await;
+    }
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    let done = clock::until(clock::now() + PATIENCE, work).await;
+    done.expect("it comes to something in time")
+}
+
+async fn answered(answer: Answer) -> Result<Vec<u8>, FaultKind> {
+    let response = within(answer).await.expect("every request is answered");
+    match response.map_err(|fault| fault.kind)?.body {
+        Body::Bytes(bytes) => Ok(bytes.to_vec()),
+        Body::Empty => Ok(Vec::new()),
+        other => panic!("not a whole body: {other:?}"),
+    }
+}
+
+fn on_a_loop(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+/// Lets so much time pass.
+async fn pass(time: Duration) {
+    let nothing = std::future::pending::<()>();
+    assert_eq!(clock::until(clock::now() + time, nothing).await, None);
+}
+
+#[test]
+fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(100));
+        let mut seat = stage.seat(1);
+        let patient = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread
+            .say(|out| {
+                let header = FrameHeader {
+                    kind: Kind::Extend,
+                    flags: 0,
+                    count: 0,
+                    payload_len: 4,
+                };
+                out.extend_from_slice(&header.encode());
+                out.extend_from_slice(&3600_u32.to_le_bytes());
+            })
+            .await;
+        pass(Duration::from_millis(300)).await;
+        seat.thread.answer(b"late").await;
+        assert_eq!(answered(patient).await, Ok(b"late".to_vec()));
+        // What one was given another has not.
+        let stuck = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
+        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+        assert_eq!(stage.app.metrics.timed_out.value(), 1);
+    });
+}
+
+#[test]
+fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let (mut plain, mut spare) = (stage.seat(1), stage.seat(0));
+        let waiting = stage.ask();
+        assert_eq!(plain.thread.next().await, Kind::Request);
+        let second = stage.ask();
+        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        plain.thread.word(Kind::IoBound).await;
+        assert_eq!(spare.thread.next().await, Kind::Request);
+        // Nobody is left to take the place of this one.
+        spare.thread.word(Kind::IoBound).await;
+        spare.thread.answer(b"second").await;
+        assert_eq!(answered(second).await, Ok(b"second".to_vec()));
+        plain.thread.answer(b"first").await;
+        assert_eq!(answered(waiting).await, Ok(b"first".to_vec()));
+        let metrics = &stage.app.metrics;
+        assert_eq!(
+            (metrics.io_bound.value(), metrics.io_bound_alone.value()),
+            (2, 1)
+        );
+        // There is one place again, and it is the one that was lent.
+        let third = stage.ask();
+        let fourth = stage.ask();
+        assert_eq!(spare.thread.next().await, Kind::Request);
+        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        for answer in [third, fourth] {
+            spare.thread.answer(b"").await;
+            assert_eq!(answered(answer).await, Ok(Vec::new()));
+        }
+        assert_eq!(stage.ledger.served(), 4);
+    });
+}
+
+#[test]
+fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.collect_when_idle = true);
+        let mut seat = stage.seat(1);
+        let mut heard = BTreeMap::new();
+        for round in 0..40 {
+            let answer = stage.ask();
+            let mut kind = seat.thread.next().await;
+            if kind == Kind::Collect {
+                heard.insert(round, stage.app.dispatch.usage(clock::now()).waiting);
+                seat.thread.word(Kind::Collected).await;
+                kind = seat.thread.next().await;
+            }
+            assert_eq!(kind, Kind::Request);
+            seat.thread.answer(b"").await;
+            assert_eq!(answered(answer).await, Ok(Vec::new()));
+        }
+        // When there is another is for the cost of the first to say.
+        assert_eq!(heard.pop_first(), Some((16, 1)));
+        assert!(
+            heard
+                .iter()
+                .all(|(round, waiting)| *round >= 32 && *waiting == 1)
+        );
+        let others = heard.len() as u64;
+        assert_eq!(stage.app.metrics.collections.value(), 1 + others);
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        assert_eq!(within(seat.end).await, Ok(End::Retired));
+    });
+}
+
+#[test]
+fn a_word_that_was_not_asked_for_breaks_the_protocol() {
+    on_a_loop(async {
+        for kind in [Kind::Collected, Kind::IoBound] {
+            let stage = Stage::new(|_| {});
+            let seat = stage.seat(1);
+            seat.thread.word(kind).await;
+            assert!(
+                matches!(within(seat.end).await, Ok(End::Broken(_))),
+                "{kind:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let answer = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        let begin = |out: &mut Vec<u8>| {
+            encode_head(
+                out,
+                FLAG_STREAM,
+                1,
+                &[b"200 OK", b"X-Accel-Buffering", b"no"],
+                b"one",
+            );
+        };
+        seat.thread.say(begin).await;
+        let response = within(answer).await.unwrap().unwrap();
+        let Body::Stream(mut body) = response.body else {
+            panic!("a stream");
+        };
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        seat.thread.say(|out| encode_body(out, 0, b"two")).await;
+        let mut seen = Vec::new();
+        while seen != b"onetwo" {
+            let chunk = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
+            seen.extend_from_slice(&chunk.expect("it goes on").unwrap());
+        }
+        seat.mailbox.cut();
+        let end = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
+        let fault = end.expect("not a whole one").unwrap_err();
+        assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
+        assert_eq!(seat.thread.next().await, Kind::Cancel);
+        seat.thread
+            .say(|out| encode_text(out, Kind::Abort, 0, "cancelled"))
+            .await;
+        assert_eq!(within(seat.end).await, Ok(End::Retired));
+    });
+}
+
+/// Begins a streamed answer with this header field; gives its body.
+async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<dyn BodyStream> {
+    let answer = stage.ask();
+    assert_eq!(seat.thread.next().await, Kind::Request);
+    let begin = |out: &mut Vec<u8>| {
+        encode_head(
+            out,
+            FLAG_STREAM,
+            1,
+            &[b"200 OK", field[0], field[1]],
+            b"one",
+        );
+    };
+    seat.thread.say(begin).await;
+    match within(answer).await.unwrap().unwrap().body {
+        Body::Stream(body) => body,
+        other => panic!("not a stream: {other:?}"),
+    }
+}
+
+#[test]
+fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
+    on_a_loop(async {
+        let limit = Duration::from_millis(100);
+        let stage = Stage::new(|about| about.response_timeout = limit);
+        let mut seat = stage.seat(1);
+        for field in [
+            [b"X-Accel-Buffering".as_slice(), b"no"],
+            [b"Content-Type", b"text/event-stream"],
+        ] {
+            let mut body = stream_with(&stage, &mut seat, field).await;
+            pass(limit * 3).await;
+            seat.thread
+                .say(|out| encode_body(out, FLAG_END, b"two"))
+                .await;
+            let mut seen = Vec::new();
+            while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
+                seen.extend_from_slice(&chunk.unwrap());
+            }
+            assert_eq!(seen, b"onetwo");
+        }
+        // One whose client has left has as long to end as any.
+        let body = stream_with(&stage, &mut seat, [b"X-Accel-Buffering", b"no"]).await;
+        pass(limit * 3).await;
+        drop(body);
+        assert_eq!(seat.thread.next().await, Kind::Cancel);
+        let abort = |out: &mut Vec<u8>| encode_text(out, Kind::Abort, 0, "cancelled");
+        seat.thread.say(abort).await;
+        let plain: [&[u8]; 2] = [b"Content-Type", b"text/plain"];
+        let mut body = stream_with(&stage, &mut seat, plain).await;
+        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+        let mut end = None;
+        while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
+            end = chunk.err().map(|fault| fault.kind);
+        }
+        assert_eq!(end, Some(FaultKind::AppTimeout));
+    });
+}
+
+#[test]
+fn a_request_that_has_not_answered_is_not_cut() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let answer = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        seat.mailbox.cut();
+        seat.thread.answer(b"whole").await;
+        assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
+        assert_eq!(within(seat.end).await, Ok(End::Retired));
+    });
+}
+
+#[test]
+fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| {
+            about.collect_when_idle = true;
+            about.response_timeout = Duration::from_secs(1);
+        });
+        let mut seat = stage.seat(1);
+        for _ in 0..16 {
+            let answer = stage.ask();
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            seat.thread.answer(b"").await;
+            assert_eq!(answered(answer).await, Ok(Vec::new()));
+        }
+        assert_eq!(seat.thread.next().await, Kind::Collect);
+        // Nobody is harmed: the request that waits is for another worker.
+        let waiting = stage.ask();
+        let end = within(seat.end).await;
+        let Ok(End::Broken(why)) = end else {
+            panic!("{end:?}");
+        };
+        assert_eq!(why, "no COLLECTED within 1s");
+        let mut other = stage.seat(1);
+        assert_eq!(other.thread.next().await, Kind::Request);
+        other.thread.answer(b"served").await;
+        assert_eq!(answered(waiting).await, Ok(b"served".to_vec()));
+    });
+}
+
+/// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
+async fn babble(mut seat: Seat) -> End {
+    assert_eq!(seat.thread.next().await, Kind::Cancel);
+    let mut pace = tokio::time::interval(Duration::from_millis(20));
+    within(async {
+        loop {
+            tokio::select! {
+                end = &mut seat.end => return end.unwrap(),
+                _ = pace.tick() => {
+                    let mut frame = Vec::new();
+                    encode_body(&mut frame, 0, b"more");
+                    // The driver may have ended just now.
+                    let _ = seat.thread.stream.write_all(&frame).await;
+                }
+            }
+        }
+    })
+    .await
+}
+
+#[test]
+fn a_response_that_goes_on_for_nobody_has_a_time() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.response_timeout = Duration::from_secs(1));
+        let mut seat = stage.seat(1);
+        let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
+        drop(body);
+        assert_eq!(babble(seat).await, End::TimedOut);
+    });
+}
+
+#[test]
+fn a_response_that_goes_on_for_nobody_is_cut_as_any_other() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
+        drop(body);
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        seat.mailbox.cut();
+        assert_eq!(babble(seat).await, End::Retired);
+    });
+}

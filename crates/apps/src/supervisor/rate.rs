@@ -1,0 +1,43 @@
+//! How often something happened within the last second.
+//!
+//! Used by the supervisor: for the spawns of workers, and for the steps by which the load makes their
+//! number grow. What must stay true: no second, wherever it begins, has more than the bound that was
+//! asked about; what is kept is bounded by it too.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// When things happened, as far as it is less than a second ago.
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    times: VecDeque<Instant>,
+}
+
+impl Rate {
+    /// How many more may happen now when `max` a second are allowed.
+    pub(super) fn room(&mut self, now: Instant, max: usize) -> usize {
+        let is_past = |at: &Instant| now.saturating_duration_since(*at) >= SECOND;
+        while self.times.front().is_some_and(is_past) {
+            self.times.pop_front();
+        }
+        max.saturating_sub(self.times.len())
+    }
+
+    /// One more has happened.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.times.push_back(now);
+    }
+
+    /// When it happened last, if that is not long ago.
+    pub(super) fn last(&self) -> Option<Instant> {
+        self.times.back().copied()
+    }
+
+    /// When the next may happen; `None` is at once. Only after `room` at the same time.
+    pub(super) fn next_at(&self, max: usize) -> Option<Instant> {
+        let last = self.times.len().checked_sub(max)?;
+        self.times.get(last)?.checked_add(SECOND)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,245 @@
+//! How many workers the load asks for.
+//!
+//! Used by the supervisor, which gives each [`Load`] and what it knows of its workers, and gets a
+//! [`Step`] when their number should change. One more (several when many wait) when the first in line
+//! has waited for `up_after` with every slot busy, unless those that boot already will take the line,
+//! or it will be gone before more would help; one less when for `idle_ttl` one less would have done
+//! with a quarter to spare.
+//!
+//! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
+//! than `spawn_rate` a second, and never do more boot than serve; it does not shrink for `idle_ttl`
+//! after a change, so a load that comes and goes within that time makes it grow once and stay.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::rate::Rate;
+use super::{Load, Policy};
+
+/// What has been seen of the load, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct Scaling {
+    demand: Window,
+    line: Line,
+    growth: Rate,
+    last: Option<String>,
+}
+
+/// The workers that there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fleet {
+    /// How many there are to be.
+    pub(super) target: usize,
+    /// Those that serve.
+    pub(super) ready: usize,
+    /// How long the last of them took to boot.
+    pub(super) boot: Duration,
+    /// Not while the code does not boot.
+    pub(super) may_grow: bool,
+    /// Not while workers are being replaced by a restart.
+    pub(super) may_shrink: bool,
+}
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// How many there are to be.
+    pub(super) to: usize,
+    /// What was seen, in words.
+    pub(super) why: String,
+}
+
+impl Scaling {
+    /// Takes in what there is to do, and answers how many workers there should be instead.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        load: &Load,
+        fleet: Fleet,
+        policy: &Policy,
+    ) -> Option<Step> {
+        self.demand
+            .note(now, load.in_progress + load.waiting, policy.idle_ttl);
+        self.line.note(now, load.waiting, fleet.ready);
+        let more = self.more(now, load, fleet, policy);
+        let step = more.or_else(|| self.less(now, load, fleet, policy))?;
+        for _ in fleet.target..step.to {
+            self.growth.note(now);
+        }
+        // After a change, what was used before it says nothing.
+        self.demand = Window::default();
+        self.last = Some(format!(
+            "from {} to {}: {}",
+            fleet.target, step.to, step.why
+        ));
+        Some(step)
+    }
+
+    /// What changed last, and why, in words.
+    pub(super) fn last(&self) -> Option<&str> {
+        self.last.as_deref()
+    }
+
+    fn more(&mut self, now: Instant, load: &Load, fleet: Fleet, policy: &Policy) -> Option<Step> {
+        let each = slots_each(load, fleet)?;
+        let is_late = load.waiting > 0 && load.oldest_wait >= policy.up_after;
+        if !is_late || load.in_progress < load.places || !fleet.may_grow {
+            return None;
+        }
+        let has_just_grown = self.growth.last().is_some_and(|at| now < at + TREND / 2);
+        if has_just_grown || self.line.is_leaving(now, fleet.boot) {
+            return None;
+        }
+        let coming = fleet.target.saturating_sub(fleet.ready);
+        let unmet = load.waiting.saturating_sub(coming * each);
+        let rate = policy.spawn_rate.max(1) as usize;
+        let by = unmet
+            .div_ceil(each)
+            // One for each time that the line fills all slots: a short one is mostly chance.
+            .min(load.waiting.div_ceil(load.places))
+            // The line grows while workers boot: if they boot slowly, more than serve would be too many.
+            .min(fleet.ready.saturating_sub(coming))
+            .min(policy.processes_max.saturating_sub(fleet.target))
+            .min(self.growth.room(now, rate));
+        let line = match load.waiting {
+            1 => "1 request waited".to_owned(),
+            waiting => format!("{waiting} requests waited up to"),
+        };
+        let slots = match load.places {
+            1 => "the only slot".to_owned(),
+            places => format!("all {places} slots"),
+        };
+        (by > 0).then(|| Step {
+            to: fleet.target + by,
+            why: format!(
+                "{line} {} ms with {slots} busy",
+                load.oldest_wait.as_millis()
+            ),
+        })
+    }
+
+    fn less(&self, now: Instant, load: &Load, fleet: Fleet, policy: &Policy) -> Option<Step> {
+        let each = slots_each(load, fleet)?;
+        let peak = self.demand.peak(now, policy.idle_ttl)?;
+        let to = fleet.target.checked_sub(1)?;
+        let fits = peak * 4 <= to * each * 3;
+        let is_allowed = fleet.may_shrink && to >= policy.processes_min.max(1);
+        (fits && is_allowed).then(|| Step {
+            to,
+            why: format!(
+                "at most {peak} of {} slots were needed for {:?}",
+                load.places, policy.idle_ttl
+            ),
+        })
+    }
+}
+
+/// Slots of one worker; `None` while none serves.
+fn slots_each(load: &Load, fleet: Fleet) -> Option<usize> {
+    (load.places > 0)
+        .then(|| load.places.checked_div(fleet.ready))?
+        .map(|each| each.max(1))
+}
+
+/// How long the line was within the last second, with as many workers as now.
+#[derive(Debug, Default)]
+struct Line {
+    ready: usize,
+    /// At most [`LENGTHS_MAX`].
+    lengths: VecDeque<(Instant, usize)>,
+    /// Whether one more worker has come since the lengths before.
+    is_helped: bool,
+}
+
+impl Line {
+    fn note(&mut self, now: Instant, waiting: usize, ready: usize) {
+        if ready != self.ready {
+            self.is_helped = ready > self.ready && self.ready > 0;
+            self.ready = ready;
+            self.lengths.clear();
+        }
+        while let Some((at, _)) = self.lengths.front()
+            && (now.saturating_duration_since(*at) > TREND || self.lengths.len() == LENGTHS_MAX)
+        {
+            self.lengths.pop_front();
+        }
+        self.lengths.push_back((now, waiting));
+    }
+
+    /// Whether it needs no more workers than there are: the last one has only just come, or what
+    /// they take from it will empty it before one more could do anything.
+    fn is_leaving(&self, now: Instant, boot: Duration) -> bool {
+        let (Some((since, then)), Some((_, waiting))) = (self.lengths.front(), self.lengths.back())
+        else {
+            return false;
+        };
+        let watched = now.saturating_duration_since(*since);
+        if watched < TREND / 2 {
+            return self.is_helped;
+        }
+        let taken = then.saturating_sub(*waiting);
+        let worth = watched.as_secs_f64() * *waiting as f64;
+        taken > 0 && worth <= (PATIENCE + boot).as_secs_f64() * taken as f64
+    }
+}
+
+/// The most slots that were needed at once, over a time that moves along.
+#[derive(Debug, Default)]
+struct Window {
+    /// When it began, and when it was last told something.
+    seen: Option<(Instant, Instant)>,
+    /// The peaks of its pieces, by their beginnings; at most [`PIECES`] and one more.
+    peaks: VecDeque<(Instant, usize)>,
+}
+
+impl Window {
+    fn note(&mut self, now: Instant, needed: usize, length: Duration) {
+        let seen = self.seen;
+        // Nobody looked for a while: what was needed then is not known.
+        let seen = seen.filter(|(_, last)| now.saturating_duration_since(*last) < BLINK_MAX);
+        if seen.is_none() {
+            self.peaks.clear();
+        }
+        self.seen = Some((seen.map_or(now, |(since, _)| since), now));
+        let piece = length / PIECES;
+        let age = |at: &Instant| now.saturating_duration_since(*at);
+        while self
+            .peaks
+            .front()
+            .is_some_and(|(at, _)| age(at) >= length.saturating_add(piece))
+        {
+            self.peaks.pop_front();
+        }
+        match self.peaks.back_mut() {
+            Some((at, peak)) if age(at) < piece => *peak = needed.max(*peak),
+            _ => self.peaks.push_back((now, needed)),
+        }
+    }
+
+    /// The peak of the last `length`; `None` when it has not been watched for so long.
+    fn peak(&self, now: Instant, length: Duration) -> Option<usize> {
+        let (since, _) = self.seen?;
+        if now.saturating_duration_since(since) < length {
+            return None;
+        }
+        self.peaks.iter().map(|(_, peak)| *peak).max()
+    }
+}
+
+/// For how long the line is watched to see where it goes.
+const TREND: Duration = Duration::from_secs(1);
+
+/// Looks at the line that are kept: more than come within [`TREND`].
+const LENGTHS_MAX: usize = 32;
+
+/// A line that is gone within this time needs no more workers, even where they boot at once.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Into how many pieces a window is divided: it forgets by pieces.
+const PIECES: u32 = 16;
+
+/// How long the load may go unseen. It is told ten times a second.
+const BLINK_MAX: Duration = Duration::from_secs(5);

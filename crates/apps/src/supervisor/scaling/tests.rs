@@ -1,0 +1,491 @@
+//! The supervisor under load: a line, slots that take from it, workers that need time to boot.
+//!
+//! [`World`] is a queue in steps of 10 ms. Ten minutes of each kind of load pass in it; what counts is
+//! how often the number of workers changes, and for how long anybody waits. At the end, the rules one
+//! by one.
+
+use std::collections::BTreeMap;
+
+use super::super::{Action, Event, Report, Supervisor, WorkerId};
+use super::*;
+
+/// Slots of a worker.
+const EACH: usize = 2;
+
+const STEP: Duration = Duration::from_millis(10);
+
+struct World {
+    supervisor: Supervisor,
+    began: Instant,
+    now: Instant,
+    boot: Duration,
+    alarm: Option<Instant>,
+    /// Workers that boot, and when they are ready.
+    booting: Vec<(Instant, WorkerId)>,
+    /// Workers that serve: when the requests that they have end.
+    serving: BTreeMap<WorkerId, Vec<Instant>>,
+    /// Workers that finish what they have.
+    retired: BTreeMap<WorkerId, Vec<Instant>>,
+    /// Since when each in line has waited, and how long it will take.
+    line: VecDeque<(Instant, Duration)>,
+    /// When the number of workers changed, and to what.
+    changes: Vec<(Duration, usize)>,
+    /// The last time at which the first in line had waited longer than it should.
+    last_late: Duration,
+    random: u64,
+}
+
+impl World {
+    fn new(boot_millis: u64, processes_max: usize) -> Self {
+        let now = Instant::now();
+        let policy = Policy {
+            processes_min: 1,
+            processes_max,
+            ..Policy::default()
+        };
+        let mut world = Self {
+            supervisor: Supervisor::new(policy),
+            began: now,
+            now,
+            boot: Duration::from_millis(boot_millis),
+            alarm: None,
+            booting: Vec::new(),
+            serving: BTreeMap::new(),
+            retired: BTreeMap::new(),
+            line: VecDeque::new(),
+            changes: Vec::new(),
+            last_late: Duration::ZERO,
+            random: 0x9E37_79B9_7F4A_7C15,
+        };
+        world.tell(Event::Started);
+        world
+    }
+
+    /// Lets `seconds` pass in which `each_step` says how long the requests that arrive will take.
+    fn pass(&mut self, seconds: u64, mut each_step: impl FnMut(&mut Self) -> Vec<Duration>) {
+        for step in 0..seconds * 100 {
+            self.now += STEP;
+            self.finish();
+            for takes in each_step(self) {
+                self.line.push_back((self.now, takes));
+            }
+            self.begin();
+            if self.alarm.is_some_and(|at| at <= self.now) {
+                self.alarm = None;
+                self.tell(Event::Tick);
+            }
+            if step % 10 == 0 {
+                self.tell(Event::Load(self.load()));
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        let now = self.now;
+        let workers = self.serving.values_mut().chain(self.retired.values_mut());
+        for ends in workers {
+            ends.retain(|end| *end > now);
+        }
+        let is_idle = |(id, ends): (&WorkerId, &Vec<Instant>)| ends.is_empty().then_some(*id);
+        let idle: Vec<_> = self.retired.iter().filter_map(is_idle).collect();
+        for worker in idle {
+            self.tell(Event::Idle { worker });
+        }
+        let is_due = |(at, _): &(Instant, WorkerId)| *at <= now;
+        let due: Vec<_> = self.booting.extract_if(.., |boot| is_due(boot)).collect();
+        let boot = self.boot;
+        for (_, worker) in due {
+            self.tell(Event::Ready { worker, boot });
+        }
+    }
+
+    fn begin(&mut self) {
+        let free = |ends: &&mut Vec<Instant>| ends.len() < EACH;
+        while let Some((since, takes)) = self.line.pop_front() {
+            let Some(ends) = self.serving.values_mut().find(free) else {
+                self.line.push_front((since, takes));
+                break;
+            };
+            ends.push(self.now + takes);
+        }
+        if self.load().oldest_wait >= self.supervisor.policy().up_after {
+            self.last_late = self.now - self.began;
+        }
+    }
+
+    fn load(&self) -> Load {
+        let first = self.line.front();
+        Load {
+            waiting: self.line.len(),
+            oldest_wait: first.map_or(Duration::ZERO, |(since, _)| self.now - *since),
+            in_progress: self.serving.values().map(Vec::len).sum(),
+            places: EACH * self.serving.len(),
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.supervisor.handle(self.now, event) {
+                match action {
+                    Action::Spawn { worker, .. } => {
+                        self.booting.push((self.now + self.boot, worker));
+                        events.push_back(Event::Spawned { worker, pid: 7 });
+                    }
+                    Action::Admit { worker } => {
+                        self.serving.insert(worker, Vec::new());
+                    }
+                    Action::Retire { worker } => {
+                        let ends = self.serving.remove(&worker).unwrap();
+                        self.retired.insert(worker, ends);
+                    }
+                    Action::Signal { worker, .. } => {
+                        self.retired.remove(&worker);
+                        self.booting.retain(|(_, id)| *id != worker);
+                        let status = super::super::ExitSummary::Code(0);
+                        events.push_back(Event::Exited { worker, status });
+                    }
+                    Action::WakeAt(at) => self.alarm = Some(at),
+                    Action::Report(Report::Scaled { to, .. }) => {
+                        self.changes.push((self.now - self.began, to));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let policy = self.supervisor.policy();
+        let bounds = policy.processes_min..=policy.processes_max;
+        assert!(bounds.contains(&self.supervisor.target()));
+    }
+
+    fn target(&self) -> usize {
+        self.supervisor.target()
+    }
+
+    /// Changes from this second on.
+    fn changes_from(&self, second: u64) -> usize {
+        let is_later = |(at, _): &&(Duration, usize)| *at >= Duration::from_secs(second);
+        self.changes.iter().filter(is_later).count()
+    }
+
+    /// The most workers that there were to be.
+    fn most(&self) -> usize {
+        self.changes.iter().map(|(_, to)| *to).max().unwrap_or(1)
+    }
+
+    /// From 0 to 1 (xorshift64*).
+    fn chance(&mut self) -> f64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let drawn = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40;
+        f64::from(u32::try_from(drawn).unwrap()) / f64::from(1_u32 << 24)
+    }
+
+    /// How many arrive in a step when on average so many do (Knuth's way).
+    fn poisson(&mut self, average: f64) -> usize {
+        let (mut count, mut product) = (0, self.chance());
+        while product > (-average).exp() {
+            count += 1;
+            product *= self.chance();
+        }
+        count
+    }
+}
+
+/// Requests of 50 ms, as many a step as keep 5 slots busy for each one.
+fn even(a_step: usize) -> impl FnMut(&mut World) -> Vec<Duration> {
+    move |_| vec![Duration::from_millis(50); a_step]
+}
+
+#[test]
+fn a_steady_load_gets_its_workers_within_seconds_and_then_nothing_changes() {
+    for boot_millis in [20, 200, 2000] {
+        let mut world = World::new(boot_millis, 16);
+        world.pass(10, |_| Vec::new());
+        world.pass(600, even(1));
+        let context = format!("{boot_millis} ms: {:?}", world.changes);
+        assert!((3..=4).contains(&world.target()), "{context}");
+        assert!(world.changes.len() <= 3, "{context}");
+        assert_eq!(world.changes_from(60), 0, "{context}");
+        let limit = Duration::from_millis(10_000 + 3 * boot_millis + 3000);
+        assert!(world.last_late < limit, "{context}: {:?}", world.last_late);
+    }
+}
+
+#[test]
+fn a_load_that_doubles_and_halves_is_followed_within_seconds_without_flapping() {
+    for (seconds, rounds) in [(60, 5), (100, 4)] {
+        let mut world = World::new(200, 16);
+        for _ in 0..rounds {
+            world.pass(seconds, even(1));
+            let began = world.now - world.began;
+            world.pass(seconds, even(2));
+            let late = world.last_late.saturating_sub(began);
+            assert!(late < Duration::from_secs(2), "behind for {late:?}");
+        }
+        let context = format!("{seconds} s: {:?}", world.changes);
+        let after_the_first = world.changes_from(2 * seconds);
+        assert!(after_the_first <= 2 * (rounds - 1), "{context}");
+        assert!(world.most() <= 8, "10 slots are needed: {context}");
+    }
+}
+
+#[test]
+fn what_a_peak_needed_is_given_back_step_by_step() {
+    let mut world = World::new(200, 16);
+    world.pass(60, even(2));
+    let most = world.target();
+    assert!(most >= 5, "10 slots are needed: {most}");
+    let began = world.now - world.began;
+    world.pass(540, even(1));
+    let context = format!("{:?}", world.changes);
+    assert_eq!(
+        world.target(),
+        4,
+        "5 slots are needed, some to spare: {context}"
+    );
+    let steps = world.changes_from(60);
+    assert_eq!(steps, most - 4, "one at a time, and none back: {context}");
+    assert!(world.last_late < began, "{context}");
+}
+
+#[test]
+fn noise_and_bursts_change_little() {
+    for seed in 1..=5 {
+        let mut world = World::new(200, 16);
+        world.random = 0x9E37_79B9_7F4A_7C15_u64.rotate_left(7 * seed);
+        world.pass(600, |world| {
+            let long_chance = 0.01;
+            let count = world.poisson(1.0);
+            let takes = |world: &mut World| match world.chance() < long_chance {
+                true => Duration::from_secs(1),
+                false => Duration::from_millis(40),
+            };
+            (0..count).map(|_| takes(world)).collect()
+        });
+        let context = format!("seed {seed}: {:?}", world.changes);
+        assert!(world.changes.len() <= 6, "{context}");
+        assert!((3..=8).contains(&world.most()), "{context}");
+    }
+}
+
+#[test]
+fn one_short_spike_is_served_and_forgotten() {
+    let mut world = World::new(200, 8);
+    world.pass(10, |_| Vec::new());
+    let mut is_over = false;
+    world.pass(600, |_| match std::mem::replace(&mut is_over, true) {
+        false => vec![Duration::from_millis(50); 100],
+        true => Vec::new(),
+    });
+    let context = format!("{:?}", world.changes);
+    assert!((2..=5).contains(&world.most()), "{context}");
+    let (ups, downs) = (world.most() - 1, world.most() - 1);
+    assert!(world.changes.len() <= ups + downs, "{context}");
+    assert_eq!(world.target(), 1, "{context}");
+}
+
+#[test]
+fn slow_boots_do_not_make_it_overshoot() {
+    let mut world = World::new(5000, 64);
+    world.pass(10, |_| Vec::new());
+    world.pass(60, even(1));
+    let context = format!("{:?}", world.changes);
+    assert!((3..=4).contains(&world.most()), "3 are needed: {context}");
+}
+
+#[test]
+fn a_flood_is_met_no_faster_than_the_spawn_rate_up_to_the_most() {
+    let mut world = World::new(20, 20);
+    world.pass(60, even(20));
+    let mut from = 1;
+    let mut steps = Vec::new();
+    for (at, to) in &world.changes {
+        steps.push((*at, to - from));
+        from = *to;
+    }
+    for (at, _) in &steps {
+        let second = *at..*at + Duration::from_secs(1);
+        let within = steps.iter().filter(|(at, _)| second.contains(at));
+        let grown: usize = within.map(|(_, by)| by).sum();
+        assert!(grown <= 4, "{grown} within a second: {:?}", world.changes);
+    }
+    assert_eq!(world.target(), 20);
+    let last = world.changes.last().unwrap().0;
+    assert!(last < Duration::from_secs(8), "{:?}", world.changes);
+}
+
+/// Looks at a load once, with four workers of two slots.
+fn look(load: Load, fleet: Fleet) -> Option<(usize, String)> {
+    let policy = Policy {
+        processes_min: 2,
+        processes_max: 8,
+        ..Policy::default()
+    };
+    let step = Scaling::default().look(Instant::now(), &load, fleet, &policy);
+    step.map(|step| (step.to, step.why))
+}
+
+const FOUR: Fleet = Fleet {
+    target: 4,
+    ready: 4,
+    boot: Duration::ZERO,
+    may_grow: true,
+    may_shrink: true,
+};
+
+const BUSY: Load = Load {
+    waiting: 3,
+    oldest_wait: Duration::from_millis(140),
+    in_progress: 8,
+    places: 8,
+};
+
+#[test]
+fn grows_when_somebody_waits_with_every_slot_busy_and_no_help_on_its_way() {
+    let expected = "3 requests waited up to 140 ms with all 8 slots busy".to_owned();
+    assert_eq!(look(BUSY, FOUR), Some((5, expected)));
+    let one = Load { waiting: 1, ..BUSY };
+    let expected = "1 request waited 140 ms with all 8 slots busy".to_owned();
+    assert_eq!(look(one, FOUR), Some((5, expected)));
+    let more = Load { waiting: 9, ..BUSY };
+    assert_eq!(look(more, FOUR).unwrap().0, 6, "longer than all slots");
+    let many = Load {
+        waiting: 500,
+        ..BUSY
+    };
+    assert_eq!(look(many, FOUR).unwrap().0, 8, "up to the most");
+    let oldest_wait = Duration::from_millis(99);
+    let idle_slot = Load {
+        in_progress: 7,
+        ..BUSY
+    };
+    let booting = Fleet { target: 6, ..FOUR };
+    let failing = Fleet {
+        may_grow: false,
+        ..FOUR
+    };
+    let rows = [
+        (
+            "not for long",
+            Load {
+                oldest_wait,
+                ..BUSY
+            },
+            FOUR,
+        ),
+        ("a slot is free", idle_slot, FOUR),
+        ("two boot already", BUSY, booting),
+        ("the code does not boot", BUSY, failing),
+        (
+            "at the most",
+            BUSY,
+            Fleet {
+                target: 8,
+                ready: 8,
+                ..FOUR
+            },
+        ),
+        (
+            "nobody serves",
+            Load { places: 0, ..BUSY },
+            Fleet { ready: 0, ..FOUR },
+        ),
+    ];
+    for (name, load, fleet) in rows {
+        assert_eq!(look(load, fleet), None, "{name}");
+    }
+}
+
+/// Looks at a load for some time, in steps of half a second; answers the step and when it was.
+fn watch(load: impl Fn(u64) -> Load, fleet: Fleet) -> Option<(u64, Step)> {
+    let policy = Policy {
+        processes_min: 2,
+        processes_max: 8,
+        ..Policy::default()
+    };
+    let mut scaling = Scaling::default();
+    let began = Instant::now();
+    (0..400).find_map(|half| {
+        let now = began + Duration::from_millis(500 * half);
+        let step = scaling.look(now, &load(half / 2), fleet, &policy)?;
+        assert!(scaling.demand.peaks.is_empty(), "the window begins anew");
+        Some((half / 2, step))
+    })
+}
+
+fn used(in_progress: usize) -> Load {
+    Load {
+        in_progress,
+        waiting: 0,
+        ..BUSY
+    }
+}
+
+#[test]
+fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
+    let why = "at most 4 of 8 slots were needed for 60s".to_owned();
+    assert_eq!(watch(|_| used(4), FOUR), Some((60, Step { to: 3, why })));
+    assert_eq!(watch(|_| used(5), FOUR), None, "5 of 6 slots is too close");
+    let burst = |second| used(if second == 30 { 8 } else { 1 });
+    let (at, _) = watch(burst, FOUR).unwrap();
+    assert!((90..=95).contains(&at), "a burst counts for as long: {at}");
+    let line = |_| Load {
+        waiting: 5,
+        oldest_wait: Duration::ZERO,
+        ..used(1)
+    };
+    assert_eq!(watch(line, FOUR), None, "those who wait count");
+    let at_least = Fleet {
+        target: 2,
+        ready: 2,
+        ..FOUR
+    };
+    let idle = |_| Load {
+        places: 4,
+        ..used(0)
+    };
+    assert_eq!(watch(idle, at_least), None, "the least");
+    let replacing = Fleet {
+        may_shrink: false,
+        ..FOUR
+    };
+    assert_eq!(watch(|_| used(0), replacing), None);
+}
+
+#[test]
+fn time_that_nobody_watched_does_not_count() {
+    let mut window = Window::default();
+    let (began, length) = (Instant::now(), Duration::from_secs(60));
+    for second in [0, 1, 2, 59, 60, 61] {
+        window.note(began + Duration::from_secs(second), 1, length);
+        assert_eq!(
+            window.peak(began + Duration::from_secs(second), length),
+            None
+        );
+    }
+    assert!(window.peaks.len() <= 2);
+    for second in 62..200 {
+        let now = began + Duration::from_secs(second);
+        window.note(now, 1, length);
+        assert_eq!(window.peak(now, length).is_some(), second >= 59 + 60);
+        assert!(window.peaks.len() <= 18, "{}", window.peaks.len());
+    }
+    let mut brief = Window::default();
+    brief.note(began, 3, Duration::ZERO);
+    assert_eq!(brief.peak(began, Duration::ZERO), Some(3));
+    let mut endless = Window::default();
+    endless.note(began, 3, Duration::MAX);
+    assert_eq!(endless.peak(began, Duration::MAX), None);
+}
+
+#[test]
+fn the_last_change_is_told_in_words() {
+    let mut world = World::new(20, 2);
+    assert_eq!(world.supervisor.last_scaling(), None);
+    world.pass(2, even(1));
+    let shown = world.supervisor.last_scaling().unwrap().to_owned();
+    assert!(shown.starts_with("from 1 to 2: "), "{shown}");
+    assert!(shown.contains(" ms with all 2 slots busy"), "{shown}");
+}

@@ -1,0 +1,197 @@
+//! The number of workers: who comes and who goes with the load. How the load is judged is tested at
+//! `scaling`.
+
+use super::*;
+
+/// One to `most` workers of a slot each; the least is ready.
+fn between(least: usize, most: usize) -> Bed {
+    let mut bed = Bed::ready(least);
+    let policy = Policy {
+        processes_max: most,
+        idle_ttl: Duration::from_secs(1),
+        ..*bed.supervisor.policy()
+    };
+    let actions = bed.supervisor.set_policy(bed.now, policy);
+    assert_eq!(bed.transcript(actions), NOTHING);
+    bed
+}
+
+impl Bed {
+    /// One request waits, or nothing is to be done, for so long.
+    fn load(&mut self, is_late: bool, time: Duration) -> Vec<String> {
+        let places = self.supervisor.ready();
+        let busy = Load {
+            waiting: 1,
+            oldest_wait: Duration::from_secs(1),
+            in_progress: places,
+            places,
+        };
+        let idle = Load {
+            places,
+            ..Load::default()
+        };
+        let end = self.now + time;
+        let mut lines = self.send(Event::Load(if is_late { busy } else { idle }));
+        while self.now < end && lines.is_empty() {
+            self.now += Duration::from_millis(100);
+            lines = self.send(Event::Load(if is_late { busy } else { idle }));
+        }
+        lines
+    }
+
+    fn grow(&mut self) -> Vec<String> {
+        self.load(true, Duration::from_secs(5))
+    }
+
+    fn shrink(&mut self) -> Vec<String> {
+        self.load(false, Duration::from_secs(5))
+    }
+}
+
+#[test]
+fn starts_with_the_least_and_follows_the_load() {
+    let mut bed = between(1, 2);
+    assert_eq!(bed.grow(), ["spawn 2 of 1"]);
+    assert_eq!(bed.supervisor.target(), 2);
+    let why = "1 request waited 1000 ms with the only slot busy".to_owned();
+    let (from, to) = (1, 2);
+    let scaled = Report::Scaled { from, to, why };
+    assert_eq!(bed.reports.last(), Some(&scaled));
+    assert_eq!(bed.supervisor.state(), AppState::Ready, "nobody is missing");
+    bed.boot(2);
+    assert_eq!(bed.grow(), NOTHING, "the most");
+    assert_eq!(bed.shrink(), ["retire 2"]);
+    assert_eq!(bed.idle(2), ["terminate 2"]);
+    assert_eq!(bed.shrink(), NOTHING, "the least");
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+}
+
+#[test]
+fn one_that_the_load_asked_for_is_missed_once_it_has_served() {
+    let mut bed = between(1, 2);
+    bed.grow();
+    bed.boot(2);
+    assert_eq!(bed.exit(2), ["spawn 3 of 1"]);
+    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+}
+
+#[test]
+fn with_fixed_bounds_the_load_says_nothing() {
+    let mut bed = Bed::ready(2);
+    assert_eq!(bed.grow(), NOTHING);
+    assert_eq!(bed.shrink(), NOTHING);
+    assert_eq!(bed.supervisor.last_scaling(), None);
+}
+
+#[test]
+fn the_worn_go_first_then_the_newest() {
+    let mut bed = between(1, 4);
+    for id in 2..=4 {
+        bed.grow();
+        bed.boot(id);
+    }
+    // Its successor boots, and is not needed any more.
+    assert_eq!(bed.send(recycle(WorkerId(2))), ["spawn 5 of 1"]);
+    assert_eq!(bed.spawned(5), NOTHING);
+    assert_eq!(bed.shrink(), ["terminate 5", "retire 2"]);
+    let recycled = |report: &Report| matches!(report, Report::Recycled { .. });
+    assert!(bed.reports.iter().any(recycled), "it says so");
+    assert_eq!(bed.shrink(), ["retire 4"]);
+    assert_eq!(bed.shrink(), ["retire 3"]);
+}
+
+#[test]
+fn of_two_worn_ones_the_one_whose_successor_boots_stays() {
+    let mut bed = between(1, 3);
+    for id in 2..=3 {
+        bed.grow();
+        bed.boot(id);
+    }
+    assert_eq!(bed.send(recycle(WorkerId(3))), ["spawn 4 of 1"]);
+    assert_eq!(bed.send(recycle(WorkerId(1))), NOTHING);
+    assert_eq!(bed.shrink(), ["retire 1"]);
+    assert_eq!(bed.boot(4), ["admit 4", "retire 3"]);
+}
+
+#[test]
+fn those_that_do_not_serve_go_before_all() {
+    let mut bed = between(1, 3);
+    for id in 2..=3 {
+        bed.grow();
+        bed.boot(id);
+    }
+    assert_eq!(bed.exit(1), ["spawn 4 of 1"]);
+    assert_eq!(bed.spawned(4), NOTHING);
+    assert_eq!(bed.shrink(), ["terminate 4"]);
+}
+
+#[test]
+fn those_of_a_version_that_was_given_up_go_first() {
+    let mut bed = between(1, 3);
+    for id in 2..=3 {
+        bed.grow();
+        bed.boot(id);
+    }
+    bed.send(Event::Restart);
+    assert_eq!(bed.boot(4), ["admit 4", "retire 1", "spawn 5 of 2"]);
+    let lines = bed.fail(5);
+    assert_eq!(lines.last().unwrap(), "spawn 6 of 1");
+    assert_eq!(bed.shrink(), ["abandon 6", "retire 4"]);
+}
+
+#[test]
+fn nobody_goes_for_lack_of_load_while_a_restart_is_under_way() {
+    let mut bed = between(1, 2);
+    bed.grow();
+    bed.boot(2);
+    assert_eq!(bed.send(Event::Restart), ["spawn 3 of 2"]);
+    assert_eq!(bed.shrink(), NOTHING);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
+    assert_eq!(bed.shrink(), NOTHING);
+    assert_eq!(bed.boot(4), ["admit 4", "retire 2", "restarted"]);
+    assert_eq!(bed.shrink(), ["retire 4"]);
+}
+
+#[test]
+fn during_a_restart_the_load_gets_workers_of_the_version_that_serves() {
+    let mut bed = between(1, 2);
+    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    assert_eq!(bed.grow(), ["spawn 3 of 1"]);
+    let lines = bed.boot(2);
+    assert_eq!(lines, ["admit 2", "retire 1", "spawn 4 of 2"]);
+    assert_eq!(bed.boot(3), ["admit 3"], "its successor is on its way");
+    assert_eq!(bed.boot(4), ["admit 4", "retire 3", "restarted"]);
+}
+
+#[test]
+fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
+    let mut bed = between(3, 8);
+    assert_eq!(bed.exit(1), ["spawn 4 of 1"]);
+    bed.fail(4);
+    assert!(bed.supervisor.is_boot_failing());
+    for _ in 0..3 {
+        let three = Load {
+            waiting: 90,
+            oldest_wait: Duration::from_secs(1),
+            in_progress: 2,
+            places: 2,
+        };
+        assert_eq!(bed.send(Event::Load(three)), NOTHING);
+    }
+    assert_eq!(bed.supervisor.target(), 3);
+}
+
+#[test]
+fn starts_with_the_least_again_after_a_drain() {
+    let mut bed = between(1, 2);
+    bed.grow();
+    bed.boot(2);
+    bed.send(Event::Drain);
+    for id in 1..=2 {
+        bed.idle(id);
+        bed.exit(id);
+    }
+    assert_eq!(bed.grow(), NOTHING, "nothing runs");
+    assert_eq!(bed.send(Event::Started), ["spawn 3 of 1"]);
+    assert_eq!(bed.supervisor.last_scaling(), None);
+}

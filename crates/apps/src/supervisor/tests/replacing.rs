@@ -1,0 +1,247 @@
+//! Restarts of several at once, worn workers, kills from outside, and processes that are heard of late.
+
+use super::*;
+
+/// `processes` workers that are ready, and a say in how they are replaced.
+fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> Bed {
+    let mut bed = Bed::ready(processes);
+    let policy = Policy {
+        max_surge,
+        max_unavailable,
+        ..*bed.supervisor.policy()
+    };
+    let actions = bed.supervisor.set_policy(bed.now, policy);
+    assert_eq!(bed.transcript(actions), NOTHING);
+    bed
+}
+
+#[test]
+fn the_first_of_a_new_version_is_alone_then_as_many_at_once_as_may_be() {
+    let mut bed = ready(5, 2, 0);
+    assert_eq!(bed.send(Event::Restart), ["spawn 6 of 2"]);
+    let lines = bed.boot(6);
+    assert_eq!(
+        lines,
+        ["admit 6", "retire 1", "spawn 7 of 2", "spawn 8 of 2"]
+    );
+    assert_eq!(bed.boot(8), ["admit 8", "retire 3", "spawn 9 of 2"]);
+    assert_eq!(bed.boot(7), ["admit 7", "retire 2", "spawn 10 of 2"]);
+    assert_eq!(bed.boot(9), ["admit 9", "retire 4"]);
+    assert_eq!(bed.boot(10), ["admit 10", "retire 5", "restarted"]);
+}
+
+#[test]
+fn the_failure_of_one_of_several_ends_the_restart_for_all() {
+    let mut bed = ready(3, 2, 0);
+    bed.send(Event::Restart);
+    assert_eq!(bed.boot(4).len(), 4, "two more are spawned");
+    assert_eq!(bed.spawned(6), NOTHING);
+    let lines = bed.fail(5);
+    let done = "not restarted: Traceback";
+    let expected = ["terminate 6", done, "terminate 5", "spawn 7 of 1"];
+    assert_eq!(lines, expected, "and the one that was swapped goes back");
+    assert_eq!(bed.boot(7), ["admit 7", "retire 4"]);
+    assert_eq!(bed.supervisor.generations(), (1, None));
+}
+
+#[test]
+fn with_leave_workers_are_taken_out_before_their_successors_are_ready() {
+    let mut bed = ready(4, 1, 2);
+    assert_eq!(
+        bed.send(Event::Restart),
+        ["spawn 5 of 2"],
+        "not for the first"
+    );
+    let lines = bed.boot(5);
+    let expected = [
+        "admit 5",
+        "retire 1",
+        "retire 2",
+        "spawn 6 of 2",
+        "retire 3",
+        "spawn 7 of 2",
+    ];
+    assert_eq!(lines, expected, "nobody boots beside");
+    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+    assert_eq!(bed.boot(7), ["admit 7", "retire 4", "spawn 8 of 2"]);
+    assert_eq!(bed.boot(6), ["admit 6"]);
+    assert_eq!(bed.boot(8), ["admit 8", "restarted"]);
+}
+
+#[test]
+fn the_last_one_is_never_taken_out_before_its_successor_is_ready() {
+    let mut bed = ready(1, 1, 5);
+    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    assert_eq!(bed.boot(2), ["admit 2", "retire 1", "restarted"]);
+    let mut bed = ready(2, 1, 5);
+    bed.send(Event::Restart);
+    let lines = bed.boot(3);
+    assert_eq!(lines, ["admit 3", "retire 1", "retire 2", "spawn 4 of 2"]);
+}
+
+#[test]
+fn leave_to_take_workers_out_is_not_for_worn_ones() {
+    let mut bed = ready(3, 1, 2);
+    assert_eq!(bed.send(recycle(WorkerId(2))), ["spawn 4 of 1"]);
+    assert_eq!(bed.send(recycle(WorkerId(1))), NOTHING, "one at a time");
+    assert_eq!(bed.boot(4), ["admit 4", "retire 2", "spawn 5 of 1"]);
+    assert_eq!(bed.boot(5), ["admit 5", "retire 1"]);
+}
+
+#[test]
+fn worn_workers_are_replaced_as_many_at_once_as_may_be() {
+    let mut bed = ready(3, 2, 0);
+    assert_eq!(bed.send(recycle(WorkerId(1))), ["spawn 4 of 1"]);
+    assert_eq!(bed.send(recycle(WorkerId(2))), ["spawn 5 of 1"]);
+    assert_eq!(bed.send(recycle(WorkerId(3))), NOTHING);
+    assert_eq!(bed.boot(4), ["admit 4", "retire 1", "spawn 6 of 1"]);
+}
+
+#[test]
+fn says_what_a_worker_was_worn_by() {
+    let mut bed = Bed::ready(1);
+    let worker = WorkerId(1);
+    let why = Worn::Age(Duration::from_secs(3600));
+    bed.send(Event::Recycle { worker, why });
+    bed.send(recycle(worker));
+    let shown = bed.supervisor.workers().next().unwrap().worn().copied();
+    assert_eq!(shown, Some(why), "the first reason stays");
+    bed.boot(2);
+    let pid = Some(1001);
+    let told = Report::Recycled { worker, pid, why };
+    assert_eq!(bed.reports.last(), Some(&told));
+    let rows = [
+        (
+            Worn::Memory {
+                bytes: 300 << 20,
+                max: 1 << 28,
+            },
+            "300.0 MiB of memory, more than 256.0 MiB",
+        ),
+        (Worn::Requests(500), "500 requests served"),
+        (why, "3600 s old"),
+        (Worn::Stuck, "a request does not end"),
+        (Worn::Refork, "the template was renewed"),
+    ];
+    for (why, words) in rows {
+        assert_eq!(why.to_string(), words);
+    }
+}
+
+#[test]
+fn one_that_becomes_worn_while_it_boots_is_replaced_after_it() {
+    let mut bed = Bed::ready(1);
+    bed.exit(1);
+    bed.spawned(2);
+    assert_eq!(bed.send(recycle(WorkerId(2))), NOTHING);
+    assert_eq!(bed.boot(2), ["admit 2", "spawn 3 of 1"]);
+    assert_eq!(bed.boot(3), ["admit 3", "retire 2"]);
+}
+
+#[test]
+fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
+    let mut bed = Bed::ready(2);
+    let worker = WorkerId(1);
+    assert_eq!(bed.send(recycle(worker)), ["spawn 3 of 1"]);
+    let reason = KillReason::MemoryExceeded {
+        bytes: 600 << 20,
+        max: 1 << 29,
+    };
+    let exceeded = Event::Exceeded { worker, reason };
+    let lines = bed.send(exceeded.clone());
+    assert_eq!(lines, ["retire 1", "kill 1"], "another boots already");
+    assert_eq!(bed.send(exceeded), NOTHING, "once is enough");
+    assert_eq!(bed.boot(3), ["admit 3"]);
+    assert_eq!(bed.exit(1), NOTHING);
+    let killed = |report: &&Report| matches!(report, Report::Killed { .. });
+    let pid = Some(1001);
+    let told = Report::Killed {
+        worker,
+        pid,
+        reason,
+    };
+    assert_eq!(bed.reports.iter().find(killed), Some(&told));
+    let words = "it used 600.0 MiB of memory and may use 512.0 MiB";
+    assert_eq!(reason.to_string(), words);
+}
+
+#[test]
+fn one_that_breaks_a_limit_unworn_is_replaced_at_once() {
+    let mut bed = Bed::ready(1);
+    let (bytes, max) = (2, 1);
+    let lines = bed.send(Event::Exceeded {
+        worker: WorkerId(1),
+        reason: KillReason::MemoryExceeded { bytes, max },
+    });
+    assert_eq!(lines, ["retire 1", "kill 1", "spawn 2 of 1"]);
+}
+
+#[test]
+fn one_that_is_heard_of_late_and_not_wanted_any_more_is_asked_about_once() {
+    let mut bed = Bed::new(2);
+    bed.send(Event::Started);
+    assert_eq!(bed.resize(0), ["abandon 2", "abandon 1"]);
+    assert_eq!(bed.send(Event::Tick), NOTHING);
+    assert_eq!(bed.spawned(1), ["terminate 1"]);
+    let worker = WorkerId(2);
+    let reason = "abandoned".to_owned();
+    assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+    assert_eq!(bed.states(), [(1, WorkerState::Stopping)]);
+    assert_eq!(bed.exit(1), NOTHING);
+    assert_eq!(bed.supervisor.state(), AppState::Ready);
+}
+
+#[test]
+fn one_that_is_never_heard_of_is_given_up_after_the_boot_time_out() {
+    let mut bed = Bed::new(1);
+    bed.send(Event::Started);
+    let (slept, lines) = bed.sleep();
+    assert_eq!((slept.as_secs(), lines), (60, vec!["abandon 1".to_owned()]));
+    assert_eq!(bed.sleep().1, ["spawn 2 of 1"]);
+    assert_eq!(bed.spawned(1), ["kill 1"], "it comes after all");
+    assert_eq!(bed.exit(1), NOTHING);
+}
+
+#[test]
+fn a_boot_that_fails_before_the_process_is_heard_of_is_a_failure_like_any() {
+    let mut bed = Bed::new(2);
+    bed.send(Event::Started);
+    for id in 1..=2 {
+        let worker = WorkerId(id);
+        let report = "Traceback".to_owned();
+        let lines = bed.send(Event::BootFailed { worker, report });
+        assert_eq!(lines, [format!("abandon {id}")]);
+        let reason = "the template did not boot".to_owned();
+        assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+    }
+    assert_eq!(bed.supervisor.workers().count(), 0);
+    let (slept, lines) = bed.sleep();
+    let probe = vec!["spawn 3 of 1".to_owned()];
+    assert_eq!((slept, lines), (Duration::from_millis(100), probe));
+}
+
+#[test]
+fn tells_which_code_must_be_at_hand() {
+    let mut bed = Bed::ready(1);
+    assert_eq!(bed.supervisor.generations(), (1, None));
+    bed.send(Event::Restart);
+    assert_eq!(bed.supervisor.generations(), (2, Some(1)));
+    bed.boot(2);
+    assert_eq!(bed.supervisor.generations(), (2, None));
+}
+
+#[test]
+fn no_storm_of_spawns_lasts() {
+    let mut bed = Bed::new(100);
+    let policy = Policy {
+        spawn_rate: 2,
+        ..*bed.supervisor.policy()
+    };
+    bed.supervisor = Supervisor::new(policy);
+    assert_eq!(bed.send(Event::Started).len(), 40);
+    assert_eq!(bed.send(Event::Tick), NOTHING);
+    for more in [40, 20] {
+        let (slept, lines) = bed.sleep();
+        assert_eq!((slept.as_secs(), lines.len()), (1, more));
+    }
+}

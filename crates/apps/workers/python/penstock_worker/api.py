@@ -1,0 +1,31 @@
+"""What an application may say to its server, beside answering requests.
+
+`penstock_worker.prevent_fork(reason)` while the code loads, or `environ["penstock.prevent_fork"]`
+in a request: no process is to be forked from this one. `mark_as_io_bound` and `extend_timeout`
+belong to a request, and so to its slot (`wire.Slot`). `template` asks `fork_prevented` before it
+says READY.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+_reason: Optional[str] = None
+
+
+def prevent_fork(reason: str = "") -> None:
+    """Says that nothing may be forked from this process, for example because it holds a connection
+    that two processes cannot share. The first reason stays."""
+    global _reason
+    if _reason is None:
+        _reason = str(reason)[:200] or "the application said prevent_fork"
+
+
+def fork_prevented() -> Optional[str]:
+    """Why nothing may be forked, if so."""
+    return _reason
+
+
+def tell_nobody(_seconds: float = 0) -> bool:
+    """Stands for what belongs to a slot where there is none: in a reactor."""
+    return False

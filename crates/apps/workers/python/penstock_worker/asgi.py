@@ -1,0 +1,288 @@
+"""Serves an ASGI application: one event loop, all requests of the process at once.
+
+`boot` makes a `Runner` after the application is loaded (and, of a template, after the fork), calls
+`start` before READY and `serve` after it. The `Reactor` reads the channel, makes a stream object of
+each OPEN (`asgi_http`, `asgi_websocket`), runs it as a task, and sends what all of them have put at
+once, at the end of each turn of the loop.
+
+What must stay true: no task of the application is cancelled before the channel has closed; what comes
+for a stream that has ended is ignored, anything else that is unknown ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import socket
+import traceback
+from time import perf_counter_ns
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Set
+
+from . import channel, stacks, task_stacks
+from .asgi_http import Request
+from .asgi_websocket import WebSocket
+from .lifespan import Lifespan
+from .stream import Stream
+from .wire import FLAG_BODY_FILE, WireError
+
+App = Callable[..., Awaitable[Any]]
+
+# From 2.4 on Starlette does not listen for the client's leaving and waits for `send` to fail: a stream that has
+# nothing to say would go on for as long as it is silent. `send` fails all the same.
+HTTP_SPEC = "2.3"
+
+# No answer waits longer for others that are to leave with it (in one turn of the loop).
+GATHER_NS = 1_000_000
+
+
+class Runner:
+    """The life of an ASGI application in this process."""
+
+    def __init__(self, app: App, options: Any) -> None:
+        self._app = app
+        self._entry = getattr(options, "entry", "the application")
+        self._stop_timeout = float(getattr(options, "stop_timeout", None) or 10.0)
+
+    def start(self) -> None:
+        """Makes the loop and runs the application's startup. Raises what it fails with."""
+        _check_interface(self._app, self._entry)
+        self._loop = _new_loop()
+        asyncio.set_event_loop(self._loop)
+        self._lifespan = Lifespan(self._app)
+        self._loop.run_until_complete(self._lifespan.startup())
+        stacks.hooks.append(lambda: task_stacks.write(task_stacks.describe(self._loop)))
+
+    def serve(self, channel_socket: socket.socket, files_socket: socket.socket) -> None:
+        """Serves until the server closes the channel, then runs the application's shutdown: within
+        `stop_timeout`. Raises WireError."""
+        reactor = Reactor(self._loop, self._app, self._lifespan.state, channel_socket, files_socket)
+        try:
+            self._run_until(reactor.closed)
+            self._run_until(self._loop.create_task(self._end(reactor)))
+        finally:
+            reactor.close()
+        self._loop.close()
+
+    async def _end(self, reactor: Reactor) -> None:
+        loop = self._loop
+        deadline = loop.time() + self._stop_timeout
+        tasks = reactor.leave_all()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._stop_timeout / 2)
+        reactor.is_ending = True
+        await _cancel([task for task in tasks if not task.done()])
+        await self._lifespan.shutdown(max(deadline - loop.time(), 0.1))
+        rest = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        await _cancel(list(rest))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(loop.shutdown_asyncgens(), 1.0)
+
+    def _run_until(self, future: asyncio.Future[None]) -> None:
+        """Runs the loop, also on after an exception that asyncio lets through."""
+        while True:
+            try:
+                return self._loop.run_until_complete(future)
+            except (SystemExit, KeyboardInterrupt):
+                with contextlib.suppress(Exception):
+                    traceback.print_exc()
+
+
+class Reactor:
+    """The channel and its streams. Nobody but the loop's thread calls it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        app: App,
+        state: Dict[str, Any],
+        channel_socket: socket.socket,
+        files_socket: socket.socket,
+    ) -> None:
+        self.loop = loop
+        self.closed: asyncio.Future[None] = loop.create_future()
+        # More than enough is on its way to the server: senders wait for `drained`.
+        self.is_full = False
+        self.is_ending = False
+        self._app = app
+        self._state = state
+        self._socket = channel_socket
+        self._files = files_socket
+        self._streams: Dict[int, Stream] = {}
+        # Their responses have ended and their ids are in use again, but the application goes on.
+        self._lingering: Set[Stream] = set()
+        channel_socket.setblocking(False)
+        self._fd = channel_socket.fileno()
+        self._inbox = channel.Inbox(channel_socket)
+        self._outbox = channel.Outbox(channel_socket)
+        self._will_flush = self._is_blocked = False
+        self._gathering_since = 0
+        self._waiting: List[asyncio.Future[None]] = []
+        loop.add_reader(self._fd, self._read)
+
+    def put(self, frame: bytes, now: int) -> None:
+        """Sends a frame with others of this turn of the loop; `now` is `perf_counter_ns()`."""
+        size = self._outbox.put(frame)
+        if not self._will_flush:
+            self._will_flush = True
+            self._gathering_since = now
+            self.loop.call_soon(self._flush)
+        elif now - self._gathering_since > GATHER_NS:
+            self._gathering_since = now
+            self._send()
+        if size > channel.OUT_MAX:
+            self._send()
+            self.is_full = self._outbox.size > channel.OUT_MAX
+
+    async def drained(self) -> None:
+        """Returns when there is room for more."""
+        while self.is_full and not self.closed.done():
+            future = self.loop.create_future()
+            self._waiting.append(future)
+            await future
+
+    def forget(self, stream: Stream) -> None:
+        """The task of this stream is about to end."""
+        if self._streams.get(stream.id) is stream:
+            del self._streams[stream.id]
+        else:
+            self._lingering.discard(stream)
+
+    def leave_all(self) -> List[asyncio.Task[None]]:
+        """Tells every stream that its client has left; their tasks."""
+        streams = [*self._streams.values(), *self._lingering]
+        for stream in streams:
+            stream.leave()
+        return [stream.task for stream in streams]
+
+    def close(self) -> None:
+        """Closes both sockets."""
+        self._stop()
+        self._socket.close()
+        self._files.close()
+
+    def _read(self) -> None:
+        try:
+            frames = self._inbox.receive()
+            if frames is None:
+                self._stop()
+                return
+            for kind, flags, stream_id, at, stop in frames:
+                if kind == channel.OPEN:
+                    self._open(flags, stream_id, at, stop)
+                else:
+                    stream = self._streams.get(stream_id)
+                    if stream is not None:
+                        self._tell(stream, kind, flags, at, stop)
+        except (WireError, ValueError, EOFError, TypeError) as error:
+            self._stop(error if isinstance(error, WireError) else WireError(str(error)))
+            return
+        if frames and not self._will_flush:
+            # Behind the first step of every task that was just made, within the same turn.
+            self._will_flush = True
+            self._gathering_since = perf_counter_ns()
+            self.loop.call_soon(self._flush)
+
+    def _open(self, flags: int, stream_id: int, at: int, stop: int) -> None:
+        if stream_id in self._streams:
+            before = self._streams[stream_id]
+            if not before.is_ended:
+                raise WireError(f"stream {stream_id} is open already")
+            self._lingering.add(before)
+        scope, body = self._inbox.opened(at, stop)
+        is_websocket = bool(flags & channel.FLAG_WEBSOCKET)
+        scope["asgi"] = {"version": "3.0", "spec_version": "2.5" if is_websocket else HTTP_SPEC}
+        scope["state"] = self._state.copy()
+        stream: Stream
+        if is_websocket:
+            stream = WebSocket(self, stream_id, scope)
+        else:
+            scope["extensions"] = {}
+            stream = request = Request(self, stream_id, scope, body)
+            if flags & FLAG_BODY_FILE:
+                request.use_file(channel.receive_fd(self._files, stream_id))
+        self._streams[stream_id] = stream
+        stream.task = self.loop.create_task(stream.run(self._app))
+
+    def _tell(self, stream: Stream, kind: int, flags: int, at: int, stop: int) -> None:
+        if kind == channel.WINDOW:
+            stream.give(self._inbox.window(at))
+        elif kind == channel.GONE:
+            stream.leave()
+        elif not isinstance(stream, WebSocket):
+            raise WireError(f"frame {kind} for a request")
+        elif kind == channel.MESSAGE:
+            stream.take(flags, self._inbox.view[at:stop].tobytes())
+        else:
+            stream.take_close(*self._inbox.closed(at, stop))
+
+    def _flush(self) -> None:
+        self._will_flush = False
+        self._send()
+
+    def _send(self) -> None:
+        if self._is_blocked or self.closed.done():
+            return
+        try:
+            if not self._outbox.flush():
+                self._is_blocked = True
+                self.loop.add_writer(self._fd, self._write)
+        except OSError:
+            self._stop()
+
+    def _write(self) -> None:
+        self._is_blocked = False
+        self.loop.remove_writer(self._fd)
+        self._send()
+        if self.is_full and self._outbox.size <= channel.OUT_MAX // 2:
+            self._wake()
+
+    def _wake(self) -> None:
+        self.is_full = False
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()
+
+    def _stop(self, error: Optional[WireError] = None) -> None:
+        if self.closed.done():
+            return
+        self.loop.remove_reader(self._fd)
+        self.loop.remove_writer(self._fd)
+        if error is None:
+            self.closed.set_result(None)
+        else:
+            self.closed.set_exception(error)
+        self._wake()
+
+
+async def _cancel(tasks: List[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=1.0)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, if the application has it."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _check_interface(app: App, entry: str) -> None:
+    """Raises TypeError for what cannot be called as ASGI 3 says, if its signature tells."""
+    try:
+        signature = inspect.signature(app)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind({}, None, None)
+    except TypeError:
+        guess = {
+            1: "; with one parameter it may be for ASGI 2, which is not supported",
+            2: '; with two parameters it may be for WSGI (kind = "wsgi")',
+        }.get(len(signature.parameters), "")
+        raise TypeError(f"{entry} cannot be called with (scope, receive, send){guess}") from None

@@ -1,0 +1,233 @@
+"""One WebSocket of an ASGI application (ASGI 3.0, WebSocket spec 2.5).
+
+`asgi.Reactor` makes a `WebSocket` for each OPEN that is one. RFC 6455 is the server's business: here
+are whole messages, an ACCEPT or a refusal, and a CLOSE in either direction.
+
+What must stay true: the window of a message is given back when the application has received it, all
+of it when none waits, or the client's next long message would never come; messages of one task leave
+in its order, each when the window holds it; after CLOSE of either side nothing is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
+
+from . import channel
+from .channel import FLAG_TEXT, WINDOW_BYTES
+from .stream import RuleBroken, Stream, checked_body, response_head
+from .wire import FLAG_END, FLAG_PROTOCOL, PAYLOAD_MAX, WHOLE_MAX
+
+if TYPE_CHECKING:
+    from .asgi import Reactor
+
+ABNORMAL = 1006
+# Window is given back in pieces of this size while messages wait.
+GIVE_BACK_BYTES = 64 << 10
+DENIAL = "websocket.http.response"
+
+
+class WebSocket(Stream):
+    """What came from the client and was not received yet, and what may be sent."""
+
+    __slots__ = (
+        "_close",
+        "_denial",
+        "_denied_size",
+        "_is_accepted",
+        "_is_connected",
+        "_lock",
+        "_messages",
+        "_owed",
+    )
+
+    def __init__(self, reactor: Reactor, stream_id: int, scope: Dict[str, Any]) -> None:
+        scope["extensions"] = {DENIAL: {}}
+        self.reactor = reactor
+        self.id = stream_id
+        self.scope = scope
+        self.window = WINDOW_BYTES
+        self.is_gone = self.is_ended = self._is_accepted = self._is_connected = False
+        self.receivers = self.senders = None
+        self._messages: Deque[Tuple[int, bytes]] = deque()
+        self._owed = 0
+        self._close: Tuple[int, str] = (ABNORMAL, "")
+        self._lock: Optional[asyncio.Lock] = None
+        self._denial: Optional[Tuple[int, bytes, List[bytes]]] = None
+        self._denied_size = 0
+
+    def take(self, flags: int, payload: bytes) -> None:
+        """A message of the client."""
+        if self.is_ended or self.is_gone:
+            return
+        self._messages.append((flags, payload))
+        if self.receivers:
+            self.wake(self.receivers)
+
+    def take_close(self, code: int, reason: str) -> None:
+        """The end as the client made it."""
+        if not self.is_ended:
+            # The server uses the id again when it has read this.
+            self._put(channel.close(self.id, code, ""))
+            self.is_ended = True
+        self._close = (code, reason)
+        self.leave()
+
+    async def receive(self) -> Dict[str, Any]:
+        """The callable of the application."""
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        while not self._messages:
+            if self.is_gone or self.is_ended:
+                code, reason = self._close
+                return {"type": "websocket.disconnect", "code": code, "reason": reason}
+            if self._owed:
+                self._give_back()
+            await self.wait_to_receive()
+        flags, payload = self._messages.popleft()
+        self._owed += channel.cost(payload)
+        if self._owed >= GIVE_BACK_BYTES and not self.is_gone and not self.is_ended:
+            self._give_back()
+        if flags & FLAG_TEXT:
+            return {"type": "websocket.receive", "text": payload.decode()}
+        return {"type": "websocket.receive", "bytes": payload}
+
+    async def send(self, event: Dict[str, Any]) -> None:
+        """The callable of the application."""
+        kind = event["type"]
+        if self.is_gone or self.is_ended:
+            raise self.refusal(kind)
+        if self._is_accepted:
+            if kind == "websocket.send":
+                await self._send_message(event)
+            elif kind == "websocket.close":
+                self._send_close(event)
+            else:
+                raise RuleBroken(f"{kind!r} after 'websocket.accept'")
+        elif kind.startswith(DENIAL):
+            self._deny(kind, event)
+        elif self._denial is not None:
+            raise RuleBroken(f"{kind!r} within a refusal")
+        elif kind == "websocket.accept":
+            self._accept(event)
+        elif kind == "websocket.close":
+            self._refuse(*response_head({"status": 403}), b"")
+        else:
+            raise RuleBroken(f"{kind!r} before 'websocket.accept'")
+        if self.reactor.is_full:
+            await self.reactor.drained()
+
+    def has_answered(self) -> bool:
+        """Whether the client has been given its 101, or a refusal."""
+        return self._is_accepted or self.is_ended
+
+    def finish(self) -> None:
+        """The application has returned."""
+        if self.is_gone:
+            self.end_with(0, "cancelled")
+        elif self._is_accepted:
+            self._end(1000, "")
+        else:
+            self.complain("the application returned without accepting or refusing the WebSocket")
+            self.end_with(FLAG_PROTOCOL, "no answer")
+
+    def abort(self, flags: int, reason: str) -> None:
+        """Ends the stream after an exception."""
+        if self._is_accepted:
+            self._end(1011, "")
+        else:
+            self.end_with(flags, reason)
+
+    def _accept(self, event: Dict[str, Any]) -> None:
+        protocol = event.get("subprotocol") or ""
+        try:
+            strings = [protocol.encode("ascii")]
+            for name, value in event.get("headers") or ():
+                strings += (name, value)
+            joined = channel.join_fields(strings)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise RuleBroken(f"bad subprotocol or headers: {error}") from None
+        if protocol and protocol not in self.scope.get("subprotocols", ()):
+            raise RuleBroken(f"the subprotocol {protocol!r}, which the client did not offer")
+        self._is_accepted = True
+        self._put(channel.accept(self.id, len(strings), joined))
+
+    async def _send_message(self, event: Dict[str, Any]) -> None:
+        text, payload = event.get("text"), event.get("bytes")
+        flags = 0
+        try:
+            if text is not None:
+                payload, flags = text.encode(), FLAG_TEXT
+            elif type(payload) is not bytes:
+                payload = memoryview(payload).tobytes()  # type: ignore[arg-type]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise RuleBroken(f"a message that is neither text nor bytes: {error}") from None
+        if len(payload) > PAYLOAD_MAX - 4:
+            raise RuleBroken(f"a message of {len(payload)} bytes")
+        needed = channel.cost(payload)
+        lock = self._lock
+        if needed <= self.window and (lock is None or not lock.locked()):
+            self.window -= needed
+            self._put(channel.message(self.id, flags, payload))
+            return
+        if lock is None:
+            lock = self._lock = asyncio.Lock()
+        async with lock:
+            while needed > self.window:
+                await self.wait_to_send()
+            if self.is_gone or self.is_ended:
+                raise self.refusal(event["type"])
+            self.window -= needed
+            self._put(channel.message(self.id, flags, payload))
+
+    def _send_close(self, event: Dict[str, Any]) -> None:
+        code = event.get("code")
+        code = 1000 if code is None else code
+        if not isinstance(code, int) or not (1000 <= code <= 1014 or 3000 <= code <= 4999):
+            raise RuleBroken(f"a close code of {code!r}")
+        self._end(code, str(event.get("reason") or ""))
+
+    def _deny(self, kind: str, event: Dict[str, Any]) -> None:
+        """The extension `websocket.http.response`: a refusal with a body, gathered here."""
+        if self._denial is None:
+            if kind != DENIAL + ".start":
+                raise RuleBroken(f"{kind!r} before {DENIAL + '.start'!r}")
+            self._denial = (*response_head(event), [])
+            return
+        if kind != DENIAL + ".body":
+            raise RuleBroken(f"{kind!r} after {DENIAL + '.start'!r}")
+        count, head, pieces = self._denial
+        pieces.append(checked_body(event))
+        self._denied_size += len(pieces[-1])
+        if self._denied_size > WHOLE_MAX:
+            raise RuleBroken("a refusal of more than 32 MiB")
+        if not event.get("more_body", False):
+            self._refuse(count, head, b"".join(pieces))
+
+    def _refuse(self, count: int, head: bytes, body: bytes) -> None:
+        micros = (perf_counter_ns() - self.started) // 1000
+        self._put(channel.answer(self.id, FLAG_END, count, micros, head, body))
+        self._over()
+
+    def _end(self, code: int, reason: str) -> None:
+        self._put(channel.close(self.id, code, reason))
+        self._close = (code, reason)
+        self._over()
+
+    def _over(self) -> None:
+        self.is_ended = True
+        self._messages.clear()
+        if self.receivers:
+            self.wake(self.receivers)
+        if self.senders:
+            self.wake(self.senders)
+
+    def _give_back(self) -> None:
+        self._put(channel.window(self.id, self._owed))
+        self._owed = 0
+
+    def _put(self, frame: bytes) -> None:
+        self.reactor.put(frame, perf_counter_ns())

@@ -1,0 +1,262 @@
+"""Frames of a reactor's channel socket: the mirror of `crates/wire`'s channel.
+
+`asgi` and `greenlets` read through an `Inbox`, write the frames made here into an `Outbox`, and keep
+one stream object for each id. `PROTOCOL.md` ("Reactors") is the contract, `vectors/channel*.txt` its
+examples. Nothing here waits: the sockets are non-blocking, whoever owns the loop waits for them.
+
+What must stay true: frames leave in the order in which they were put, each whole; a length is
+compared with its bound before it is trusted; positions that `receive` gave are good until the next.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import socket
+import struct
+from typing import Any, Dict, List, Optional, Tuple
+
+from .wire import (
+    FLAG_BODY_FILE,
+    HEAD_MAX,
+    PAYLOAD_MAX,
+    REASON_MAX,
+    WireError,
+    receive_with_fds,
+)
+
+OPEN, GONE, WINDOW, MESSAGE, CLOSE = 64, 65, 66, 67, 68
+ANSWER, DATA, ACCEPT, RESET = 80, 81, 82, 83
+
+FLAG_WEBSOCKET = 2
+FLAG_TEXT = 1
+
+# What a stream may send before the other side has given more.
+WINDOW_BYTES = 256 << 10
+# What a message takes of it besides its bytes.
+MESSAGE_COST = 64
+DATA_MAX = 64 << 10
+# Bytes on their way to the server, of all streams, above which senders wait.
+OUT_MAX = 1 << 20
+REASON_BYTES_MAX = 123  # RFC 6455 section 5.5: 125 less the code.
+
+# Kind, flags, position and end of what follows the id, in the inbox's buffer.
+Frame = Tuple[int, int, int, int, int]
+
+# Allowed flags, least and largest payload, id included, of what the server sends.
+_RULES: Dict[int, Tuple[int, int, int]] = {
+    OPEN: (FLAG_BODY_FILE | FLAG_WEBSOCKET, 8, PAYLOAD_MAX),
+    GONE: (0, 4, 4),
+    WINDOW: (0, 8, 8),
+    MESSAGE: (FLAG_TEXT, 4, PAYLOAD_MAX),
+    CLOSE: (0, 6, 6 + REASON_MAX),
+}
+BUFFER_BYTES = 256 << 10
+JOIN_MAX = 256 << 10
+BUFFERS_MAX = 512  # Below every kernel's IOV_MAX.
+FILES_TIMEOUT = 10.0
+
+_unpack_frame = struct.Struct("<BBHII").unpack_from
+_unpack_u32 = struct.Struct("<I").unpack_from
+_unpack_u16 = struct.Struct("<H").unpack_from
+_pack_frame = struct.Struct("<BBHII").pack
+_pack_answer = struct.Struct("<BBHIIII").pack
+_pack_window = struct.Struct("<BBHIII").pack
+_pack_close = struct.Struct("<BBHIIH").pack
+
+
+class Inbox:
+    """What has come on the channel socket."""
+
+    __slots__ = ("_end", "_recv_into", "_start", "buffer", "view")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._recv_into = sock.recv_into
+        self._start = self._end = 0
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.buffer)
+
+    def receive(self) -> Optional[List[Frame]]:
+        """All frames that are complete after one receive, none if nothing is there; None when the
+        server has closed the channel. Raises WireError."""
+        self._make_room()
+        try:
+            got = self._recv_into(self.view[self._end :] if self._end else self.buffer)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            return None
+        if not got:
+            return None
+        self._end = end = self._end + got
+        buffer, at = self.buffer, self._start
+        frames: List[Frame] = []
+        while end - at >= 12:
+            kind, flags, count, length, stream_id = _unpack_frame(buffer, at)
+            rule = _RULES.get(kind)
+            if rule is None or flags & ~rule[0] or count or not rule[1] <= length <= rule[2]:
+                raise WireError(f"frame {kind}, flags {flags}, count {count}, {length} bytes")
+            stop = at + 8 + length
+            if stop > end:
+                break
+            frames.append((kind, flags, stream_id, at + 12, stop))
+            at = stop
+        self._start = at
+        return frames
+
+    def opened(self, at: int, stop: int) -> Tuple[Dict[str, Any], bytes]:
+        """Environment or scope, and body, of an OPEN."""
+        middle = at + 4 + _unpack_u32(self.buffer, at)[0]
+        if middle > stop:
+            raise WireError("an OPEN frame contradicts itself")
+        environ = marshal.loads(self.view[at + 4 : middle])
+        return environ, bytes(self.view[middle:stop]) if middle < stop else b""
+
+    def window(self, at: int) -> int:
+        """Bytes that a WINDOW gives."""
+        return _unpack_u32(self.buffer, at)[0]
+
+    def closed(self, at: int, stop: int) -> Tuple[int, str]:
+        """Code and reason of a CLOSE."""
+        code = _unpack_u16(self.buffer, at)[0]
+        return code, self.view[at + 2 : stop].tobytes().decode("utf-8", "replace")
+
+    def _make_room(self) -> None:
+        """Moves what is left to the front, of a buffer that holds the whole frame it begins."""
+        left = self._end - self._start
+        needed = 12
+        if left >= 12:
+            needed = 8 + _unpack_frame(self.buffer, self._start)[3]
+        size = max(needed, BUFFER_BYTES)
+        if size != len(self.buffer):
+            rest = self.view[self._start : self._end].tobytes()
+            self.buffer = bytearray(size)
+            self.view = memoryview(self.buffer)
+            self.buffer[:left] = rest
+        elif self._start and left:
+            self.view[:left] = self.view[self._start : self._end].tobytes()
+        self._start, self._end = 0, left
+
+
+class Outbox:
+    """What is on its way to the server, in order."""
+
+    __slots__ = ("_frames", "_send", "_sendmsg", "size")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._send = sock.send
+        self._sendmsg = sock.sendmsg
+        self._frames: List[Any] = []
+        self.size = 0
+
+    def put(self, frame: bytes) -> int:
+        """Puts a frame behind all others; the bytes that are in it now."""
+        self._frames.append(frame)
+        self.size = size = self.size + len(frame)
+        return size
+
+    def flush(self) -> bool:
+        """Sends what the socket takes; False when it took not all. Raises OSError when the server
+        has closed the channel."""
+        try:
+            while self.size:
+                frames = self._frames
+                if self.size <= JOIN_MAX:
+                    data = frames[0] if len(frames) == 1 else b"".join(frames)
+                    sent = self._send(data)
+                    self._frames = [memoryview(data)[sent:]] if sent < len(data) else []
+                else:
+                    sent = self._sendmsg(frames[:BUFFERS_MAX])
+                    self._drop(sent)
+                self.size -= sent
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def _drop(self, sent: int) -> None:
+        frames, at = self._frames, 0
+        while at < len(frames) and sent >= len(frames[at]):
+            sent -= len(frames[at])
+            at += 1
+        if sent:
+            frames[at] = memoryview(frames[at])[sent:]
+        self._frames = frames[at:]
+
+
+def receive_fd(files: socket.socket, stream_id: int) -> int:
+    """The descriptor of this stream's body file. It was sent before the OPEN, so that this waits for
+    nothing. Raises WireError, also when it is another stream's."""
+    try:
+        files.settimeout(FILES_TIMEOUT)
+        data, fds = receive_with_fds(files, 4, 1)
+    except OSError as error:
+        raise WireError(f"a body file was promised: {error}") from None
+    if len(data) == 4 and len(fds) == 1 and _unpack_u32(data)[0] == stream_id:
+        return fds[0]
+    for fd in fds:
+        os.close(fd)
+    if len(data) != 4 or len(fds) != 1:
+        raise WireError("a body file was promised and one descriptor did not come")
+    raise WireError(f"stream {stream_id} was promised a body file, and got stream {_unpack_u32(data)[0]}'s")
+
+
+def cost(payload: bytes) -> int:
+    """What a message takes of a window: also one without a byte must be kept somewhere."""
+    return min(len(payload) + MESSAGE_COST, WINDOW_BYTES)
+
+
+def answer(stream_id: int, flags: int, count: int, micros: int, head: bytes, body: bytes) -> bytes:
+    """ANSWER; `head` is `count` strings as `wire.join_head` makes them."""
+    head_len = len(head)
+    length = 12 + head_len + len(body)
+    micros &= 0xFFFF_FFFF
+    return _pack_answer(ANSWER, flags, count, length, stream_id, micros, head_len) + head + body
+
+
+def data(stream_id: int, flags: int, body: Any) -> bytes:
+    """DATA of at most `DATA_MAX` bytes."""
+    return _pack_frame(DATA, flags, 0, 4 + len(body), stream_id) + body
+
+
+def accept(stream_id: int, count: int, strings: bytes) -> bytes:
+    """ACCEPT: subprotocol, names and values, joined as a head."""
+    return _pack_frame(ACCEPT, 0, count, 4 + len(strings), stream_id) + strings
+
+
+def reset(stream_id: int, flags: int, reason: str) -> bytes:
+    """RESET with one short line for status page and log."""
+    text = reason[:REASON_MAX].encode("utf-8", "replace")
+    return _pack_frame(RESET, flags, 0, 4 + len(text), stream_id) + text
+
+
+def window(stream_id: int, size: int) -> bytes:
+    """WINDOW: so many bytes more may be sent."""
+    return _pack_window(WINDOW, 0, 0, 8, stream_id, size)
+
+
+def message(stream_id: int, flags: int, payload: bytes) -> bytes:
+    """MESSAGE, whole."""
+    return _pack_frame(MESSAGE, flags, 0, 4 + len(payload), stream_id) + payload
+
+
+def close(stream_id: int, code: int, reason: str) -> bytes:
+    """CLOSE; a reason too long for the client's frame is cut between characters."""
+    text = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
+    text = text.decode("utf-8", "ignore").encode()
+    return _pack_close(CLOSE, 0, 0, 6 + len(text), stream_id, code) + text
+
+
+def join_fields(strings: List[bytes]) -> bytes:
+    """Status line, or subprotocol, then names and values as they travel.
+
+    Raises ValueError when one holds a control character (one of them is the border between strings)
+    or there are too many, TypeError when one is no bytes."""
+    head = b"\0".join(strings)
+    if len(head.translate(None, _CONTROLS)) != len(head) - len(strings) + 1:
+        raise ValueError("a control character")
+    if len(head) > HEAD_MAX or len(strings) > 0xFFFF:
+        raise ValueError("more than 256 KiB")
+    return head
+
+
+_CONTROLS = bytes(byte for byte in range(128) if (byte < 32 and byte != 9) or byte == 127)

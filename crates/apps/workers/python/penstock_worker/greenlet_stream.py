@@ -1,0 +1,118 @@
+"""One request of `greenlets`, with the methods of `wire.Slot` by which `wsgi` answers.
+
+What must stay true: the stream ends once; a wait for window stops this greenlet alone, and ends with
+`Disconnected` when the client leaves.
+"""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from . import channel
+from .channel import DATA_MAX, WINDOW_BYTES
+from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected
+
+if TYPE_CHECKING:
+    from .greenlets import Reactor
+
+
+class Stream:
+    """One request, with the methods of `wire.Slot` by which `wsgi` answers."""
+
+    __slots__ = ("_changed", "_reactor", "_window", "body_fd", "id", "is_ended", "is_gone")
+
+    def __init__(self, reactor: Reactor, stream_id: int) -> None:
+        self._reactor = reactor
+        self._window = WINDOW_BYTES
+        self._changed: Any = None
+        self.id = stream_id
+        self.body_fd = -1
+        self.is_gone = self.is_ended = False
+
+    def give(self, size: int) -> None:
+        """So many bytes more may be sent."""
+        self._window += size
+        if self._changed is not None:
+            self._changed.set()
+
+    def leave(self) -> None:
+        """The client has left, or wants no more."""
+        self.is_gone = True
+        if self._changed is not None:
+            self._changed.set()
+
+    def receive_fd(self) -> int:
+        return self.body_fd
+
+    def is_cancelled(self) -> bool:
+        return self.is_gone
+
+    def send_whole(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        micros = (perf_counter_ns() - started) // 1000
+        self.is_ended = True
+        self._reactor.put(channel.answer(self.id, FLAG_END, count, micros, head, body))
+        self._reactor.wait_for_room()
+
+    def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        first = body[:DATA_MAX]
+        micros = (perf_counter_ns() - started) // 1000
+        self._window -= len(first)
+        self._reactor.put(channel.answer(self.id, FLAG_STREAM, count, micros, head, first))
+        if len(body) > DATA_MAX:
+            self.send_body(body[DATA_MAX:])
+
+    def send_body(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        at = 0
+        while at < len(view):
+            size = min(len(view) - at, DATA_MAX, self._window)
+            if size == 0:
+                self._wait()
+                continue
+            self._window -= size
+            self._reactor.put(channel.data(self.id, 0, view[at : at + size]))
+            self._reactor.wait_for_room()
+            at += size
+
+    def send_end(self) -> None:
+        self.is_ended = True
+        self._reactor.put(channel.data(self.id, FLAG_END, b""))
+
+    def send_file(
+        self, count: int, head: bytes, started: int, fd: int, offset: int, length: int
+    ) -> None:
+        """Reads what a slot passes as a descriptor: the channel carries bytes only."""
+        left = length if length != TO_THE_END else max(os.fstat(fd).st_size - offset, 0)
+        if left <= DATA_MAX:
+            self.send_whole(count, head, started, os.pread(fd, left, offset))
+            return
+        self.send_head(count, head, started, b"")
+        while left:
+            piece = os.pread(fd, min(left, DATA_MAX), offset)
+            if not piece:
+                break  # Shorter than it was: the server compares with what was declared.
+            self.send_body(piece)
+            offset += len(piece)
+            left -= len(piece)
+        self.send_end()
+
+    def send_reason(self, _kind: int, flags: int, reason: str) -> None:
+        self.is_ended = True
+        self._reactor.put(channel.reset(self.id, flags, reason))
+
+    def end_anyhow(self) -> None:
+        """Ends what has not ended yet."""
+        if not self.is_ended and not self._reactor.is_closed:
+            reason = "cancelled" if self.is_gone else "the response is not complete"
+            self.send_reason(channel.RESET, 0, reason)
+
+    def _wait(self) -> None:
+        if self._changed is None:
+            self._changed = self._reactor.new_event()
+        self._changed.clear()
+        if not self.is_gone:
+            self._changed.wait()
+        if self.is_gone:
+            raise Disconnected

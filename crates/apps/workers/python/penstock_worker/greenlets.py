@@ -1,0 +1,192 @@
+"""Serves a WSGI application with a greenlet for each request, on the gevent of the application.
+
+`boot` calls `patch` before it loads the application and `serve` after READY. The reader greenlet makes
+a `Stream` of each OPEN and spawns `wsgi`'s own way to answer over it: to `wsgi` it is a slot.
+
+What must stay true: whatever waits here waits in its greenlet alone; gevent is imported by nothing
+else, and by this only when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from time import perf_counter_ns
+from typing import Any, Callable, Dict, Optional
+
+from . import channel, forks, stacks, task_stacks, wsgi
+from .greenlet_stream import Stream
+from .input import open_input
+from .wire import FLAG_BODY_FILE, Disconnected, WireError, duplicate
+
+
+def patch() -> None:
+    """Makes the standard library cooperative. Raises ImportError when there is no gevent."""
+    try:
+        from gevent import monkey
+    except ImportError as error:
+        raise ImportError(
+            f'async = "gevent" needs gevent, which this interpreter does not find: {error}'
+        ) from None
+    monkey.patch_all()
+
+
+def serve(
+    channel_socket: socket.socket,
+    files_socket: socket.socket,
+    app: Callable[..., Any],
+    options: Any,
+) -> None:
+    """Serves until the server closes the channel, then waits for what is in progress, for at most
+    `stop_timeout`. Raises WireError."""
+    from gevent.util import format_run_info
+
+    def write_stacks() -> None:
+        task_stacks.write("\n".join(format_run_info(thread_stacks=False)) + "\n")
+
+    stacks.hooks.append(write_stacks)
+    stop_timeout = float(getattr(options, "stop_timeout", None) or 10.0)
+    Reactor(channel_socket, files_socket, app).serve(stop_timeout)
+
+
+class Reactor:
+    """The channel and its streams."""
+
+    def __init__(
+        self, channel_socket: socket.socket, files_socket: socket.socket, app: Callable[..., Any]
+    ) -> None:
+        import gevent
+        from gevent.event import Event
+        from gevent.socket import socket as cooperative
+
+        self.new_event = Event
+        # No more is to be sent: the server has closed the channel.
+        self.is_closed = False
+        self._spawn = gevent.spawn
+        self._join_all = gevent.joinall
+        self._app = app
+        self._base = wsgi.base_environ(is_multithread=True)
+        self._streams: Dict[int, Stream] = {}
+        self._running: Dict[Any, Stream] = {}
+        self._files = files_socket
+        # One socket object waits for what comes, the other must never wait: see `Outbox`.
+        reader_fd = channel_socket.detach()
+        writer_fd = duplicate(reader_fd)
+        forks.guard(Descriptor(reader_fd), Descriptor(writer_fd))
+        self._reader = cooperative(fileno=reader_fd)
+        self._writer = cooperative(fileno=writer_fd)
+        self._reader.setblocking(True)
+        self._writer.setblocking(False)
+        self._inbox = channel.Inbox(self._reader)
+        self._outbox = channel.Outbox(self._writer)
+        self._loop = gevent.get_hub().loop
+        self._writable = self._loop.io(writer_fd, 2)
+        self._will_flush = False
+        self._room = Event()
+        self._room.set()
+
+    def serve(self, stop_timeout: float) -> None:
+        """Reads the channel to its end."""
+        try:
+            while True:
+                frames = self._inbox.receive()
+                if frames is None:
+                    break
+                for kind, flags, stream_id, at, stop in frames:
+                    if kind == channel.OPEN:
+                        self._open(flags, stream_id, at, stop)
+                        continue
+                    stream = self._streams.get(stream_id)
+                    if stream is None:
+                        continue
+                    if kind == channel.WINDOW:
+                        stream.give(self._inbox.window(at))
+                    elif kind == channel.GONE:
+                        stream.leave()
+                    else:
+                        raise WireError(f"frame {kind} for a request")
+        except (ValueError, EOFError, TypeError) as error:
+            raise WireError(str(error)) from error
+        finally:
+            self._stop()
+        self._join_all(list(self._running), timeout=stop_timeout)
+
+    def put(self, frame: bytes) -> None:
+        """Sends a frame with others of this turn of the loop."""
+        if self.is_closed:
+            raise Disconnected
+        self._outbox.put(frame)
+        if not self._will_flush:
+            self._will_flush = True
+            self._loop.run_callback(self._flush)
+        if self._outbox.size > channel.OUT_MAX:
+            self._room.clear()
+
+    def wait_for_room(self) -> None:
+        """Returns when not too much is on its way to the server."""
+        if not self._room.is_set():
+            self._room.wait()
+
+    def _open(self, flags: int, stream_id: int, at: int, stop: int) -> None:
+        before = self._streams.get(stream_id)
+        if flags & channel.FLAG_WEBSOCKET or (before is not None and not before.is_ended):
+            raise WireError(f"stream {stream_id} cannot be opened")
+        environ, body = self._inbox.opened(at, stop)
+        stream = Stream(self, stream_id)
+        if flags & FLAG_BODY_FILE:
+            stream.body_fd = channel.receive_fd(self._files, stream_id)
+        self._streams[stream_id] = stream
+        greenlet = self._spawn(self._answer, stream, environ, None if flags else body)
+        self._running[greenlet] = stream
+        greenlet.link(self._forget)
+
+    def _answer(self, stream: Stream, sent: wsgi.Environ, body: Optional[bytes]) -> None:
+        started = perf_counter_ns()
+        environ = self._base.copy()
+        environ.update(sent)
+        environ["wsgi.input"] = opened = open_input(stream, body)  # type: ignore[arg-type]
+        try:
+            wsgi.answer(self._app, environ, wsgi.Response(stream, started))  # type: ignore[arg-type]
+        except Disconnected:
+            pass
+        finally:
+            stream.end_anyhow()
+            if body is None:
+                opened.close()
+
+    def _forget(self, greenlet: Any) -> None:
+        stream = self._running.pop(greenlet)
+        if self._streams.get(stream.id) is stream:
+            del self._streams[stream.id]
+
+    def _flush(self) -> None:
+        """Runs in the hub, where nothing may wait."""
+        self._will_flush = False
+        try:
+            is_all = self._outbox.flush()
+        except OSError:
+            self._stop()
+            return
+        if not is_all:
+            self._will_flush = True
+            self._writable.start(self._flush)
+            return
+        self._writable.stop()
+        self._room.set()
+
+    def _stop(self) -> None:
+        self.is_closed = True
+        self._writable.stop()
+        self._room.set()
+        for stream in self._running.values():
+            stream.leave()
+
+
+class Descriptor:
+    """One of ours, to be closed in what the application forks."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        os.close(self._fd)

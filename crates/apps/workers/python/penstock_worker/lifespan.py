@@ -1,0 +1,110 @@
+"""ASGI's lifespan (spec 2.0): the application's own startup and shutdown.
+
+`asgi.Runner` runs `startup` before READY and `shutdown` after the channel has closed. An application
+that does not know lifespans raises or returns at once, and is served without.
+
+What must stay true: a failed startup is an exception with the application's message; nothing waits
+longer than its deadline; `state` is what every request gets a shallow copy of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from typing import Any, Awaitable, Callable, Dict, Optional
+
+App = Callable[..., Awaitable[Any]]
+
+
+class StartupFailed(Exception):
+    """The application said `lifespan.startup.failed`."""
+
+
+class Lifespan:
+    """One run of the application with the scope `lifespan`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._task: Optional[asyncio.Task[None]] = None
+        self._events: asyncio.Queue[Dict[str, Any]] = asyncio.Queue()
+        self._began = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._has_received = False
+        self._message: Optional[str] = None
+        self.state: Dict[str, Any] = {}
+
+    async def startup(self) -> None:
+        """Returns when the application may be served. Raises StartupFailed."""
+        self._events.put_nowait({"type": "lifespan.startup"})
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        await self._began.wait()
+        if self._message is not None:
+            await asyncio.wait([self._task], timeout=1.0)
+            raise StartupFailed(self._message or "the application's startup failed")
+
+    async def shutdown(self, timeout: float) -> None:
+        """Lets the application end, for at most `timeout` seconds."""
+        task = self._task
+        if task is None or task.done():
+            return
+        self._events.put_nowait({"type": "lifespan.shutdown"})
+        try:
+            await asyncio.wait_for(self._ended.wait(), timeout)
+        except asyncio.TimeoutError:
+            _complain(f"the application's shutdown took longer than {timeout:g} seconds\n")
+        else:
+            if self._message is not None:
+                _complain(f"the application's shutdown failed: {self._message}\n")
+        task.cancel()
+        await asyncio.wait([task], timeout=1.0)
+
+    async def _run(self) -> None:
+        scope = {
+            "type": "lifespan",
+            "asgi": {"version": "3.0", "spec_version": "2.0"},
+            "state": self.state,
+        }
+        try:
+            await self._app(scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            # Before it asked for the startup it says that it knows no lifespans; a failure that it
+            # has told already is not told twice.
+            if self._has_received and self._message is None:
+                trace = error.__traceback__
+                inner = trace.tb_next if trace is not None else None
+                lines = traceback.format_exception(type(error), error, inner)
+                _complain("error in the application's lifespan\n" + "".join(lines))
+        finally:
+            self._began.set()
+            self._ended.set()
+
+    async def _receive(self) -> Dict[str, Any]:
+        event = await self._events.get()
+        self._has_received = True
+        return event
+
+    async def _send(self, event: Dict[str, Any]) -> None:
+        kind = event["type"]
+        if kind == "lifespan.startup.complete" and not self._began.is_set():
+            self._began.set()
+        elif kind == "lifespan.startup.failed" and not self._began.is_set():
+            self._message = str(event.get("message") or "")
+            self._began.set()
+        elif kind == "lifespan.shutdown.complete" and self._began.is_set():
+            self._ended.set()
+        elif kind == "lifespan.shutdown.failed" and self._began.is_set():
+            self._message = str(event.get("message") or "")
+            self._ended.set()
+        else:
+            raise RuntimeError(f"{kind!r} is out of place in a lifespan")
+
+
+def _complain(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except Exception:  # The application may have closed its standard error.
+        pass

@@ -1,0 +1,41 @@
+"""What every thread is doing, on SIGQUIT: the server sends it before it ends a stuck worker.
+
+`boot` installs it, again in every forked worker, whose standard error is another. The C library of
+the interpreter writes the stacks, so that they come even while a library keeps the interpreter's
+lock. Then, if the main thread still runs Python, each of `hooks` is called: a reactor adds one that
+shows its tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+from typing import Any, Callable, List, Optional
+
+from . import wire
+
+hooks: List[Callable[[], None]] = []
+_fd: Optional[int] = None
+
+
+def install() -> None:
+    """Writes the stacks to what is standard error now, on every SIGQUIT from now on."""
+    global _fd
+    # A descriptor of its own: the application may close its standard error.
+    with contextlib.suppress(OSError):
+        fd = wire.duplicate(2)
+        # It keeps the kernel's handler as long as it is registered.
+        faulthandler.unregister(signal.SIGQUIT)
+        signal.signal(signal.SIGQUIT, _run_hooks)
+        faulthandler.register(signal.SIGQUIT, file=fd, all_threads=True, chain=True)
+        if _fd is not None:
+            os.close(_fd)
+        _fd = fd
+
+
+def _run_hooks(_number: int, _frame: Any) -> None:
+    for hook in hooks:
+        with contextlib.suppress(Exception):
+            hook()

@@ -1,0 +1,124 @@
+"""A process from which workers are forked, and the first steps of such a worker.
+
+`boot` calls `serve` in a process that has loaded the application: it answers FORK after FORK on the
+control socket (PROTOCOL.md), and returns only in a new worker, with the sockets that this one was
+given. `Sockets` is what a worker serves on, forked or not.
+
+What must stay true: nothing of the template's own is left open in a worker but what the application
+has opened; the template's standard output and error stay its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from typing import List, NamedTuple, Optional, Tuple
+
+from . import api, forks, threads, wire
+
+
+class Sockets(NamedTuple):
+    """What the server gives a worker besides its control socket."""
+
+    slots: List[socket.socket]
+    spares: List[socket.socket]
+    channel: Optional[socket.socket] = None
+    files: Optional[socket.socket] = None
+
+    def all(self) -> List[socket.socket]:
+        """Every one of them."""
+        return [*self.slots, *self.spares, *filter(None, (self.channel, self.files))]
+
+
+def serve(
+    control: socket.socket, server: int, streams: Tuple[object, object]
+) -> Tuple[socket.socket, Sockets]:
+    """Forks workers as the server wishes. Returns in each of them, with its control and its
+    sockets; here it never does: it ends the process when the server closes `control`."""
+    while True:
+        frame = wire.receive_control(control)
+        if frame is None:
+            os._exit(0)
+        kind, flags, payload, fds = frame
+        if kind != wire.FORK or flags or len(payload) != 8 or len(fds) != 3:
+            raise wire.WireError("a template was sent something else than FORK")
+
+        def failed(error: OSError, worker: bytes = payload) -> None:
+            reason = str(error).encode("utf-8", "replace")[: wire.REASON_MAX]
+            wire.send_control(control, wire.FORK_FAILED, worker + reason)
+
+        if forks.fork_worker(failed):
+            return _begin(fds, server, streams)
+        for fd in fds:
+            os.close(fd)
+
+
+def standard_streams() -> Tuple[object, object]:
+    """What descriptors 1 and 2 are now: an application that gives them another meaning while it
+    loads keeps it in its workers."""
+    return _identity(1), _identity(2)
+
+
+def prevents_fork(is_forked_anyway: bool) -> Optional[str]:
+    """Why nothing may be forked from this process now, if so: what the application said, or its
+    threads, unless it `is_forked_anyway`."""
+    reason = api.fork_prevented()
+    if reason is None and not is_forked_anyway:
+        reason = threads.prevents_fork() or None
+    return reason
+
+
+def _begin(
+    fds: List[int], server: int, streams: Tuple[object, object]
+) -> Tuple[socket.socket, Sockets]:
+    forks.release()
+    os.setpgid(0, 0)
+    control = wire.adopt(fds[0])
+    # Out of the way first: they may have come as 1 or 2 where the application has closed those.
+    moved = [wire.move(fd) for fd in fds[1:]]
+    for number, was, fd in zip((1, 2), streams, moved):
+        if _identity(number) == was:
+            os.dup2(fd, number)
+        os.close(fd)
+    forks.guard(control)
+    forks.die_with(server)
+    hello(control)
+    try:
+        sockets = _receive_sockets(control)
+    except OSError:
+        os._exit(0)
+    forks.guard(*sockets.all())
+    return control, sockets
+
+
+def hello(control: socket.socket) -> None:
+    """Says HELLO."""
+    wire.send_control(control, wire.HELLO, struct.pack("<I", wire.VERSION))
+
+
+def _receive_sockets(control: socket.socket) -> Sockets:
+    found: dict = {"s": [], "i": [], "c": [], "f": []}
+    is_last = False
+    while not is_last:
+        frame = wire.receive_control(control)
+        if frame is None:
+            os._exit(0)
+        kind, flags, kinds, fds = frame
+        if kind != wire.SLOTS or flags & ~wire.FLAG_END or len(kinds) != len(fds):
+            raise wire.WireError("a forked worker was sent something else than SLOTS")
+        for letter, fd in zip(kinds.decode("latin-1"), fds):
+            if letter not in found:
+                raise wire.WireError(f"a socket of unknown kind {letter!r}")
+            found[letter].append(wire.adopt(fd))
+        is_last = bool(flags & wire.FLAG_END)
+    channel, files = (found[letter][0] if found[letter] else None for letter in "cf")
+    return Sockets(found["s"], found["i"], channel, files)
+
+
+def _identity(fd: int) -> object:
+    with contextlib.suppress(OSError):
+        stat = os.fstat(fd)
+        return stat.st_dev, stat.st_ino
+    return None

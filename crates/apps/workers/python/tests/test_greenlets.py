@@ -1,0 +1,242 @@
+"""WSGI on greenlets: skipped where gevent is missing, as it is an application's own."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from channel_harness import ReactorWorker, channel, gone, open_wsgi, wire
+
+APP = """
+import os, sys, tempfile, threading, time
+import socket
+
+released = threading.Event()
+
+def log(text):
+    sys.stderr.write(text + "\\n")
+
+def application(environ, start_response):
+    return globals()[environ["PATH_INFO"][1:]](environ, start_response)
+
+def hello(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
+    return [b"hello"]
+
+def show(environ, start_response):
+    start_response("200 OK", [])
+    keys = ("wsgi.multithread", "REQUEST_METHOD", "SERVER_SOFTWARE", "wsgi.url_scheme")
+    return [repr({key: environ[key] for key in keys}).encode()]
+
+def echo(environ, start_response):
+    start_response("200 OK", [])
+    return [environ["wsgi.input"].read()]
+
+def wait(environ, start_response):
+    released.wait()
+    return hello(environ, start_response)
+
+def go(environ, start_response):
+    released.set()
+    return hello(environ, start_response)
+
+held = threading.Event()
+
+def hold(environ, start_response):
+    held.wait()
+    return hello(environ, start_response)
+
+def let_go(environ, start_response):
+    held.set()
+    return hello(environ, start_response)
+
+def nap(environ, start_response):
+    time.sleep(0.2)
+    return hello(environ, start_response)
+
+def large(environ, start_response):
+    start_response("200 OK", [])
+    try:
+        for letter in b"abcdefgh":
+            yield bytes([letter]) * 100_000
+    finally:
+        log("large is closed")
+
+def written(environ, start_response):
+    write = start_response("200 OK", [])
+    write(b"one")
+    write(b"two")
+    return [b"three"]
+
+def file(environ, start_response):
+    handle = tempfile.TemporaryFile()
+    handle.write(b"0123456789" * 50_000)
+    handle.seek(5)
+    start_response("200 OK", [])
+    return environ["wsgi.file_wrapper"](handle)
+
+def small_file(environ, start_response):
+    handle = tempfile.TemporaryFile()
+    handle.write(b"0123456789")
+    handle.seek(5)
+    start_response("200 OK", [("Content-Length", "3")])
+    return environ["wsgi.file_wrapper"](handle)
+
+def raise_early(environ, start_response):
+    raise ValueError("early")
+
+def raise_late(environ, start_response):
+    start_response("200 OK", [])
+    yield b"part"
+    raise ValueError("late")
+
+def no_head(environ, start_response):
+    return [b"x"]
+"""
+
+
+@unittest.skipUnless(importlib.util.find_spec("gevent"), "gevent is not installed")
+class Greenlets(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.worker = ReactorWorker(APP, interface="wsgi", reactor="gevent")
+        cls.worker.__enter__().ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.worker.__exit__()
+
+    stream = 100
+
+    def ask(self, path, body=b"", flags=0):
+        type(self).stream += 1
+        return self.worker.ask(open_wsgi(self.stream, body, flags, PATH_INFO="/" + path))
+
+    def test_a_whole_response_is_one_frame(self):
+        answer = self.ask("hello")
+        self.assertEqual(answer.strings[:2], ["200 OK", "Content-Type"])
+        self.assertEqual((answer.body, answer.kinds), (b"hello", [channel.ANSWER]))
+
+    def test_the_environ_is_complete(self):
+        environ = eval(self.ask("show").body)
+        expected = {"wsgi.multithread": True, "REQUEST_METHOD": "GET"}
+        expected.update({"SERVER_SOFTWARE": "penstock", "wsgi.url_scheme": "http"})
+        self.assertEqual(environ, expected)
+
+    def test_bodies(self):
+        self.assertEqual(self.ask("echo").body, b"")
+        self.assertEqual(self.ask("echo", b"x" * 300).body, b"x" * 300)
+        self.worker.send_file(self.stream + 1, b"y" * 200_000)
+        self.assertEqual(self.ask("echo", flags=wire.FLAG_BODY_FILE).body, b"y" * 200_000)
+
+    def test_thousand_requests_at_once(self):
+        worker, streams = self.worker, range(1000, 2000)
+        worker.send(*(open_wsgi(stream, PATH_INFO="/wait") for stream in streams))
+        worker.send(open_wsgi(3, PATH_INFO="/go"))
+        worker.read_until(lambda: all(worker.answer(stream).is_ended for stream in streams))
+        self.assertEqual({worker.answers.pop(stream).body for stream in streams}, {b"hello"})
+
+    def test_a_slow_window_stops_its_stream_alone(self):
+        worker = self.worker
+        worker.send(open_wsgi(1, PATH_INFO="/large"))
+        slow = worker.answer(1)
+        worker.read_until(lambda: slow.size == channel.WINDOW_BYTES)
+        for _ in range(20):
+            self.assertEqual(self.ask("hello").body, b"hello")
+        self.assertEqual(slow.size, channel.WINDOW_BYTES)
+        worker.send(channel.window(1, 1 << 20))
+        worker.read_until(lambda: slow.is_ended)
+        self.assertEqual(slow.body, b"".join(bytes([letter]) * 100_000 for letter in b"abcdefgh"))
+        worker.answers.pop(1)
+
+    def test_a_client_that_leaves_a_waiting_stream(self):
+        worker = self.worker
+        worker.send(open_wsgi(2, PATH_INFO="/large"))
+        slow = worker.answer(2)
+        worker.read_until(lambda: slow.size == channel.WINDOW_BYTES)
+        before = worker.log().count("large is closed")
+        worker.send(gone(2))
+        worker.read_until(lambda: slow.is_ended)
+        self.assertEqual(
+            (slow.reason, worker.log().count("large is closed")), ("cancelled", before + 1)
+        )
+        worker.answers.pop(2)
+
+    def test_write_and_files(self):
+        self.assertEqual(self.ask("written").body, b"onetwothree")
+        self.worker.send(channel.window(self.stream + 1, 1))  # For no stream yet: ignored.
+        type(self).stream += 1
+        self.worker.send(open_wsgi(self.stream, PATH_INFO="/file"))
+        self.worker.send(channel.window(self.stream, 1 << 20))
+        answer = self.worker.answer(self.stream)
+        self.worker.read_until(lambda: answer.is_ended)
+        self.assertEqual(answer.body, (b"0123456789" * 50_000)[5:])
+        answer = self.ask("small_file")
+        self.assertEqual((answer.body, answer.kinds), (b"567", [channel.ANSWER]))
+
+    def test_exceptions(self):
+        for path, reason, flags in (
+            ("raise_early", "application raised ValueError", 0),
+            ("raise_late", "application raised ValueError", 0),
+            ("no_head", "start_response was not called", wire.FLAG_PROTOCOL),
+        ):
+            with self.subTest(path):
+                answer = self.ask(path)
+                self.assertEqual((answer.reason, answer.parts[-1].flags), (reason, flags))
+                self.assertIn(f"error in GET /{path}\n", self.worker.log())
+
+    def test_stacks_of_greenlets_on_sigquit(self):
+        self.worker.send(open_wsgi(4, PATH_INFO="/hold"))
+        self.ask("hello")
+        self.worker.process.send_signal(signal.SIGQUIT)
+        for _ in range(1000):
+            if "in hold" in self.worker.log():
+                break
+            self.ask("hello")
+        else:
+            self.fail(self.worker.log())
+        self.ask("let_go")
+        self.worker.read_until(lambda: self.worker.answer(4).is_ended)
+
+
+@unittest.skipUnless(importlib.util.find_spec("gevent"), "gevent is not installed")
+class End(unittest.TestCase):
+    def test_what_is_in_progress_is_waited_for(self):
+        source = APP.replace("time.sleep(0.2)", "time.sleep(0.2); log('done')")
+        with ReactorWorker(source, interface="wsgi", reactor="gevent") as worker:
+            worker.ready().send(open_wsgi(1, PATH_INFO="/nap"))
+            worker.ask(open_wsgi(2, PATH_INFO="/hello"))
+            worker.channel.sock.close()
+            self.assertEqual((worker.wait(), worker.log()), (0, "done\n"))
+
+    def test_what_never_ends_is_left(self):
+        with ReactorWorker(APP, interface="wsgi", reactor="gevent", stop_timeout=0.2) as worker:
+            worker.ready().send(open_wsgi(1, PATH_INFO="/wait"))
+            worker.ask(open_wsgi(2, PATH_INFO="/hello"))
+            worker.channel.sock.close()
+            self.assertEqual(worker.wait(), 0)
+
+    def test_nonsense_ends_the_process(self):
+        with ReactorWorker(APP, interface="wsgi", reactor="gevent") as worker:
+            worker.ready().send(channel.message(1, 0, b"x") + os.urandom(0), b"\xff" * 12)
+            self.assertEqual(worker.wait(), 1)
+            self.assertIn("WireError", worker.log())
+
+
+class Missing(unittest.TestCase):
+    def test_a_missing_gevent_is_named(self):
+        # Outside of a virtualenv, if the tests run in one.
+        python = os.path.realpath(sys.executable)
+        if subprocess.run([python, "-c", "import gevent"], stderr=subprocess.DEVNULL).returncode == 0:
+            self.skipTest("gevent is installed")
+        with ReactorWorker(APP, interface="wsgi", reactor="gevent", python=python) as worker:
+            frame = worker.control.frame()
+            self.assertEqual(frame.kind, wire.BOOT_FAILED)
+            self.assertIn('async = "gevent" needs gevent', frame.payload.decode())
+            self.assertEqual(worker.wait(), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,121 @@
+# frozen_string_literal: true
+
+# One request of `fibers`, with the methods of `wire`'s `Slot` by which `rack_app` answers.
+#
+# What must stay true: the stream ends once; a wait for window stops this fiber alone, and ends with
+# `Disconnected` when the client leaves.
+module PenstockWorker
+  # See above.
+  class FiberStream
+    attr_reader :id
+
+    def initialize(reactor, id, env, body, file)
+      @reactor = reactor
+      @id = id
+      @request = [env, file ? nil : body]
+      @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
+      @file = file
+      @window = Channel::WINDOW_BYTES
+      @gone = @ended = false
+    end
+
+    attr_reader :label
+
+    def ended?
+      @ended
+    end
+
+    # So many bytes more may be sent.
+    def give(bytes)
+      @window += bytes
+      @changed&.signal
+    end
+
+    # The client has left, or wants no more.
+    def leave
+      @gone = true
+      @changed&.signal
+    end
+
+    # The request, once.
+    def receive
+      request = @request
+      @request = nil
+      request
+    end
+
+    def receive_file
+      @file
+    end
+
+    def cancelled?
+      @gone
+    end
+
+    def send_whole(count, head, started, body)
+      @ended = true
+      @reactor.put(Channel.answer(@id, Wire::FLAG_END, count, Wire.micros - started, head, body))
+    end
+
+    def send_head(count, head, started, body)
+      first = body.bytesize > Channel::DATA_MAX ? body.byteslice(0, Channel::DATA_MAX) : body
+      @window -= first.bytesize
+      @reactor.put(Channel.answer(@id, Wire::FLAG_STREAM, count, Wire.micros - started, head, first))
+      send_body(body.byteslice(first.bytesize, body.bytesize)) if first.bytesize < body.bytesize
+    end
+
+    def send_body(chunk)
+      at = 0
+      while at < chunk.bytesize
+        size = [chunk.bytesize - at, Channel::DATA_MAX, @window].min
+        next wait unless size.positive?
+
+        @window -= size
+        @reactor.put(Channel.data(@id, 0, chunk.byteslice(at, size)))
+        at += size
+      end
+    end
+
+    def send_end
+      @ended = true
+      @reactor.put(Channel.data(@id, Wire::FLAG_END, ""))
+    end
+
+    # Reads what a slot passes as a descriptor: the channel carries bytes only.
+    def send_file(count, head, started, file, offset, length)
+      left = [file.size - offset, 0].max
+      left = length if length != Wire::TO_THE_END && length < left
+      file.seek(offset)
+      return send_whole(count, head, started, file.read(left) || "") if left <= Channel::DATA_MAX
+
+      send_head(count, head, started, "")
+      while left.positive? && (piece = file.read([left, Channel::DATA_MAX].min))
+        left -= piece.bytesize
+        send_body(piece)
+      end
+      send_end
+    end
+
+    # Sends RESET.
+    def send_reason(_kind, flags, reason)
+      @ended = true
+      @reactor.put(Channel.reset(@id, flags, reason))
+    end
+
+    # Ends what has not ended yet.
+    def end_anyhow
+      @file&.close
+      return if @ended || @reactor.closed
+
+      send_reason(Channel::RESET, 0, @gone ? "cancelled" : "the response is not complete")
+    end
+
+    private
+
+    def wait
+      @changed ||= Async::Condition.new
+      @changed.wait unless @gone
+      raise Wire::Disconnected if @gone
+    end
+  end
+end

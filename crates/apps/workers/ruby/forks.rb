@@ -1,0 +1,152 @@
+# frozen_string_literal: true
+
+# Forks of this process: those that become workers, and those that are the application's own. `template` calls
+# `fork_worker` and, in the new worker, `die_with`. `boot` guards our descriptors: a process that the
+# application forks has them closed, and `leave_if_stranger` ends it when it comes back into our code,
+# instead of letting it answer for its parent.
+#
+# What must stay true: a worker is no child of its template, and dies with its server however that goes; the
+# process in the middle runs nothing of the application's but its hooks at forks.
+module PenstockWorker
+  # See above.
+  module Forks
+    PARENT_DEADLINE = 5
+    PR_SET_PDEATHSIG = 1
+    # The number of prctl(2), which Ruby has no name for.
+    PRCTL = { "x86_64" => 157, "aarch64" => 167, "arm64" => 167, "riscv64" => 167 }[RUBY_PLATFORM[/\A[^-]+/]]
+    # Before Ruby 3.1 there is no hook at forks: then the process id tells.
+    HAS_HOOK = Process.respond_to?(:_fork)
+    private_constant :PARENT_DEADLINE, :PR_SET_PDEATHSIG, :PRCTL
+
+    @guarded = []
+    @own_fork = @stranger = false
+    @pid = Process.pid
+    @middle = 0
+
+    # Comes before `Process._fork`.
+    module Hook
+      def _fork
+        pid = super
+        Forks.after_fork if pid.zero?
+        pid
+      end
+    end
+
+    module_function
+
+    # Closes these (IO objects that own their descriptors) in every process that the application forks.
+    def guard(*ios)
+      Process.singleton_class.prepend(Hook) if HAS_HOOK
+      @guarded.concat(ios)
+    end
+
+    # Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a new template
+    # nothing of what it served.
+    def release(kept = nil)
+      @guarded.each { |io| io.close unless io.equal?(kept) }
+      @guarded = kept ? [kept] : []
+    end
+
+    # Ends this process if the application has forked it; `error` is what it came back with.
+    def leave_if_stranger(error = nil)
+      return unless @stranger || (!HAS_HOOK && Process.pid != @pid)
+
+      status = error.is_a?(SystemExit) ? error.status : 1
+      begin
+        unless error.is_a?(SystemExit)
+          $stderr.write("#{error.full_message(highlight: false, order: :top).chomp}\n") if error
+          $stderr.write("process #{Process.pid}, forked by the application, came back from it and was ended\n")
+        end
+        $stdout.flush
+        $stderr.flush
+      rescue SystemCallError, IOError, NoMethodError
+        nil # The application has closed them.
+      end
+      exit!(status)
+    end
+
+    # Forks twice: true in the new worker, false here. Yields, here or in the process in the middle, the
+    # error of a kernel that refuses.
+    def fork_worker
+      open_streams
+      @own_fork = true
+      middle = fork
+      return fork_again { |error| yield error } unless middle # rubocop:disable Style/ExplicitBlockArgument
+
+      begin
+        Process.wait(middle)
+      rescue Errno::ECHILD
+        nil # The application has said that it wants to hear of no child.
+      end
+      false
+    # Whatever a hook of the application's raises; it is the server's to say so.
+    rescue StandardError, NotImplementedError => error
+      yield error
+      false
+    ensure
+      @own_fork = false
+    end
+
+    # Waits until `server` is the parent of this new worker, and sees to it that the worker ends when that
+    # does. A worker whose server has gone ends here.
+    def die_with(server)
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PARENT_DEADLINE
+      while Process.ppid == @middle && Process.clock_gettime(Process::CLOCK_MONOTONIC) < deadline
+        sleep(0.0002)
+      end
+      exit!(1) if Process.ppid != server
+      watch(server) unless signalled_at_death?
+      # It may have gone in between.
+      exit!(1) if Process.ppid != server
+    end
+
+    # Ruby flushes them at a fork, and cannot when the application has closed them.
+    def open_streams
+      $stdout = File.open(File::NULL, "w") if $stdout.respond_to?(:closed?) && $stdout.closed?
+      $stderr = File.open(File::NULL, "w") if $stderr.respond_to?(:closed?) && $stderr.closed?
+    end
+
+    def after_fork
+      return if @own_fork
+
+      @stranger = true
+      release
+    end
+
+    # In the process in the middle, which never returns.
+    def fork_again
+      @middle = Process.pid
+      begin
+        child = fork
+      rescue Exception => error # rubocop:disable Lint/RescueException
+        begin
+          yield error
+        ensure
+          exit!(1)
+        end
+      end
+      exit!(0) if child
+      @pid = Process.pid
+      true
+    end
+
+    def signalled_at_death?
+      return false unless PRCTL
+
+      verbose = $VERBOSE
+      $VERBOSE = nil
+      syscall(PRCTL, PR_SET_PDEATHSIG, Signal.list["KILL"], 0, 0, 0).zero?
+    rescue SystemCallError, NotImplementedError, NoMethodError
+      false
+    ensure
+      $VERBOSE = verbose
+    end
+
+    def watch(server)
+      Threads.start("parent") do
+        sleep(0.5) while Process.ppid == server
+        exit!(1)
+      end
+    end
+  end
+end

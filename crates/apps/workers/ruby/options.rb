@@ -1,0 +1,40 @@
+# frozen_string_literal: true
+
+# The command line of a process (`PROTOCOL.md`, "Starting a worker"). `boot` parses it first of all; nothing is
+# required for it, since no library may be loaded before Bundler has chosen its version.
+module PenstockWorker
+  # By name; whatever the server did not say has its default.
+  Options = Struct.new(
+    :control_fd, :slot_fds, :io_slot_fds, :app, :dir, :entry, :interface, :template, :server_pid, :reactor,
+    :channel_fd, :files_fd, :collect_when_idle, :stay, :threads, :stop_timeout, :fork_anyway
+  ) do
+    def self.parse(arguments)
+      rest = arguments.dup
+      flags = %w[--template --collect-when-idle --stay --fork-anyway].to_h { |name| [name, !rest.delete(name).nil?] }
+      given = rest.each_slice(2).to_h
+      options = new(
+        Integer(given.fetch("--control-fd")), numbers(given["--slot-fds"]), numbers(given["--io-slot-fds"]),
+        given.fetch("--app", "app"), given.fetch("--dir", "."), given.fetch("--entry"),
+        given.fetch("--interface", "rack"), flags["--template"],
+        Integer(given.fetch("--server-pid", Process.ppid)), given["--reactor"],
+        given["--channel-fd"]&.to_i, given["--files-fd"]&.to_i, flags["--collect-when-idle"], flags["--stay"],
+        Integer(given.fetch("--threads", 1)), Float(given.fetch("--stop-timeout", 10)),
+        flags["--fork-anyway"]
+      )
+      options.check
+    rescue KeyError, ArgumentError => error
+      abort "usage: worker.rb --control-fd N --slot-fds A,B --entry config.ru [--app NAME] [--dir DIR] " \
+            "(#{error.message})"
+    end
+
+    def self.numbers(text)
+      text.to_s.split(",").map { |fd| Integer(fd) }
+    end
+
+    def check
+      return self if template || !slot_fds.empty? || (reactor && channel_fd && files_fd)
+
+      raise ArgumentError, "one of --template, --slot-fds, --reactor with its sockets is needed"
+    end
+  end
+end

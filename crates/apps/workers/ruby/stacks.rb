@@ -1,0 +1,42 @@
+# frozen_string_literal: true
+
+# What every thread is doing, on SIGQUIT: the server sends it before it ends a stuck worker. `boot` installs it,
+# again in every forked worker, whose standard error is another. A library that keeps Ruby's lock keeps
+# the stacks from being written; there is no way around it without a library of ours.
+module PenstockWorker
+  # See above.
+  module Stacks
+    @hooks = []
+
+    class << self
+      # Called after the threads have been shown; each returns text. A reactor adds one that shows its tasks.
+      attr_reader :hooks
+    end
+
+    module_function
+
+    # Writes the stacks to what is standard error now, on every SIGQUIT from now on. Through a descriptor of
+    # our own (the application may close its standard error), and without IO#write, whose lock may not be
+    # taken by a signal's handler.
+    def install
+      before = @io
+      @io = IO.for_fd(Wire.duplicate(IO.for_fd(2, autoclose: false)))
+      trap("QUIT") { show }
+      before&.close
+    rescue SystemCallError
+      nil # It was started with its standard error closed.
+    end
+
+    def show
+      text = +"stack of every thread (pid #{Process.pid})\n"
+      Thread.list.each do |thread|
+        text << "#{thread.inspect}\n"
+        (thread.backtrace || []).each { |line| text << "    #{line}\n" }
+      end
+      hooks.each { |hook| text << hook.call.to_s }
+      @io.syswrite(text)
+    rescue StandardError
+      nil
+    end
+  end
+end

@@ -1,0 +1,96 @@
+# frozen_string_literal: true
+
+# A process from which workers are forked, and the first steps of such a worker. `boot` calls `serve` in a process
+# that has loaded the application: it answers FORK after FORK on the control socket (`PROTOCOL.md`), and
+# returns only in a new worker, with the sockets that this one was given. `Sockets` is what a worker serves on,
+# forked or not.
+#
+# What must stay true: nothing of the template's own is left open in a worker but what the application has
+# opened; the template's standard output and error stay its own.
+module PenstockWorker
+  # What the server gives a worker besides its control socket: IO objects that own their descriptors.
+  Sockets = Struct.new(:slots, :spares, :channel, :files) do
+    def all
+      [*slots, *spares, channel, files].compact
+    end
+  end
+
+  # See above.
+  module Template
+    module_function
+
+    # Forks workers as the server wishes. Returns in each of them, with its control and its sockets; here it
+    # never does: it ends the process when the server closes `control`.
+    def serve(control, server, streams)
+      socket = UNIXSocket.for_fd(control.fileno)
+      socket.autoclose = false
+      loop do
+        frame = Wire.receive_control(socket) or exit!(0)
+        kind, flags, payload, files = frame
+        unless kind == Wire::FORK && flags.zero? && payload.bytesize == 8 && files.size == 3
+          raise Wire::Error, "a template was sent something else than FORK"
+        end
+
+        is_worker = Forks.fork_worker do |error|
+          socket.write(Wire.frame(Wire::FORK_FAILED, 0, payload + error.message[0, Wire::REASON_MAX].scrub.b))
+        end
+        return begin_worker(files, server, streams) if is_worker
+
+        files.each(&:close)
+      end
+    end
+
+    # What descriptors 1 and 2 are now: an application that gives them another meaning while it loads keeps it
+    # in its workers.
+    def standard_streams
+      [identity(1), identity(2)]
+    end
+
+    def begin_worker(files, server, streams)
+      Forks.release
+      Process.setpgid(0, 0)
+      # All out of the way first: they may have come as 1 or 2 where the application has closed those.
+      control, *moved = files.map { |file| Wire.adopt(file) }
+      moved.each_with_index do |io, at|
+        use_stream(io, at + 1) if identity(at + 1) == streams[at]
+        io.close
+      end
+      Forks.guard(control)
+      Forks.die_with(server)
+      PenstockWorker.hello(control)
+      sockets = receive_sockets(control)
+      Forks.guard(*sockets.all)
+      [control, sockets]
+    end
+
+    # Makes `number`, 1 or 2, another name of `io`; the objects that stand for it stay as they are.
+    def use_stream(io, number)
+      IO.for_fd(number, autoclose: false).reopen(io)
+    end
+
+    def receive_sockets(control)
+      socket = UNIXSocket.for_fd(control.fileno)
+      socket.autoclose = false
+      found = { "s" => [], "i" => [], "c" => [], "f" => [] }
+      loop do
+        frame = Wire.receive_control(socket) or exit!(0)
+        kind, flags, kinds, files = frame
+        unless kind == Wire::SLOTS && flags <= Wire::FLAG_END && kinds.bytesize == files.size
+          raise Wire::Error, "a forked worker was sent something else than SLOTS"
+        end
+
+        kinds.each_char.zip(files) do |letter, file|
+          found.fetch(letter) { raise Wire::Error, "a socket of unknown kind" } << Wire.adopt(file)
+        end
+        return Sockets.new(found["s"], found["i"], found["c"][0], found["f"][0]) if flags == Wire::FLAG_END
+      end
+    end
+
+    def identity(number)
+      stat = IO.for_fd(number, autoclose: false).stat
+      [stat.dev, stat.ino]
+    rescue SystemCallError
+      nil
+    end
+  end
+end

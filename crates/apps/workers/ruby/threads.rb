@@ -1,0 +1,109 @@
+# frozen_string_literal: true
+
+# The threads of this process, and whether it may be forked beside them. A fork takes the thread that calls it and
+# no other. `boot` asks before a template says READY, and notes at the very start how many threads are the
+# interpreter's own.
+#
+# Threads of Ruby do not prevent a fork: Ruby gives up what the others had locked, every Rails application has
+# some, and libraries start theirs again. They are named in the log, but for those that say of themselves that they
+# are `fork_safe` (a thread variable, as Puma has it). Threads of native libraries do prevent it: nobody gives up
+# their locks.
+#
+# What must stay true: a thread that Ruby does not know is found, also among those that Ruby keeps for later.
+module PenstockWorker
+  # See above.
+  module Threads
+    DEADLINE = 0.2
+    NAMES_MAX = 8
+    # Most that Ruby is thought to keep for later use.
+    KEPT_MAX = 256
+    private_constant :DEADLINE, :NAMES_MAX, :KEPT_MAX
+
+    @house = 0
+
+    module_function
+
+    # Before anything of the application's runs: what there is now is the interpreter's. From Ruby 3.3 on it has a
+    # timer, which may also come later.
+    def note_house
+      timers = (RUBY_VERSION <=> "3.3").negative? ? 0 : 1
+      @house = [tasks - Thread.list.size, timers].max
+    end
+
+    # Begins a thread of ours: it is through with before a fork, or begun again after it.
+    def start(name, &block)
+      thread = Thread.new(&block)
+      thread.name = name
+      thread.thread_variable_set(:fork_safe, true)
+      thread
+    end
+
+    # Why nothing may be forked from this process now, if so: what the application said, or native threads,
+    # unless it is `anyway`.
+    def prevents_fork(anyway)
+      return PenstockWorker.fork_prevented if PenstockWorker.fork_prevented || anyway
+
+      native = foreign_after_a_moment
+      native.positive? ? "#{native} native threads run" : nil
+    end
+
+    # The names of the threads of Ruby that a fork leaves behind; nil when there are none.
+    def left_behind
+      left = others.reject { |thread| thread.thread_variable_get(:fork_safe) }
+      return if left.empty?
+
+      names = left.first(NAMES_MAX).map { |thread| name_of(thread) }.join(", ")
+      left.size > NAMES_MAX ? "#{names} and #{left.size - NAMES_MAX} more" : names
+    end
+
+    # Its name, or where it was begun.
+    def name_of(thread)
+      text = thread.inspect
+      thread.name || text[%r{[^/ ]+\.\w+:\d+}] || text
+    end
+
+    def others
+      Thread.list - [Thread.main]
+    end
+
+    # A thread that has just ended is counted for a moment.
+    def foreign_after_a_moment
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + DEADLINE
+      loop do
+        native = foreign
+        return native if native <= 0 || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+
+        sleep(0.005)
+      end
+    end
+
+    # How many threads are not Ruby's. Up to Ruby 3.2 one that has ended is kept for a minute, for the next: as many
+    # as a new thread does not add to are such.
+    def foreign
+      return 0 unless surplus.positive?
+
+      kept = []
+      until kept.size == KEPT_MAX
+        before = tasks
+        kept << Thread.new { Thread.stop }
+        Thread.pass until kept.last.stop?
+        break if tasks > before || !surplus.positive?
+      end
+      surplus
+    rescue ThreadError
+      surplus
+    ensure
+      kept&.each { |thread| thread.kill.join }
+    end
+
+    def surplus
+      tasks - Thread.list.size - @house
+    end
+
+    def tasks
+      Dir.children("/proc/self/task").size
+    rescue SystemCallError
+      Thread.list.size + @house
+    end
+  end
+end

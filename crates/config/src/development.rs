@@ -1,0 +1,36 @@
+//! What is different by default in development (`serve --dev`).
+//!
+//! Used by `parse` and `resolve` before they read what is said, which always counts. What must stay
+//! true: nothing here changes what a key means, only what leaving it out does.
+
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+use crate::model::{AccessLog, App, LogFormat, LogTarget, Processes, Server};
+
+/// One process is what a debugger and a person who reads its output can follow; nobody waits for
+/// old code to finish.
+pub(crate) fn app(app: &mut App) {
+    app.processes = Processes::exactly(1);
+    app.stop_timeout = PATIENCE;
+    app.stream_timeout = PATIENCE;
+}
+
+/// Requests are shown where the server was started, and Ctrl-C ends it soon.
+pub(crate) fn server(server: &mut Server, root: Option<&DeTable<'_>>) {
+    let table = root.and_then(|root| root.get("server")?.get_ref().as_table());
+    let says = |key: &str| table.is_some_and(|table| table.contains_key(key));
+    if !says("access_log") {
+        server.access_log = Some(AccessLog {
+            path: LogTarget::Stdout,
+            format: LogFormat::Dev,
+        });
+    }
+    if !says("shutdown_timeout") {
+        server.shutdown_timeout = PATIENCE;
+    }
+}
+
+/// Long enough for a request that is nearly done.
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,306 @@
+//! Keys about processes: what they give, and what is wrong with them.
+
+use std::time::Duration;
+
+use super::*;
+use crate::model::Scaling;
+use crate::testing::{Folder, accept, check_errors};
+
+fn read(folder: &Folder, lines: &str) -> App {
+    accept(folder, &format!("[apps.a]\n{lines}\n")).apps["a"].clone()
+}
+
+#[test]
+fn reads_every_key_of_an_application_with_threads() {
+    let folder = Folder::site();
+    let app = read(
+        &folder,
+        r#"
+processes = { min = 2, max = 8 }
+scale = { up_after = "50ms", idle_ttl = "5m", spawn_rate = 9 }
+threads = 3
+io_threads = 5
+preload = true
+refork_after = [500, 1000]
+max_surge = 2
+max_unavailable = 8
+memory_max = { soft = "200MiB", hard = "300MiB", samples = 5 }
+requests_max = 100000
+age_max = "1d"
+collect_when_idle = true
+stop_timeout = "20s"
+stream_timeout = "1h"
+"#,
+    );
+    let seconds = Duration::from_secs;
+    let expected = App {
+        processes: Processes { min: 2, max: 8 },
+        scaling: Scaling {
+            up_after: Duration::from_millis(50),
+            idle_ttl: seconds(300),
+            spawn_rate: 9,
+        },
+        threads: 3,
+        io_threads: 5,
+        preload: Preload::Always,
+        refork_after: vec![500, 1000],
+        max_surge: 2,
+        max_unavailable: 8,
+        memory_max: Some(MemoryMax {
+            soft: 200 << 20,
+            hard: 300 << 20,
+            samples: 5,
+        }),
+        requests_max: Some(100_000),
+        age_max: Some(seconds(86_400)),
+        collect_when_idle: true,
+        stop_timeout: seconds(20),
+        stream_timeout: seconds(3600),
+        ..App::new(
+            "a",
+            folder.path().to_owned(),
+            AppKind::Wsgi,
+            "app:application",
+        )
+    };
+    assert_eq!(app, expected);
+}
+
+#[test]
+fn reads_short_forms() {
+    let folder = Folder::site();
+    let app = read(
+        &folder,
+        "idle_ttl = \"7s\"\nrefork_after = 500\nmemory_max = \"500MiB\"",
+    );
+    assert_eq!(app.scaling.idle_ttl, Duration::from_secs(7));
+    assert_eq!(app.refork_after, [500]);
+    let memory = |soft, hard, samples| {
+        Some(MemoryMax {
+            soft,
+            hard,
+            samples,
+        })
+    };
+    assert_eq!(app.memory_max, memory(400 << 20, 500 << 20, 3));
+    let of = |text: &str| read(&folder, &format!("memory_max = {text}")).memory_max;
+    assert_eq!(of("{ soft = \"400MiB\" }"), memory(400 << 20, 500 << 20, 3));
+    assert_eq!(
+        of("{ hard = 10000000, samples = 1 }"),
+        memory(8_000_000, 10_000_000, 1)
+    );
+}
+
+#[test]
+fn takes_the_example_of_the_design() {
+    let text = r#"
+[apps.guestbook]
+dir = "."
+kind = "wsgi"
+entry = "app:application"
+processes = { min = 1, max = 4 }
+threads = 1
+queue = { max = 1000, timeout = "30s" }
+response_timeout = "60s"
+memory_max = "512MiB"
+requests_max = 100000
+age_max = "1d"
+env = { GREETING = "hello" }
+"#;
+    let app = accept(&Folder::site(), text).apps["guestbook"].clone();
+    assert_eq!(app.requests_max, Some(100_000));
+    assert_eq!(app.processes, Processes { min: 1, max: 4 });
+}
+
+#[test]
+fn tells_how_a_process_has_several_requests() {
+    let folder = Folder::with(&[
+        ("app.py", "application = 1\n"),
+        ("main.py", "app = FastAPI()\n"),
+        ("config.ru", ""),
+    ]);
+    let rows = [
+        ("kind = \"wsgi\"", Concurrency::Threads, false),
+        (
+            "kind = \"wsgi\"\nasync = false",
+            Concurrency::Threads,
+            false,
+        ),
+        (
+            "kind = \"wsgi\"\nasync = \"gevent\"",
+            Concurrency::Gevent,
+            true,
+        ),
+        ("kind = \"asgi\"", Concurrency::Tasks, true),
+        ("kind = \"asgi\"\nasync = true", Concurrency::Tasks, true),
+        ("entry = \"main:app\"", Concurrency::Tasks, true),
+        ("kind = \"rack\"", Concurrency::Threads, false),
+        ("kind = \"rack\"\nasync = true", Concurrency::Tasks, true),
+        (
+            "kind = \"rack\"\nasync = true\nin_progress_max = 9",
+            Concurrency::Tasks,
+            true,
+        ),
+    ];
+    for (lines, expected, has_reactor) in rows {
+        let app = read(&folder, lines);
+        assert_eq!(app.concurrency, expected, "{lines}");
+        assert_eq!(app.has_reactor(), has_reactor, "{lines}");
+    }
+    assert_eq!(read(&folder, "kind = \"asgi\"").entry, "main:app");
+}
+
+#[test]
+fn reports_what_cannot_be() {
+    check_errors(&[
+        (
+            "async",
+            "[apps.a]\nkind = \"wsgi\"\nasync = true\nin_progress_max = 3\n",
+            &["penstock.toml:3:9: `async = true` is only for the kinds \"rack\" and \"asgi\""],
+        ),
+        (
+            "async of asgi",
+            "[apps.a]\nkind = \"asgi\"\nentry = \"app:application\"\nasync = false\n",
+            &["penstock.toml:4:9: `async = false` is only for the kinds \"wsgi\" and \"rack\""],
+        ),
+        (
+            "gevent",
+            "[apps.a]\nkind = \"rack\"\ndir = \"rack\"\nasync = \"gevent\"\n",
+            &["penstock.toml:4:9: `async = \"gevent\"` is only for the kind \"wsgi\""],
+        ),
+        (
+            "word",
+            "[apps.a]\nasync = \"gevnt\"\nthreads = 2\nin_progress_max = 1\n",
+            &[
+                "penstock.toml:2:9: `async` cannot be \"gevnt\": expected true, false or \"gevent\"; did you mean `gevent`?",
+            ],
+        ),
+        (
+            "preload",
+            "[apps.a]\npreload = \"always\"\n",
+            &[
+                "penstock.toml:2:11: `preload` cannot be \"always\": expected true, false or \"auto\"",
+            ],
+        ),
+        (
+            "type",
+            "[apps.a]\nasync = 1\n",
+            &["penstock.toml:2:9: `async` must be true, false or \"gevent\", not an integer"],
+        ),
+        (
+            "keys of threads",
+            "[apps.a]\nasync = \"gevent\"\nthreads = 2\nio_threads = 1\ncollect_when_idle = true\nrefork_after = 5\n",
+            &[
+                "penstock.toml:3:11: a process with a reactor has one thread: `in_progress_max` bounds what it does at once",
+                "penstock.toml:4:14: `io_threads` is only for the kinds \"wsgi\" and \"rack\" without `async`",
+                "penstock.toml:5:21: `collect_when_idle` is only for the kinds \"wsgi\" and \"rack\" without `async`",
+                "penstock.toml:6:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
+            ],
+        ),
+        (
+            "keys of others",
+            "[apps.a]\nin_progress_max = 2\npreload = false\nrefork_after = [1]\n",
+            &[
+                "penstock.toml:2:19: `in_progress_max` is only for applications with a reactor: the kind \"asgi\", or `async`",
+                "penstock.toml:4:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
+            ],
+        ),
+        (
+            "refork",
+            "[apps.a]\nrefork_after = [0, 5, \"x\"]\n",
+            &[
+                "penstock.toml:2:17: `refork_after` cannot be 0: expected a number from 1 to 1000000000",
+                "penstock.toml:2:23: `refork_after` must be a number from 1 to 1000000000, or a list of such numbers, not a string",
+            ],
+        ),
+        (
+            "empty refork",
+            "[apps.a]\nrefork_after = []\n",
+            &[
+                "penstock.toml:2:16: `refork_after` needs at least one item: expected a number from 1 to 1000000000, or a list of such numbers",
+            ],
+        ),
+        (
+            "replacement",
+            "[apps.a]\nmax_surge = 0\n",
+            &["penstock.toml:2:13: `max_surge` cannot be 0: expected a number from 1 to 1024"],
+        ),
+        (
+            "more than there are",
+            "[apps.a]\nprocesses = 2\nmax_unavailable = 3\n",
+            &["penstock.toml:3:19: `max_unavailable` (3) is above `processes` (2)"],
+        ),
+        (
+            "twice",
+            "[apps.a]\nidle_ttl = \"1m\"\nscale = { idle_ttl = \"2m\" }\n",
+            &["penstock.toml:2:12: `idle_ttl` and `scale.idle_ttl` say the same: keep one"],
+        ),
+        (
+            "memory",
+            "[apps.a]\nmemory_max = 512\n",
+            &["penstock.toml:2:14: `memory_max` cannot be 512: expected at least 1MiB"],
+        ),
+        (
+            "memory order",
+            "[apps.a]\nmemory_max = { soft = \"2MiB\", hard = \"1MiB\", samples = 0 }\n",
+            &[
+                "penstock.toml:2:23: `soft` (2097152) is above `hard` (1048576)",
+                "penstock.toml:2:56: `samples` cannot be 0: expected a number from 1 to 1000",
+            ],
+        ),
+        (
+            "no memory",
+            "[apps.a]\nmemory_max = { samples = 2 }\n",
+            &[
+                "penstock.toml:2:14: `hard` is missing in [apps.a.memory_max]: expected a size such as \"8KiB\", \"10MB\" or a number of bytes",
+            ],
+        ),
+        (
+            "scale",
+            "[apps.a]\nscale = { up_after = \"0s\", spawn_rate = 0, up = 1 }\n",
+            &[
+                "penstock.toml:2:22: `up_after` cannot be \"0s\": expected at least 1ms",
+                "penstock.toml:2:41: `spawn_rate` cannot be 0: expected a number from 1 to 1024",
+                "penstock.toml:2:44: unknown key `up` in [apps.a.scale]",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn workers_are_forked_when_it_is_safe_always_or_never() {
+    let folder = Folder::site();
+    for (line, expected) in [
+        ("", Preload::Auto),
+        ("preload = \"auto\"", Preload::Auto),
+        ("preload = true", Preload::Always),
+        ("preload = false", Preload::Never),
+    ] {
+        assert_eq!(read(&folder, line).preload, expected, "{line}");
+    }
+}
+
+#[test]
+fn programs_take_what_has_a_meaning_for_them() {
+    let folder = Folder::site();
+    let app = read(
+        &folder,
+        "kind = \"command\"\ncommand = \"x {port}\"\nmax_surge = 2\nmax_unavailable = 1\nmemory_max = \"10MiB\"\nage_max = \"1h\"\nstop_timeout = \"4s\"",
+    );
+    assert_eq!((app.max_surge, app.max_unavailable), (2, 1));
+    assert_eq!(app.age_max, Some(Duration::from_secs(3600)));
+    assert!(app.memory_max.is_some());
+    let program = "[apps.a]\nkind = \"fastcgi\"\ncommand = \"x\"\n";
+    let values = [
+        "{}", "\"1s\"", "1", "true", "1", "true", "1", "1", "true", "\"1s\"",
+    ];
+    for (key, value) in OF_SCRIPTS.into_iter().zip(values) {
+        let option = crate::options::find("apps.NAME", key).unwrap();
+        let column = key.len() + 4;
+        let expected = format!(
+            "penstock.toml:4:{column}: `{key}` is only for {}",
+            option.only
+        );
+        check_errors(&[(key, &format!("{program}{key} = {value}\n"), &[&expected])]);
+    }
+}

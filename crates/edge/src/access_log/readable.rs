@@ -1,0 +1,143 @@
+//! A line of the access log for a person at a terminal: the format `dev`.
+//!
+//! A part of `access_log`. What must stay true: nothing a client sends reaches the terminal unescaped,
+//! and without `colours` a line has no control character but its end.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Escaped, Record, peer};
+
+/// `GET /path 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)`.
+pub(super) fn line(record: &Record<'_>, colours: bool) -> String {
+    let head = record.head;
+    let mut line = format!(
+        "{} {} {} {} {}",
+        head.method_str(),
+        Escaped(head.target().as_bytes()),
+        Coloured(record.status, colours),
+        Size(record.bytes),
+        Time(record.total),
+    );
+    let (queue, app) = (record.timing.queue, record.timing.app);
+    if queue > Duration::ZERO || app > Duration::ZERO {
+        let (queue, app) = (milliseconds(queue), milliseconds(app));
+        line.push_str(&format!(" (queue {queue:.1}, app {app:.1})"));
+    }
+    line.push('\n');
+    line
+}
+
+/// For a head that was refused or did not arrive.
+pub(super) fn refused(from: penstock_sys::net::PeerAddress, status: u16, colours: bool) -> String {
+    format!(
+        "- {} refused, from {}\n",
+        Coloured(status, colours),
+        peer(from)
+    )
+}
+
+/// A status in the colour of its class.
+struct Coloured(u16, bool);
+
+impl fmt::Display for Coloured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(status, colours) = *self;
+        let colour = match status / 100 {
+            2 => 32,
+            3 => 36,
+            4 => 33,
+            5 => 31,
+            _ => 0,
+        };
+        match colours && colour > 0 {
+            true => write!(f, "\x1b[{colour}m{status}\x1b[0m"),
+            false => write!(f, "{status}"),
+        }
+    }
+}
+
+/// Bytes, in the largest unit of which they are one.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.iter().find(|(unit, _)| self.0 >= *unit) {
+            // Tenths are all that is shown: what a float loses is not among them.
+            #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
+            Some((unit, name)) => write!(f, "{:.1} {name}", self.0 as f64 / *unit as f64),
+            None => write!(f, "{} B", self.0),
+        }
+    }
+}
+
+/// Milliseconds, or seconds where there are some.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 < Duration::from_secs(1) {
+            true => write!(f, "{:.1} ms", milliseconds(self.0)),
+            false => write!(f, "{:.1} s", self.0.as_secs_f64()),
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_exchange::Timing;
+    use penstock_sys::net::PeerAddress;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_short_and_cannot_be_forged() {
+        let raw = b"GET /a?b=c HTTP/1.1\r\nHost: h\r\n\r\n";
+        let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        let timing = Timing {
+            queue: Duration::from_micros(100),
+            app: Duration::from_micros(2900),
+            ..Timing::default()
+        };
+        let mut record = Record {
+            head: &head,
+            peer: PeerAddress::Unix,
+            status: 200,
+            bytes: 1234,
+            timing: &timing,
+            total: Duration::from_micros(3400),
+        };
+        let expected = "GET /a?b=c 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
+        assert_eq!(line(&record, false), expected);
+        let coloured = "GET /a?b=c \x1b[32m200\x1b[0m 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
+        assert_eq!(line(&record, true), coloured);
+        let none = Timing::default();
+        (record.timing, record.status, record.bytes) = (&none, 404, 0);
+        record.total = Duration::from_millis(1500);
+        assert_eq!(line(&record, false), "GET /a?b=c 404 0 B 1.5 s\n");
+        let refused = refused(PeerAddress::Unix, 400, false);
+        assert_eq!(refused, "- 400 refused, from unix\n");
+    }
+
+    #[test]
+    fn sizes_have_a_unit_of_which_there_is_one() {
+        let rows = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (5 << 20, "5.0 MiB"),
+            (3 << 30, "3.0 GiB"),
+        ];
+        for (bytes, expected) in rows {
+            assert_eq!(Size(bytes).to_string(), expected);
+        }
+    }
+}

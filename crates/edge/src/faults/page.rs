@@ -1,0 +1,257 @@
+//! The house's own error page: a sentence for everybody, and everything there is to know for a
+//! developer.
+//!
+//! Made by `faults`. In development it shows the cause, what the fault's detail has to say (sections,
+//! each below a line `== title ==`) and the request. What must stay true: in production the page has
+//! the status and one fixed sentence, nothing that came from the request, the application or the
+//! machine; whatever is shown in HTML is escaped.
+
+use std::fmt::Write as _;
+
+use penstock_exchange::{Fault, Side};
+use penstock_http::{RequestHead, Status};
+
+/// What a page is made of.
+pub(super) struct Page<'a> {
+    pub(super) status: Status,
+    pub(super) fault: &'a Fault,
+    /// The request, in development: nothing but status and sentence is told without it.
+    pub(super) shown: Option<&'a RequestHead>,
+}
+
+/// A part of what is shown in development.
+struct Part<'a> {
+    title: &'a str,
+    text: String,
+}
+
+impl Page<'_> {
+    pub(super) fn plain(&self) -> String {
+        let (code, reason) = (self.status.code(), self.status.reason());
+        let explanation = self.fault.kind.explanation();
+        let mut text = format!("{code} {reason}\n{explanation}\n");
+        if let Some(head) = self.shown {
+            let _ = write!(text, "\n{}\n", self.fault.cause);
+            for part in self.parts(head) {
+                let title = match part.title {
+                    "" => String::new(),
+                    title => format!("== {title} ==\n"),
+                };
+                let _ = write!(text, "\n{title}{}\n", part.text);
+            }
+        }
+        text
+    }
+
+    pub(super) fn html(&self) -> String {
+        let (code, reason) = (self.status.code(), self.status.reason());
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+             content=\"width=device-width\">\n<title>{code} {reason}</title>\n<style>body{{font:16px/1.5 \
+             system-ui,sans-serif;max-width:60rem;margin:4rem auto;padding:0 1rem;color:#223}}\
+             h1{{font-size:1.5rem}}h2{{font-size:1.1rem;margin:2rem 0 .5rem}}\
+             pre{{background:#f4f4f6;padding:1rem;overflow:auto}}</style>\n\
+             <h1>{code} {reason}</h1>\n<p>{}</p>\n",
+            self.fault.kind.explanation()
+        );
+        if let Some(head) = self.shown {
+            let _ = writeln!(
+                page,
+                "<p><strong>{}</strong></p>",
+                escape(&self.fault.cause)
+            );
+            for part in self.parts(head) {
+                if !part.title.is_empty() {
+                    let _ = writeln!(page, "<h2>{}</h2>", escape(part.title));
+                }
+                let _ = writeln!(page, "<pre>{}</pre>", escape(&part.text));
+            }
+        }
+        page
+    }
+
+    /// The sections of the detail, then the request, unless the client is to blame.
+    fn parts(&self, head: &RequestHead) -> Vec<Part<'_>> {
+        let detail = self.fault.detail.as_deref();
+        let mut parts = detail.map(sections).unwrap_or_default();
+        if self.fault.kind.side() != Side::Client {
+            parts.push(Part {
+                title: "Request",
+                text: request(head),
+            });
+        }
+        parts
+    }
+}
+
+/// A text in parts: each begins with a line `== title ==`; what stands before the first has no title.
+fn sections(detail: &str) -> Vec<Part<'_>> {
+    let mut parts = vec![Part {
+        title: "",
+        text: String::new(),
+    }];
+    for line in detail.lines() {
+        let title = line.strip_prefix("== ");
+        match (
+            title.and_then(|rest| rest.strip_suffix(" ==")),
+            parts.last_mut(),
+        ) {
+            (None, Some(part)) => {
+                part.text.push_str(line);
+                part.text.push('\n');
+            }
+            (title, _) => parts.push(Part {
+                title: title.unwrap_or_default(),
+                text: String::new(),
+            }),
+        }
+    }
+    parts.retain(|part| !part.text.trim().is_empty());
+    for part in &mut parts {
+        part.text.truncate(part.text.trim_end().len());
+    }
+    parts
+}
+
+/// The head as it was sent, but for what would let its reader act as the client.
+fn request(head: &RequestHead) -> String {
+    let mut text = format!("{} {}\n", head.method_str(), head.target());
+    for (name, value) in head.fields() {
+        match is_secret(name) {
+            true => {
+                let _ = writeln!(text, "{name}: (masked, {} bytes)", value.len());
+            }
+            false => {
+                let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(value));
+            }
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words = [
+        "cookie",
+        "authorization",
+        "token",
+        "secret",
+        "password",
+        "api-key",
+    ];
+    words.iter().any(|word| name.contains(word))
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_exchange::FaultKind;
+
+    use super::*;
+
+    fn head() -> RequestHead {
+        let raw = b"POST /pay?x=%3Cb%3E HTTP/1.1\r\nHost: h\r\nCookie: id=12345\r\nAuthorization: Bearer t0k\r\n\
+                    X-Api-Key: k3y\r\nX-Note: <script>alert(1)</script>\r\nContent-Length: 0\r\n\r\n";
+        let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        head
+    }
+
+    fn fault() -> Fault {
+        let mut fault = Fault::new(FaultKind::AppRaised, "ValueError: <b>");
+        let detail = "first\n== Traceback ==\nFile \"a.py\", <i>\n\n== Environment ==\n\n== Output ==\nlast <u> & 'x'";
+        fault.detail = Some(detail.into());
+        fault
+    }
+
+    fn pages(fault: &Fault, shown: Option<&RequestHead>) -> [String; 2] {
+        let status = fault.kind.status();
+        let page = Page {
+            status,
+            fault,
+            shown,
+        };
+        [page.html(), page.plain()]
+    }
+
+    #[test]
+    fn production_has_nothing_but_the_sentence() {
+        let mut other = fault();
+        (other.cause, other.detail) = ("something else".into(), None);
+        for (page, same) in pages(&fault(), None).iter().zip(pages(&other, None)) {
+            assert_eq!(*page, same);
+            assert!(page.contains("500 Internal Server Error"), "{page}");
+            assert!(page.contains("The application failed on this request."));
+            for word in [
+                "ValueError",
+                "Traceback",
+                "a.py",
+                "last",
+                "Request",
+                "/pay",
+                "Cookie",
+                "Host",
+            ] {
+                assert!(!page.contains(word), "{word}: {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn development_has_everything_escaped_and_secrets_masked() {
+        let head = head();
+        let [html, plain] = pages(&fault(), Some(&head));
+        for words in [
+            "<strong>ValueError: &lt;b&gt;</strong>",
+            "<pre>first</pre>\n<h2>Traceback</h2>\n<pre>File &quot;a.py&quot;, &lt;i&gt;</pre>\n<h2>Output</h2>",
+            "last &lt;u&gt; &amp; &#39;x&#39;",
+            "<h2>Request</h2>\n<pre>POST /pay?x=%3Cb%3E",
+            "&lt;script&gt;alert(1)&lt;/script&gt;",
+        ] {
+            assert!(html.contains(words), "{words}: {html}");
+        }
+        assert!(!html.contains("<script>") && !html.contains("Environment"));
+        for words in [
+            "\nValueError: <b>\n\nfirst\n\n== Traceback ==\nFile \"a.py\", <i>\n",
+            "\n== Request ==\nPOST /pay?x=%3Cb%3E\n",
+            "(masked, 8 bytes)",
+            "(masked, 10 bytes)",
+            "(masked, 3 bytes)",
+        ] {
+            assert!(plain.contains(words), "{words}: {plain}");
+        }
+        for secret in ["12345", "t0k", "k3y"] {
+            assert!(
+                !html.contains(secret) && !plain.contains(secret),
+                "{secret}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_clients_own_mistake_is_told_without_its_request() {
+        let [html, plain] = pages(
+            &Fault::new(FaultKind::NotFound, "no such file"),
+            Some(&head()),
+        );
+        assert!(html.contains("no such file") && !html.contains("/pay"));
+        assert!(plain.ends_with("\nno such file\n"), "{plain}");
+    }
+}

@@ -1,0 +1,82 @@
+//! WebSocket (RFC 6455) as pure rules: the server's side of the handshake, and of the frames.
+//!
+//! `apps` drives it for applications that take WebSockets: [`offer`] says what a request asks for,
+//! [`MessageDecoder`] makes messages of a client's bytes, the encoders make frames of messages. What
+//! must stay true: whatever a client may not send ends the connection with the code that the RFC has for
+//! it, before more is held than the limit says; text that leaves here is UTF-8.
+//!
+//! No extension is agreed (RFC 6455 §9), so a reserved bit is always an error.
+
+mod decode;
+mod encode;
+mod handshake;
+
+pub use decode::{ClientError, ClientEvent, MessageDecoder};
+pub use encode::{FRAME_HEAD_MAX, FrameHead, close_frame, control_frame, cut_reason, message_head};
+pub use handshake::{Offer, offer, subprotocols};
+
+/// What a frame carries (RFC 6455 §5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Opcode {
+    Continuation = 0,
+    Text = 1,
+    Binary = 2,
+    Close = 8,
+    Ping = 9,
+    Pong = 10,
+}
+
+impl Opcode {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Continuation,
+            1 => Self::Text,
+            2 => Self::Binary,
+            8 => Self::Close,
+            9 => Self::Ping,
+            10 => Self::Pong,
+            _ => return None,
+        })
+    }
+
+    fn is_control(self) -> bool {
+        self as u8 >= 8
+    }
+}
+
+/// Why a connection was closed (RFC 6455 §7.4.1, and the registry behind it).
+pub mod code {
+    /// Done.
+    pub const NORMAL: u16 = 1000;
+    /// The server stops, or the page was left.
+    pub const GOING_AWAY: u16 = 1001;
+    /// A rule of the protocol was broken.
+    pub const PROTOCOL: u16 = 1002;
+    /// Never sent: there was no code.
+    pub const NO_CODE: u16 = 1005;
+    /// Never sent: the connection broke.
+    pub const BROKEN: u16 = 1006;
+    /// Text that is not UTF-8.
+    pub const NOT_UTF8: u16 = 1007;
+    /// Something that is not wanted here.
+    pub const POLICY: u16 = 1008;
+    /// A message over the limit.
+    pub const TOO_BIG: u16 = 1009;
+    /// The server met what it did not expect.
+    pub const UNEXPECTED: u16 = 1011;
+    /// The service restarts: come again.
+    pub const RESTART: u16 = 1012;
+    /// Too much to do: come again later.
+    pub const TRY_AGAIN: u16 = 1013;
+
+    /// Whether a peer may send it: what is registered for the wire, or free for libraries and
+    /// applications (RFC 6455 §7.4.2).
+    #[must_use]
+    pub fn is_sendable(code: u16) -> bool {
+        matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! Messages out of a client's bytes (RFC 6455 §5, §8).
+//!
+//! Input: bytes as they were read, all of which are taken: a part of a frame is kept here, so that the
+//! caller needs no buffer. Output: whole messages, pings, pongs, the close. What must stay true: a
+//! message never holds more than the limit, and is refused as soon as its frames say so; text is checked
+//! as it comes, also where a character is cut by a frame's border; an idle decoder owns no memory.
+
+use super::{Opcode, code};
+
+/// What a client sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// A whole message; one that is text is UTF-8.
+    Message { is_text: bool, payload: Vec<u8> },
+    /// To be answered by a pong with the same payload.
+    Ping(Vec<u8>),
+    /// It is still there.
+    Pong,
+    /// It closes; [`code::NO_CODE`] when it said none. Nothing that follows counts.
+    Close { code: u16, reason: String },
+}
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    #[error("{0}")]
+    Protocol(&'static str),
+    #[error("text that is not UTF-8")]
+    NotUtf8,
+    #[error("a message over the limit")]
+    TooBig,
+}
+
+impl ClientError {
+    /// The code for the close.
+    #[must_use]
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Protocol(_) => code::PROTOCOL,
+            Self::NotUtf8 => code::NOT_UTF8,
+            Self::TooBig => code::TOO_BIG,
+        }
+    }
+}
+
+/// The receiving side of one connection.
+#[derive(Debug)]
+pub struct MessageDecoder {
+    message_max: usize,
+    /// The start of a frame, as far as it has come.
+    head: [u8; HEAD_MAX],
+    head_len: u8,
+    frame: Option<Frame>,
+    /// A message is under way in `message`.
+    kind: Option<Kind>,
+    message: Vec<u8>,
+    /// Bytes of it that are known to be UTF-8.
+    checked: usize,
+    control: Vec<u8>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Binary,
+}
+
+/// A frame whose payload is coming.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    opcode: Opcode,
+    is_final: bool,
+    left: usize,
+    /// Turned so that its first byte is the next one's.
+    mask: [u8; 4],
+}
+
+/// Two bytes, eight of length, four of mask.
+const HEAD_MAX: usize = 14;
+
+/// Room that is made ahead for a message whose length its frame declares.
+const AHEAD_MAX: usize = 64 * 1024;
+
+impl MessageDecoder {
+    /// For a fresh connection; no message may have more than `message_max` bytes.
+    #[must_use]
+    pub fn new(message_max: usize) -> Self {
+        Self {
+            message_max,
+            head: [0; HEAD_MAX],
+            head_len: 0,
+            frame: None,
+            kind: None,
+            message: Vec::new(),
+            checked: 0,
+            control: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Bytes that it holds of what has not come whole.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.message.capacity() + self.control.capacity()
+    }
+
+    /// How much has come of a message that is under way; `None` between messages.
+    #[must_use]
+    pub fn begun_bytes(&self) -> Option<usize> {
+        self.kind.map(|_| self.message.len())
+    }
+
+    /// Takes bytes off `input` up to the end of the next event; `None` when all of it is taken.
+    ///
+    /// # Errors
+    /// What the connection must be closed for; it is final.
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<ClientEvent>, ClientError> {
+        while !self.is_closed {
+            let frame = match self.frame {
+                Some(frame) => frame,
+                None => match self.take_head(input)? {
+                    Some(frame) => frame,
+                    None => return Ok(None),
+                },
+            };
+            let (bytes, rest) = input.split_at(input.len().min(frame.left));
+            *input = rest;
+            let frame = self.take_payload(frame, bytes)?;
+            if frame.left > 0 {
+                self.frame = Some(frame);
+                return Ok(None);
+            }
+            self.frame = None;
+            if let Some(event) = self.end_frame(frame)? {
+                return Ok(Some(event));
+            }
+        }
+        *input = &[];
+        Ok(None)
+    }
+
+    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, ClientError> {
+        loop {
+            let have = usize::from(self.head_len);
+            let needed = head_needed(&self.head[..have]);
+            if have == needed {
+                self.head_len = 0;
+                return self.begin_frame(needed).map(Some);
+            }
+            let (bytes, rest) = input.split_at(input.len().min(needed - have));
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            *input = rest;
+            self.head[have..have + bytes.len()].copy_from_slice(bytes);
+            self.head_len += u8::try_from(bytes.len()).unwrap_or(0);
+            // What is wrong is said with the first two bytes, whatever follows.
+            if have < 2 && self.head_len >= 2 {
+                check_start(self.head[0], self.head[1])?;
+            }
+        }
+    }
+
+    /// The whole head is here.
+    fn begin_frame(&mut self, head_len: usize) -> Result<Frame, ClientError> {
+        let opcode = check_start(self.head[0], self.head[1])?;
+        let left = self.payload_len()?;
+        let at = head_len - 4;
+        let mask = [
+            self.head[at],
+            self.head[at + 1],
+            self.head[at + 2],
+            self.head[at + 3],
+        ];
+        match opcode {
+            Opcode::Text | Opcode::Binary if self.kind.is_some() => {
+                return Err(ClientError::Protocol("a message within a message"));
+            }
+            Opcode::Text => self.kind = Some(Kind::Text),
+            Opcode::Binary => self.kind = Some(Kind::Binary),
+            Opcode::Continuation if self.kind.is_none() => {
+                return Err(ClientError::Protocol("a continuation of nothing"));
+            }
+            _ => {}
+        }
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        if !opcode.is_control() {
+            if left > self.message_max.saturating_sub(self.message.len()) {
+                return Err(ClientError::TooBig);
+            }
+            // A length that is only announced makes no room beyond what one read could bring.
+            self.message.reserve_exact(left.min(AHEAD_MAX));
+        }
+        let is_final = self.head[0] & FIN != 0;
+        Ok(Frame {
+            opcode,
+            is_final,
+            left,
+            mask,
+        })
+    }
+
+    fn payload_len(&self) -> Result<u64, ClientError> {
+        let head = &self.head;
+        let (len, least) = match head[1] & LEN {
+            126 => (u64::from(u16::from_be_bytes([head[2], head[3]])), 126),
+            127 => {
+                let [_, _, bytes @ .., _, _, _, _] = *head;
+                (u64::from_be_bytes(bytes), 1 << 16)
+            }
+            short => return Ok(u64::from(short)),
+        };
+        // RFC 6455 §5.2: the shortest form, and no sign bit.
+        if len < least || len > u64::MAX >> 1 {
+            return Err(ClientError::Protocol(
+                "a length in a form that it may not have",
+            ));
+        }
+        Ok(len)
+    }
+
+    fn take_payload(&mut self, frame: Frame, bytes: &[u8]) -> Result<Frame, ClientError> {
+        let into = match frame.opcode.is_control() {
+            true => &mut self.control,
+            false => &mut self.message,
+        };
+        let start = into.len();
+        into.extend_from_slice(bytes);
+        unmask(&mut into[start..], frame.mask);
+        let mut mask = frame.mask;
+        mask.rotate_left(bytes.len() % 4);
+        if !frame.opcode.is_control() && self.kind == Some(Kind::Text) {
+            self.check_text(false)?;
+        }
+        Ok(Frame {
+            left: frame.left - bytes.len(),
+            mask,
+            ..frame
+        })
+    }
+
+    /// Looks at the text that was not looked at; at its end no character may be incomplete.
+    fn check_text(&mut self, is_end: bool) -> Result<(), ClientError> {
+        match std::str::from_utf8(&self.message[self.checked..]) {
+            Ok(_) => self.checked = self.message.len(),
+            Err(error) if error.error_len().is_none() && !is_end => {
+                self.checked += error.valid_up_to();
+            }
+            Err(_) => return Err(ClientError::NotUtf8),
+        }
+        Ok(())
+    }
+
+    fn end_frame(&mut self, frame: Frame) -> Result<Option<ClientEvent>, ClientError> {
+        match frame.opcode {
+            Opcode::Ping => Ok(Some(ClientEvent::Ping(std::mem::take(&mut self.control)))),
+            Opcode::Pong => {
+                self.control = Vec::new();
+                Ok(Some(ClientEvent::Pong))
+            }
+            Opcode::Close => {
+                self.is_closed = true;
+                close(&std::mem::take(&mut self.control)).map(Some)
+            }
+            _ if !frame.is_final => Ok(None),
+            _ => {
+                let is_text = self.kind.take() == Some(Kind::Text);
+                if is_text {
+                    self.check_text(true)?;
+                }
+                self.checked = 0;
+                let payload = std::mem::take(&mut self.message);
+                Ok(Some(ClientEvent::Message { is_text, payload }))
+            }
+        }
+    }
+}
+
+/// Bytes of the head, as far as what is there says.
+fn head_needed(head: &[u8]) -> usize {
+    let Some(second) = head.get(1) else {
+        return 2;
+    };
+    6 + match second & LEN {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    }
+}
+
+/// What can be said of a frame by its first two bytes.
+fn check_start(first: u8, second: u8) -> Result<Opcode, ClientError> {
+    if first & RESERVED != 0 {
+        return Err(ClientError::Protocol("a reserved bit"));
+    }
+    let Some(opcode) = Opcode::from_number(first & OPCODE) else {
+        return Err(ClientError::Protocol("a reserved opcode"));
+    };
+    if second & MASKED == 0 {
+        return Err(ClientError::Protocol("a frame without a mask"));
+    }
+    if opcode.is_control() && first & FIN == 0 {
+        return Err(ClientError::Protocol("a control frame in fragments"));
+    }
+    if opcode.is_control() && second & LEN > 125 {
+        return Err(ClientError::Protocol("a control frame over 125 bytes"));
+    }
+    Ok(opcode)
+}
+
+fn close(payload: &[u8]) -> Result<ClientEvent, ClientError> {
+    let (code, reason) = match payload {
+        [] => (code::NO_CODE, &[][..]),
+        [_] => return Err(ClientError::Protocol("half of a close code")),
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+    };
+    if code != code::NO_CODE && !code::is_sendable(code)
+        || payload.len() >= 2 && code == code::NO_CODE
+    {
+        return Err(ClientError::Protocol("a close code that nobody may send"));
+    }
+    let reason = std::str::from_utf8(reason).map_err(|_| ClientError::NotUtf8)?;
+    let reason = reason.to_owned();
+    Ok(ClientEvent::Close { code, reason })
+}
+
+/// RFC 6455 §5.3. Whole words of the mask first: the compiler makes wide steps of them.
+fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
+    let (words, rest) = bytes.as_chunks_mut::<4>();
+    let word = u32::from_ne_bytes(mask);
+    for chunk in words {
+        *chunk = (u32::from_ne_bytes(*chunk) ^ word).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(mask) {
+        *byte ^= mask;
+    }
+}
+
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const OPCODE: u8 = 0x0f;
+const MASKED: u8 = 0x80;
+const LEN: u8 = 0x7f;

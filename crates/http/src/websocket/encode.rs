@@ -1,0 +1,89 @@
+//! Frames of a server: never masked (RFC 6455 §5.1), never in fragments.
+
+use super::{Opcode, code};
+
+/// The longest start of a frame of ours.
+pub const FRAME_HEAD_MAX: usize = 10;
+
+/// The start of a frame, to be followed by its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHead {
+    bytes: [u8; FRAME_HEAD_MAX],
+    len: u8,
+}
+
+impl FrameHead {
+    fn new(opcode: Opcode, payload_len: usize) -> Self {
+        let mut bytes = [0; FRAME_HEAD_MAX];
+        bytes[0] = FIN | opcode as u8;
+        let len = match (u8::try_from(payload_len), u16::try_from(payload_len)) {
+            (Ok(small @ ..=125), _) => {
+                bytes[1] = small;
+                2
+            }
+            (_, Ok(medium)) => {
+                bytes[1] = 126;
+                bytes[2..4].copy_from_slice(&medium.to_be_bytes());
+                4
+            }
+            _ => {
+                bytes[1] = 127;
+                bytes[2..10].copy_from_slice(&(payload_len as u64).to_be_bytes());
+                10
+            }
+        };
+        Self { bytes, len }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// The start of a message of `len` bytes.
+#[must_use]
+pub fn message_head(is_text: bool, len: usize) -> FrameHead {
+    let opcode = match is_text {
+        true => Opcode::Text,
+        false => Opcode::Binary,
+    };
+    FrameHead::new(opcode, len)
+}
+
+/// Appends a ping or pong; of a payload over 125 bytes (RFC 6455 §5.5) the start.
+pub fn control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
+    let payload = &payload[..payload.len().min(125)];
+    out.extend_from_slice(FrameHead::new(opcode, payload.len()).as_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// Appends a close. A code that is never sent ([`code::NO_CODE`], [`code::BROKEN`]) gives one without;
+/// one that nobody may send gives [`code::UNEXPECTED`].
+pub fn close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
+    if matches!(with, code::NO_CODE | code::BROKEN) {
+        return control_frame(out, Opcode::Close, b"");
+    }
+    let with = match code::is_sendable(with) {
+        true => with,
+        false => code::UNEXPECTED,
+    };
+    let mut payload = with.to_be_bytes().to_vec();
+    payload.extend_from_slice(cut_reason(reason).as_bytes());
+    control_frame(out, Opcode::Close, &payload);
+}
+
+/// The start of a reason that has room in a close, cut between two characters (RFC 6455 §5.5.1).
+#[must_use]
+pub fn cut_reason(reason: &str) -> &str {
+    let mut end = reason.len().min(REASON_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    &reason[..end]
+}
+
+const FIN: u8 = 0x80;
+/// What a close has room for beside its code.
+const REASON_MAX: usize = 123;

@@ -1,0 +1,285 @@
+//! `penstock status` in words: the snapshot as a person reads it at a terminal.
+//!
+//! Called by `admin` with the JSON of a server, which may be of another version: what is not there is `-`.
+
+use serde_json::Value;
+
+use super::count;
+
+/// The status as a person reads it at a terminal.
+pub(super) fn in_words(status: &Value) -> String {
+    let mut lines = vec![format!(
+        "{}, pid {}, up {} s, {}, {}",
+        text(&status["state"]),
+        text(&status["pid"]),
+        status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
+        many(&status["traffic"]["requests_total"], "request"),
+        many(&status["connections"]["used"], "connection"),
+    )];
+    for app in elements(&status["apps"]) {
+        app_in_words(app, &mut lines);
+    }
+    for upstream in elements(&status["upstreams"]) {
+        upstream_in_words(upstream, &mut lines);
+    }
+    for cache in elements(&status["caches"]) {
+        lines.push(cache_in_words(cache));
+    }
+    lines.join("\n")
+}
+
+fn app_in_words(app: &Value, lines: &mut Vec<String>) {
+    let (name, kind) = (text(&app["name"]), text(&app["kind"]));
+    let queue = &app["queue"];
+    // Servers of their own have the queue and the slots of their upstream, which follows.
+    let slots = match kind.as_str() {
+        "command" | "fastcgi" => String::new(),
+        _ => format!(
+            ", {} of {} slots busy, {} waiting (at most {})",
+            text(&queue["in_progress"]),
+            text(&queue["slots"]),
+            text(&queue["waiting"]),
+            text(&queue["max"]),
+        ),
+    };
+    lines.push(format!(
+        "app {name}: {kind}, {}, {}{slots}",
+        text(&app["state"]),
+        processes_in_words(app),
+    ));
+    let notes = [
+        ("last change of their number: ", &app["last_scaling"]),
+        ("start of workers: ", &app["spawning"]),
+    ];
+    for (what, note) in notes {
+        if let Some(note) = note.as_str().filter(|note| !note.is_empty()) {
+            lines.push(format!("  {what}{note}"));
+        }
+    }
+    if app["restarting"] == true {
+        lines.push("  a restart is under way".to_owned());
+    }
+    for worker in elements(&app["workers"]) {
+        // What it shares with others is theirs in parts, once it has been measured.
+        let memory = worker["proportional_bytes"].as_f64();
+        let memory = memory.or_else(|| worker["resident_bytes"].as_f64());
+        let megabytes = memory.unwrap_or(0.0) / 1_048_576.0;
+        let served = match worker["requests"].as_u64() {
+            Some(_) => format!(", {} served", many(&worker["requests"], "request")),
+            None => String::new(),
+        };
+        let worn = match worker["worn"].as_str() {
+            Some(worn) => format!(", to be replaced: {worn}"),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "  worker {}: {}, generation {}, up {} s, {} in progress{served}, {megabytes:.1} MiB{worn}",
+            text(&worker["pid"]),
+            text(&worker["state"]),
+            text(&worker["generation"]),
+            worker["age_seconds"].as_f64().unwrap_or(0.0).round(),
+            text(&worker["in_progress"]),
+        ));
+    }
+    for template in elements(&app["templates"]) {
+        let megabytes = template["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+        lines.push(format!(
+            "  template {}: generation {}, {megabytes:.1} MiB",
+            text(&template["pid"]),
+            text(&template["generation"]),
+        ));
+    }
+    if let Some(report) = app["report"].as_str() {
+        lines.push(report.trim_end().replace('\n', "\n  "));
+    }
+}
+
+/// `2 of 3 processes ready (1 to 4)`, without the bounds where they are one number.
+fn processes_in_words(app: &Value) -> String {
+    let processes = &app["processes"];
+    let (min, max) = (text(&processes["min"]), text(&processes["max"]));
+    let bounds = match min == max {
+        true => String::new(),
+        false => format!(" ({min} to {max})"),
+    };
+    let (ready, target) = (text(&processes["ready"]), text(&processes["target"]));
+    format!("{ready} of {target} processes ready{bounds}")
+}
+
+fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
+    let is_up = upstream["up"].as_bool().unwrap_or(false);
+    lines.push(format!(
+        "upstream {}: {}, {}, {} waiting (at most {})",
+        text(&upstream["name"]),
+        text(&upstream["protocol"]),
+        if is_up { "up" } else { "no server is up" },
+        text(&upstream["queue"]["waiting"]),
+        text(&upstream["queue"]["max"]),
+    ));
+    for server in elements(&upstream["servers"]) {
+        let bound = match &server["active_max"] {
+            Value::Null => String::new(),
+            max => format!(" (at most {})", text(max)),
+        };
+        lines.push(format!(
+            "  server {}: {}, {} in progress{bound}, {}, {} failed, {}",
+            text(&server["name"]),
+            text(&server["state"]),
+            text(&server["active"]),
+            many(&server["requests"], "request"),
+            text(&server["failures"]),
+            many(&server["connections_open"], "connection"),
+        ));
+        if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
+            lines.push(format!("    {error}"));
+        }
+    }
+}
+
+fn cache_in_words(cache: &Value) -> String {
+    let reason = match cache["reason"].as_str() {
+        Some(reason) => format!(" ({reason})"),
+        None => String::new(),
+    };
+    let hits = match cache["hit_ratio"].as_f64() {
+        Some(ratio) => format!("{:.1} % hits", ratio * 100.0),
+        None => "not asked yet".to_owned(),
+    };
+    let megabytes = |key: &str| cache[key].as_f64().unwrap_or(0.0) / 1_048_576.0;
+    format!(
+        "cache {}: {}{reason}, {}, {:.1} of {:.1} MiB, {hits}",
+        text(&cache["name"]),
+        text(&cache["state"]),
+        many(&cache["objects"], "object"),
+        megabytes("bytes"),
+        megabytes("bytes_max"),
+    )
+}
+
+fn elements(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// So many of something; `-` of it when the server does not say how many.
+fn many(value: &Value, thing: &str) -> String {
+    match value.as_u64() {
+        Some(number) => count(number, thing),
+        None => format!("{} {thing}s", text(value)),
+    }
+}
+
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn says_slots_of_applications_that_have_them() {
+        let queue = json!({ "in_progress": 1, "slots": 4, "waiting": 0, "max": 50 });
+        let app = |kind: &str| {
+            json!({
+                "name": kind, "kind": kind, "state": "ready", "queue": queue,
+                "processes": { "min": 2, "ready": 1, "target": 2, "max": 2 },
+            })
+        };
+        let kinds = ["wsgi", "rack", "command", "fastcgi"];
+        let said = in_words(&json!({ "apps": kinds.map(app) }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "app wsgi: wsgi, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app rack: rack, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app command: command, ready, 1 of 2 processes ready",
+                "app fastcgi: fastcgi, ready, 1 of 2 processes ready",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_what_becomes_of_an_applications_processes() {
+        let worker = json!({
+            "pid": 7, "state": "ready", "generation": 3, "in_progress": 1, "age_seconds": 61.4,
+            "requests": 1, "resident_bytes": 9_437_184, "proportional_bytes": 3_145_728,
+            "worn": "age 61 s",
+        });
+        let app = json!({
+            "name": "shop", "kind": "command", "state": "ready", "restarting": true,
+            "processes": { "min": 1, "ready": 1, "target": 2, "max": 4 },
+            "last_scaling": "3 requests waited 140 ms", "spawning": "forking", "workers": [worker],
+        });
+        let said = in_words(&json!({ "apps": [app] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "app shop: command, ready, 1 of 2 processes ready (1 to 4)",
+                "  last change of their number: 3 requests waited 140 ms",
+                "  start of workers: forking",
+                "  a restart is under way",
+                "  worker 7: ready, generation 3, up 61 s, 1 in progress, 1 request served, 3.0 MiB, to be replaced: age 61 s",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_of_each_cache_what_it_holds_and_why_it_is_out() {
+        let cache = json!({
+            "name": "disk1", "state": "working", "reason": null, "objects": 1,
+            "bytes": 1_572_864, "bytes_max": 104_857_600, "hit_ratio": 0.915,
+        });
+        let mut out = cache.clone();
+        (out["state"], out["reason"]) = (json!("out"), json!("write: No space left on device"));
+        (out["objects"], out["hit_ratio"]) = (json!(0), Value::Null);
+        let said = in_words(&json!({ "caches": [cache, out] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "cache disk1: working, 1 object, 1.5 of 100.0 MiB, 91.5 % hits",
+                "cache disk1: out (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
+                 not asked yet",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
+        let server = json!({
+            "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
+            "requests": 120, "failures": 2, "connections_open": 5, "last_error": "no answer",
+        });
+        let mut unbounded = server.clone();
+        unbounded["name"] = json!("unix:/run/b.sock");
+        unbounded["state"] = json!("ejected");
+        unbounded["active_max"] = Value::Null;
+        (unbounded["requests"], unbounded["connections_open"]) = (json!(1), json!(1));
+        let queue = json!({ "waiting": 7, "max": 500 });
+        let said = in_words(&json!({ "upstreams": [
+            { "name": "backends", "protocol": "http", "up": true, "queue": queue,
+              "servers": [server, unbounded] },
+            { "name": "legacy", "protocol": "ajp", "up": false, "queue": queue, "servers": [] },
+        ] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "upstream backends: http, up, 7 waiting (at most 500)",
+                "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
+                 5 connections",
+                "  server unix:/run/b.sock: ejected, 3 in progress, 1 request, 2 failed, \
+                 1 connection",
+                "    no answer",
+                "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! An application whose failures explain themselves: in development its faults carry the traceback,
+//! the source around it, what its processes have written, and its environment.
+//!
+//! Wrapped around an application's handler by `wiring`, in development only; `edge` makes the page. What
+//! must stay true: a response that is none of the house's errors passes untouched and at once; secrets
+//! of the environment are not shown; reading files has a deadline.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_apps::App;
+use penstock_exchange::{Asked, AtHand, Fault, FaultKind, Handler, Handling, Request};
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::clock;
+
+use super::frames::{self, Frame};
+
+/// How long a worker's words may take after its answer, which comes on another socket.
+const WORDS_WAIT: Duration = Duration::from_millis(200);
+
+/// How often to look for them.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long reading source files may take.
+const READ_MAX: Duration = Duration::from_secs(1);
+
+/// Lines of output that are shown.
+const OUTPUT_LINES: usize = 40;
+
+/// Wraps an application's handler.
+pub(crate) fn explained(handler: Arc<dyn Handler>, app: &Arc<App>, pool: Pool) -> Arc<dyn Handler> {
+    let app = Arc::clone(app);
+    Arc::new(Explained { handler, app, pool })
+}
+
+#[derive(Debug)]
+struct Explained {
+    handler: Arc<dyn Handler>,
+    app: Arc<App>,
+    pool: Pool,
+}
+
+impl Handler for Explained {
+    fn handle(&self, request: Request) -> Handling {
+        let (app, pool) = (Arc::clone(&self.app), self.pool.clone());
+        let since = app.output_count();
+        match self.handler.handle(request) {
+            Handling::Now(Err(fault)) if is_of_app(fault.kind) => {
+                Handling::Later(Box::pin(async move {
+                    Err(explain(fault, since, &app, &pool).await)
+                }))
+            }
+            Handling::Later(work) => Handling::Later(Box::pin(async move {
+                match work.await {
+                    Err(fault) if is_of_app(fault.kind) => {
+                        Err(explain(fault, since, &app, &pool).await)
+                    }
+                    other => other,
+                }
+            })),
+            now @ Handling::Now(_) => now,
+        }
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        self.handler.at_hand(asked, take);
+    }
+}
+
+/// Whether the application may have said why.
+fn is_of_app(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::Unavailable
+            | FaultKind::AppRaised
+            | FaultKind::AppBroken
+            | FaultKind::WorkerDied
+            | FaultKind::AppTimeout
+            | FaultKind::ConnectFailed
+            | FaultKind::BackendDied
+            | FaultKind::BackendBroken
+            | FaultKind::BackendTimeout
+    )
+}
+
+/// `since` counts the lines that were there before the request.
+async fn explain(mut fault: Fault, since: u64, app: &App, pool: &Pool) -> Fault {
+    let pid = Some(fault.timing.worker).filter(|pid| *pid != 0);
+    let traceback = match &fault.detail {
+        Some(report) => Some(report.to_string()),
+        None => traceback(pid, since, app).await,
+    };
+    let output = app.output(pid, 0);
+    let mut detail = String::new();
+    if let Some(traceback) = &traceback {
+        section(&mut detail, "Traceback", traceback.trim_end());
+        for (title, source) in sources(traceback, app, pool).await {
+            section(&mut detail, &title, &source);
+        }
+    }
+    let shown = &output[output.len().saturating_sub(OUTPUT_LINES)..];
+    if !shown.is_empty() {
+        section(&mut detail, "Output", &shown.join("\n"));
+    }
+    section(&mut detail, "Environment", &environment(app));
+    fault.detail = Some(detail.into());
+    fault
+}
+
+fn section(detail: &mut String, title: &str, text: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(detail, "== {title} ==\n{text}");
+}
+
+/// The traceback that a process has written, once it is there and nothing follows, or after a while.
+async fn traceback(pid: Option<u32>, since: u64, app: &App) -> Option<String> {
+    let deadline = clock::now() + WORDS_WAIT;
+    let mut found = None;
+    loop {
+        clock::sleep(LOOK).await;
+        let now = last_traceback(&app.output(pid, since));
+        if now.is_some() && now == found || clock::now() >= deadline {
+            return now;
+        }
+        found = now;
+    }
+}
+
+/// The last traceback of Python's or Ruby's in what a process has written.
+fn last_traceback(lines: &[String]) -> Option<String> {
+    let is_python = |line: &String| line.starts_with("Traceback (most recent call last)");
+    let begin = lines.iter().rposition(is_python);
+    let begin = begin.or_else(|| {
+        // Ruby begins with the place of the failure, and goes on with lines of `from`.
+        let first = lines
+            .iter()
+            .rposition(|line| line.trim_start().starts_with("from "))?;
+        let before = lines[..first].iter();
+        before
+            .into_iter()
+            .rposition(|line| !line.trim_start().starts_with("from "))
+    });
+    begin.map(|begin| lines[begin..].join("\n"))
+}
+
+/// The source around each of the application's own frames, with its title.
+async fn sources(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
+    let dir = app.config().dir.clone();
+    let frames = frames::find(traceback, &dir);
+    let read = pool.run(move || {
+        let shown = |frame: &Frame| Some((frame.title(&dir), frame.source(&dir)?));
+        frames.iter().filter_map(shown).collect::<Vec<_>>()
+    });
+    let read = clock::until(clock::now() + READ_MAX, read).await;
+    read.and_then(Result::ok).unwrap_or_default()
+}
+
+/// How the application is run, and the variables that its configuration adds.
+fn environment(app: &App) -> String {
+    let config = app.config();
+    let mut text = format!("folder: {}\nkind: {}\n", config.dir.display(), config.kind);
+    if config.command.is_empty() {
+        let _ = writeln!(text, "entry: {}", config.entry);
+    } else {
+        let words = config.command.iter().map(|word| shown_value("", word));
+        let command = words.collect::<Vec<_>>().join(" ");
+        let _ = writeln!(text, "command: {command}");
+    }
+    let (processes, threads) = (config.processes, config.threads);
+    let _ = writeln!(
+        text,
+        "processes: {} to {}, threads: {threads}",
+        processes.min, processes.max
+    );
+    for (name, value) in &config.env {
+        let _ = writeln!(text, "{name}={}", shown_value(name, value));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// A value that may be shown: not that of a secret, nor one with a password in it. Rather too little than
+/// too much: a password may have any character in it, also those that end it in a well-formed URL.
+fn shown_value(name: &str, value: &str) -> String {
+    let name = name.to_ascii_uppercase();
+    let is_folder = name == "PWD" || name == "OLDPWD";
+    if !is_folder && SECRETS.iter().any(|word| name.contains(word)) {
+        return MASK.to_owned();
+    }
+    // `password=x`, `"token": x`, and the like: the name is followed by more of it, or by its value.
+    let inside = value.to_ascii_uppercase();
+    let is_told = |word: &str| {
+        inside.match_indices(word).any(|(at, _)| {
+            let behind = inside[at..].trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+            behind
+                .trim_start_matches(['"', '\'', ' '])
+                .starts_with(['=', ':'])
+        })
+    };
+    if SECRETS.iter().any(|word| is_told(word)) {
+        return MASK.to_owned();
+    }
+    let Some((scheme, rest)) = value.split_once("://") else {
+        return value.to_owned();
+    };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
+        None => value.to_owned(),
+    }
+}
+
+/// What is shown in place of a secret.
+const MASK: &str = "(masked)";
+
+/// Parts of names whose values are nobody's business.
+const SECRETS: [&str; 10] = [
+    "SECRET",
+    "KEY",
+    "TOKEN",
+    "PASS",
+    "PWD",
+    "AUTH",
+    "DSN",
+    "SALT",
+    "CREDENTIAL",
+    "PRIVATE",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let rows = [
+            ("GREETING", "hello", "hello"),
+            ("SECRET_KEY_BASE", "abc", "(masked)"),
+            ("aws_access_key_id", "abc", "(masked)"),
+            ("API_TOKEN", "abc", "(masked)"),
+            ("DB_PASSWORD", "abc", "(masked)"),
+            (
+                "DATABASE_URL",
+                "postgres://u:p@h/db?x=1",
+                "postgres://(masked)@h/db?x=1",
+            ),
+            (
+                "REDIS_URLS",
+                "redis://:a/b@h1,redis://:c@h2/1",
+                "redis://(masked)@h2/1",
+            ),
+            ("SITE", "https://example.com/a", "https://example.com/a"),
+            ("SMTP_PASS", "abc", "(masked)"),
+            ("MYSQL_PWD", "abc", "(masked)"),
+            ("PWD", "/srv", "/srv"),
+            ("BASIC_AUTH", "u:p", "(masked)"),
+            ("SENTRY_DSN", "https://abc@h/1", "(masked)"),
+            ("SALT", "abc", "(masked)"),
+            ("GOOGLE_CREDENTIALS", "abc", "(masked)"),
+            ("PG", "host=h password=abc user=u", "(masked)"),
+            ("PG_URI", "postgres://h/db?password=abc", "(masked)"),
+            ("JSON", "{\"api_key\": \"abc\"}", "(masked)"),
+            ("ODBC", "Server=h;Pwd=abc", "(masked)"),
+            ("HINT", "a passing key", "a passing key"),
+        ];
+        for (name, value, expected) in rows {
+            assert_eq!(shown_value(name, value), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn finds_the_last_traceback() {
+        let python = "boot\nTraceback (most recent call last):\n  old\nValueError: 1\nhello\nTraceback (most recent call last):\n  File x\nKeyError: 2";
+        let found = last_traceback(&lines(python)).unwrap();
+        assert_eq!(
+            found,
+            "Traceback (most recent call last):\n  File x\nKeyError: 2"
+        );
+        let ruby =
+            "hello\na.rb:1:in 'x': no (RuntimeError)\n\tfrom a.rb:2:in 'y'\n\tfrom a.rb:3:in 'z'";
+        let found = last_traceback(&lines(ruby)).unwrap();
+        assert!(
+            found.starts_with("a.rb:1:in 'x'") && found.ends_with("'z'"),
+            "{found}"
+        );
+        assert_eq!(last_traceback(&lines("hello\nworld")), None);
+        assert_eq!(last_traceback(&lines("\tfrom a")), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! The files of the logs: opened, and opened anew after a rename.
+//!
+//! Used by `wiring` (the access log) and by `server` (its own log, SIGUSR1, `POST /logs/reopen`). What must
+//! stay true: a file that cannot be opened leaves the old one in use.
+
+use std::fs::File;
+use std::path::Path;
+
+use penstock_config::LogTarget;
+use penstock_runtime::logger::Target;
+
+/// Opens what lines are to be written to. May block.
+///
+/// # Errors
+/// Which file it is, and why not.
+pub(crate) fn open(to: &LogTarget) -> Result<Target, String> {
+    Ok(match to {
+        LogTarget::Stdout => Target::Stdout,
+        LogTarget::Stderr => Target::Stderr,
+        LogTarget::File(path) => Target::File(open_file(path)?),
+    })
+}
+
+/// Opens a file to append to, with its folder. May block.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_file(path: &Path) -> Result<File, String> {
+    let say = |error: std::io::Error| format!("{}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(say)?;
+    }
+    let mut options = File::options();
+    options.create(true).append(true).open(path).map_err(say)
+}

@@ -1,0 +1,153 @@
+//! What a person, a script and the service manager are told of a start.
+//!
+//! A part of `server`. What must stay true: where it listens is printed at once, that it is ready only when
+//! every application is.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use penstock_apps::{App, Boot};
+use penstock_config::{Processes, Upstream};
+use penstock_runtime::logger::LineWriter;
+use penstock_runtime::loops;
+use penstock_sys::handover;
+use tokio::sync::mpsc;
+
+use super::Server;
+use crate::cli;
+use crate::tcp::TcpServing;
+use crate::upstreams::default_pool;
+
+/// A descriptor that is told once that everything is ready.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadyFd {
+    number: i32,
+    fd: Arc<Mutex<Result<File, String>>>,
+}
+
+impl ReadyFd {
+    /// Takes it, for the start of the process: no program that is started gets it, and whoever the server
+    /// becomes may write to it.
+    pub(crate) fn take(number: i32) -> Self {
+        let fd = match number {
+            1 => std::io::stdout().as_fd().try_clone_to_owned(),
+            2 => std::io::stderr().as_fd().try_clone_to_owned(),
+            number => handover::inherited(number),
+        };
+        let fd = fd.map(File::from).map_err(|error| error.to_string());
+        let fd = Arc::new(Mutex::new(fd));
+        Self { number, fd }
+    }
+
+    /// Says it, and that there is no more to come. May block.
+    fn say(&self) -> Result<(), String> {
+        let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = std::mem::replace(&mut *fd, Err("said already".to_owned()));
+        let mut file = said?;
+        file.write_all(b"ready\n")
+            .map_err(|error| error.to_string())
+    }
+}
+
+impl Server {
+    /// Prints where it listens, then each application as it becomes ready.
+    pub(super) async fn announce_ready(&self) {
+        let announce = &self.options.announce;
+        let (names, admin, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
+            let live = self.live();
+            let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
+            names.extend(live.streams.iter().map(TcpServing::name));
+            let admin = live.admin.as_ref().map(|a| a.name().to_owned());
+            let upstreams = live.config.upstreams.values().map(described).collect();
+            let apps = live.rooms.apps.values().cloned().collect();
+            (names, admin, upstreams, apps)
+        };
+        for name in names {
+            announce.write(format!("listening {name}\n").into_bytes());
+        }
+        if let Some(admin) = admin {
+            announce.write(format!("status {admin}/\n").into_bytes());
+        }
+        for upstream in upstreams {
+            announce.write(upstream.into_bytes());
+        }
+        let (announced, mut left) = mpsc::channel::<()>(1);
+        for app in apps {
+            let (announced, announce) = (announced.clone(), announce.clone());
+            loops::spawn_here(async move {
+                announce_app(&app, &announce).await;
+                drop(announced);
+            });
+        }
+        drop(announced);
+        // Ends when every application has been announced as ready.
+        let _ = left.recv().await;
+        self.options.manager.ready(&self.told());
+        if let Some(ready) = self.options.ready.clone() {
+            let number = ready.number;
+            let pool = default_pool(&self.live().rooms.pools);
+            let announce = announce.clone();
+            let written = pool
+                .run(move || {
+                    // What was announced is to be read before.
+                    announce.flush();
+                    ready.say()
+                })
+                .await;
+            let written = written.map_err(|error| error.to_string());
+            if let Err(error) = written.flatten() {
+                log::error!("--ready-fd {number}: cannot write: {error}");
+            }
+        }
+    }
+
+    /// What the service manager shows of it.
+    pub(super) fn told(&self) -> String {
+        let live = self.live();
+        let names = live.listeners.iter().map(|l| l.name().to_owned());
+        let names: Vec<_> = names
+            .chain(live.streams.iter().map(TcpServing::name))
+            .collect();
+        format!("serving {}", names.join(" "))
+    }
+}
+
+/// An upstream as a person reads it at a terminal.
+fn described(upstream: &Upstream) -> String {
+    let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
+    let servers = cli::count(upstream.servers.len() as u64, "server");
+    format!("upstream {name}: {protocol}, {servers}\n")
+}
+
+/// Prints how an application starts: once that it does not, if so, and when it is ready.
+async fn announce_app(app: &App, announce: &LineWriter) {
+    let (name, kind) = (app.name(), app.config().kind);
+    if let Boot::Failed { .. } = app.booted().await {
+        let line = format!("app {name}: {kind}, does not start yet; see the log\n");
+        announce.write(line.into_bytes());
+    }
+    let Some((took, interpreter)) = app.up().await else {
+        return;
+    };
+    let processes = running(app.config().processes);
+    let threads = match app.config().threads {
+        1 => String::new(),
+        threads => format!(" x {threads} threads"),
+    };
+    let took = took.as_secs_f64();
+    let line =
+        format!("app {name}: {kind}, {processes}{threads}, ready in {took:.1} s ({interpreter})\n");
+    announce.write(line.into_bytes());
+}
+
+/// How many processes run after the start, and may run when there is more to do.
+fn running(processes: Processes) -> String {
+    let Processes { min, max } = processes;
+    match (min, max) {
+        (1, 1) => "1 process".to_owned(),
+        (min, max) if min == max => format!("{max} processes"),
+        (min, max) => format!("{min} of {max} processes"),
+    }
+}

@@ -1,0 +1,86 @@
+//! All that a start listens on, opened before anything is served.
+//!
+//! A part of `server`. What must stay true: all of it is opened or none, and what a service manager passed
+//! and nobody is configured for is an error, not a port that answers nobody.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use penstock_config::{Config, ListenAddr};
+use penstock_edge::Edge;
+use penstock_runtime::LoopHandle;
+
+use crate::inherited::{Inherited, Role};
+use crate::listeners::{self, Opened, Serving, Supply};
+use crate::tcp::{self, TcpServing};
+use crate::upstreams::Upstreams;
+
+/// Listeners that nobody serves yet.
+#[derive(Debug)]
+pub(super) struct Doors {
+    listeners: Vec<Opened>,
+    streams: Vec<(Opened, String)>,
+    admin: Option<Opened>,
+    taken: Vec<ListenAddr>,
+}
+
+impl Doors {
+    /// Opens what the configuration says, with the sockets that were given; `follows` says that a server
+    /// before this one gave them, which goes on with those that are not wanted here.
+    ///
+    /// # Errors
+    /// Which address cannot be opened, or which socket nobody wants.
+    pub(super) fn open(config: &Config, given: Inherited, follows: bool) -> Result<Self, String> {
+        let loops = config.server.threads.max(1);
+        let mut supply = Supply {
+            inherited: given,
+            ..Supply::default()
+        };
+        let listeners = listeners::open_all(config, &[], &mut supply, loops)?;
+        let streams = tcp::open_all(config, &[], &mut supply, loops)?;
+        let admin = config.server.admin.as_ref();
+        let admin = admin.map(|admin| listeners::open(admin, (Role::Admin, false), &mut supply, 1));
+        let admin = admin
+            .transpose()
+            .map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
+        let left = supply.inherited.left();
+        if !follows && !left.is_empty() {
+            let left = left.join(", ");
+            return Err(format!(
+                "sockets were passed that nothing is configured to listen on: {left}"
+            ));
+        }
+        Ok(Self {
+            listeners,
+            streams,
+            admin,
+            taken: supply.inherited.taken().to_vec(),
+        })
+    }
+
+    /// The files of Unix sockets that were made, not given.
+    pub(super) fn made(&self) -> impl Iterator<Item = &Path> {
+        let streams = self.streams.iter().map(|(opened, _)| opened);
+        let all = self.listeners.iter().chain(streams).chain(&self.admin);
+        all.filter_map(Opened::made)
+    }
+
+    /// The configured addresses whose sockets were given.
+    pub(super) fn taken(&self) -> &[ListenAddr] {
+        &self.taken
+    }
+
+    /// Begins to accept: clients by the front end, administrators by theirs.
+    pub(super) fn serve(
+        self,
+        (edge, admin_edge): (&Arc<Edge>, &Arc<Edge>),
+        upstreams: &Upstreams,
+        loops: &[LoopHandle],
+    ) -> (Vec<Serving>, Vec<TcpServing>, Option<Serving>) {
+        let listeners = self.listeners.into_iter();
+        let listeners = listeners.map(|opened| opened.serve(edge, loops)).collect();
+        let streams = tcp::serve_all(self.streams, upstreams, edge, loops);
+        let admin = self.admin.map(|opened| opened.serve_here(admin_edge));
+        (listeners, streams, admin)
+    }
+}

@@ -1,0 +1,295 @@
+//! Reload: a new configuration is built beside the old one and takes its place when all of it works.
+//!
+//! A part of `server`; asked by SIGHUP and by the admin interface. What must stay true: a reload that is
+//! refused has changed nothing, and nobody who connects meanwhile is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use penstock_apps::{App, Boot};
+use penstock_config::Config;
+use penstock_runtime::{clock, loops};
+use penstock_sys::process::successor::Reach;
+
+use super::{STOPPING, Server};
+use crate::cli;
+use crate::listeners::{self, Opened, Serving, Supply};
+use crate::tcp::{self, TcpServing};
+use crate::upstreams::{self, Rooms, Started, default_pool};
+use crate::wiring::{self, Built};
+
+/// How long an application that was taken out of the configuration may finish.
+const REMOVED_DRAIN: Duration = Duration::from_secs(60);
+
+/// How long all processes of a new application may take beyond the boot time-out of one.
+const BOOT_SLACK: Duration = Duration::from_secs(5);
+
+/// How often to look whether a request still uses a removed application.
+const STILL_USED: Duration = Duration::from_millis(20);
+
+/// How long the loops may take to leave listeners that a reload has stopped.
+const CLOSING: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Builds the new configuration beside the old one and swaps when all of it works.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the new one; the old one serves on.
+    pub(crate) async fn reload(self: &Arc<Self>) -> Result<String, String> {
+        let Ok(_only) = self.reloading.try_lock() else {
+            return Err(self.busy());
+        };
+        self.reload_alone().await
+    }
+
+    /// The same after the reload that is under way, if any.
+    pub(crate) async fn reload_in_turn(self: &Arc<Self>) -> Result<String, String> {
+        if self.upgrading.load(Ordering::Relaxed) {
+            log::info!("reload: waits for the end of the upgrade under way");
+        }
+        let _only = self.reloading.lock().await;
+        if self.heir() != 0 {
+            // It may have read the configuration before this was asked.
+            self.pass_on("SIGHUP", Reach::reload);
+        }
+        self.reload_alone().await
+    }
+
+    async fn reload_alone(self: &Arc<Self>) -> Result<String, String> {
+        if self.is_draining() || self.heir() != 0 {
+            return Err(STOPPING.to_owned());
+        }
+        self.options.manager.reloading();
+        let result = self.try_reload().await;
+        self.options.manager.ready(&self.told());
+        match &result {
+            Ok(text) => log::info!("reload: {text}"),
+            Err(error) => log::error!("reload: refused, nothing was changed\n{error}"),
+        }
+        self.live().reload_error = result.as_ref().err().cloned();
+        result
+    }
+
+    async fn try_reload(self: &Arc<Self>) -> Result<String, String> {
+        let (invocation, pool) = (
+            self.invocation.clone(),
+            default_pool(&self.live().rooms.pools),
+        );
+        let resolved = pool.run(move || cli::resolve(&invocation)).await;
+        let config = resolved.map_err(|error| error.to_string())??;
+        let count = self.loops.handles().len();
+        let (opened, streams, pools, old) = {
+            let live = self.live();
+            let mut going = listeners::going(&config, &live.listeners);
+            going.extend(tcp::going(&config, &live.streams));
+            let mut supply = Supply {
+                going,
+                ..Supply::default()
+            };
+            (
+                listeners::open_all(&config, &live.listeners, &mut supply, count)?,
+                tcp::open_all(&config, &live.streams, &mut supply, count)?,
+                wiring::pools(&config, Some((&live.config, &live.rooms.pools))),
+                live.rooms.clone(),
+            )
+        };
+        let mut started = Started::default();
+        let begun = upstreams::start(&config, &old, pools, self.loops.handles(), &mut started);
+        drop(old);
+        let Started { rooms, fresh } = started;
+        let booted = match begun {
+            Ok(()) => all_booted(&fresh).await,
+            Err(error) => Err(error),
+        };
+        let built = match booted {
+            Ok(()) => {
+                let (config, rooms) = (config.clone(), rooms.clone());
+                let development = self.options.development;
+                let build = move || wiring::settings(&config, &rooms, count, development);
+                pool.run(build)
+                    .await
+                    .map_err(|error| error.to_string())
+                    .flatten()
+            }
+            Err(error) => Err(error),
+        };
+        // Its listeners would outlive the drain.
+        let built = built.and_then(|built| match self.is_draining() {
+            true => Err(STOPPING.to_owned()),
+            false => Ok(built),
+        });
+        match built {
+            Ok(built) => {
+                let (done, gone) = self.swap(config, built, (opened, streams), rooms);
+                // Whoever connects once the reload is told as done meets the new listeners only.
+                let deadline = clock::now() + CLOSING;
+                for serving in &gone {
+                    clock::until(deadline, serving.stopped()).await;
+                }
+                Ok(done)
+            }
+            Err(error) => {
+                fresh
+                    .into_iter()
+                    .for_each(|app| drain_later(app, Duration::ZERO));
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts all that is new in its place; what changed, and the listeners that were stopped.
+    fn swap(
+        &self,
+        config: Config,
+        built: Built,
+        (opened, streams): (Vec<Opened>, Vec<(Opened, String)>),
+        rooms: Rooms,
+    ) -> (String, Vec<Serving>) {
+        let Built {
+            settings,
+            mut cached_routes,
+        } = built;
+        self.edge.replace(settings, self.loops.handles());
+        let mut live = self.live();
+        for route in &mut cached_routes {
+            route.goes_on(&live.cached_routes);
+        }
+        live.cached_routes = cached_routes;
+        let store = wiring::body_store(&config.limits, default_pool(&rooms.pools));
+        for app in rooms.apps.values() {
+            app.adopt(store.clone());
+            app.limit_messages(wiring::message_limits(&config.limits));
+        }
+        for upstream in rooms.upstreams.values() {
+            upstream.adopt(store.clone());
+        }
+        let mut changes = Vec::new();
+        let old = std::mem::replace(&mut live.rooms, rooms);
+        for (name, old) in old.apps {
+            let new = live.rooms.apps.get(&name);
+            if new.is_none_or(|new| !Arc::ptr_eq(new, &old)) {
+                changes.push(format!("application {name} replaced"));
+                drain_later(old, REMOVED_DRAIN);
+            }
+        }
+        for (name, old) in old.upstreams {
+            let new = live.rooms.upstreams.get(&name);
+            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
+            // Requests that began before hold what they need of the old one.
+            if is_replaced && live.config.upstreams.contains_key(&name) {
+                changes.push(format!("upstream {name} replaced"));
+            }
+        }
+        for (name, old) in old.caches {
+            let new = live.rooms.caches.get(&name);
+            let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
+            if !is_replaced {
+                continue;
+            }
+            if new.is_some() {
+                changes.push(format!("cache {name} replaced"));
+            }
+            // Its folder is free for the new one. Requests that began before find nothing in it any more.
+            old.stop();
+        }
+        let upstreams = live.rooms.upstreams.clone();
+        let loops = self.loops.handles();
+        let fresh = opened.into_iter().map(|o| o.serve(&self.edge, loops));
+        let fresh = fresh.collect();
+        let mut gone = listeners::swap(&config, &mut live.listeners, fresh, &mut changes);
+        let fresh = tcp::serve_all(streams, &upstreams, &self.edge, loops);
+        let streams = &mut live.streams;
+        gone.extend(tcp::swap(&config, streams, &upstreams, fresh, &mut changes));
+        for serving in &mut gone {
+            let streams = live.streams.iter().map(TcpServing::serving);
+            serving.stop(live.listeners.iter().chain(streams));
+        }
+        if config.server.threads != live.config.server.threads {
+            changes.push("server.threads changes at the next start".to_owned());
+        }
+        for key in at_start_only(&live.config.server, &config.server) {
+            changes.push(format!("server.{key} changes at the next start"));
+        }
+        // Threads of the pools that are gone or changed end once their work is done.
+        for (name, pool) in old.pools {
+            if live.config.blocking.get(&name) != config.blocking.get(&name) {
+                close_later(pool);
+            }
+        }
+        live.config = config;
+        live.reloads += 1;
+        let done = match changes.is_empty() {
+            true => "done".to_owned(),
+            false => changes.join(", "),
+        };
+        (done, gone)
+    }
+}
+
+/// Waits until each application has its processes.
+///
+/// # Errors
+/// Which has not, and why.
+pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
+    let began = clock::now();
+    for app in apps {
+        let name = app.name();
+        // Workers that become ready and die in turn are neither one nor the other.
+        let deadline = began + app.config().boot_timeout + BOOT_SLACK;
+        match clock::until(deadline, app.booted()).await {
+            Some(Boot::Ready { .. }) => {}
+            Some(Boot::Failed { report }) => {
+                return Err(format!("application `{name}` does not start\n{report}"));
+            }
+            Some(Boot::Pending) | None => {
+                return Err(format!("application `{name}` did not become ready in time"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How long [`all_booted`] takes at most, with that configuration: applications boot side by side.
+pub(super) fn boot_bound(config: &Config) -> Duration {
+    let longest = config.apps.values().map(|app| app.boot_timeout).max();
+    longest.unwrap_or_default() + BOOT_SLACK
+}
+
+/// What differs and cannot change while the server runs. An upgrade is a start.
+fn at_start_only(
+    old: &penstock_config::Server,
+    new: &penstock_config::Server,
+) -> Vec<&'static str> {
+    let differ = [
+        ("admin", old.admin != new.admin),
+        ("log", old.log != new.log),
+        ("user", old.user != new.user),
+        ("group", old.group != new.group),
+        ("umask", old.umask != new.umask),
+        ("open_files", old.open_files != new.open_files),
+        ("directory", old.directory != new.directory),
+    ];
+    let differ = differ.into_iter().filter(|(_, differs)| *differs);
+    differ.map(|(key, _)| key).collect()
+}
+
+/// Ends an application that the configuration no longer has. Requests that began before the reload
+/// still hold the old routing, and with it the application: they come first.
+fn drain_later(app: Arc<App>, patience: Duration) {
+    loops::spawn_here(async move {
+        let deadline = clock::now() + patience;
+        while Arc::strong_count(&app) > 1 && clock::now() < deadline {
+            clock::sleep(STILL_USED).await;
+        }
+        app.drain(deadline.max(clock::now() + STILL_USED)).await;
+    });
+}
+
+/// Requests that began before a reload may still use the old pool for a while.
+fn close_later(pool: penstock_runtime::blocking::Pool) {
+    loops::spawn_here(async move {
+        clock::sleep(REMOVED_DRAIN).await;
+        pool.close();
+    });
+}

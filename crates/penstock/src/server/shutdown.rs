@@ -1,0 +1,145 @@
+//! The end: requests in progress are finished, then everything is, in the order of their way.
+//!
+//! A part of `server`. What must stay true: no request that was accepted is lost before its deadline, and a
+//! client that keeps its connection learns by `Connection: close` that the next request is to go elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use penstock_apps::App;
+use penstock_runtime::{clock, loops};
+use tokio::sync::mpsc;
+
+use super::Server;
+use super::signals::Signals;
+use crate::listeners::Serving;
+use crate::tcp::TcpServing;
+
+/// How much longer than all its deadlines together an application may take to say that it has ended. One
+/// with a process that no signal ends, as it waits for a disk, never does.
+const APPS_SLACK: Duration = Duration::from_secs(3);
+
+/// How long the admin interface may finish its answers at the very end.
+const ADMIN_DRAIN: Duration = Duration::from_millis(500);
+
+/// How long an upgrade that the end meets may take to be given up.
+const GIVING_UP: Duration = Duration::from_secs(2);
+
+/// How long before the end of all patience connections without a request are closed.
+const SPARED_MAX: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Finishes what is in progress, then ends everything, in the order of the requests' way.
+    pub(super) async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
+        self.draining.store(true, Ordering::Relaxed);
+        let timeout = self.live().config.server.shutdown_timeout;
+        let deadline = clock::now() + timeout;
+        let open = format!("{} connections open", self.edge.connections());
+        match self.heir() {
+            0 => {
+                log::info!("stopping: {open}");
+                self.options.manager.stopping(&open);
+            }
+            // To the service manager this is not the end. New administrators meet the other one.
+            heir => {
+                log::info!("stopping: process {heir} serves, {open} here");
+                if let Some(admin) = &mut self.live().admin {
+                    admin.stop(std::iter::empty());
+                }
+            }
+        }
+        let deadline = tokio::select! {
+            () = self.finish_requests(deadline) => deadline,
+            () = signals.again(&self) => {
+                log::warn!("stopping at once, as asked again");
+                clock::now()
+            }
+        };
+        let left = self.edge.drain.running();
+        if left > 0 {
+            log::warn!("{left} connections cut");
+        }
+        tokio::select! {
+            () = self.drain_apps(deadline) => {}
+            // What still runs dies with this process.
+            () = signals.again(&self) => log::warn!("stopping at once, as asked again"),
+        }
+        for cache in self.live().rooms.caches.values() {
+            cache.stop();
+        }
+        if let Some(admin) = &mut self.live().admin {
+            admin.stop(std::iter::empty());
+        }
+        self.admin_edge.drain.begin();
+        clock::until(clock::now() + ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
+        if self.upgrading.load(Ordering::Relaxed) {
+            // It ends the server that it has started.
+            clock::until(clock::now() + GIVING_UP, self.reloading.lock()).await;
+        }
+        let heir = Some(self.heir()).filter(|&heir| heir != 0);
+        penstock_apps::end_orphans(heir.as_slice());
+        log::info!("stopped");
+    }
+
+    /// Drains all applications at the same time.
+    async fn drain_apps(&self, deadline: Instant) {
+        let apps: Vec<Arc<App>> = self.live().rooms.apps.values().cloned().collect();
+        let patience = apps.iter().map(|app| app.config().stop_timeout).max();
+        let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_SLACK;
+        let (running, mut ended) = mpsc::channel::<()>(1);
+        for app in apps {
+            let running = running.clone();
+            loops::spawn_here(async move {
+                app.drain(deadline).await;
+                drop(running);
+            });
+        }
+        drop(running);
+        // Ends when every one has dropped its end.
+        if clock::until(until, ended.recv()).await.is_none() {
+            log::error!("an application's processes do not end; the server ends without them");
+        }
+    }
+
+    async fn finish_requests(&self, deadline: Instant) {
+        let mut stopping: Vec<Serving> = {
+            let mut live = self.live();
+            let streams = std::mem::take(&mut live.streams);
+            let streams = streams.into_iter().map(TcpServing::into_serving);
+            let listeners = std::mem::take(&mut live.listeners);
+            listeners.into_iter().chain(streams).collect()
+        };
+        for serving in &mut stopping {
+            serving.stop(std::iter::empty());
+        }
+        for serving in &stopping {
+            clock::until(deadline, serving.stopped()).await;
+        }
+        self.edge
+            .drain
+            .begin_within(self.drain_idle(), Some(deadline - self.spared()));
+        clock::until(deadline, self.edge.drain.finished()).await;
+    }
+
+    /// How long before the deadline of all what waits for nothing but a request is closed: it must not be
+    /// taken for a request that was cut.
+    fn spared(&self) -> Duration {
+        let timeout = self.live().config.server.shutdown_timeout;
+        SPARED_MAX.min(timeout / 2)
+    }
+
+    /// How long a connection without a request is kept at the end. A person who develops waits for nobody.
+    fn drain_idle(&self) -> Duration {
+        let spared = self.spared();
+        let live = self.live();
+        let (server, limits) = (&live.config.server, &live.config.limits);
+        match self.options.development {
+            true => Duration::ZERO,
+            false => {
+                let longest = server.shutdown_timeout.saturating_sub(spared);
+                server.drain_idle.min(limits.idle_timeout).min(longest)
+            }
+        }
+    }
+}

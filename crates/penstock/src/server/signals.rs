@@ -1,0 +1,188 @@
+//! What signals mean: SIGTERM and SIGINT end the server, SIGHUP reloads, SIGUSR1 opens the logs anew, SIGUSR2
+//! upgrades.
+//!
+//! A part of `server`. What must stay true: a signal that comes while another is being obeyed is not lost;
+//! none is obeyed that an application has sent, or anything that descends from one: it is named in the
+//! log.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_runtime::{clock, loops};
+use penstock_sys::signals::{self, Sender, Watch};
+use tokio::signal::unix::{self, SignalKind};
+
+use super::Server;
+
+/// How often the log says that signals are ignored.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// The signals that end a server, and those that wait for one that hears them.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    others: Option<(Signal, Signal, Signal)>,
+}
+
+/// One of them.
+struct Signal {
+    name: &'static str,
+    stream: unix::Signal,
+    watch: Watch,
+    told: Option<Instant>,
+}
+
+impl Signal {
+    fn new(
+        name: &'static str,
+        kind: SignalKind,
+        predecessor: Option<u32>,
+    ) -> std::io::Result<Self> {
+        // First: whoever is woken finds it noted.
+        let watch = signals::watch(kind.as_raw_value(), predecessor)?;
+        let stream = unix::signal(kind)?;
+        Ok(Self {
+            name,
+            stream,
+            watch,
+            told: None,
+        })
+    }
+
+    /// Waits until it comes from somebody who may send it. Cancel safe.
+    async fn obeyed(&mut self, server: &Server) {
+        while self.stream.recv().await.is_some() {
+            let arrived = self.watch.take();
+            let heir = server.heir();
+            // What descends from it are applications, too.
+            let is_heir = |sender: Sender| heir != 0 && sender.pid == heir;
+            let inside = arrived.inside.filter(|sender| !is_heir(*sender));
+            if let Some(sender) = inside {
+                self.refuse(server, sender);
+            }
+            if arrived.is_from_outside || arrived.inside.is_some_and(is_heir) {
+                return;
+            }
+        }
+        // It cannot come any more.
+        std::future::pending::<()>().await;
+    }
+
+    fn refuse(&mut self, server: &Server, sender: Sender) {
+        let now = clock::now();
+        if self.told.is_none_or(|told| now >= told + TELL_EVERY) {
+            self.told = Some(now);
+            let (name, who) = (self.name, server.who_is(sender));
+            log::error!(
+                "ignored {name} from {who}: an application has no say in the server's life"
+            );
+        }
+    }
+}
+
+impl Signals {
+    /// `predecessor` is the server that this one follows.
+    pub(super) fn new(predecessor: Option<u32>) -> std::io::Result<Self> {
+        let signal = |name, kind| Signal::new(name, kind, predecessor);
+        Ok(Self {
+            terminate: signal("SIGTERM", SignalKind::terminate())?,
+            interrupt: signal("SIGINT", SignalKind::interrupt())?,
+            others: Some((
+                signal("SIGHUP", SignalKind::hangup())?,
+                signal("SIGUSR1", SignalKind::user_defined1())?,
+                signal("SIGUSR2", SignalKind::user_defined2())?,
+            )),
+        })
+    }
+
+    /// Lets `server` obey those that do not end it.
+    pub(super) fn hear(&mut self, server: &Arc<Server>) {
+        let Some((hangup, user1, user2)) = self.others.take() else {
+            return;
+        };
+        loops::spawn_here(reload_on(hangup, Arc::clone(server)));
+        loops::spawn_here(reopen_on(user1, Arc::clone(server)));
+        loops::spawn_here(upgrade_on(user2, Arc::clone(server)));
+    }
+
+    /// Waits until the server is to stop.
+    pub(super) async fn wait(&mut self, server: &Server) {
+        tokio::select! {
+            () = self.terminate.obeyed(server) => {}
+            () = self.interrupt.obeyed(server) => {}
+            () = server.stop.notified() => {}
+        }
+    }
+
+    /// A second Ctrl-C or SIGTERM: no more patience.
+    pub(super) async fn again(&mut self, server: &Server) {
+        tokio::select! {
+            () = self.terminate.obeyed(server) => {}
+            () = self.interrupt.obeyed(server) => {}
+        }
+    }
+}
+
+impl Server {
+    /// A descendant in words: the application's process that it is or comes from, as the log names it.
+    fn who_is(&self, sender: Sender) -> String {
+        let Sender { pid, child, .. } = sender;
+        let name = |pid: u32| signals::name(pid).unwrap_or_else(|| "gone".to_owned());
+        if sender.is_of_predecessor {
+            return format!(
+                "process {pid} ({}), which the server before this one has started",
+                name(pid)
+            );
+        }
+        if self.heir() == child {
+            return format!(
+                "process {pid} ({}), which process {child}, the server after this one, has started",
+                name(pid)
+            );
+        }
+        let apps = self.live().rooms.apps.clone();
+        let owner = apps.values().find(|app| {
+            let app = app.snapshot();
+            let mut all = app.workers.iter().chain(&app.templates);
+            all.any(|worker| worker.pid == Some(child))
+        });
+        match owner {
+            Some(app) if pid == child => format!("{}[{child}]", app.name()),
+            Some(app) => format!("{}[{child}], by process {pid} ({})", app.name(), name(pid)),
+            None if pid == child => {
+                format!("process {pid} ({}), which a worker left behind", name(pid))
+            }
+            None => format!(
+                "process {pid} ({}), a descendant of process {child} ({}), which a worker left behind",
+                name(pid),
+                name(child)
+            ),
+        }
+    }
+}
+
+/// Reloads on SIGHUP. One that comes during a reload is one more afterwards, however many they are: in
+/// the end the newest configuration has been read.
+async fn reload_on(mut hangup: Signal, server: Arc<Server>) {
+    loop {
+        hangup.obeyed(&server).await;
+        // The result is in the log.
+        let _ = server.reload_in_turn().await;
+    }
+}
+
+async fn reopen_on(mut signal: Signal, server: Arc<Server>) {
+    loop {
+        signal.obeyed(&server).await;
+        // As above.
+        let _ = server.reopen_logs().await;
+    }
+}
+
+async fn upgrade_on(mut signal: Signal, server: Arc<Server>) {
+    loop {
+        signal.obeyed(&server).await;
+        // As above.
+        let _ = server.upgrade(None).await;
+    }
+}

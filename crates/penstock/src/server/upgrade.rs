@@ -1,0 +1,359 @@
+//! Upgrade: the server's program is started anew, gets the listeners, and follows when it is ready.
+//!
+//! A part of `server`, the old server's side of `succession`; asked by SIGUSR2 and by the admin interface.
+//! What must stay true: this server goes on as if nothing was until the other says that it serves; one that
+//! ends, hangs or speaks of something else is ended, and the upgrade fails with its own words.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_config::ListenAddr;
+use penstock_runtime::{clock, loops, process};
+use penstock_sys::handover;
+use penstock_sys::process::successor::{self, Launch, Reach, Successor};
+use tokio::sync::oneshot;
+
+use super::{STOPPING, Server, program, reload};
+use crate::succession::{Follows, Line, PROMPT, VARIABLE, Word};
+use crate::tcp::TcpServing;
+use crate::upstreams::default_pool;
+
+/// How much longer than all its applications the new server may take: it says itself which does not boot.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// How much longer than its requests the server before this one may take to end.
+const PREDECESSOR: Duration = Duration::from_secs(30);
+
+/// How often to look whether it has.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the last words of a process that has ended may be on their way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Lines of a new server's output that an error repeats.
+const TAIL_LINES: usize = 40;
+
+impl Server {
+    /// Starts `binary`, or the program that runs here, and lets it follow; gives a sentence with its number.
+    ///
+    /// # Errors
+    /// Why it does not; this server serves on.
+    pub(crate) async fn upgrade(
+        self: &Arc<Self>,
+        binary: Option<PathBuf>,
+    ) -> Result<String, String> {
+        let Ok(_only) = self.reloading.try_lock() else {
+            return Err(self.busy());
+        };
+        if self.is_draining() || self.heir() != 0 {
+            return Err(STOPPING.to_owned());
+        }
+        self.upgrading.store(true, Ordering::Relaxed);
+        let result = match self.predecessor_gone().await {
+            Ok(()) => self.try_upgrade(binary).await,
+            Err(error) => Err(error),
+        };
+        self.upgrading.store(false, Ordering::Relaxed);
+        match &result {
+            Ok(follows) => {
+                log::info!("upgrade: {follows}");
+                self.stop();
+            }
+            Err(error) if self.is_draining() => log::warn!("upgrade: given up: {error}"),
+            Err(error) => log::error!("upgrade: given up, this server goes on\n{error}"),
+        }
+        result.map(|follows| follows.to_string())
+    }
+
+    /// What keeps a reload or an upgrade from beginning.
+    pub(super) fn busy(&self) -> String {
+        match self.upgrading.load(Ordering::Relaxed) {
+            true => "an upgrade is under way".to_owned(),
+            false => "a reload is under way".to_owned(),
+        }
+    }
+
+    /// The process that serves in place of this one, or 0.
+    pub(super) fn heir(&self) -> u32 {
+        self.heir.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the server that this one followed has ended. It takes in what its children leave behind,
+    /// and ends that with itself: with this server gone before, the next one would be among it.
+    async fn predecessor_gone(&self) -> Result<(), String> {
+        let Some(old) = self.predecessor else {
+            return Ok(());
+        };
+        let is_there = || std::os::unix::process::parent_id() == old;
+        if is_there() {
+            log::info!("upgrade: waits for the end of process {old}, the server before this one");
+        }
+        let deadline = clock::now() + self.live().config.server.shutdown_timeout + PREDECESSOR;
+        while is_there() {
+            if self.is_draining() {
+                return Err(STOPPING.to_owned());
+            }
+            if clock::now() > deadline {
+                return Err(format!(
+                    "process {old}, the server before this one, still finishes what it has"
+                ));
+            }
+            clock::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn try_upgrade(self: &Arc<Self>, binary: Option<PathBuf>) -> Result<Follows, String> {
+        if std::process::id() == 1 {
+            return Err(
+                "this is process 1: whoever started it takes its end for the end of all, \
+                        so replace the container in place of the program"
+                    .to_owned(),
+            );
+        }
+        let (patience, pool) = {
+            let live = self.live();
+            let patience = reload::boot_bound(&live.config) + SLACK;
+            (patience, default_pool(&live.rooms.pools))
+        };
+        let deadline = clock::now() + patience;
+        let (ours, theirs) = handover::pair().map_err(|error| error.to_string())?;
+        let line = Line::new(ours).map_err(|error| error.to_string())?;
+        let mut launch = self.launch(theirs);
+        let started = pool.run(move || {
+            if let Some(binary) = binary {
+                launch.program = program::checked(&binary)?;
+                launch.called = Some(binary);
+            }
+            let what = format!("{} in {}", launch.program.display(), launch.dir.display());
+            successor::start(launch).map_err(|error| format!("cannot start {what}: {error}"))
+        });
+        let mut new = started.await.map_err(|error| error.to_string())??;
+        let pid = new.pid;
+        log::info!("upgrade: process {pid} boots");
+        let (tail, silent) = self.listen_to(&new);
+        let ready = tokio::select! {
+            ready = self.lead(&line, deadline) => ready,
+            () = process::ended(&new.exit) => Err("it ended".to_owned()),
+            () = self.edge.drain.begun() => Err(STOPPING.to_owned()),
+        };
+        let led = match ready {
+            // The last moment to be stopped alone: from `go` on both serve.
+            Ok(_) if self.is_draining() => Err(STOPPING.to_owned()),
+            Ok(taken) => tokio::select! {
+                led = self.give_way(&line) => led.map(|admin| (taken, admin)),
+                () = process::ended(&new.exit) => Err("it ended".to_owned()),
+            },
+            Err(error) => Err(error),
+        };
+        let error = match led {
+            Ok((taken, admin)) => {
+                // Told when nothing can go wrong any more, and before it speaks for itself: the manager
+                // hears nobody but the main process.
+                self.options.manager.main_process(pid);
+                // It may be of a version that does not wait for it.
+                let _ = line.say(&Word::Known, None).await;
+                return Ok(self.retire(new, &taken, admin));
+            }
+            Err(error) => error,
+        };
+        // What has ended by itself says more than the error that its end was for us.
+        let last = clock::now() + LAST_WORDS;
+        let exit = clock::until(last, process::ended(&new.exit)).await;
+        let exit = exit.and_then(|()| new.try_exit().ok().flatten());
+        let why = match exit {
+            Some(exit) => format!("the new server ended with {exit}"),
+            None => format!("the new server was ended: {error}"),
+        };
+        // Also what it has left behind.
+        let _ = pool.run(move || new.kill()).await;
+        // Not before: it must not take our silence for our end.
+        drop(line);
+        let _ = clock::until(clock::now() + LAST_WORDS, silent).await;
+        Err(tail.below(&why))
+    }
+
+    /// How the next server is started: as this one was, with one end of the conversation.
+    fn launch(&self, theirs: OwnedFd) -> Launch {
+        Launch {
+            program: self.options.program.clone(),
+            called: None,
+            args: std::env::args_os().skip(1).collect(),
+            dir: self.invocation.cwd.clone(),
+            env: self.options.manager.variables(),
+            env_removed: Vec::new(),
+            inherit: (VARIABLE.into(), theirs),
+        }
+    }
+
+    /// Copies what the new server writes to the log, and keeps the end of it; the second is done when it
+    /// writes no more.
+    fn listen_to(&self, new: &Successor) -> (Tail, oneshot::Receiver<()>) {
+        let (tail, log) = (Tail::default(), self.options.log.clone());
+        let (done, silent) = oneshot::channel();
+        let kept = tail.clone();
+        if let Ok(stderr) = new.stderr.try_clone() {
+            loops::spawn_here(async move {
+                process::read_lines(stderr, |line| {
+                    log.write(format!("{line}\n").into_bytes());
+                    kept.push(line);
+                })
+                .await;
+                // Nobody may be waiting.
+                let _ = done.send(());
+            });
+        }
+        (tail, silent)
+    }
+
+    /// Hands everything over and waits until the new server could serve; gives the addresses that it took.
+    async fn lead(
+        &self,
+        line: &Line,
+        deadline: std::time::Instant,
+    ) -> Result<Vec<ListenAddr>, String> {
+        self.hand_over(line).await?;
+        match clock::until(deadline, line.hear()).await {
+            Some(Ok(Word::Ready(taken))) => Ok(taken),
+            Some(Ok(other)) => Err(format!("it said {other:?} in place of Ready")),
+            Some(Err(error)) => Err(error),
+            None => Err("it did not become ready in time".to_owned()),
+        }
+    }
+
+    /// Lets the new server serve; gives where it is administered.
+    async fn give_way(&self, line: &Line) -> Result<Option<ListenAddr>, String> {
+        line.say(&Word::Go, None).await?;
+        match clock::until(clock::now() + PROMPT, line.hear()).await {
+            Some(Ok(Word::Serving(admin))) => Ok(admin),
+            _ => Err("it was ready and did not begin to serve".to_owned()),
+        }
+    }
+
+    /// Sends the sockets of every listener, and standard error.
+    async fn hand_over(&self, line: &Line) -> Result<(), String> {
+        let given = {
+            let live = self.live();
+            let streams = live.streams.iter().map(TcpServing::serving);
+            let all = live.listeners.iter().chain(streams).chain(&live.admin);
+            let given = all.map(crate::listeners::Serving::handed_over);
+            given.collect::<std::io::Result<Vec<_>>>()
+        };
+        let given = given.map_err(|error| error.to_string())?;
+        line.say(&Word::Hello, None).await?;
+        for (listener, one) in given.iter().enumerate() {
+            let Some((role, wanted)) = &one.known else {
+                continue;
+            };
+            let word = Word::Socket {
+                listener,
+                role: *role,
+                is_lent: one.is_lent,
+                wanted: wanted.clone(),
+            };
+            for socket in &one.sockets {
+                line.say(&word, Some(socket.as_fd())).await?;
+            }
+        }
+        line.say(&Word::Errors, Some(std::io::stderr().as_fd()))
+            .await?;
+        line.say(&Word::End, None).await
+    }
+
+    /// From here on `new` is the server. What it needs of us alone is given up at once; the rest ends as at
+    /// any stop.
+    fn retire(&self, new: Successor, taken: &[ListenAddr], admin: Option<ListenAddr>) -> Follows {
+        let pid = new.pid;
+        match new.reach() {
+            Ok(reach) => drop(self.reach.set(reach)),
+            Err(error) => log::warn!("upgrade: process {pid} hears nothing from here: {error}"),
+        }
+        self.heir.store(pid, Ordering::Relaxed);
+        if self.is_draining() {
+            // Asked of the server while there were two of them.
+            self.pass_on("SIGTERM", Reach::stop);
+        }
+        loops::spawn_here(watch_over(new));
+        let mut live = self.live();
+        let before = live.admin.as_ref().map(crate::listeners::Serving::address);
+        let live = &mut *live;
+        let streams = live.streams.iter_mut().map(TcpServing::serving_mut);
+        for serving in live
+            .listeners
+            .iter_mut()
+            .chain(streams)
+            .chain(&mut live.admin)
+        {
+            if taken.contains(&serving.wanted) {
+                serving.leave_file();
+            }
+        }
+        // A folder has one store: the other waits for it.
+        for cache in live.rooms.caches.values() {
+            cache.stop();
+        }
+        Follows {
+            pid,
+            admin: (admin != before).then_some(admin),
+        }
+    }
+
+    /// Sends the server that has followed what was meant for it.
+    pub(super) fn pass_on(&self, what: &str, send: impl Fn(&Reach) -> std::io::Result<()>) {
+        let heir = self.heir();
+        match self.reach.get().map(send) {
+            Some(Ok(())) => log::info!("{what} passed on to process {heir}, which serves"),
+            Some(Err(error)) => log::error!("{what} does not reach process {heir}: {error}"),
+            None => {}
+        }
+    }
+}
+
+/// Waits for the end of the server that follows, for as long as this one is there to see it.
+async fn watch_over(mut new: Successor) {
+    process::ended(&new.exit).await;
+    if let Ok(Some(exit)) = new.try_exit() {
+        log::error!("process {}, which serves, has ended: {exit}", new.pid);
+    }
+}
+
+/// The end of what a process wrote.
+#[derive(Debug, Clone, Default)]
+struct Tail(Arc<Mutex<VecDeque<String>>>);
+
+impl Tail {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    /// A sentence with these lines below it.
+    fn below(&self, sentence: &str) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = lines.iter().map(|line| format!("\n{line}"));
+        format!("{sentence}{}", lines.collect::<String>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_repeats_the_last_lines_only() {
+        let tail = Tail::default();
+        for number in 0..TAIL_LINES + 2 {
+            tail.push(&number.to_string());
+        }
+        let text = tail.below("it ended");
+        assert!(text.starts_with("it ended\n2\n3\n"), "{text}");
+        assert_eq!(text.lines().count(), TAIL_LINES + 1);
+    }
+}

@@ -1,0 +1,447 @@
+//! One server follows another: the words that the two exchange, and the new one's side.
+//!
+//! The old one (`server::upgrade`) starts the program with one end of a packet socket, whose number stands
+//! in `PENSTOCK_HANDOVER`, and speaks first:
+//!
+//!     old: hello 1                       the version of these words
+//!     old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, as often as it has sockets
+//!     old: errors                        a descriptor: standard error, for when the new one has taken over
+//!     old: end
+//!     new: ready                         with the addresses that it has taken, a line each
+//!     old: go                            from here on both accept
+//!     new: serving ADMIN                 now the old one stops to accept, and drains; where the new one is
+//!                                        administered, or nothing
+//!     old: known                         the service manager has been told who the server is
+//!
+//! What must stay true: until `go` the new server touches no connection, and after `serving` every socket
+//! whose address it knows is served by it; whichever side ends before leaves the other alone with all. The
+//! new server, once it has all sockets, takes the end of the old one's process for `go`, but never its
+//! silence: while that process is there, it serves.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use penstock_config::ListenAddr;
+use penstock_runtime::clock;
+use penstock_sys::{daemon, handover, readiness};
+use tokio::io::unix::AsyncFd;
+
+use crate::inherited::{Given, Inherited, Role};
+
+/// The variable with the number of the new server's end.
+pub(crate) const VARIABLE: &str = "PENSTOCK_HANDOVER";
+
+/// The version of the words.
+const VERSION: u32 = 1;
+
+/// How long the other side may take for a word that it has at hand.
+pub(crate) const PROMPT: Duration = Duration::from_secs(10);
+
+/// How long a process takes to be gone whose descriptors are closed.
+const ENDS: Duration = Duration::from_secs(2);
+
+/// How often to look whether it is.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The longest packet: `ready` with every address of a large configuration.
+const PACKET_BYTES: usize = 64 * 1024;
+
+/// What one says to the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The old server's first.
+    Hello,
+    /// A socket comes with it: of that listener, by number.
+    Socket {
+        /// The listener.
+        listener: usize,
+        /// What it is for.
+        role: Role,
+        /// Whether its file belongs to a service manager.
+        is_lent: bool,
+        /// As it was configured.
+        wanted: ListenAddr,
+    },
+    /// The stream for errors comes with it.
+    Errors,
+    /// All has been handed over.
+    End,
+    /// The new server could serve; it has taken these addresses.
+    Ready(Vec<ListenAddr>),
+    /// It shall.
+    Go,
+    /// It does, and is administered there, if anywhere.
+    Serving(Option<ListenAddr>),
+    /// The service manager has been told.
+    Known,
+}
+
+impl Word {
+    pub(crate) fn encode(&self) -> String {
+        match self {
+            Self::Hello => format!("hello {VERSION}"),
+            Self::Socket {
+                listener,
+                role,
+                is_lent,
+                wanted,
+            } => {
+                let role = match role {
+                    Role::Http => "http",
+                    Role::Tcp => "tcp",
+                    Role::Admin => "admin",
+                };
+                let owner = if *is_lent { "lent" } else { "own" };
+                format!("socket {listener} {role} {owner} {}", plain(wanted))
+            }
+            Self::Errors => "errors".to_owned(),
+            Self::End => "end".to_owned(),
+            Self::Ready(taken) => {
+                let taken = taken.iter().map(|address| format!("\n{}", plain(address)));
+                format!("ready{}", taken.collect::<String>())
+            }
+            Self::Go => "go".to_owned(),
+            Self::Serving(None) => "serving".to_owned(),
+            Self::Serving(Some(admin)) => format!("serving {}", plain(admin)),
+            Self::Known => "known".to_owned(),
+        }
+    }
+
+    /// # Errors
+    /// That it is none of these words.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let unknown = || format!("unknown word {text:?}");
+        let (first, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
+        Ok(match first {
+            "hello" if rest == VERSION.to_string() => Self::Hello,
+            "hello" => return Err(format!("it speaks version {rest}, and this is {VERSION}")),
+            "socket" => {
+                let mut words = rest.splitn(4, ' ');
+                let mut next = || words.next().ok_or_else(unknown);
+                Self::Socket {
+                    listener: next()?.parse().map_err(|_| unknown())?,
+                    role: match next()? {
+                        "http" => Role::Http,
+                        "tcp" => Role::Tcp,
+                        "admin" => Role::Admin,
+                        _ => return Err(unknown()),
+                    },
+                    is_lent: next()? == "lent",
+                    wanted: next()?.parse().map_err(|_| unknown())?,
+                }
+            }
+            "errors" => Self::Errors,
+            "end" => Self::End,
+            "ready" => {
+                let addresses = rest.lines().map(str::parse);
+                Self::Ready(addresses.collect::<Result<_, _>>().map_err(|_| unknown())?)
+            }
+            "go" => Self::Go,
+            "serving" if rest.is_empty() => Self::Serving(None),
+            "serving" => Self::Serving(Some(rest.parse().map_err(|_| unknown())?)),
+            "known" => Self::Known,
+            _ => return Err(unknown()),
+        })
+    }
+}
+
+/// What has become of an upgrade, in a sentence that a person and `penstock upgrade` read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Follows {
+    /// The process that serves.
+    pub(crate) pid: u32,
+    /// Where it is administered, if that is elsewhere than before.
+    pub(crate) admin: Option<Option<ListenAddr>>,
+}
+
+impl std::fmt::Display for Follows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} serves", self.pid)?;
+        match &self.admin {
+            None => Ok(()),
+            Some(Some(admin)) => write!(f, "{ADMIN_AT}{}", plain(admin)),
+            Some(None) => f.write_str(ADMIN_OFF),
+        }
+    }
+}
+
+impl Follows {
+    /// Where the sentence says that the new server is administered, if it does.
+    pub(crate) fn admin_in(sentence: &str) -> Option<Option<ListenAddr>> {
+        if sentence.ends_with(ADMIN_OFF) {
+            return Some(None);
+        }
+        let (_, admin) = sentence.split_once(ADMIN_AT)?;
+        admin.parse().ok().map(Some)
+    }
+}
+
+const ADMIN_AT: &str = ", administered at ";
+const ADMIN_OFF: &str = ", without an admin interface";
+
+/// An address as it is read again: without a scheme.
+fn plain(address: &ListenAddr) -> String {
+    match address {
+        ListenAddr::Tcp(tcp) => tcp.to_string(),
+        ListenAddr::Unix(_) => address.to_string(),
+    }
+}
+
+/// One end of the conversation, on the control loop.
+#[derive(Debug)]
+pub(crate) struct Line(AsyncFd<OwnedFd>);
+
+impl Line {
+    /// # Errors
+    /// When the kernel refuses the registration.
+    pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self(readiness::register(socket)?))
+    }
+
+    /// # Errors
+    /// That the other side is gone, or does not read for [`PROMPT`].
+    pub(crate) async fn say(
+        &self,
+        word: &Word,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), String> {
+        let (text, deadline) = (word.encode(), clock::now() + PROMPT);
+        let said = clock::until(deadline, async {
+            loop {
+                let mut ready = self.0.writable().await?;
+                match handover::send(self.0.get_ref().as_fd(), text.as_bytes(), descriptor) {
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => ready.clear_ready(),
+                    done => return done,
+                }
+            }
+        });
+        match said.await {
+            Some(done) => done.map_err(|error| format!("it does not listen: {error}")),
+            None => Err("it does not listen".to_owned()),
+        }
+    }
+
+    /// Waits for a word.
+    ///
+    /// # Errors
+    /// That the other side is gone, or speaks of something else.
+    pub(crate) async fn hear(&self) -> Result<Word, String> {
+        let mut packet = vec![0; PACKET_BYTES];
+        loop {
+            let readable = self.0.readable().await;
+            let mut ready = readable.map_err(|error| error.to_string())?;
+            match handover::receive(self.0.get_ref().as_fd(), &mut packet) {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) => return Err(error.to_string()),
+                Ok((0, _)) => return Err("it said nothing more".to_owned()),
+                Ok((count, _)) => return Word::parse(&String::from_utf8_lossy(&packet[..count])),
+            }
+        }
+    }
+}
+
+/// The server before this one.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    socket: OwnedFd,
+    errors: Option<OwnedFd>,
+    pid: u32,
+}
+
+impl Predecessor {
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Takes what it hands over, through the descriptor of that number. Blocks, for a start.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn meet(number: &str) -> Result<(Self, Inherited), String> {
+        let say = |error: std::io::Error| format!("{VARIABLE}: {error}");
+        let number = number
+            .parse()
+            .map_err(|_| format!("{VARIABLE}: {number:?}"))?;
+        let mut old = Self {
+            socket: handover::inherited(number).map_err(say)?,
+            errors: None,
+            pid: std::os::unix::process::parent_id(),
+        };
+        let mut given: Vec<(usize, Given)> = Vec::new();
+        let mut packet = vec![0; PACKET_BYTES];
+        let mut is_met = false;
+        loop {
+            let (socket, deadline) = (old.socket.as_fd(), PROMPT);
+            let received = handover::receive_within(socket, &mut packet, deadline);
+            let (count, descriptor) = received.map_err(say)?;
+            let word = Word::parse(&String::from_utf8_lossy(&packet[..count]));
+            match (
+                word.map_err(|error| format!("{VARIABLE}: {error}"))?,
+                descriptor,
+            ) {
+                (Word::Hello, _) => is_met = true,
+                (_, _) if !is_met => return Err(format!("{VARIABLE}: no version was said")),
+                (
+                    Word::Socket {
+                        listener,
+                        role,
+                        is_lent,
+                        wanted,
+                    },
+                    Some(socket),
+                ) => match given.iter_mut().find(|(number, _)| *number == listener) {
+                    Some((_, known)) => known.sockets.push(socket),
+                    None => {
+                        let one = Given {
+                            bound: handover::listening_on(&socket).map_err(say)?,
+                            name: wanted.to_string(),
+                            known: Some((role, wanted)),
+                            sockets: vec![socket],
+                            is_lent,
+                        };
+                        given.push((listener, one));
+                    }
+                },
+                (Word::Errors, Some(errors)) => old.errors = Some(errors),
+                (Word::End, _) => break,
+                (other, _) => return Err(format!("{VARIABLE}: {other:?} at a wrong time")),
+            }
+        }
+        let given = given.into_iter().map(|(_, one)| one).collect();
+        Ok((old, Inherited::new(given)))
+    }
+
+    /// Says that this server could serve, and waits until it shall.
+    ///
+    /// # Errors
+    /// That the old one goes on by itself.
+    pub(crate) async fn ready(self, taken: &[ListenAddr]) -> Result<Serving, String> {
+        let say = |error| format!("the server before: {error}");
+        let line = Line::new(self.socket).map_err(|error| error.to_string())?;
+        let said = line.say(&Word::Ready(taken.to_vec()), None).await;
+        let heard = match said {
+            Ok(()) => clock::until(clock::now() + PROMPT, line.hear()).await,
+            Err(error) => Some(Err(error)),
+        };
+        match heard {
+            Some(Ok(Word::Go)) => {}
+            Some(Ok(other)) => return Err(say(format!("{other:?} in place of Go"))),
+            Some(Err(_)) if is_gone(self.pid).await => {
+                log::warn!("process {}, the server before this one, is gone", self.pid);
+            }
+            Some(Err(error)) => return Err(say(error)),
+            None => return Err(say("it does not answer".to_owned())),
+        }
+        if let Some(errors) = &self.errors
+            && let Err(error) = daemon::redirect_errors(errors.as_fd())
+        {
+            log::warn!("standard error stays with the server before: {error}");
+        }
+        Ok(Serving(line))
+    }
+}
+
+/// Whether the process that started this one has ended: its end of the line is closed a moment before.
+async fn is_gone(pid: u32) -> bool {
+    let deadline = clock::now() + ENDS;
+    while std::os::unix::process::parent_id() == pid {
+        if clock::now() > deadline {
+            return false;
+        }
+        clock::sleep(LOOK).await;
+    }
+    true
+}
+
+/// The moment between `go` and `serving`.
+#[derive(Debug)]
+pub(crate) struct Serving(Line);
+
+impl Serving {
+    /// Says that every listener is served, and where administrators are; waits until the service manager has
+    /// been told, so that it listens to this process from then on.
+    ///
+    /// # Errors
+    /// That nobody hears it any more.
+    pub(crate) async fn say(self, admin: Option<ListenAddr>) -> Result<(), String> {
+        self.0.say(&Word::Serving(admin), None).await?;
+        // A server that knows no such word, or is gone, has closed the line.
+        let _ = clock::until(clock::now() + PROMPT, self.0.hear()).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read_as_it_was_said() {
+        let address = |text: &str| text.parse::<ListenAddr>().unwrap();
+        let socket = |role, is_lent, wanted| Word::Socket {
+            listener: 3,
+            role,
+            is_lent,
+            wanted: address(wanted),
+        };
+        for word in [
+            Word::Hello,
+            socket(Role::Http, false, ":80"),
+            socket(Role::Tcp, false, "[::1]:9000"),
+            socket(Role::Admin, true, "unix:/run/a folder/admin.sock"),
+            Word::Errors,
+            Word::End,
+            Word::Ready(Vec::new()),
+            Word::Ready(vec![address("127.0.0.1:0"), address("unix:/run/a b.sock")]),
+            Word::Go,
+            Word::Serving(None),
+            Word::Serving(Some(address("unix:/run/a b.sock"))),
+            Word::Known,
+        ] {
+            assert_eq!(Word::parse(&word.encode()), Ok(word));
+        }
+    }
+
+    #[test]
+    fn a_changed_admin_address_is_read_from_the_sentence() {
+        let address = |text: &str| text.parse::<ListenAddr>().unwrap();
+        for admin in [
+            None,
+            Some(None),
+            Some(Some(address("127.0.0.1:8091"))),
+            Some(Some(address("unix:/run/a b.sock"))),
+        ] {
+            let told = Follows { pid: 7, admin }.to_string();
+            assert!(told.starts_with("process 7 serves"));
+            let again = Follows::admin_in(&told);
+            assert_eq!(
+                Follows {
+                    pid: 7,
+                    admin: again
+                }
+                .to_string(),
+                told
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_word_is_refused() {
+        for text in [
+            "",
+            "hello",
+            "hello 2",
+            "socket",
+            "socket x http own :80",
+            "socket 1 ftp own :80",
+            "socket 1 http own",
+            "socket 1 http own nowhere",
+            "ready\nnowhere",
+            "serving nowhere",
+            "stay",
+        ] {
+            assert!(Word::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

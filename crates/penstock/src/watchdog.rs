@@ -1,0 +1,162 @@
+//! Whether the loops turn: a thread that asks each of them, and the control runtime, once a second.
+//!
+//! Started by `server`; the service manager is told from here that we are alive, and only while all of them
+//! turn. What must stay true: it waits for no loop itself, and a loop that stands still is named once, not
+//! once a second. Nothing is ended: what holds a loop up may still come back, and only a person or the
+//! service manager can judge that it will not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use penstock_runtime::{LoopHandle, clock};
+
+use crate::manager::Manager;
+
+/// How often loops are asked.
+const ASK: Duration = Duration::from_secs(1);
+
+/// How long a loop may take to answer before it is named.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// The thread that watches; it ends with this.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    stalls: Arc<AtomicU64>,
+    _end: SyncSender<()>,
+}
+
+impl Watchdog {
+    /// Watches `loops` and the runtime that this runs on.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start(loops: &[LoopHandle], manager: Manager) -> std::io::Result<Self> {
+        let control = tokio::runtime::Handle::current();
+        let mut watched = vec![Watched::new("control", move |beat| {
+            control.spawn(beat);
+        })];
+        for event_loop in loops {
+            let event_loop = event_loop.clone();
+            let name = format!("loop-{}", event_loop.index());
+            watched.push(Watched::new(&name, move |beat| event_loop.spawn(beat)));
+        }
+        let stalls = Arc::new(AtomicU64::new(0));
+        let (end, ended) = sync_channel(1);
+        let counted = Arc::clone(&stalls);
+        let thread = std::thread::Builder::new().name("watchdog".into());
+        thread.spawn(move || {
+            let often = manager.watchdog().map(|often| (often / 2).min(ASK));
+            let pause = often.unwrap_or(ASK).max(Duration::from_millis(10));
+            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let now = clock::now();
+                let stalled = watched.iter_mut().filter_map(|one| one.look(now));
+                let stalled = stalled.fold(0, |count, is_new| count + u64::from(is_new));
+                counted.fetch_add(stalled, Ordering::Relaxed);
+                if often.is_some() && watched.iter().all(|one| !one.is_named) {
+                    manager.alive();
+                }
+            }
+        })?;
+        Ok(Self { stalls, _end: end })
+    }
+
+    /// How often a loop stood still for longer than it may.
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+}
+
+/// What a loop runs to show that it turns.
+type Beat = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One loop.
+struct Watched {
+    name: String,
+    ask: Box<dyn Fn(Beat) + Send>,
+    /// Set by the loop.
+    answered: Arc<AtomicBool>,
+    asked: Option<Instant>,
+    /// Whether the log says that it stands still.
+    is_named: bool,
+}
+
+impl Watched {
+    fn new(name: &str, ask: impl Fn(Beat) + Send + 'static) -> Self {
+        Self {
+            name: name.to_owned(),
+            ask: Box::new(ask),
+            answered: Arc::default(),
+            asked: None,
+            is_named: false,
+        }
+    }
+
+    /// Asks it again if it has answered. Gives whether it stands still, and if so whether that is news.
+    fn look(&mut self, now: Instant) -> Option<bool> {
+        let waited = self.asked.map(|asked| now.saturating_duration_since(asked));
+        let has_answered = self.answered.swap(false, Ordering::Relaxed);
+        match waited {
+            Some(waited) if !has_answered => {
+                let is_stalled = waited >= STALLED;
+                let is_new = is_stalled && !std::mem::replace(&mut self.is_named, is_stalled);
+                if is_new {
+                    let (name, waited) = (&self.name, waited.as_secs());
+                    log::error!(
+                        "{name} has not turned for {waited} s: something blocks its thread"
+                    );
+                }
+                return is_stalled.then_some(is_new);
+            }
+            Some(waited) if std::mem::take(&mut self.is_named) => {
+                log::warn!("{} turns again after {} s", self.name, waited.as_secs());
+            }
+            Some(_) | None => {}
+        }
+        self.asked = Some(now);
+        let answered = Arc::clone(&self.answered);
+        (self.ask)(Box::pin(async move {
+            answered.store(true, Ordering::Relaxed);
+        }));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_loop_that_stands_still_is_named_once_and_again_only_after_it_turned() {
+        let beats: Arc<Mutex<Vec<Beat>>> = Arc::default();
+        let asked = Arc::clone(&beats);
+        let mut one = Watched::new("loop-0", move |beat| asked.lock().unwrap().push(beat));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let answer = || {
+            let waiting: Vec<Beat> = beats.lock().unwrap().drain(..).collect();
+            let count = waiting.len();
+            waiting.into_iter().for_each(|beat| runtime.block_on(beat));
+            count
+        };
+        let start = clock::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(one.look(at(0)), None);
+        assert_eq!(answer(), 1);
+        assert_eq!(one.look(at(1)), None);
+        assert_eq!(one.look(at(5)), None);
+        assert_eq!(one.look(at(6)), Some(true));
+        assert_eq!(one.look(at(7)), Some(false));
+        assert_eq!(
+            answer(),
+            1,
+            "one that stands still is not asked again and again"
+        );
+        assert_eq!(one.look(at(8)), None);
+        assert!(!one.is_named);
+        assert_eq!(one.look(at(20)), Some(true));
+    }
+}

@@ -1,0 +1,191 @@
+//! It serves as whom it is told to: user, group, permissions, and what these cannot use is named at the start.
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use super::{APP, Stray, activated};
+use crate::support::{PATIENCE, RawClient, Site, eventually, is_alive, kill, texts};
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The real, effective, saved and file-system user and group of a process.
+fn who_is(pid: i32) -> Vec<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = |start: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(start));
+        found
+            .unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    ["Uid:", "Gid:", "Groups:"].map(line).to_vec()
+}
+
+#[test]
+fn it_serves_as_whom_it_is_told_to() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another");
+        return;
+    }
+    let toml = format!(
+        "[server]\nuser = \"12345:12346\"\numask = \"027\"\nopen_files = 700\nlisten = \"PLACE\"\n{APP}"
+    );
+    let site = Site::with_app().file("public/a.txt", "file");
+    let open = |folder: &Path| {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    };
+    open(site.dir());
+    open(site.dir().parent().unwrap());
+    site.write(
+        "penstock.toml",
+        toml.replace("\"PLACE\"", "[\"127.0.0.1:0\", \"unix:front.sock\"]"),
+    );
+    // What root opened for it can be written by whom it becomes.
+    let told = std::fs::File::create(site.dir().join("told.txt")).unwrap();
+    told.set_permissions(std::fs::Permissions::from_mode(0o600))
+        .unwrap();
+    let toml = site.dir().join("penstock.toml");
+    std::fs::set_permissions(&toml, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let flags = rustix::io::fcntl_getfd(&told).unwrap() - rustix::io::FdFlags::CLOEXEC;
+    rustix::io::fcntl_setfd(&told, flags).unwrap();
+    let server = site.serve(&["--ready-fd", &told.as_raw_fd().to_string()]);
+    drop(told);
+    server.wait_ready("site");
+    eventually(PATIENCE, "readiness is written", || {
+        site.read("told.txt") == "ready\n"
+    });
+    let all = "12345 12345 12345 12345";
+    let group = "12346 12346 12346 12346";
+    for pid in [vec![server.pid()], server.workers("site")].concat() {
+        assert_eq!(who_is(pid), [all, group, "12346"], "process {pid}");
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let files = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        assert!(files.unwrap().contains(" 700 "), "{limits}");
+    }
+    assert_eq!(server.get("/x").status, 200);
+    let about = |name: &str| std::fs::metadata(site.dir().join(name)).unwrap();
+    assert_eq!(about("front.sock").uid(), 12345);
+    assert_eq!(
+        (about("seen.txt").uid(), about("seen.txt").mode() & 0o777),
+        (12345, 0o640)
+    );
+    // Its heir is who it is, and cannot be asked to be more.
+    server.signal(Signal::USR2);
+    assert_eq!(
+        server.wait_exit(PATIENCE).code(),
+        Some(0),
+        "{}",
+        server.log()
+    );
+    let heir = server.admin_json()["pid"].as_i64().unwrap();
+    let heir = Stray(i32::try_from(heir).unwrap());
+    assert_eq!(who_is(heir.0), [all, group, "12346"]);
+    kill(heir.0, Signal::TERM);
+    eventually(PATIENCE, "the heir ends", || !is_alive(heir.0));
+}
+
+#[test]
+fn a_socket_that_was_passed_stays_whose_it_is() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another");
+        return;
+    }
+    let toml = format!("[server]\nuser = \"12345:12346\"\nadmin = \"unix:admin.sock\"\n{APP}");
+    let site = Site::with_app().config(&toml);
+    for folder in [site.dir().parent().unwrap(), site.dir()] {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let front = site.dir().join("front.sock");
+    let socket = std::os::unix::net::UnixListener::bind(&front).unwrap();
+    let listen = format!("unix:{}", front.display());
+    let (owners, output) = std::thread::scope(|scope| {
+        let (site, socket) = (&site, &socket);
+        let running = scope.spawn(|| activated(site, &["-l", &listen], &[socket]));
+        // In its queue until it is served.
+        let mut client = RawClient::connect_unix(&front);
+        client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.expect_status(200);
+        let owner = |path: &Path| std::fs::metadata(path).unwrap().uid();
+        let owners = (owner(&front), owner(&site.dir().join("admin.sock")));
+        let stopped = site.run(&["stop", "--admin", "unix:admin.sock"]);
+        assert_eq!(stopped.status.code(), Some(0));
+        (owners, running.join().unwrap())
+    });
+    assert_eq!(owners, (0, 12345), "one was passed, one was made");
+    assert_eq!(output.status.code(), Some(0), "{:?}", texts(&output));
+}
+
+#[test]
+fn what_whom_it_becomes_cannot_use_is_named() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another");
+        return;
+    }
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let site = Site::with_app();
+    site.write(
+        "penstock.toml",
+        format!("[server]\ndrain_idle = \"100ms\"\nuser = \"12345:12346\"\n{APP}"),
+    );
+    set(site.dir().parent().unwrap(), 0o777);
+    set(site.dir(), 0o777);
+    set(&site.dir().join("penstock.toml"), 0o600);
+    let server = site.serve(&[]);
+    server.wait_log("penstock.toml: Permission denied (os error 13); no reload or upgrade");
+    server.wait_ready("site");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    drop(server);
+    let site = Site::with_app();
+    site.write(
+        "penstock.toml",
+        format!("[server]\nadmin = \"off\"\nuser = \"12345:12346\"\n{APP}"),
+    );
+    set(site.dir(), 0o700);
+    let output = site.run(&["serve", "-l", "127.0.0.1:0"]);
+    let complained = texts(&output).1;
+    assert_eq!(output.status.code(), Some(1), "{complained}");
+    let folder = site.dir().display().to_string();
+    assert!(
+        complained.contains(&folder) && complained.contains("cannot enter"),
+        "{complained}"
+    );
+}
+
+#[test]
+fn whom_it_cannot_be_is_an_error() {
+    let serve = |server: &str| {
+        let site = Site::with_app().config(&format!("[server]\nadmin = \"off\"\n{server}\n{APP}"));
+        let output = site.run(&["serve", "-l", "127.0.0.1:0"]);
+        (output.status.code(), texts(&output).1)
+    };
+    let (code, complained) = serve("user = \"no-such-user\"");
+    assert_eq!(code, Some(2), "{complained}");
+    assert!(
+        complained.contains("there is no user `no-such-user`"),
+        "{complained}"
+    );
+    if is_root() {
+        let (code, complained) = serve("user = \"12345:12345\"\naccess_log = \"/root/no/a.log\"");
+        assert_eq!(code, Some(1), "{complained}");
+        assert!(complained.contains("/root/no/a.log"), "{complained}");
+    } else {
+        let (code, complained) = serve("user = \"root\"");
+        assert_eq!(code, Some(2), "{complained}");
+        assert!(
+            complained.contains("only root can become `root`"),
+            "{complained}"
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Applications that lose descriptors and memory: the descriptors are their own, memory has bounds.
+//!
+//! What must stay true: a worker without descriptors fails what needs one and nothing else, one that
+//! grows is replaced before it is too large without a request lost, and one that is too large is killed.
+
+use super::{ASGI, FORKED, House, Model, PLAIN, RACK, THREADS};
+use crate::support::{Broken, PATIENCE, eventually};
+
+/// A body that goes through a file, so that the worker needs a descriptor for it.
+const BODY: usize = 4 << 20;
+
+fn post(house: &House, path: &str) -> Option<u16> {
+    let mut client = house.connect();
+    client.send(format!(
+        "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY}\r\n\r\n"
+    ));
+    client.send(vec![b'x'; BODY]);
+    match client.try_response(false) {
+        Ok(answer) => Some(answer.status),
+        Err(Broken::Closed | Broken::Cut(_)) => None,
+        Err(broken) => panic!("{broken:?}\n{}", house.log()),
+    }
+}
+
+#[test]
+fn a_worker_without_descriptors_fails_what_needs_one() {
+    for model in [FORKED, THREADS, ASGI, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 1");
+        let first = house.settled(1);
+        assert_eq!(post(&house, "/length"), Some(200), "{name}");
+        let answer = house.ask("/descriptors").try_response(false);
+        assert!(answer.is_ok(), "{name}: {answer:?}\n{}", house.log());
+        assert!(
+            house.lines("leaked")[0].contains("Too many open files"),
+            "{name}"
+        );
+        // What needs none is served, what needs one fails in its own time.
+        assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
+        let answer = post(&house, "/length");
+        assert!(
+            matches!(answer, Some(500..=504)),
+            "{name}: {answer:?}\n{}",
+            house.log()
+        );
+        // Be it the same worker or another one.
+        assert_eq!(house.get("/").status, 200, "{name}\n{}", house.log());
+        // Others come up beside it.
+        assert_eq!(house.restart().0, 0, "{name}");
+        assert_ne!(house.settled(1), first, "{name}");
+        assert_eq!(post(&house, "/length"), Some(200), "{name}");
+    }
+}
+
+#[test]
+fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
+    let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"4GiB\", samples = 1 }";
+    for model in [FORKED, ASGI, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve(limits);
+        let old = house.settled(2);
+        house.under_load("/", || {
+            let grown = house.get("/leak?100").text().parse().unwrap();
+            assert!(old.contains(&grown), "{name}");
+            eventually(PATIENCE, &format!("{name}: it is replaced"), || {
+                let ready = house.ready();
+                !ready.contains(&grown) && ready.len() == 2
+            });
+            house.wait_gone(grown);
+        });
+        let app = house.app();
+        let counters = &app["counters"];
+        assert_eq!(counters["recycled"]["memory"], 1, "{name}: {counters}");
+        assert_eq!(
+            (&counters["crashed"], &counters["worker_died"]),
+            (&0.into(), &0.into()),
+            "{name}"
+        );
+        house.wait_log("worker replaced:");
+    }
+}
+
+#[test]
+fn a_worker_that_is_too_large_is_killed() {
+    let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"80MiB\", samples = 1 }";
+    for model in [PLAIN, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve(limits);
+        house.settled(2);
+        let grown = house.get("/leak?150").text().parse().unwrap();
+        house.wait_gone(grown);
+        house.wait_log("worker killed:");
+        assert_eq!(house.get("/").status, 200, "{name}");
+        assert_eq!(house.settled(2).len(), 2, "{name}");
+        let killed = &house.app()["counters"]["killed"];
+        let sum: u64 = killed
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|n| n.as_u64().unwrap())
+            .sum();
+        assert_eq!(sum, 1, "{name}: {killed}");
+    }
+}

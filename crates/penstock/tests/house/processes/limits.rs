@@ -1,0 +1,66 @@
+//! Limits on a worker's life, under load: replaced in due form, and nobody notices.
+
+use super::{ASGI, FORKED, Model, RACK, THREADS};
+use crate::support::{PATIENCE, eventually};
+
+#[test]
+fn workers_are_replaced_after_their_requests_without_an_error() {
+    for model in [FORKED, THREADS, ASGI, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2\nrequests_max = 100");
+        let old = house.settled(2);
+        house.under_load("/", || {
+            eventually(PATIENCE, &format!("{name}: six are replaced"), || {
+                house.app()["counters"]["recycled"]["requests"]
+                    .as_u64()
+                    .unwrap()
+                    >= 6
+            });
+        });
+        assert!(house.settled(2).iter().all(|pid| !old.contains(pid)));
+        assert_eq!(house.counter("crashed"), 0, "{name}");
+        assert_eq!(house.counter("worker_died"), 0, "{name}");
+    }
+}
+
+#[test]
+fn workers_are_replaced_at_their_age_without_an_error() {
+    for model in [FORKED, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2\nage_max = \"1s\"");
+        let old = house.settled(2);
+        house.under_load("/", || {
+            eventually(PATIENCE, &format!("{name}: both are replaced"), || {
+                let ready = house.ready();
+                ready.len() >= 2 && ready.iter().all(|pid| !old.contains(pid))
+            });
+        });
+        assert!(
+            house.app()["counters"]["recycled"]["age"].as_u64().unwrap() >= 2,
+            "{name}"
+        );
+        assert_eq!(house.counter("crashed"), 0, "{name}");
+    }
+}
+
+#[test]
+fn workers_come_with_the_load_and_go_when_they_are_idle() {
+    for model in [FORKED, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve(
+            "processes = { min = 1, max = 3 }\nscale = { up_after = \"20ms\", idle_ttl = \"500ms\" }",
+        );
+        let first = house.settled(1)[0];
+        let mut held: Vec<_> = (0..3).map(|_| house.ask("/hold?gate")).collect();
+        assert_eq!(house.settled(3).len(), 3, "{name}");
+        house.open("gate");
+        for client in &mut held {
+            client.expect_status(200);
+        }
+        let left = house.settled(1);
+        assert!(super::is_alive(left[0]), "{name}: {first} before");
+        assert_eq!(house.get("/").status, 200, "{name}");
+        assert_eq!(house.counter("crashed"), 0, "{name}");
+        assert!(house.app()["last_scaling"].is_string(), "{name}");
+    }
+}

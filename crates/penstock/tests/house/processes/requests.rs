@@ -1,0 +1,113 @@
+//! What an application may do to itself in a request: it costs that request, or that worker.
+//!
+//! It ends, closes its sockets, writes rubbish into everything that it has, floods its outputs, becomes
+//! somebody else. What must stay true: a request in the other worker is finished, the next ones are
+//! served, and a worker that is lost is replaced.
+
+use super::{ASGI, FORKED, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
+use crate::support::{Broken, PATIENCE, eventually};
+
+/// Does `path` beside a request in the other worker, or at least another thread; gives the answer, if there
+/// was one.
+fn beside_another(house: &House, path: &str) -> Option<u16> {
+    house.settled(2);
+    let gate = format!("gate{}", path.replace(['/', '?'], "-"));
+    let mut other = house.hold(&gate);
+    let may_share = house.app()["threads"] != 1;
+    let answer = match house.ask(path).try_response(false) {
+        Ok(answer) => Some(answer.status),
+        Err(Broken::Closed | Broken::Cut(_)) => None,
+        Err(broken) => panic!("{path}: {broken:?}\n{}", house.log()),
+    };
+    for _ in 0..5 {
+        let next = house.get("/");
+        // Another thread of the worker that is about to end may have been given it.
+        let is_fine = next.status == 200 || (may_share && next.status == 502);
+        assert!(is_fine, "{path}: {}\n{}", next.text(), house.log());
+    }
+    house.open(&gate);
+    let held = other.response().status;
+    // Where a worker has several threads they may have been in the same one.
+    let is_fine = held == 200 || (may_share && held == 502);
+    assert!(is_fine, "{path}: {held}\n{}", house.log());
+    answer
+}
+
+/// The same, where the worker that did it has to be replaced.
+fn costs_its_worker(house: &House, path: &str) -> Option<u16> {
+    let old = house.settled(2);
+    let answer = beside_another(house, path);
+    eventually(PATIENCE, &format!("{path}: a worker is replaced"), || {
+        let now = house.settled(2);
+        now.iter().filter(|pid| old.contains(pid)).count() == 1
+    });
+    answer
+}
+
+const MODELS: [Model; 6] = [FORKED, PLAIN, THREADS, ASGI, RACK, RACK_THREADS];
+
+#[test]
+fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
+    for model in MODELS {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2");
+        for path in ["/leave", "/garbage", "/close"] {
+            let answer = costs_its_worker(&house, path);
+            assert_eq!(answer, Some(502), "{name}, {path}\n{}", house.log());
+        }
+        house.wait_log("unasked");
+        assert!(house.counter("worker_died") >= 1, "{name}");
+    }
+}
+
+#[test]
+fn one_that_asks_to_exit_fails_and_costs_nobody_else_anything() {
+    for model in MODELS {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2");
+        let answer = beside_another(&house, "/exit");
+        assert!(
+            matches!(answer, Some(500 | 502)),
+            "{name}: {answer:?}\n{}",
+            house.log()
+        );
+        house.settled(2);
+        house.wait_log("SystemExit");
+    }
+}
+
+#[test]
+fn a_flood_of_rubbish_on_the_outputs_holds_up_nobody() {
+    for model in [FORKED, ASGI, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2");
+        let old = house.settled(2);
+        assert_eq!(beside_another(&house, "/flood?20"), Some(200), "{name}");
+        house.wait_log("the flood is over");
+        assert_eq!(house.settled(2), old, "{name}: nobody was replaced");
+        let bad = house.log().chars().filter(|c| *c == '\x1b').count();
+        assert_eq!(bad, 0, "{name}: control characters in the log");
+    }
+}
+
+#[test]
+fn one_that_becomes_somebody_else_is_served_or_replaced_but_ends_with_the_server() {
+    let is_root = rustix::process::geteuid().is_root();
+    for model in [FORKED, THREADS, ASGI, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2");
+        for path in ["/umask", "/user"] {
+            if path == "/user" && !is_root {
+                continue;
+            }
+            let answer = beside_another(&house, path);
+            assert_eq!(answer, Some(200), "{name}, {path}\n{}", house.log());
+            // Whoever is asked, it is for nobody else that the rights have changed.
+            for _ in 0..4 {
+                assert_eq!(house.get("/").status, 200, "{name}, {path}");
+            }
+        }
+        assert_eq!(house.restart().0, 0, "{name}\n{}", house.log());
+        assert_eq!(house.settled(2).len(), 2, "{name}");
+    }
+}

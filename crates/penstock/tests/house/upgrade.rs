@@ -1,0 +1,386 @@
+//! An upgrade refuses nobody: the program is started anew, takes the listeners and serves, and the one before
+//! drains; one that does not become ready changes nothing.
+//!
+//! `penstock upgrade` and SIGUSR2. Clients that keep their connection and clients that open one each time go
+//! through it without an error; the new server is another process, which ends by itself when it is told.
+
+mod ends;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
+
+const TOML: &str = "[server]\ndrain_idle = \"2s\"\n[apps.site]\nprocesses = 2\n";
+
+fn serve(toml: &str) -> Server {
+    let server = Site::with_app()
+        .file("public/a.txt", "file")
+        .config(toml)
+        .serve(&[]);
+    server.wait_ready("site");
+    server
+}
+
+fn upgrade(server: &Server, more: &[&str]) -> (Option<i32>, String, String) {
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let arguments = [&["upgrade", "--admin", &admin][..], more].concat();
+    let output = server.site().run(&arguments);
+    let (said, complained) = texts(&output);
+    (output.status.code(), said, complained)
+}
+
+fn pid_now(server: &Server) -> i32 {
+    i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap()
+}
+
+/// The server that has followed; ended with the test.
+struct Heir(i32);
+
+impl Heir {
+    fn of(server: &Server) -> Self {
+        let pid = pid_now(server);
+        assert_ne!(pid, server.pid());
+        Self(pid)
+    }
+
+    /// Tells it to end, and waits.
+    fn end(self) {
+        kill(self.0, Signal::TERM);
+        eventually(PATIENCE, "the heir ends", || !is_alive(self.0));
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        if is_alive(self.0) {
+            kill(self.0, Signal::KILL);
+        }
+    }
+}
+
+/// One GET; what went wrong, else whether the server closes the connection.
+fn ask(client: &mut TcpStream, path: &str) -> Result<bool, String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let say = |error: std::io::Error| error.to_string();
+    client.write_all(request.as_bytes()).map_err(say)?;
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        let count = client.read(&mut chunk).map_err(say)?;
+        if count == 0 {
+            return Err(format!("closed after {} bytes", answer.len()));
+        }
+        answer.extend_from_slice(&chunk[..count]);
+        let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .lines()
+            .find_map(|l| l.strip_prefix("content-length: "));
+        let length: usize = length
+            .ok_or("no length")?
+            .parse()
+            .map_err(|_| "bad length")?;
+        if body.len() < length {
+            continue;
+        }
+        return match head.starts_with("http/1.1 200 ") {
+            true => Ok(head.contains("connection: close")),
+            false => Err(head.lines().next().unwrap_or_default().to_owned()),
+        };
+    }
+}
+
+fn connect(port: u16) -> Result<TcpStream, String> {
+    let client = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    Ok(client)
+}
+
+/// Clients in threads, until they are told to stop: what each of them met.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    clients: Vec<std::thread::JoinHandle<Result<(), String>>>,
+}
+
+impl Load {
+    fn start(port: u16, clients: &[(&'static str, bool, Duration)]) -> Self {
+        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let start = |&(path, keeps, pause): &(&'static str, bool, Duration)| {
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            std::thread::spawn(move || {
+                let mut client = None;
+                while !stop.load(Ordering::Relaxed) {
+                    let mut open = match client.take() {
+                        Some(open) => open,
+                        None => connect(port)?,
+                    };
+                    let closes = ask(&mut open, path)?;
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    client = (keeps && !closes).then_some(open);
+                    // A client that thinks: its next request may cross a close.
+                    std::thread::park_timeout(pause);
+                }
+                Ok(())
+            })
+        };
+        let clients = clients.iter().map(start).collect();
+        Self {
+            stop,
+            answered,
+            clients,
+        }
+    }
+
+    /// Waits until so many more requests were answered.
+    fn more(&self, count: usize) {
+        let goal = self.answered.load(Ordering::Relaxed) + count;
+        eventually(PATIENCE, "requests are answered", || {
+            self.answered.load(Ordering::Relaxed) >= goal
+        });
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            assert_eq!(client.join().unwrap(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn clients_go_through_upgrades_without_an_error() {
+    let server = serve(TOML);
+    let (thinks, hurries) = (Duration::from_millis(50), Duration::ZERO);
+    let load = Load::start(
+        server.port(),
+        &[
+            ("/a.txt", true, thinks),
+            ("/x", true, thinks),
+            ("/x", true, hurries),
+            ("/a.txt", false, hurries),
+            ("/x", false, Duration::from_millis(5)),
+        ],
+    );
+    load.more(50);
+    let mut before = server.pid();
+    for _ in 0..3 {
+        let (code, said, complained) = upgrade(&server, &[]);
+        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+        let now = pid_now(&server);
+        assert_ne!(now, before);
+        assert_eq!(said.trim(), format!("upgraded: process {now} serves"));
+        load.more(50);
+        eventually(PATIENCE, "the one before ends", || {
+            match before == server.pid() {
+                true => server.exited().is_some(),
+                false => !is_alive(before),
+            }
+        });
+        before = now;
+    }
+    let heir = Heir::of(&server);
+    load.more(50);
+    load.end();
+    let status = server.wait_exit(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    let workers = server.workers("site");
+    heir.end();
+    assert!(workers.len() == 2 && !workers.into_iter().any(is_alive));
+}
+
+#[test]
+fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
+    let server = serve(TOML);
+    let mut inside = server.connect();
+    inside.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut idle = server.connect();
+    idle.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+    idle.expect_status(200);
+    let mut fresh = server.connect();
+    eventually(PATIENCE, "it is inside", || {
+        !server.site().seen().is_empty()
+    });
+    server.signal(Signal::USR2);
+    server.wait_log("upgrade: process ");
+    server.wait_log(" serves, ");
+    let heir = Heir::of(&server);
+    assert!(server.exited().is_none(), "a request is still in progress");
+    // What was open before is answered once more, with the word that it was the last time.
+    for client in [&mut idle, &mut fresh] {
+        client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\nGET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.expect_status(200).header("connection"), None);
+        let last = client.expect_status(200);
+        assert_eq!(last.header("connection"), Some("close"));
+        client.expect_closed();
+    }
+    server.site().write("open", "");
+    let answer = inside.expect_status(200);
+    assert_eq!(
+        (answer.text().as_str(), answer.header("connection")),
+        ("open", Some("close"))
+    );
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    assert_eq!(server.get("/a.txt").text(), "file");
+    heir.end();
+}
+
+#[test]
+fn an_upgrade_waits_until_the_server_before_is_gone() {
+    let server = serve(TOML);
+    let mut inside = server.connect();
+    inside.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually(PATIENCE, "it is inside", || {
+        !server.site().seen().is_empty()
+    });
+    assert_eq!(upgrade(&server, &[]).0, Some(0));
+    let first = pid_now(&server);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| upgrade(&server, &[]));
+        server.wait_log("upgrade: waits for the end of process ");
+        let refused = server.admin("POST", "/reload");
+        assert_eq!(refused.status, 409);
+        assert!(refused.text().contains("an upgrade is under way"));
+        assert!(server.exited().is_none() && pid_now(&server) == first);
+        server.site().write("open", "");
+        inside.expect_status(200);
+        let (code, said, complained) = second.join().unwrap();
+        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+    });
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    eventually(PATIENCE, "the second one ends", || !is_alive(first));
+    let heir = Heir::of(&server);
+    assert_eq!(server.get("/a.txt").text(), "file");
+    assert_eq!(server.get("/x").status, 200);
+    heir.end();
+}
+
+#[test]
+fn other_listeners_and_more_threads_are_taken_up_by_the_new_server() {
+    let toml = |listen: &str, threads: usize| {
+        format!("[server]\nlisten = [{listen}]\nthreads = {threads}\n[apps.site]\nprocesses = 1\n")
+    };
+    let server = serve(&toml(
+        "\"127.0.0.1:0\", \"unix:old.sock\", \"unix:kept.sock\"",
+        3,
+    ));
+    let file = |name: &str| server.site().dir().join(name);
+    let get = |name: &str| {
+        let mut client = RawClient::connect_unix(&file(name));
+        client.send("GET /a.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.expect_status(200).text()
+    };
+    let mut before = server.pid();
+    for (listen, threads) in [
+        ("\"127.0.0.1:0\", \"unix:kept.sock\", \"unix:new.sock\"", 1),
+        ("\"unix:kept.sock\", \"127.0.0.1:0\", \"unix:new.sock\"", 4),
+    ] {
+        server.site().write("penstock.toml", toml(listen, threads));
+        let (code, said, complained) = upgrade(&server, &[]);
+        assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+        let heir = pid_now(&server);
+        eventually(PATIENCE, "the one before ends", || {
+            match before == server.pid() {
+                true => server.exited().is_some(),
+                false => !is_alive(before),
+            }
+        });
+        before = heir;
+        // Whichever of the sockets a connection comes to, somebody serves it.
+        for _ in 0..20 {
+            assert_eq!(server.get("/a.txt").text(), "file");
+        }
+        assert_eq!(
+            (get("kept.sock"), get("new.sock")),
+            ("file".into(), "file".into())
+        );
+        assert!(!file("old.sock").exists());
+    }
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    Heir::of(&server).end();
+    assert!(!file("kept.sock").exists() && !file("new.sock").exists());
+}
+
+#[test]
+fn a_new_server_that_does_not_boot_changes_nothing() {
+    let server = serve("[server]\n[apps.site]\nprocesses = 1\nboot_timeout = \"4s\"\n");
+    let script = |name: &str, text: &str| {
+        server.site().write(name, format!("#!/bin/sh\n{text}\n"));
+        let path = server.site().dir().join(name);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("fails", "echo it cannot be >&2; exit 1");
+    script("hangs", "echo $$ > hangs.pid; exec sleep 1000");
+    let is_unchanged = |what: &str| {
+        assert_eq!(pid_now(&server), server.pid(), "{what}");
+        assert_eq!(server.get("/a.txt").text(), "file", "{what}");
+        assert_eq!(server.get("/x").status, 200, "{what}");
+    };
+    let (code, _, complained) = upgrade(&server, &["--binary", "fails"]);
+    assert_eq!(code, Some(1));
+    for word in ["ended with exit code 1", "it cannot be"] {
+        assert!(complained.contains(word), "{complained}");
+    }
+    is_unchanged("one that fails");
+    let began = Instant::now();
+    let (code, _, complained) = upgrade(&server, &["--binary", "hangs"]);
+    assert_eq!(code, Some(1), "{complained}");
+    assert!(
+        complained.contains("did not become ready in time"),
+        "{complained}"
+    );
+    assert!(began.elapsed() < PATIENCE);
+    let pid: i32 = server.site().read("hangs.pid").trim().parse().unwrap();
+    assert!(!is_alive(pid), "it was ended");
+    is_unchanged("one that hangs");
+    let (code, _, complained) = upgrade(&server, &["--binary", "nothing"]);
+    assert_eq!(code, Some(1));
+    assert!(complained.contains("nothing"), "{complained}");
+    // The real program, with an application that does not start.
+    server.site().write(
+        "app.py",
+        "def app(environ, start_response): pass\nraise RuntimeError('not today')\n",
+    );
+    let (code, _, complained) = upgrade(&server, &[]);
+    assert_eq!(code, Some(1), "{complained}");
+    assert!(complained.contains("not today"), "{complained}");
+    is_unchanged("one whose application fails");
+    server
+        .site()
+        .write("penstock.toml", "[server]\nnonsense = 1\n");
+    let (code, _, complained) = upgrade(&server, &[]);
+    assert_eq!(code, Some(1), "{complained}");
+    assert!(complained.contains("nonsense"), "{complained}");
+    is_unchanged("one that does not understand its configuration");
+}
+
+#[test]
+fn one_change_at_a_time() {
+    let server = serve("[server]\n[apps.site]\nprocesses = 1\nboot_timeout = \"4s\"\n");
+    server.site().write("hangs", "#!/bin/sh\nexec sleep 1000\n");
+    let hangs = server.site().dir().join("hangs");
+    std::fs::set_permissions(&hangs, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| upgrade(&server, &["--binary", "hangs"]));
+        server.wait_log("boots");
+        for (path, word) in [("/upgrade", "an upgrade"), ("/reload", "an upgrade")] {
+            let refused = server.admin("POST", path);
+            assert_eq!(refused.status, 409, "{path}");
+            assert!(refused.text().contains(&format!("{word} is under way")));
+        }
+        assert_eq!(first.join().unwrap().0, Some(1));
+    });
+    assert_eq!(
+        server.admin("POST", "/reload").status,
+        200,
+        "and then it may be"
+    );
+}

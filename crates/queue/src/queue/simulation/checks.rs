@@ -1,0 +1,133 @@
+//! What the simulation asks of every start and of the whole state after every step.
+//!
+//! The rules are written once more here, in the slowest and plainest way. What must stay true: no
+//! check changes the queue; those that take a start also note it in the model.
+
+use std::cmp::Reverse;
+
+use super::*;
+
+impl World {
+    /// The start must be on a slot that no free one beats.
+    pub(super) fn expect_best(&mut self, start: Start<Job>, job: Job, since: Instant, home: usize) {
+        assert!(!self.line.iter().any(Waits::is_free), "nobody is overtaken");
+        self.expect_best_slot(start.slot, home);
+        assert_eq!((start.job, start.position), (job, 0));
+        assert_eq!(start.enqueued_at, since);
+        assert_eq!(start.waited, self.now - since);
+        self.begin(start.slot, job, since);
+    }
+
+    pub(super) fn expect_best_slot(&self, slot: SlotId, home: usize) {
+        let merit = |w: &Worker| {
+            let (rank, group_used) = (self.rank(w), self.group_used(w));
+            let own = (Reverse(w.jobs.len()), w.used);
+            (rank, w.spec.home == home, group_used, own)
+        };
+        let best = self.slots.iter().filter(|w| w.is_free()).map(merit).max();
+        let chosen = self.slots.iter().find(|w| w.id == slot);
+        let chosen = chosen.expect("the slot exists");
+        assert!(chosen.is_free());
+        assert_eq!(Some(merit(chosen)), best);
+        self.expect_idlest_process(chosen);
+    }
+
+    /// Said apart from the whole order: no other process of its generation that has room has fewer.
+    pub(super) fn expect_idlest_process(&self, chosen: &Worker) {
+        let rivals = self.slots.iter().filter(|w| w.is_free());
+        let mut rivals = rivals.filter(|w| w.spec.generation == chosen.spec.generation);
+        let has = self.in_progress(chosen);
+        assert!(rivals.all(|w| self.in_progress(w) >= has), "an idler one");
+    }
+
+    /// What the whole process of a slot has in progress, retired slots included.
+    pub(super) fn in_progress(&self, of: &Worker) -> usize {
+        let all = self.slots.iter().filter(|w| w.shares_process(of));
+        all.map(|w| w.jobs.len()).sum()
+    }
+
+    fn rank(&self, worker: &Worker) -> (u64, Reverse<usize>) {
+        (worker.spec.generation, Reverse(self.in_progress(worker)))
+    }
+
+    fn group_used(&self, worker: &Worker) -> u64 {
+        match worker.group() {
+            Some(group) => self.groups[&group],
+            None => worker.used,
+        }
+    }
+
+    /// The start must be the model's first in line for this slot.
+    pub(super) fn expect_oldest(&mut self, start: Start<Job>, slot: SlotId) {
+        let first = self.first_for(slot).expect("somebody waits for it");
+        let first = self.line.remove(first);
+        let chosen = self.slots.iter().find(|w| w.id == slot);
+        let chosen = chosen.expect("the slot exists");
+        // A batch goes to a slot without room, a bound one where it wants.
+        if first.is_free() && chosen.is_free() {
+            self.expect_idlest_process(chosen);
+        }
+        assert_eq!((start.job, start.slot), (first.job, slot));
+        assert_eq!(start.position, first.position);
+        assert_eq!(start.enqueued_at, first.since);
+        assert_eq!(start.waited, self.now - first.since);
+        self.old_tickets.push(first.ticket);
+        self.begin(slot, first.job, first.since);
+    }
+
+    pub(super) fn expect_oldest_free(&mut self, start: Start<Job>, first: usize) {
+        let slot = start.slot;
+        assert_eq!(
+            self.first_for(slot),
+            Some(first),
+            "no older one was bound to it"
+        );
+        self.expect_oldest(start, slot);
+    }
+
+    pub(super) fn check_invariants(&self) {
+        self.queue.slots.check_invariants();
+        self.check_line();
+        for worker in self.slots.iter().filter(|w| w.is_free()) {
+            assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
+        }
+        let live = self.slots.iter().filter(|w| !w.is_retired);
+        let places = |w: &Worker| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
+        assert_eq!(self.queue.free(), live.clone().map(places).sum::<usize>());
+        assert_eq!(self.queue.slots(), live.count());
+        let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
+        assert_eq!(self.queue.in_progress(), in_progress);
+        let known = self.ended + (in_progress + self.line.len()) as u64;
+        assert_eq!(known, self.next_job, "no job is lost or doubled");
+        for worker in &self.slots {
+            let view = self.queue.slot(worker.id).expect("it exists");
+            assert_eq!(view.in_progress as usize, worker.jobs.len());
+            assert_eq!(view.is_retired, worker.is_retired);
+            assert_eq!(view.spec, worker.spec);
+        }
+        assert_eq!(self.queue.each_slot().count(), self.slots.len());
+    }
+
+    /// Each list of the line holds those of the model's one line that belong there, in its order.
+    pub(super) fn check_line(&self) {
+        let (free, bound, by_slot) = self.queue.line.check_invariants();
+        let (model_free, model_bound): (Vec<_>, Vec<_>) =
+            self.line.iter().partition(|w| w.is_free());
+        assert!(free.into_iter().eq(model_free.iter().map(|w| &w.job)));
+        assert!(bound.into_iter().eq(model_bound.iter().map(|w| &w.job)));
+        for worker in &self.slots {
+            let own = model_bound.iter().filter(|w| w.bound_to == Some(worker.id));
+            let own: Vec<_> = own.map(|w| &w.job).collect();
+            assert_eq!(self.queue.len_bound(worker.id), own.len());
+            let listed = by_slot.get(worker.id.index());
+            assert_eq!(listed.unwrap_or(&Vec::new()), &own);
+        }
+        let waiting = self.line.len();
+        assert_eq!(
+            (self.queue.len(), self.queue.is_empty()),
+            (waiting, waiting == 0)
+        );
+        let oldest = self.line.iter().map(|w| self.now - w.since).max();
+        assert_eq!(self.queue.oldest_wait(self.now), oldest);
+    }
+}

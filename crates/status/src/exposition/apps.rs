@@ -1,0 +1,252 @@
+//! Applications in the metrics text: their counters and histograms, gauges from their snapshot.
+//!
+//! A part of `exposition`, by the same rules.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use penstock_exchange::metrics::{AppMetrics, Counter, Histogram, KILL_REASONS, RECYCLE_REASONS};
+
+use super::{Escaped, Page, PartRow, Row, number};
+use crate::{AppStatus, Times};
+
+impl Page {
+    pub(super) fn app_counts(&mut self, apps: &[(String, Arc<AppMetrics>)]) -> fmt::Result {
+        for (name, help, counter) in APP_COUNTERS {
+            self.head(name, "counter", help)?;
+            for (app, metrics) in apps {
+                let count = counter(metrics).value();
+                writeln!(
+                    self.text,
+                    "penstock_{name}{{app=\"{}\"}} {count}",
+                    Escaped(app)
+                )?;
+            }
+        }
+        for (name, help, reasons, counters) in APP_REASONS {
+            self.head(name, "counter", help)?;
+            for (app, metrics) in apps {
+                for (reason, counter) in reasons.iter().zip(counters(metrics)) {
+                    let (app, count) = (Escaped(app), counter.value());
+                    writeln!(
+                        self.text,
+                        "penstock_{name}{{app=\"{app}\",reason=\"{reason}\"}} {count}"
+                    )?;
+                }
+            }
+        }
+        for (name, help, histogram) in APP_HISTOGRAMS {
+            self.head(name, "histogram", help)?;
+            for (app, metrics) in apps {
+                let times = Times::new(histogram(metrics));
+                self.histogram(name, Some(("app", app)), &times)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn app_gauges(&mut self, apps: &[AppStatus]) -> fmt::Result {
+        for (name, help, value) in APP_GAUGES {
+            self.head(name, "gauge", help)?;
+            for app in apps {
+                let label = Escaped(&app.name);
+                writeln!(
+                    self.text,
+                    "penstock_{name}{{app=\"{label}\"}} {}",
+                    value(app)
+                )?;
+            }
+        }
+        self.head(
+            "app_state",
+            "gauge",
+            "The application's state, as a label; always 1.",
+        )?;
+        for app in apps {
+            let (name, state) = (Escaped(&app.name), Escaped(&app.state));
+            writeln!(
+                self.text,
+                "penstock_app_state{{app=\"{name}\",state=\"{state}\"}} 1"
+            )?;
+        }
+        self.head("app_workers", "gauge", "Workers by state.")?;
+        for app in apps {
+            for state in WORKER_STATES {
+                let count = app.workers.iter().filter(|w| w.state == state).count();
+                let name = Escaped(&app.name);
+                writeln!(
+                    self.text,
+                    "penstock_app_workers{{app=\"{name}\",state=\"{state}\"}} {count}"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 15] = [
+    (
+        "app_requests_total",
+        "Requests that reached the queue.",
+        |m| &m.requests,
+    ),
+    (
+        "app_queue_full_total",
+        "Refused: the queue was full.",
+        |m| &m.queue_full,
+    ),
+    (
+        "app_queue_timeout_total",
+        "Refused: waited too long for a slot.",
+        |m| &m.queue_timeout,
+    ),
+    (
+        "app_queue_abandoned_total",
+        "Clients that left while waiting.",
+        |m| &m.queue_abandoned,
+    ),
+    (
+        "app_failed_total",
+        "Requests on which the application failed.",
+        |m| &m.failed,
+    ),
+    (
+        "app_worker_died_total",
+        "Requests inside a worker when it died.",
+        |m| &m.worker_died,
+    ),
+    (
+        "app_timed_out_total",
+        "Requests cut by response_timeout.",
+        |m| &m.timed_out,
+    ),
+    (
+        "app_workers_boot_failed_total",
+        "Workers that did not become ready.",
+        |m| &m.boots_failed,
+    ),
+    (
+        "app_scaled_up_total",
+        "Times that the number of processes was raised with the load.",
+        |m| &m.scaled[0],
+    ),
+    (
+        "app_scaled_down_total",
+        "Times that the number of processes was lowered with the load.",
+        |m| &m.scaled[1],
+    ),
+    (
+        "app_io_bound_total",
+        "Requests that said that they are bound by I/O.",
+        |m| &m.io_bound,
+    ),
+    (
+        "app_io_bound_alone_total",
+        "Those of them for which there was no spare slot.",
+        |m| &m.io_bound_alone,
+    ),
+    (
+        "app_collections_total",
+        "Collections of garbage between requests.",
+        |m| &m.collections,
+    ),
+    ("app_workers_started_total", "Workers started.", |m| {
+        &m.started
+    }),
+    (
+        "app_workers_crashed_total",
+        "Workers that ended unasked.",
+        |m| &m.crashed,
+    ),
+];
+
+/// Name, help, the words for its reasons, and where their counters are.
+type ReasonRow = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    fn(&AppMetrics) -> &[Counter],
+);
+
+const APP_REASONS: [ReasonRow; 2] = [
+    (
+        "app_workers_recycled_total",
+        "Workers replaced in due form, by reason.",
+        &RECYCLE_REASONS,
+        |m| &m.recycled,
+    ),
+    (
+        "app_workers_killed_total",
+        "Workers killed, by reason.",
+        &KILL_REASONS,
+        |m| &m.killed,
+    ),
+];
+
+const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
+    ("app_queue_time_seconds", "Waiting for a slot.", |m| {
+        &m.queue_time
+    }),
+    (
+        "app_time_seconds",
+        "From a worker getting the request to its response's head.",
+        |m| &m.app_time,
+    ),
+];
+
+const APP_GAUGES: [Row<AppStatus, f64>; 13] = [
+    ("app_queue_waiting", "Requests waiting for a slot.", |a| {
+        number(a.queue.waiting as u64)
+    }),
+    ("app_queue_max", "The bound on waiting requests.", |a| {
+        number(a.queue.max as u64)
+    }),
+    (
+        "app_queue_oldest_seconds",
+        "How long the oldest request has waited.",
+        |a| a.queue.oldest_wait.as_secs_f64(),
+    ),
+    (
+        "app_slots",
+        "Requests that can be in progress at once.",
+        |a| number(a.queue.slots as u64),
+    ),
+    ("app_in_progress", "Requests in progress.", |a| {
+        number(a.queue.in_progress as u64)
+    }),
+    ("app_processes_min", "The lower bound on processes.", |a| {
+        number(a.processes.min as u64)
+    }),
+    ("app_processes_max", "The upper bound on processes.", |a| {
+        number(a.processes.max as u64)
+    }),
+    (
+        "app_processes_target",
+        "Processes that there are to be, as the load is.",
+        |a| number(a.processes.target as u64),
+    ),
+    ("app_restarting", "1 while a restart is under way.", |a| {
+        number(u64::from(a.restarting))
+    }),
+    (
+        "app_proportional_bytes",
+        "Proportional memory of all workers as last measured: what they share counts in parts.",
+        |a| number(a.workers.iter().filter_map(|w| w.proportional_bytes).sum()),
+    ),
+    (
+        "app_templates",
+        "Processes from which workers are forked.",
+        |a| number(a.templates.len() as u64),
+    ),
+    ("app_generation", "The code that is served.", |a| {
+        number(a.generation)
+    }),
+    (
+        "app_resident_bytes",
+        "Resident memory of all workers.",
+        |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
+    ),
+];
+
+/// Counted even at zero, so that a series does not end when its last worker leaves the state.
+const WORKER_STATES: [&str; 4] = ["booting", "ready", "retiring", "stopping"];

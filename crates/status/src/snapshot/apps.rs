@@ -1,0 +1,191 @@
+//! Applications in the snapshot: their processes, their queue, what they counted.
+//!
+//! A part of `snapshot`, by the same rules: field names are a promise to scripts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_exchange::metrics::{AppMetrics, Counter, KILL_REASONS, RECYCLE_REASONS};
+use serde::{Serialize, Serializer};
+
+use super::{Times, seconds};
+
+/// One application.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppStatus {
+    /// Its name.
+    pub name: String,
+    /// `wsgi`, `rack`, ...
+    pub kind: String,
+    /// starting, ready, degraded, failing, draining, stopped.
+    pub state: String,
+    /// The traceback of the last failed boot.
+    pub report: Option<String>,
+    /// What the interpreter says of itself.
+    pub interpreter: String,
+    /// The code that is served.
+    pub generation: u64,
+    /// How many processes there are and may be.
+    pub processes: ProcessesStatus,
+    /// Why their number changed last, in words.
+    pub last_scaling: Option<String>,
+    /// Whether a restart is under way or waits for its turn.
+    pub restarting: bool,
+    /// Why the last restart was given up, until the next one begins.
+    pub restart_error: Option<String>,
+    /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
+    pub spawning: String,
+    /// Threads in each process.
+    pub threads: usize,
+    /// Its queue.
+    pub queue: QueueStatus,
+    /// What it counted since the start.
+    pub counters: AppCounters,
+    /// Waiting for a slot.
+    pub queue_time: Times,
+    /// From a worker getting the request to the head of its response.
+    pub app_time: Times,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+    /// The processes from which they are forked; they serve nothing.
+    pub templates: Vec<WorkerStatus>,
+}
+
+/// The number of an application's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ProcessesStatus {
+    /// There are never fewer, but while one is being replaced.
+    pub min: usize,
+    /// Those that take requests.
+    pub ready: usize,
+    /// How many there are to be, as the load is.
+    pub target: usize,
+    /// There are never more, but while one is being replaced.
+    pub max: usize,
+}
+
+/// An application's queue and slots.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct QueueStatus {
+    /// Requests waiting.
+    pub waiting: usize,
+    /// The bound on them.
+    pub max: usize,
+    /// Requests that could be in progress at once.
+    pub slots: usize,
+    /// Requests in progress in slots.
+    pub in_progress: usize,
+    /// How long the oldest has waited.
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
+    pub oldest_wait: Duration,
+}
+
+/// An application's counters since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AppCounters {
+    /// Requests that reached the queue.
+    pub requests: u64,
+    /// Refused: the queue was full.
+    pub queue_full: u64,
+    /// Refused: waited too long.
+    pub queue_timeout: u64,
+    /// Clients that left while they waited.
+    pub queue_abandoned: u64,
+    /// Requests on which the application raised or broke its interface's rules.
+    pub failed: u64,
+    /// Requests inside a worker when it died.
+    pub worker_died: u64,
+    /// Requests cut by `response_timeout`.
+    pub timed_out: u64,
+    /// Workers started.
+    pub started: u64,
+    /// Workers that ended unasked.
+    pub crashed: u64,
+    /// Workers that did not become ready.
+    pub boots_failed: u64,
+    /// Workers replaced in due form, by reason.
+    pub recycled: BTreeMap<&'static str, u64>,
+    /// Workers killed, by reason.
+    pub killed: BTreeMap<&'static str, u64>,
+    /// Times that the number of processes was raised with the load.
+    pub scaled_up: u64,
+    /// Times that it was lowered.
+    pub scaled_down: u64,
+    /// Requests that said that they are bound by I/O.
+    pub io_bound: u64,
+    /// Those of them for which their worker had no spare slot left.
+    pub io_bound_alone: u64,
+    /// Collections of garbage between requests.
+    pub collections: u64,
+}
+
+/// One worker process.
+#[derive(Debug, Clone, Serialize)]
+pub struct WorkerStatus {
+    /// Its process id, once it has one.
+    pub pid: Option<u32>,
+    /// The code it runs.
+    pub generation: u64,
+    /// booting, ready, retiring, stopping.
+    pub state: String,
+    /// Time in that state.
+    #[serde(rename = "since_seconds", serialize_with = "seconds")]
+    pub since: Duration,
+    /// How many had its seat before.
+    pub restarts: u64,
+    /// Requests it has in progress.
+    pub in_progress: u32,
+    /// Its resident memory.
+    pub resident_bytes: Option<u64>,
+    /// Its proportional memory as it was last measured: what it shares counts in parts.
+    pub proportional_bytes: Option<u64>,
+    /// Since its process was started.
+    #[serde(rename = "age_seconds", serialize_with = "maybe_seconds")]
+    pub age: Option<Duration>,
+    /// Requests that it has served; `None` of a server of its own.
+    pub requests: Option<u64>,
+    /// Why it is to be replaced, if it is.
+    pub worn: Option<String>,
+}
+
+impl AppCounters {
+    /// The counters as they are now.
+    #[must_use]
+    pub fn new(metrics: &AppMetrics) -> Self {
+        Self {
+            requests: metrics.requests.value(),
+            queue_full: metrics.queue_full.value(),
+            queue_timeout: metrics.queue_timeout.value(),
+            queue_abandoned: metrics.queue_abandoned.value(),
+            failed: metrics.failed.value(),
+            worker_died: metrics.worker_died.value(),
+            timed_out: metrics.timed_out.value(),
+            started: metrics.started.value(),
+            crashed: metrics.crashed.value(),
+            boots_failed: metrics.boots_failed.value(),
+            recycled: by_reason(&RECYCLE_REASONS, &metrics.recycled),
+            killed: by_reason(&KILL_REASONS, &metrics.killed),
+            scaled_up: metrics.scaled[0].value(),
+            scaled_down: metrics.scaled[1].value(),
+            io_bound: metrics.io_bound.value(),
+            io_bound_alone: metrics.io_bound_alone.value(),
+            collections: metrics.collections.value(),
+        }
+    }
+}
+
+/// Counters by the words for what they count.
+fn by_reason(reasons: &[&'static str], counters: &[Counter]) -> BTreeMap<&'static str, u64> {
+    let counts = counters.iter().map(Counter::value);
+    reasons.iter().copied().zip(counts).collect()
+}
+
+fn maybe_seconds<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => seconds(duration, serializer),
+        None => serializer.serialize_none(),
+    }
+}

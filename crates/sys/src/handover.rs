@@ -1,0 +1,220 @@
+//! Sockets on their way to another process: the packets that carry them, and what a process finds open when
+//! it starts.
+//!
+//! Used by `penstock`'s upgrade (the old server hands its listeners to the new one) and by socket
+//! activation (a service manager hands them to us). Packets keep their bounds (`SOCK_SEQPACKET`), so that
+//! a descriptor and the words about it arrive together or not at all.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
+
+/// A connected pair of packet sockets, both non-blocking and close-on-exec.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok(pair)
+}
+
+/// Sends one packet, with a descriptor if there is one.
+///
+/// # Errors
+/// `WouldBlock` when the queue is full, `BrokenPipe` when the other end is gone.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no room for the descriptor"));
+    }
+    let buffers = [IoSlice::new(bytes)];
+    rustix::net::sendmsg(socket, &buffers, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one packet into `buffer`: its length, 0 at the end, and the descriptor it brought.
+///
+/// # Errors
+/// `WouldBlock` when none is there; `InvalidData` when it is longer than the buffer.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut descriptor = None;
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut rights) = item {
+            descriptor = rights.next();
+        }
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet cut"));
+    }
+    Ok((message.bytes, descriptor))
+}
+
+/// As [`receive`], for a process that has nothing else to do: blocks until a packet is there.
+///
+/// # Errors
+/// As [`receive`]; `TimedOut` when none comes in time.
+pub fn receive_within(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    patience: Duration,
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let limit = Timespec::try_from(patience).map_err(io::Error::other)?;
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    if poll(&mut fds, Some(&limit))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    receive(socket, buffer)
+}
+
+/// A descriptor that this process was started with, under its number; from now on it goes to no program
+/// that is started. Each number is given once.
+///
+/// For the start of a process, when nothing that it opened itself can have the number.
+///
+/// # Errors
+/// When nothing is open there, or it was taken before.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if number < 3 || taken.contains(&number) {
+        let text = format!("descriptor {number} is not to be had");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
+    // SAFETY: fcntl(F_SETFD) on a number; it fails when nothing is open there.
+    let done = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if done == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    taken.push(number);
+    #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
+    // SAFETY: it is open, and the list above gives each number to one owner only.
+    let owned = unsafe { OwnedFd::from_raw_fd(number) };
+    Ok(owned)
+}
+
+/// What a socket listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bound {
+    /// A TCP address; `is_dual` when an IPv6 socket takes IPv4 too.
+    Tcp {
+        /// The address, with its real port.
+        address: SocketAddr,
+        /// Whether IPv4 clients reach it although it is an IPv6 socket.
+        is_dual: bool,
+    },
+    /// A Unix socket's file.
+    Unix(PathBuf),
+}
+
+/// Where a socket listens; it is made non-blocking.
+///
+/// # Errors
+/// When it is no stream socket that listens, on TCP or a Unix socket with a file.
+pub fn listening_on(socket: &OwnedFd) -> io::Result<Bound> {
+    let no = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+    if sockopt::socket_type(socket)? != SocketType::STREAM {
+        return Err(no("it is no stream socket"));
+    }
+    if !sockopt::socket_acceptconn(socket)? {
+        return Err(no("it does not listen"));
+    }
+    rustix::io::ioctl_fionbio(socket, true)?;
+    let address = rustix::net::getsockname(socket)?;
+    if let Ok(address) = SocketAddr::try_from(address.clone()) {
+        let is_dual = address.is_ipv6() && !sockopt::ipv6_v6only(socket)?;
+        return Ok(Bound::Tcp { address, is_dual });
+    }
+    let unix = SocketAddrUnix::try_from(address).map_err(|_| no("it is neither TCP nor Unix"))?;
+    let path = unix
+        .path()
+        .ok_or_else(|| no("its Unix socket has no file"))?;
+    let path = std::ffi::OsStr::from_bytes(path.to_bytes());
+    Ok(Bound::Unix(PathBuf::from(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_packet_brings_its_words_and_its_descriptor_whole() {
+        let (ours, theirs) = pair().unwrap();
+        let file = crate::file::in_memory("t", b"inside").unwrap();
+        send(ours.as_fd(), b"one", None).unwrap();
+        send(ours.as_fd(), b"two", Some(file.as_fd())).unwrap();
+        drop(ours);
+        let mut buffer = [0; 8];
+        let (count, none) = receive(theirs.as_fd(), &mut buffer).unwrap();
+        assert!((&buffer[..count], none.is_none()) == (b"one", true));
+        let (count, some) = receive(theirs.as_fd(), &mut buffer).unwrap();
+        assert_eq!(&buffer[..count], b"two");
+        let mut text = [0; 6];
+        rustix::io::pread(some.unwrap(), &mut text, 0).unwrap();
+        assert_eq!(&text, b"inside");
+        assert_eq!(receive(theirs.as_fd(), &mut buffer).unwrap().0, 0);
+    }
+
+    #[test]
+    fn a_packet_that_does_not_fit_is_an_error() {
+        let (ours, theirs) = pair().unwrap();
+        send(ours.as_fd(), b"far too long", None).unwrap();
+        let error = receive(theirs.as_fd(), &mut [0; 4]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let error = receive(theirs.as_fd(), &mut [0; 4]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_socket_says_where_it_listens() {
+        let tcp = crate::net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = crate::net::local_address(&tcp).unwrap();
+        let is_dual = false;
+        let bound = listening_on(&tcp).unwrap();
+        assert_eq!(bound, Bound::Tcp { address, is_dual });
+        let path = std::env::temp_dir().join(format!("penstock-bound-{}", std::process::id()));
+        let unix = crate::net::listen_unix(&path).unwrap();
+        assert_eq!(listening_on(&unix).unwrap(), Bound::Unix(path.clone()));
+        std::fs::remove_file(path).unwrap();
+        let client = crate::net::connect_tcp(address).unwrap();
+        assert!(listening_on(&client).is_err());
+    }
+
+    #[test]
+    fn an_inherited_descriptor_has_one_owner() {
+        use std::os::fd::IntoRawFd;
+        let number = crate::file::in_memory("t", b"x").unwrap().into_raw_fd();
+        let owned = inherited(number).unwrap();
+        assert!(inherited(number).is_err());
+        assert!(inherited(1).is_err());
+        drop(owned);
+    }
+}

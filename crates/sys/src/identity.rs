@@ -1,0 +1,272 @@
+//! Who the process is: users and groups by name, becoming another for good, the permissions of new files.
+//!
+//! Used by `penstock` at the start, between opening sockets and starting applications. The calls of the C
+//! library change every thread of the process; the system's own would change one.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+
+use rustix::process::{Resource, Rlimit};
+
+/// A user as the system knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its name, if it has an entry.
+    pub name: Option<String>,
+    /// Its number.
+    pub uid: u32,
+    /// Its own group, if it has an entry.
+    pub gid: Option<u32>,
+    /// Its home, if it has an entry.
+    pub home: Option<String>,
+}
+
+/// Room for the texts of an entry.
+const ENTRY_BYTES: usize = 64 * 1024;
+
+/// Looks a user up by name or, if the text is digits, by number (which needs no entry). `None` when there
+/// is no such name. Blocks: it may read files or ask a directory.
+///
+/// # Errors
+/// What the look-up says.
+pub fn user(text: &str) -> io::Result<Option<User>> {
+    let name = CString::new(text).map_err(io::Error::other)?;
+    let number = text.parse::<u32>().ok();
+    let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+    let mut space = vec![0 as libc::c_char; ENTRY_BYTES];
+    let mut found = std::ptr::null_mut();
+    #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
+    // SAFETY: all pointers are valid for the call, and the length is that of the space.
+    let error = unsafe {
+        let (entry, space, found) = (entry.as_mut_ptr(), space.as_mut_ptr(), &raw mut found);
+        match number {
+            Some(number) => libc::getpwuid_r(number, entry, space, ENTRY_BYTES, found),
+            None => libc::getpwnam_r(name.as_ptr(), entry, space, ENTRY_BYTES, found),
+        }
+    };
+    if found.is_null() {
+        return match (error, number) {
+            (0, None) | (libc::ENOENT | libc::ESRCH, None) => Ok(None),
+            (_, Some(uid)) => Ok(Some(User {
+                name: None,
+                uid,
+                gid: None,
+                home: None,
+            })),
+            (error, None) => Err(io::Error::from_raw_os_error(error)),
+        };
+    }
+    #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
+    // SAFETY: the call said that it filled the entry, whose texts lie in `space`, which is alive; both end
+    // with a zero.
+    let (entry, name, home) = unsafe {
+        let entry = entry.assume_init();
+        (
+            entry,
+            CStr::from_ptr(entry.pw_name),
+            CStr::from_ptr(entry.pw_dir),
+        )
+    };
+    Ok(Some(User {
+        name: Some(name.to_string_lossy().into_owned()),
+        uid: entry.pw_uid,
+        gid: Some(entry.pw_gid),
+        home: Some(home.to_string_lossy().into_owned()),
+    }))
+}
+
+/// Looks a group's number up by name; digits are the number. `None` when there is no such name. Blocks as
+/// [`user`] does.
+///
+/// # Errors
+/// What the look-up says.
+pub fn group(text: &str) -> io::Result<Option<u32>> {
+    if let Ok(number) = text.parse::<u32>() {
+        return Ok(Some(number));
+    }
+    let name = CString::new(text).map_err(io::Error::other)?;
+    let mut entry = MaybeUninit::<libc::group>::zeroed();
+    let mut space = vec![0 as libc::c_char; ENTRY_BYTES];
+    let mut found = std::ptr::null_mut();
+    #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
+    // SAFETY: all pointers are valid for the call, and the length is that of the space.
+    let error = unsafe {
+        let (entry, space, found) = (entry.as_mut_ptr(), space.as_mut_ptr(), &raw mut found);
+        libc::getgrnam_r(name.as_ptr(), entry, space, ENTRY_BYTES, found)
+    };
+    if found.is_null() {
+        return match error {
+            0 | libc::ENOENT | libc::ESRCH => Ok(None),
+            error => Err(io::Error::from_raw_os_error(error)),
+        };
+    }
+    #[expect(unsafe_code, reason = "no safe wrapper offers these look-ups")]
+    // SAFETY: the call said that it filled the entry.
+    let gid = unsafe { entry.assume_init().gr_gid };
+    Ok(Some(gid))
+}
+
+/// The effective user and group of this process.
+#[must_use]
+pub fn current() -> (u32, u32) {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    (uid.as_raw(), gid.as_raw())
+}
+
+/// Makes the whole process that user, in `gid` and, for a user with a name, in the groups that the system
+/// has it in; otherwise in no other group. There is no way back.
+///
+/// # Errors
+/// What the calls say, `PermissionDenied` for whoever is not root; or that there is a way back. The process
+/// may be half changed and must end.
+pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
+    let name = user.name.as_deref().map(CString::new).transpose();
+    let name = name.map_err(io::Error::other)?;
+    #[expect(unsafe_code, reason = "the calls that change all threads")]
+    // SAFETY: numbers and a text with its end; no memory is written.
+    let done = unsafe {
+        let groups = match &name {
+            Some(name) => libc::initgroups(name.as_ptr(), gid),
+            None => libc::setgroups(1, &raw const gid),
+        };
+        groups == 0
+            && libc::setresgid(gid, gid, gid) == 0
+            && libc::setresuid(user.uid, user.uid, user.uid) == 0
+    };
+    if !done {
+        return Err(io::Error::last_os_error());
+    }
+    if user.uid != 0 && way_back() {
+        return Err(io::Error::other("the process could become root again"));
+    }
+    Ok(())
+}
+
+fn way_back() -> bool {
+    #[expect(unsafe_code, reason = "the call that changes all threads")]
+    // SAFETY: a number.
+    let done = unsafe { libc::setuid(0) };
+    done == 0
+}
+
+/// Whether this process, as whom it is now, may make files in a folder.
+///
+/// # Errors
+/// Why not.
+pub fn may_write(folder: &std::path::Path) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(rustix::fs::accessat(CWD, folder, access, AtFlags::EACCESS)?)
+}
+
+/// Whether this process, as whom it is now, may read a file.
+///
+/// # Errors
+/// Why not.
+pub fn may_read(file: &std::path::Path) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    Ok(rustix::fs::accessat(
+        CWD,
+        file,
+        Access::READ_OK,
+        AtFlags::EACCESS,
+    )?)
+}
+
+/// Whether this process, as whom it is now, may have a folder as its own.
+///
+/// # Errors
+/// Why not.
+pub fn may_enter(folder: &std::path::Path) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let access = Access::EXEC_OK;
+    Ok(rustix::fs::accessat(CWD, folder, access, AtFlags::EACCESS)?)
+}
+
+/// Gives the file of a Unix socket to a user and a group: that file and no other, whatever stands at its
+/// path by then.
+///
+/// # Errors
+/// There is no socket, or what `fchownat` says.
+pub fn give_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()> {
+    use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+    if kind != FileType::Socket {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no socket any more",
+        ));
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    Ok(rustix::fs::chownat(
+        &file,
+        "",
+        Some(uid),
+        Some(gid),
+        AtFlags::EMPTY_PATH,
+    )?)
+}
+
+/// Lets this process, and those that it starts from now on, open so many descriptors and no more.
+///
+/// # Errors
+/// What `setrlimit` says, `PermissionDenied` for whoever is not root and wants more than it may have.
+pub fn limit_open_files(count: u64) -> io::Result<()> {
+    let known = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: Some(count),
+        maximum: known.maximum.map(|maximum| maximum.max(count)),
+    };
+    Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
+}
+
+/// Sets which permissions new files do not get; gives what it was.
+pub fn set_umask(mask: u32) -> u32 {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask)).as_raw_mode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_given_and_nothing_that_stands_in_its_place() {
+        use std::os::unix::fs::MetadataExt;
+        let name = format!("penstock-given-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("it.sock");
+        let _socket = crate::net::listen_unix(&path).unwrap();
+        // To whom it belongs already: anybody may.
+        let (uid, gid) = current();
+        give_socket(&path, uid, gid).unwrap();
+        if uid == 0 {
+            give_socket(&path, 12345, 12346).unwrap();
+            let about = std::fs::metadata(&path).unwrap();
+            assert_eq!((about.uid(), about.gid()), (12345, 12346));
+        }
+        let other = folder.join("other");
+        std::fs::File::create(&other).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(give_socket(&path, uid, gid).is_err(), "a link");
+        assert!(give_socket(&other, uid, gid).is_err(), "a file");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_by_number() {
+        let root = user("root").unwrap().unwrap();
+        assert_eq!((root.uid, root.gid), (0, Some(0)));
+        assert_eq!(user("0").unwrap().unwrap(), root);
+        assert_eq!(user("no-such-user-here").unwrap(), None);
+        let numbered = user("4000000").unwrap().unwrap();
+        assert_eq!((numbered.name, numbered.uid), (None, 4_000_000));
+        assert_eq!(group("root").unwrap(), Some(0));
+        assert_eq!(group("4000000").unwrap(), Some(4_000_000));
+        assert_eq!(group("no-such-group-here").unwrap(), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! A hand on one process, for signals that cannot reach another one.
+//!
+//! Given out by `Started`, kept by whoever may have to end the process. What must stay true: nothing is sent to a
+//! number whose process has been reaped; a process that has left its group is reached all the same.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use super::kill_group;
+use super::orphans::Mark;
+
+/// A hand on a process, for signals. It means this process and no other, also after its end, when its number
+/// may be another's.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pid: u32,
+    process: Arc<OwnedFd>,
+    mark: Mark,
+}
+
+impl Handle {
+    pub(super) fn new(pid: u32, process: Arc<OwnedFd>, mark: Mark) -> Self {
+        Self { pid, process, mark }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends SIGTERM to the process alone.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn terminate(&self) -> io::Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Asks the process for the stacks of its threads (SIGQUIT).
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn ask_for_stacks(&self) -> io::Result<()> {
+        self.signal(Signal::QUIT)
+    }
+
+    /// Sends SIGKILL to the process, and to its whole group: it may have left that, or share it.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn kill(&self) -> io::Result<()> {
+        // A group that is gone needs no signal.
+        let _ = self.kill_group();
+        self.signal(Signal::KILL)
+    }
+
+    /// Sends SIGKILL to the process alone.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn kill_alone(&self) -> io::Result<()> {
+        self.signal(Signal::KILL)
+    }
+
+    /// Sends SIGKILL to the process's group, unless the process has been reaped: then the number may be
+    /// another group's.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn kill_group(&self) -> io::Result<()> {
+        self.mark.unless_given_up(|| kill_group(self.pid))
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?)
+    }
+}

@@ -1,0 +1,235 @@
+//! Children that nobody waits for: what workers leave behind becomes ours.
+//!
+//! The kernel has one table of children for the whole process, so there is one here too: of those that
+//! somebody waits for ([`Known`]). All others are orphans. `apps` reaps those that end, and the server
+//! ends the rest of them as its last act. What must stay true: a child is made, or taken in, and entered
+//! under one lock, and struck out under the one that takes its exit status, so that no number in the
+//! table is ever another process's.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, WaitOptions, waitpid};
+
+use super::{Exit, as_pid};
+
+/// How long [`end_orphans`] may take altogether.
+const END: Duration = Duration::from_secs(2);
+
+/// Between two looks at children that were killed and are not gone.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// The numbers of the children that somebody waits for.
+static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// A child that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Known {
+    pid: u32,
+    mark: Mark,
+}
+
+/// Whether a child has been given up: reaped, or left to whoever looks for orphans. Changes under the table's
+/// lock only.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Mark(Arc<AtomicBool>);
+
+impl Mark {
+    /// Does something with the child's number while it is certainly its own.
+    pub(super) fn unless_given_up(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let _table = table();
+        if self.0.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        act()
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn give_up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Known {
+    pub(super) fn mark(&self) -> Mark {
+        self.mark.clone()
+    }
+
+    /// Takes its exit status by `wait` and strikes it out.
+    pub(super) fn take_exit(
+        &mut self,
+        wait: impl FnOnce() -> io::Result<Option<Exit>>,
+    ) -> io::Result<Option<Exit>> {
+        let mut table = table();
+        let exit = wait()?;
+        if exit.is_some() {
+            self.mark.give_up();
+            table.remove(&self.pid);
+        }
+        Ok(exit)
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        // The number of one that was reaped may be another child's by now.
+        let mut table = table();
+        if !self.mark.is_given_up() {
+            self.mark.give_up();
+            table.remove(&self.pid);
+        }
+    }
+}
+
+/// Makes a child, or takes one in, by `come`, and enters its number.
+pub(super) fn known<T>(
+    come: impl FnOnce(&BTreeSet<u32>) -> io::Result<(u32, T)>,
+) -> io::Result<(T, Known)> {
+    let mut table = table();
+    let (pid, child) = come(&table)?;
+    table.insert(pid);
+    let known = Known {
+        pid,
+        mark: Mark::default(),
+    };
+    Ok((child, known))
+}
+
+fn table() -> MutexGuard<'static, BTreeSet<u32>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child that nobody waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its process id.
+    pub pid: u32,
+    /// The name of its program, as the kernel has it (15 bytes).
+    pub name: String,
+    /// Its process group.
+    pub group: u32,
+    /// Whether it has ended and waits to be reaped.
+    pub has_ended: bool,
+}
+
+/// All children that nobody waits for.
+///
+/// # Errors
+/// What `/proc` says.
+pub fn orphans() -> io::Result<Vec<Orphan>> {
+    let table = table();
+    let mut all = children()?;
+    all.retain(|child| !table.contains(&child.pid));
+    Ok(all)
+}
+
+/// Reaps an orphan that has ended; `false` when there is nothing to reap.
+pub fn reap_orphan(pid: u32) -> bool {
+    let table = table();
+    !table.contains(&pid) && reap(pid)
+}
+
+/// Ends every child that is left, and what these leave in turn, for up to 2 s; the ones in `except`
+/// stay. Gives those that were killed. For the last act of a server: it takes also children that somebody
+/// waits for. Blocks.
+pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
+    let deadline = Instant::now() + END;
+    let mut ended: Vec<Orphan> = Vec::new();
+    loop {
+        let Ok(mut left) = children() else {
+            return ended;
+        };
+        left.retain(|child| !except.contains(&child.pid));
+        let Some(first) = left.first() else {
+            return ended;
+        };
+        // The descriptor is opened before it is killed, so that its end is not missed.
+        let first = as_pid(first.pid)
+            .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?));
+        for child in left {
+            if !child.has_ended && !ended.contains(&child) {
+                // What is gone needs no signal.
+                let _ = as_pid(child.pid)
+                    .and_then(|pid| Ok(rustix::process::kill_process(pid, Signal::KILL)?));
+                ended.push(child);
+            }
+        }
+        if let Ok(pidfd) = first {
+            // One that cannot be ended, as it waits for a disk, is looked for again.
+            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&LOOK));
+        }
+        for child in children().into_iter().flatten() {
+            if child.has_ended && !except.contains(&child.pid) {
+                reap(child.pid);
+            }
+        }
+        if Instant::now() >= deadline {
+            return ended;
+        }
+    }
+}
+
+fn reap(pid: u32) -> bool {
+    let status = as_pid(pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
+    matches!(status, Ok(Ok(Some(_))))
+}
+
+/// All children of this process, whichever thread made them.
+#[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
+fn children() -> io::Result<Vec<Orphan>> {
+    let number = |word: &str| word.parse::<u32>().ok();
+    let mut pids = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task")? {
+        match std::fs::read_to_string(task?.path().join("children")) {
+            Ok(list) => pids.extend(list.split_ascii_whitespace().filter_map(number)),
+            // The thread has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            // A kernel without CONFIG_PROC_CHILDREN, or a thread that has ended.
+            Err(_) => return Ok(children_of_all()),
+        }
+    }
+    let ours = std::process::id();
+    let child = |pid: u32| stat(pid).filter(|(parent, _)| *parent == ours);
+    let all = pids.into_iter().filter_map(child);
+    Ok(all.map(|(_, child)| child).collect())
+}
+
+/// As [`children`], from the list of all processes there are.
+fn children_of_all() -> Vec<Orphan> {
+    let ours = std::process::id();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let children = pids.filter_map(|pid| stat(pid).filter(|(parent, _)| *parent == ours));
+    children.map(|(_, child)| child).collect()
+}
+
+/// The parent of a process, and what else its `stat` says (proc_pid_stat(5)).
+#[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
+fn stat(pid: u32) -> Option<(u32, Orphan)> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // The name is in parentheses and may have some itself.
+    let (head, tail) = text.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    let mut words = tail.split_ascii_whitespace();
+    let state = words.next()?;
+    let parent = words.next()?.parse().ok()?;
+    let group = words.next()?.parse().ok()?;
+    let orphan = Orphan {
+        pid,
+        name: name.to_owned(),
+        group,
+        has_ended: matches!(state, "Z" | "X"),
+    };
+    Some((parent, orphan))
+}

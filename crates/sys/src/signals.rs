@@ -1,0 +1,292 @@
+//! Who sends signals to this process: a process that descends from it, or anybody else.
+//!
+//! `penstock` hears signals through tokio and asks here whom to obey: an application must not end or reload
+//! the server that runs it. The sender is looked at inside the signal handler, while it is most likely still
+//! there: a program such as `kill` is gone a moment later. The server that this one follows has applications
+//! too, for as long as it is there: what descends from it counts as what descends from us, it itself does
+//! not. What must stay true: nothing in the handler allocates, locks or touches `errno`; whoever cannot be
+//! found is not held for a descendant.
+
+use std::ffi::CStr;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+/// How many generations are looked at; nobody but a descendant has so many ancestors.
+const GENERATIONS_MAX: usize = 128;
+
+/// How often a chain is followed anew that broke while it was followed.
+const TRIES: usize = 3;
+
+/// What has come of one signal.
+#[derive(Debug)]
+pub struct Watch {
+    notes: Arc<Notes>,
+}
+
+/// Written by the handler.
+#[derive(Debug, Default)]
+struct Notes {
+    /// It has come from somebody else.
+    outside: AtomicBool,
+    /// Who was the first descendant to send it: its number, and that of its ancestor that is a child, ours
+    /// or with [`OF_PREDECESSOR`] that of the server before; 0 when there was none.
+    inside: AtomicU64,
+}
+
+/// What has come since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Whether somebody has sent it who does not descend from this process.
+    pub is_from_outside: bool,
+    /// The first descendant that has sent it.
+    pub inside: Option<Sender>,
+}
+
+/// A descendant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// Its process id; it may be gone.
+    pub pid: u32,
+    /// The child of this process that it descends from, or is.
+    pub child: u32,
+    /// Whether that is a child not of this process but of the server that it follows.
+    pub is_of_predecessor: bool,
+}
+
+/// Marks a descendant of the server before this one; numbers of processes have 22 bits.
+const OF_PREDECESSOR: u64 = 1 << 63;
+
+/// Whose descendants are told from others.
+#[derive(Debug, Clone, Copy)]
+struct Roots {
+    /// This process.
+    us: u32,
+    /// The server that it follows, while that is there.
+    predecessor: Option<u32>,
+}
+
+/// Begins to note who sends this signal. Whoever is to be woken by it registers afterwards, so that he finds
+/// it noted. `predecessor` is the server that this one follows, its parent until it ends.
+///
+/// # Errors
+/// What `sigaction` says.
+pub fn watch(signal: i32, predecessor: Option<u32>) -> io::Result<Watch> {
+    let notes = Arc::new(Notes::default());
+    let (noted, us) = (Arc::clone(&notes), rustix::process::getpid());
+    let us = us.as_raw_nonzero().get().unsigned_abs();
+    let note = move |info: &libc::siginfo_t| {
+        #[expect(unsafe_code, reason = "a field of a union")]
+        // SAFETY: `si_pid` reads four bytes that the kernel has set, for signals without a sender too.
+        let pid = unsafe { info.si_pid() };
+        let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+        let parent = parent.map_or(0, i32::unsigned_abs);
+        let roots = Roots {
+            us,
+            // Once it is gone, its number may be anybody's.
+            predecessor: predecessor.filter(|pid| *pid == parent),
+        };
+        noted.note(u32::try_from(pid).unwrap_or(0), roots);
+    };
+    #[expect(unsafe_code, reason = "the closure runs in a signal handler")]
+    // SAFETY: it makes system calls without the C library's `errno` and stores to atomics; it does not
+    // allocate, lock or panic.
+    unsafe {
+        signal_hook_registry::register_sigaction(signal, note)?;
+    }
+    Ok(Watch { notes })
+}
+
+impl Watch {
+    /// What has come since the last call.
+    #[must_use]
+    pub fn take(&self) -> Arrived {
+        let inside = self.notes.inside.swap(0, Ordering::AcqRel);
+        let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
+        Arrived {
+            is_from_outside: self.notes.outside.swap(false, Ordering::AcqRel),
+            inside: (inside != 0).then(|| Sender {
+                pid: half((inside & !OF_PREDECESSOR) >> 32),
+                child: half(inside),
+                is_of_predecessor: inside & OF_PREDECESSOR != 0,
+            }),
+        }
+    }
+}
+
+impl Notes {
+    /// In the signal handler.
+    fn note(&self, pid: u32, roots: Roots) {
+        match child_above(pid, roots) {
+            None => self.outside.store(true, Ordering::Release),
+            Some((child, root)) => {
+                let mark = if root == roots.us { 0 } else { OF_PREDECESSOR };
+                let both = u64::from(pid) << 32 | u64::from(child) | mark;
+                // Only the first is kept.
+                let _ =
+                    (self.inside).compare_exchange(0, both, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The child of one of these that `pid` descends from, or is, and whose child. Async-signal-safe.
+fn child_above(pid: u32, roots: Roots) -> Option<(u32, u32)> {
+    let Roots { us, predecessor } = roots;
+    // Both may send what they like, and the one is a child of the other.
+    if pid == us || Some(pid) == predecessor {
+        return None;
+    }
+    for _ in 0..TRIES {
+        let mut at = pid;
+        for _ in 0..GENERATIONS_MAX {
+            match parent(at) {
+                Some(above) if above == us || Some(above) == predecessor => {
+                    return Some((at, above));
+                }
+                // Nobody's child, or one of another world (a pid namespace).
+                Some(0 | 1) => return None,
+                Some(above) => at = above,
+                // Its children have another parent by now.
+                None if at != pid => break,
+                None => return None,
+            }
+        }
+        if parent(at).is_some() {
+            return Some((at, us));
+        }
+    }
+    None
+}
+
+/// The parent of a process; `None` when it is gone. Async-signal-safe.
+fn parent(pid: u32) -> Option<u32> {
+    // "/proc/", ten digits, "/stat" and NUL.
+    let mut path = [0; 24];
+    let path = stat_path(pid, &mut path)?;
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 128];
+    let count = rustix::io::read(&file, &mut text).ok()?;
+    let text = text.get(..count)?;
+    // `PID (NAME) STATE PARENT ...`, and the name may be anything (proc_pid_stat(5)).
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let digits = text.get(name_end + 4..)?;
+    let number = |sum: u32, byte: &u8| sum.wrapping_mul(10).wrapping_add(u32::from(byte - b'0'));
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, number))
+}
+
+/// `/proc/PID/stat` in `buffer`.
+fn stat_path(pid: u32, buffer: &mut [u8; 24]) -> Option<&CStr> {
+    let mut digits = [0; 10];
+    let (mut rest, mut from) = (pid, digits.len());
+    loop {
+        from -= 1;
+        *digits.get_mut(from)? = b'0' + u8::try_from(rest % 10).ok()?;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let mut at = 0;
+    for part in [b"/proc/".as_slice(), digits.get(from..)?, b"/stat\0"] {
+        buffer.get_mut(at..at + part.len())?.copy_from_slice(part);
+        at += part.len();
+    }
+    CStr::from_bytes_with_nul(buffer.get(..at)?).ok()
+}
+
+/// The name of a process's program, as the kernel has it; `None` when it is gone.
+#[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
+pub fn name(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn kill(script: &str) {
+        let us = std::process::id();
+        let mut shell = Command::new("sh");
+        let status = shell.args(["-c", &script.replace("PARENT", &us.to_string())]);
+        assert!(status.stdin(Stdio::null()).status().unwrap().success());
+    }
+
+    /// Which thread takes it, and when, is the kernel's to decide.
+    fn next(watch: &Watch) -> Arrived {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let arrived = watch.take();
+            if arrived.is_from_outside || arrived.inside.is_some() {
+                return arrived;
+            }
+            assert!(std::time::Instant::now() < deadline, "it does not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn tells_descendants_from_others() {
+        let watch = watch(libc::SIGUSR1, None).unwrap();
+        let nothing = Arrived {
+            is_from_outside: false,
+            inside: None,
+        };
+        assert_eq!(watch.take(), nothing);
+        // A child, its child, and one in another session; they wait, so that they are there to be found.
+        for script in [
+            "kill -s USR1 PARENT; sleep 0.1",
+            "sh -c 'kill -s USR1 PARENT; sleep 0.1'; :",
+            "setsid sh -c 'kill -s USR1 PARENT; sleep 0.1'; :",
+        ] {
+            kill(script);
+            let arrived = next(&watch);
+            assert!(!arrived.is_from_outside, "{script}: {arrived:?}");
+            let sender = arrived.inside.unwrap();
+            assert!(sender.pid >= sender.child, "{script}: {sender:?}");
+            assert!(!sender.is_of_predecessor);
+        }
+        assert_eq!(watch.take(), nothing);
+        // Ourselves, as whoever starts a server by a program and then sends it a signal.
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
+            .unwrap();
+        let outside = Arrived {
+            is_from_outside: true,
+            inside: None,
+        };
+        assert_eq!(next(&watch), outside);
+    }
+
+    #[test]
+    fn knows_parents_by_number_whatever_their_children_are_called() {
+        let mut odd = Command::new("sleep");
+        std::os::unix::process::CommandExt::arg0(&mut odd, ") Z 1 (");
+        let mut child = odd.arg("1000").spawn().unwrap();
+        assert_eq!(parent(child.id()), Some(std::process::id()));
+        let ours = std::process::id();
+        let alone = Roots {
+            us: ours,
+            predecessor: None,
+        };
+        assert_eq!(child_above(child.id(), alone), Some((child.id(), ours)));
+        assert_eq!(child_above(ours, alone), None);
+        assert_eq!(child_above(0, alone), None);
+        // A brother: both have one parent, the server before.
+        let brother = Roots {
+            us: u32::MAX,
+            predecessor: Some(ours),
+        };
+        assert_eq!(child_above(child.id(), brother), Some((child.id(), ours)));
+        assert_eq!(child_above(ours, brother), None, "it itself may");
+        child.kill().unwrap();
+        assert_eq!(parent(child.id()), Some(ours), "until it is waited for");
+        child.wait().unwrap();
+        assert_eq!(parent(child.id()), None);
+        assert_eq!(child_above(child.id(), alone), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! The last act of a server: nothing that its workers left behind outlives it.
+//!
+//! Alone in its process, as it ends every child of it. What must stay true: descendants in groups and
+//! sessions of their own go too, ones that are excepted stay, and what somebody waits for is no orphan.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests"
+)]
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use penstock_sys::process::{self, Launch, Started};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+fn shell(script: &str) -> (Started, u32) {
+    let (numbers, theirs) = process::output_pipe().unwrap();
+    let started = process::start(&Launch {
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+        dir: "/".into(),
+        env: Vec::new(),
+        inherit: Vec::new(),
+        place: vec![(theirs, 5)],
+    })
+    .unwrap();
+    let mut buffer = [0; 64];
+    wait(&numbers, PollFlags::IN);
+    let count = rustix::io::read(&numbers, &mut buffer).unwrap();
+    let text = std::str::from_utf8(&buffer[..count]).unwrap();
+    (started, text.trim().parse().unwrap())
+}
+
+fn wait(fd: &OwnedFd, what: PollFlags) {
+    let limit = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    let ready = poll(&mut [PollFd::new(fd, what)], Some(&limit)).unwrap();
+    assert_eq!(ready, 1, "within 10 s");
+}
+
+fn is_there(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn what_descendants_left_behind_is_ended_and_what_is_excepted_stays() {
+    process::become_subreaper().unwrap();
+    // A daemon with a child of its own, left by a process that is gone.
+    let daemon = "setsid sh -c 'sleep 1000 & echo $$ >&5; wait' & wait";
+    let (mut parent, pid) = shell(daemon);
+    assert_eq!(process::orphans().unwrap(), [], "it is the parent's still");
+    process::kill_group(parent.pid).unwrap();
+    wait(&parent.exit, PollFlags::IN);
+    let of_daemon = |orphan: &process::Orphan| orphan.pid == pid && orphan.name == "sh";
+    assert!(process::orphans().unwrap().iter().any(of_daemon));
+    assert!(!process::reap_orphan(parent.pid), "somebody waits for it");
+    assert!(!process::reap_orphan(pid), "it lives");
+    parent.try_exit().unwrap().unwrap();
+
+    let (keep, kept) = shell("echo $$ >&5; exec sleep 1000");
+    let began = Instant::now();
+    let ended = process::end_orphans(&[kept]);
+    assert!(began.elapsed() < Duration::from_secs(2), "no time-out");
+    let names: Vec<_> = ended.iter().map(|orphan| orphan.name.as_str()).collect();
+    assert!(
+        names.contains(&"sh") && names.contains(&"sleep"),
+        "{names:?}"
+    );
+    assert!(!is_there(pid));
+    assert_eq!(process::orphans().unwrap(), []);
+    assert!(is_there(kept));
+
+    process::kill_group(kept).unwrap();
+    wait(&keep.exit, PollFlags::IN);
+    // Nobody waits for it any more.
+    drop(keep);
+    assert!(process::orphans().unwrap()[0].has_ended);
+    assert!(process::reap_orphan(kept));
+    assert!(!is_there(kept));
+}

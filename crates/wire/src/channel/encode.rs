@@ -1,0 +1,118 @@
+//! Frames from the front end to a reactor: OPEN, GONE, WINDOW, MESSAGE, CLOSE.
+//!
+//! The small ones come as arrays, which the driver keeps in its queue without an allocation each. An
+//! OPEN is made by the handler before anybody knows its stream: the driver writes the id into it.
+
+use penstock_http::websocket::cut_reason;
+
+use crate::WireError;
+use crate::frame::{
+    FLAG_BODY_FILE, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX,
+};
+use crate::request::{RequestBody, checked_len};
+
+/// Where the id of an OPEN frame lies in it: four bytes.
+pub const OPEN_ID_AT: usize = HEADER_LEN;
+/// Bytes of a MESSAGE in front of the message.
+pub const MESSAGE_HEAD_LEN: usize = HEADER_LEN + 4;
+
+/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_ID_AT`]; `environ`
+/// appends the environment.
+///
+/// # Errors
+/// [`WireError::PayloadTooLong`], or what `environ` says; `out` is left as it was.
+pub fn open(
+    out: &mut Vec<u8>,
+    is_websocket: bool,
+    body: RequestBody<'_>,
+    environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
+) -> Result<(), WireError> {
+    let start = out.len();
+    let result = append_open(out, is_websocket, body, environ);
+    if result.is_err() {
+        out.truncate(start);
+    }
+    result
+}
+
+fn append_open(
+    out: &mut Vec<u8>,
+    is_websocket: bool,
+    body: RequestBody<'_>,
+    environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
+) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; ENVIRON_AT]);
+    environ(out)?;
+    let environ_len = checked_len(out.len() - start - ENVIRON_AT)?;
+    let (file, body_len) = match body {
+        RequestBody::Inline(bytes) => (0, bytes.len()),
+        RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
+        RequestBody::File => (FLAG_BODY_FILE, 0),
+    };
+    let payload_len = checked_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
+    let flags = file | if is_websocket { FLAG_WEBSOCKET } else { 0 };
+    let header = header(Kind::Open, flags, payload_len);
+    out[start..start + HEADER_LEN].copy_from_slice(&header);
+    out[start + ENVIRON_AT - 4..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
+    if let RequestBody::Inline(bytes) = body {
+        out.extend_from_slice(bytes);
+    }
+    Ok(())
+}
+
+/// Header, id and `environ_len`.
+const ENVIRON_AT: usize = HEADER_LEN + 8;
+
+/// GONE: the client of the stream has left, or wants no more.
+pub fn gone(id: u32) -> [u8; HEADER_LEN + 4] {
+    with_id(header(Kind::Gone, 0, 4), id)
+}
+
+/// WINDOW: so many more bytes may be sent on the stream.
+pub fn window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
+    let mut out = [0; HEADER_LEN + 8];
+    out[..HEADER_LEN + 4].copy_from_slice(&with_id(header(Kind::Window, 0, 8), id));
+    out[HEADER_LEN + 4..].copy_from_slice(&bytes.to_le_bytes());
+    out
+}
+
+/// The start of a MESSAGE; the caller writes exactly `len` bytes right behind it.
+///
+/// # Errors
+/// [`WireError::PayloadTooLong`].
+pub fn message_head(
+    id: u32,
+    is_text: bool,
+    len: usize,
+) -> Result<[u8; MESSAGE_HEAD_LEN], WireError> {
+    let payload_len = checked_len(len.saturating_add(4).min(PAYLOAD_MAX as usize + 1))?;
+    let flags = if is_text { FLAG_TEXT } else { 0 };
+    Ok(with_id(header(Kind::Message, flags, payload_len), id))
+}
+
+/// Appends CLOSE; of a reason that is too long what fits.
+pub fn close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
+    let reason = cut_reason(reason);
+    let payload_len = u32::try_from(6 + reason.len()).unwrap_or(6);
+    out.extend_from_slice(&with_id(header(Kind::Close, 0, payload_len), id));
+    out.extend_from_slice(&code.to_le_bytes());
+    out.extend_from_slice(reason.as_bytes());
+}
+
+fn with_id(header: [u8; HEADER_LEN], id: u32) -> [u8; HEADER_LEN + 4] {
+    let mut out = [0; HEADER_LEN + 4];
+    out[..HEADER_LEN].copy_from_slice(&header);
+    out[HEADER_LEN..].copy_from_slice(&id.to_le_bytes());
+    out
+}
+
+fn header(kind: Kind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
+    let header = FrameHeader {
+        kind,
+        flags,
+        count: 0,
+        payload_len,
+    };
+    header.encode()
+}

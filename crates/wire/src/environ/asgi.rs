@@ -1,0 +1,176 @@
+//! The connection scope of an ASGI application (ASGI 3, "HTTP & WebSocket"), as one `marshal` value.
+//!
+//! Called by `apps` for each request of such an application, through [`crate::channel::open`]. One call
+//! in C makes the whole dictionary; nothing is allocated here but room in the output. Which keys there
+//! are and what they say is the caller's; this file knows the bytes.
+
+use super::{clamp, python_ascii_len, python_text};
+use crate::WireError;
+
+/// Writes one scope to the end of a buffer: entries in any order, each key once, then
+/// [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct ScopeEncoder<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> ScopeEncoder<'a> {
+    /// Opens a scope at the end of `out`.
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out }
+    }
+
+    /// An entry of text.
+    pub fn text(&mut self, key: &'static str, value: &str) {
+        self.key(key);
+        self.utf8(value);
+    }
+
+    /// An entry of text that came as bytes: what is no UTF-8 in it is replaced (U+FFFD).
+    pub fn lossy_text(&mut self, key: &'static str, value: &[u8]) {
+        self.key(key);
+        self.utf8(&String::from_utf8_lossy(value));
+    }
+
+    /// An entry of bytes.
+    pub fn bytes(&mut self, key: &'static str, value: &[u8]) {
+        self.key(key);
+        self.byte_string(value);
+    }
+
+    /// An entry that is an address: host, and port if it has one.
+    pub fn address(&mut self, key: &'static str, host: &[u8], port: Option<u16>) {
+        self.key(key);
+        self.out.extend_from_slice(&[b')', 2]);
+        python_text(self.out, host);
+        match port {
+            Some(port) => {
+                self.out.push(b'i');
+                self.out.extend_from_slice(&i32::from(port).to_le_bytes());
+            }
+            None => self.out.push(b'N'),
+        }
+    }
+
+    /// An entry that is `None`.
+    pub fn none(&mut self, key: &'static str) {
+        self.key(key);
+        self.out.push(b'N');
+    }
+
+    /// An entry that is a list of text.
+    pub fn texts<'v>(&mut self, key: &'static str, values: impl Iterator<Item = &'v [u8]>) {
+        self.key(key);
+        self.list(|encoder| {
+            let mut count = 0;
+            for value in values {
+                python_text(encoder.out, value);
+                count += 1;
+            }
+            count
+        });
+    }
+
+    /// The entry `headers`: a list of pairs of bytes, names in lower case. `fill` gives each to
+    /// [`Headers::add`].
+    pub fn headers(&mut self, fill: impl FnOnce(&mut Headers<'_>)) {
+        self.key("headers");
+        self.list(|encoder| {
+            let mut headers = Headers {
+                out: encoder.out,
+                count: 0,
+            };
+            fill(&mut headers);
+            headers.count
+        });
+    }
+
+    /// Closes the scope.
+    ///
+    /// # Errors
+    /// None today: `marshal` has a length before every text.
+    pub fn finish(self) -> Result<(), WireError> {
+        self.out.push(b'0');
+        Ok(())
+    }
+
+    fn key(&mut self, key: &'static str) {
+        // Not interned: measured 0.3 us quicker to load, and no slower over a dozen look-ups.
+        python_text(self.out, key.as_bytes());
+    }
+
+    fn utf8(&mut self, value: &str) {
+        if value.is_ascii() {
+            python_ascii_len(self.out, value.len());
+        } else {
+            self.out.push(b'u');
+            self.out
+                .extend_from_slice(&clamp(value.len()).to_le_bytes());
+        }
+        self.out.extend_from_slice(value.as_bytes());
+    }
+
+    fn byte_string(&mut self, value: &[u8]) {
+        byte_string(self.out, value);
+    }
+
+    /// A list whose length `fill` says.
+    fn list(&mut self, fill: impl FnOnce(&mut ScopeEncoder<'_>) -> usize) {
+        self.out.push(b'[');
+        let at = self.out.len();
+        self.out.extend_from_slice(&[0; 4]);
+        let mut inner = ScopeEncoder { out: self.out };
+        let count = fill(&mut inner);
+        self.out[at..at + 4].copy_from_slice(&clamp(count).to_le_bytes());
+    }
+}
+
+/// The list of headers that is being written.
+#[derive(Debug)]
+pub struct Headers<'a> {
+    out: &'a mut Vec<u8>,
+    count: usize,
+}
+
+impl Headers<'_> {
+    /// Adds one; its name is written in lower case.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.count += 1;
+        self.out.extend_from_slice(&[b')', 2]);
+        let start = self.out.len();
+        byte_string(self.out, name);
+        self.out[start + 5..].make_ascii_lowercase();
+        byte_string(self.out, value);
+    }
+}
+
+fn byte_string(out: &mut Vec<u8>, value: &[u8]) {
+    out.push(b's');
+    out.extend_from_slice(&clamp(value.len()).to_le_bytes());
+    out.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_every_form() {
+        let mut out = Vec::new();
+        let mut scope = ScopeEncoder::new(&mut out);
+        scope.text("type", "http");
+        scope.lossy_text("path", b"/\xff");
+        scope.bytes("raw_path", b"/%ff");
+        scope.address("client", b"::1", Some(258));
+        scope.none("server");
+        scope.texts("subprotocols", [&b"a"[..], b"b"].into_iter());
+        scope.headers(|headers| headers.add(b"X-A", b"B"));
+        scope.finish().unwrap();
+        let expected = b"{z\x04typez\x04httpz\x04pathu\x04\0\0\0/\xef\xbf\xbd\
+            z\x08raw_paths\x04\0\0\0/%ffz\x06client)\x02z\x03::1i\x02\x01\0\0z\x06serverN\
+            z\x0csubprotocols[\x02\0\0\0z\x01az\x01b\
+            z\x07headers[\x01\0\0\0)\x02s\x03\0\0\0x-as\x01\0\0\0B0";
+        assert_eq!(out, expected);
+    }
+}

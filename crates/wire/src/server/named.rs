@@ -1,0 +1,116 @@
+//! The name of a request, read back from its environment: for log lines about a worker that is stuck.
+//!
+//! The slot driver has the frame and nothing else of the request; reading it back costs nothing until
+//! it is needed. What must stay true: any bytes give an answer, and the answer holds no control
+//! character (the target is as the client sent it, percent-encoded).
+
+use crate::environ::{Dialect, USUAL};
+
+/// Method and path (without the query) that an encoded environment names; `None` when it does not.
+#[must_use]
+pub fn named(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
+    let (method, target) = match dialect {
+        Dialect::Ruby => ruby(environ)?,
+        _ => python(environ)?,
+    };
+    let path = target.split(|byte| *byte == b'?').next()?;
+    let plain = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.chars().filter(|c| !c.is_control()).collect::<String>()
+    };
+    (!method.is_empty()).then(|| (plain(method), plain(path)))
+}
+
+/// The usual variables come first, in their order.
+fn ruby(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+    let place = |name| USUAL.iter().position(|usual| *usual == name);
+    let mut values = environ.split(|byte| *byte == 0);
+    let method = values.clone().nth(place("REQUEST_METHOD")?)?;
+    Some((method, values.nth(place("REQUEST_URI")?)?))
+}
+
+/// One `marshal` dictionary of text.
+fn python(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = environ.strip_prefix(b"{")?;
+    let (mut method, mut target) = (None, None);
+    while method.is_none() || target.is_none() {
+        let key = python_text(&mut rest)?;
+        let value = python_text(&mut rest)?;
+        match key {
+            b"REQUEST_METHOD" => method = Some(value),
+            b"REQUEST_URI" => target = Some(value),
+            _ => {}
+        }
+    }
+    method.zip(target)
+}
+
+fn python_text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let (kind, after) = rest.split_first()?;
+    let (len, after) = match kind {
+        b'z' => {
+            let (len, after) = after.split_first()?;
+            (usize::from(*len), after)
+        }
+        b'a' | b'u' => {
+            let (len, after) = after.split_first_chunk::<4>()?;
+            (usize::try_from(u32::from_le_bytes(*len)).ok()?, after)
+        }
+        _ => return None,
+    };
+    let (text, after) = after.split_at_checked(len)?;
+    *rest = after;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environ::EnvironEncoder;
+
+    fn environ(dialect: Dialect, target: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut encoder = EnvironEncoder::new(&mut out, dialect);
+        let values: [&[u8]; 9] = [
+            b"POST", b"/a b", target, b"host", b"80", b"::1", b"", b"host", b"t=1",
+        ];
+        encoder.usual(&values);
+        encoder.pair(b"HTTP_X", b"y");
+        encoder.finish().unwrap();
+        out
+    }
+
+    #[test]
+    fn a_request_is_named_by_its_method_and_path() {
+        let long = [b"/".as_slice(), &[b'x'; 300]].concat();
+        let rows: [(&[u8], &[u8]); 4] = [
+            (b"/a%20b?secret=1", b"/a%20b"),
+            (b"/", b"/"),
+            (&long, &long),
+            ("/\u{e9}\u{1b}[2J".as_bytes(), "/\u{e9}[2J".as_bytes()),
+        ];
+        for dialect in [Dialect::Python, Dialect::Ruby] {
+            for (target, path) in rows {
+                let found = named(dialect, &environ(dialect, target)).map(|(m, p)| m + " " + &p);
+                // Python's text is latin-1 that was made UTF-8.
+                if target.is_ascii() || dialect == Dialect::Ruby {
+                    let path = String::from_utf8_lossy(path);
+                    assert_eq!(found, Some(format!("POST {path}")), "{dialect:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_any_kind_give_an_answer() {
+        for dialect in [Dialect::Python, Dialect::Ruby] {
+            let whole = environ(dialect, b"/path");
+            for cut in 0..whole.len() {
+                let _ = named(dialect, &whole[..cut]);
+            }
+            for garbage in [&b"{z\xff"[..], b"{a\xff\xff\xff\xff", b"", b"{", b"\0\0\0"] {
+                assert_eq!(named(dialect, garbage), None, "{garbage:?}");
+            }
+        }
+    }
+}

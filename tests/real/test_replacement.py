@@ -1,0 +1,140 @@
+"""Restarts of the application, reloads of the configuration and upgrades of the binary, under load.
+
+64 connections ask without a pause (`penstock bench run`), while one replacement follows the other. No request
+may fail and no connection be reset. `PENSTOCK_RESTARTS`, `PENSTOCK_RELOADS` and `PENSTOCK_UPGRADES` are how many
+(5, 5, 2). How long requests took, beside a time without replacements, is printed: timings are for reading,
+not for passing.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import time
+
+from harness import BIN, EXAMPLES, READY_SECONDS, Child, RealCase, until
+
+RESTARTS = int(os.environ.get("PENSTOCK_RESTARTS", "5"))
+RELOADS = int(os.environ.get("PENSTOCK_RELOADS", "5"))
+UPGRADES = int(os.environ.get("PENSTOCK_UPGRADES", "2"))
+CONNECTIONS = 64
+# What one replacement may take.
+PATIENCE = 60
+
+CONFIG = """\
+[server]
+listen = ["127.0.0.1:0"]
+admin = "127.0.0.1:0"
+threads = 2
+access_log = "off"
+
+[apps.hello]
+dir = {folder}
+kind = "{kind}"
+entry = "{entry}"
+processes = 2
+env = {{ TURN = "{turn}" }}
+
+[[sites]]
+[[sites.routes]]
+app = "hello"
+"""
+
+KINDS = {
+    "wsgi": ("wsgi-hello", "app:application"),
+    "asgi": ("asgi-hello", "main:application"),
+    "rack": ("rack-hello", "config.ru"),
+}
+
+
+class Replaced(RealCase):
+    def test_wsgi_is_replaced_without_a_gap(self):
+        self.check("wsgi")
+
+    def test_asgi_is_replaced_without_a_gap(self):
+        self.check("asgi")
+
+    def test_rack_is_replaced_without_a_gap(self):
+        self.check("rack")
+
+    def check(self, kind):
+        self.kind, self.turn = kind, 0
+        self.settings = self.folder() / "penstock.toml"
+        self.write()
+        child = Child([BIN, "serve", "-c", self.settings])
+        self.addCleanup(child.kill)
+        try:
+            listening = child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", READY_SECONDS)
+            status = child.wait_for(r"^status http://127\.0\.0\.1:(\d+)", READY_SECONDS)
+            child.wait_for(r"^app \S+: .*ready in ", READY_SECONDS)
+            self.url, self.admin = f"http://127.0.0.1:{listening[1]}/", f"127.0.0.1:{status[1]}"
+            self.addCleanup(self.stop)
+            calm = self.load(lambda: time.sleep(3))
+            rough = self.load(self.replace_all)
+        except BaseException:
+            print("\n".join(child.lines[-100:]))
+            raise
+        for name, figures in (("calm", calm), ("replaced", rough)):
+            total = {name: figures["total"][name] / 1000 for name in ("p99", "max")}
+            print(f"{kind}, {name}: {figures['requests']} requests, {total} ms", flush=True)
+
+    def write(self):
+        folder, entry = KINDS[self.kind]
+        folder = json.dumps(str(EXAMPLES / folder))
+        self.settings.write_text(
+            CONFIG.format(folder=folder, kind=self.kind, entry=entry, turn=self.turn)
+        )
+
+    def load(self, while_it_runs):
+        """What a load of 64 connections found while `while_it_runs` ran."""
+        command = [BIN, "bench", "run", "-c", CONNECTIONS, "-d", "3600s", "--json", "-", self.url]
+        load = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            while_it_runs()
+        finally:
+            # Ctrl-C: the report so far.
+            load.send_signal(2)
+            out, err = load.communicate(timeout=PATIENCE)
+        figures = json.loads(out[out.index("{") :])["figures"]
+        self.assertGreater(figures["requests"], 100, err)
+        self.assertEqual(figures["statuses"]["success"], figures["requests"], out)
+        self.assertEqual(set(figures["errors"].values()), {0}, out)
+        # Closed before an answer, and sent again: allowed, but a server that drains can do better.
+        self.assertEqual(figures["retried"], 0, out)
+        return figures
+
+    def replace_all(self):
+        for _ in range(RESTARTS):
+            self.ask("restart", "hello")
+        for _ in range(RELOADS):
+            # Other settings of the application: it is started anew, and the old one drained.
+            self.turn += 1
+            self.write()
+            self.ask("reload")
+        for _ in range(UPGRADES):
+            before = self.pid()
+            self.ask("upgrade")
+            self.assertNotEqual(self.pid(), before)
+
+    def ask(self, *verb):
+        command = [str(BIN), *verb, "--admin", self.admin]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def pid(self):
+        host, _, port = self.admin.partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE)
+        connection.request("GET", "/status.json")
+        pid = json.loads(connection.getresponse().read())["pid"]
+        connection.close()
+        return pid
+
+    def stop(self):
+        pid = self.pid()
+        self.ask("stop")
+        until("the server has ended", lambda: not os.path.exists(f"/proc/{pid}"), PATIENCE)
