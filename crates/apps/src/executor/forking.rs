@@ -25,8 +25,9 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// What each worker that is forked before it adds to that: more than a fork of a large process takes.
 const FORK_TIME: Duration = Duration::from_secs(1);
 
-/// Forks that may fail in a row while nothing serves, before the code is loaded anew.
-const REFUSED_MAX: u32 = 3;
+/// Tries to fork that may fail in a row while nothing serves, before the code is loaded anew: with the
+/// supervisor's back-off more than a second of them.
+const REFUSED_MAX: u32 = 5;
 
 /// A worker that is being forked.
 #[derive(Debug)]

@@ -60,7 +60,7 @@ struct Template {
     memory: Option<u64>,
     /// How many workers were templates of this generation before they were.
     renewals: usize,
-    /// Forks that failed since the last one that did not.
+    /// Tries to fork, of one worker or of many at once, that failed since the last one that did not.
     refused: u32,
 }
 
@@ -81,12 +81,16 @@ pub(super) enum Spawn {
 }
 
 impl Templates {
-    /// Counts a fork that this template could not make; how many in a row there were.
+    /// Notes a fork that this template could not make; how many tries in a row have come to nothing. Those
+    /// that were asked for together are one.
     pub(super) fn refuse(&mut self, key: Key) -> u32 {
+        let is_more = self.forking.values().any(|forking| forking.template == key);
         let Some(template) = self.all.get_mut(&key) else {
             return 0;
         };
-        template.refused = template.refused.saturating_add(1);
+        if !is_more && template.waiting.is_empty() {
+            template.refused = template.refused.saturating_add(1);
+        }
         template.refused
     }
 
