@@ -20,6 +20,8 @@ mod reply;
 mod server_set;
 mod slot;
 pub mod supervisor;
+#[cfg(test)]
+mod testing;
 
 pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, WorkerSnapshot};
 pub use channel::bounds::MessageLimits;

@@ -5,7 +5,7 @@
 //! activation (a service manager hands them to us). Packets keep their bounds (`SOCK_SEQPACKET`), so that
 //! a descriptor and the words about it arrive together or not at all.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,9 +17,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    sockopt,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+
+use crate::net;
 
 /// A connected pair of packet sockets, both non-blocking and close-on-exec.
 ///
@@ -40,15 +41,8 @@ pub fn send(
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("no room for the descriptor"));
-    }
-    let buffers = [IoSlice::new(bytes)];
-    rustix::net::sendmsg(socket, &buffers, &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
+    // A packet goes whole or not at all.
+    net::send_descriptors(socket, bytes, descriptor.as_slice()).map(|_| ())
 }
 
 /// Receives one packet into `buffer`: its length, 0 at the end, and the descriptor it brought.
@@ -195,16 +189,16 @@ mod tests {
 
     #[test]
     fn a_socket_says_where_it_listens() {
-        let tcp = crate::net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = crate::net::local_address(&tcp).unwrap();
+        let tcp = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = net::local_address(&tcp).unwrap();
         let is_dual = false;
         let bound = listening_on(&tcp).unwrap();
         assert_eq!(bound, Bound::Tcp { address, is_dual });
         let path = std::env::temp_dir().join(format!("penstock-bound-{}", std::process::id()));
-        let unix = crate::net::listen_unix(&path).unwrap();
+        let unix = net::listen_unix(&path).unwrap();
         assert_eq!(listening_on(&unix).unwrap(), Bound::Unix(path.clone()));
         std::fs::remove_file(path).unwrap();
-        let client = crate::net::connect_tcp(address).unwrap();
+        let client = net::connect_tcp(address).unwrap();
         assert!(listening_on(&client).is_err());
     }
 

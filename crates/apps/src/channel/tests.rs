@@ -17,9 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
 use penstock_exchange::bodies::{BodyStore, Collected};
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{Body, ClientState, ListenerInfo, Reply, Request, RequestBody, Response};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net::{self, PeerAddress};
@@ -31,7 +29,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::app::Way;
 use crate::dispatch::Ledger;
-use crate::handler;
+use crate::{handler, testing};
 
 /// How long anything may take on a machine that has much to do.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -240,29 +238,7 @@ impl Asked {
 }
 
 fn request(head: &str) -> Request {
-    let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
-    };
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
-        panic!("a valid head: {head:?}")
-    };
-    let listener = ListenerInfo {
-        scheme: "http",
-        address: None,
-        name: "unix:/run/a.sock".into(),
-        proxy_protocol: false,
-    };
-    let arrival = Arrival {
-        peer: PeerAddress::Unix,
-        listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
-        at: clock::now(),
-    };
-    let path = RequestPath::of(&head).unwrap();
-    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+    testing::request(head, PeerAddress::Unix, None)
 }
 
 /// All of a body; `Err` when it was cut.

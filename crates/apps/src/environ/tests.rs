@@ -1,42 +1,12 @@
 //! The table of environment names and values, decoded back from the Ruby and Python encodings.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Instant;
 
 use penstock_exchange::fields::Vouched;
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, RequestBody};
-use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_wire::USUAL;
 
 use super::*;
-
-fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
-    let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
-    };
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
-        panic!("a valid head: {head:?}")
-    };
-    let listener = ListenerInfo {
-        scheme: "http",
-        address: listens.map(|address| address.parse().unwrap()),
-        name: String::new(),
-        proxy_protocol: false,
-    };
-    let arrival = Arrival {
-        peer,
-        listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
-        at: Instant::now(),
-    };
-    let path = RequestPath::of(&head).unwrap();
-    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
-}
+use crate::testing::request;
 
 /// Decodes Ruby's form, which is the simpler of the two.
 fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String> {

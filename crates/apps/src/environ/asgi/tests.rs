@@ -4,42 +4,13 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use penstock_exchange::fields::Vouched;
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, RequestBody};
-use penstock_http::{HeadLimits, Progress, parse_head};
 
 use super::*;
+use crate::testing::request;
 
 const ARRIVED: Duration = Duration::from_millis(1_700_000_000_042);
-
-fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
-    let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
-    };
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
-        panic!("a valid head: {head:?}")
-    };
-    let listener = ListenerInfo {
-        scheme: "http",
-        address: listens.map(|address| address.parse().unwrap()),
-        name: "unix:/run/a.sock".into(),
-        proxy_protocol: false,
-    };
-    let arrival = Arrival {
-        peer,
-        listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
-        at: std::time::Instant::now(),
-    };
-    let path = RequestPath::of(&head).unwrap();
-    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
-}
 
 fn scope(request: &Request, is_websocket: bool, body_len: Option<u64>) -> Vec<u8> {
     let mut out = Vec::new();

@@ -9,19 +9,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_config::{self as config, AppKind, MemoryMax};
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, Handling, ListenerInfo, Reply, Request, RequestBody,
-};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_exchange::{Body, Fault, FaultKind, Handler, Handling, Reply};
 use penstock_runtime::Loops;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;
-use penstock_sys::net::PeerAddress;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{App, Setup};
+use crate::{App, Setup, testing};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -154,7 +149,7 @@ impl Drop for Rig {
 }
 
 async fn ask(app: Arc<App>, path: String) -> Result<Body, Fault> {
-    let reply = match app.handle(request(&path)) {
+    let reply = match app.handle(testing::get(&path)) {
         Handling::Now(reply) => reply,
         Handling::Later(later) => within(later).await,
     };
@@ -162,33 +157,6 @@ async fn ask(app: Arc<App>, path: String) -> Result<Body, Fault> {
         Reply::Response(response) => Ok(response.body),
         other => panic!("{other:?}"),
     }
-}
-
-fn request(path: &str) -> Request {
-    let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
-    };
-    let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
-        panic!("a valid head");
-    };
-    let listener = ListenerInfo {
-        scheme: "http",
-        address: None,
-        name: String::new(),
-        proxy_protocol: false,
-    };
-    let arrival = Arrival {
-        peer: PeerAddress::Unix,
-        listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
-        at: Instant::now(),
-    };
-    let path = RequestPath::of(&head).unwrap();
-    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
 fn number(body: Body) -> u32 {

@@ -7,14 +7,11 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use penstock_config::Processes;
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{Body, Handler, Handling, ListenerInfo, Reply, Request, RequestBody};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_exchange::{Body, Handler, Handling, Reply};
 use penstock_runtime::loops::Loops;
-use penstock_sys::net::PeerAddress;
 
 use super::*;
+use crate::testing;
 
 /// Answers `pid load parent requests`. Other files of its folder say what else it does.
 const PYTHON: &str = r#"
@@ -128,7 +125,7 @@ impl Running {
     }
 
     pub(super) async fn get(&self, path: &str) -> Result<Answer, Fault> {
-        let handling = self.app.handle(request(path));
+        let handling = self.app.handle(testing::get(path));
         let reply = match handling {
             Handling::Now(reply) => reply,
             Handling::Later(reply) => within(reply).await,
@@ -220,35 +217,6 @@ fn processes_in(dir: &Path) -> Vec<u32> {
         cwd.is_ok_and(|cwd| cwd == dir)
     };
     pids.filter(is_in).collect()
-}
-
-fn request(path: &str) -> Request {
-    let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
-    };
-    let text = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-    let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &limits) else {
-        panic!("a valid head: {text:?}")
-    };
-    let listener = ListenerInfo {
-        scheme: "http",
-        address: None,
-        name: String::new(),
-        proxy_protocol: false,
-    };
-    let arrival = Arrival {
-        peer: PeerAddress::Unix,
-        listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
-        at: clock::now(),
-    };
-    let path = RequestPath::of(&head).unwrap();
-    let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
-    request.vouched = Vouched::default();
-    request
 }
 
 #[test]

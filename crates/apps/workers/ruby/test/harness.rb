@@ -145,8 +145,26 @@ module Harness
     end
   end
 
+  # What the server does with a process that has slots, however it was started.
+  module Running
+    def ask(data, slot: 0)
+      @slots[slot].send(data)
+      @slots[slot].reply
+    end
+
+    # The exit status, once the process has ended.
+    def wait
+      @status ||= Timeout.timeout(DEADLINE) { Process.wait2(@pid)[1] }
+    rescue Timeout::Error
+      Process.kill("KILL", @pid)
+      raise
+    end
+  end
+
   # A real worker process that serves `source` as `config.ru`.
   class Worker
+    include Running
+
     attr_reader :control, :slots, :spares, :pid, :dir
 
     def initialize(source, slots: 1, spares: 0, files: {}, env: {}, command: nil, fds: [], options: [])
@@ -178,21 +196,8 @@ module Harness
 
     attr_reader :description
 
-    def ask(data, slot: 0)
-      @slots[slot].send(data)
-      @slots[slot].reply
-    end
-
     def log
       File.read(@log.path)
-    end
-
-    # The exit status, once the process has ended.
-    def wait
-      @status ||= Timeout.timeout(DEADLINE) { Process.wait2(@pid)[1] }
-    rescue Timeout::Error
-      Process.kill("KILL", @pid)
-      raise
     end
 
     def stop
@@ -224,6 +229,8 @@ module Harness
 
   # The server's side of a worker that a template is asked for.
   class Forked
+    include Running
+
     attr_reader :control, :slots, :spares, :stdout
     attr_accessor :pid
 
@@ -258,21 +265,8 @@ module Harness
       self
     end
 
-    def ask(data, slot: 0)
-      @slots[slot].send(data)
-      @slots[slot].reply
-    end
-
     def log
       File.read(@stderr.path)
-    end
-
-    # The exit status, once the process has ended.
-    def wait
-      @status ||= Timeout.timeout(DEADLINE) { Process.wait2(@pid)[1] }
-    rescue Timeout::Error
-      Process.kill("KILL", @pid)
-      raise
     end
 
     def stop
