@@ -47,6 +47,10 @@ pub struct Setup {
     pub loops: Vec<LoopHandle>,
     /// Where bodies wait.
     pub store: BodyStore,
+    /// Whether something serves already on this machine that its boot must not slow down: what it follows.
+    pub gives_way: bool,
+    /// Whether people work on the applications here (`serve --dev`).
+    pub development: bool,
 }
 
 /// How the first start went, so far.
@@ -129,13 +133,7 @@ impl App {
         let shared = Arc::new(AppShared::new(&config, way, setup.store.clone()));
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
-        let executor = Executor::new(
-            Arc::clone(&shared),
-            config.clone(),
-            setup.loops.clone(),
-            said,
-            policy,
-        );
+        let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));
         penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
         Arc::new(Self {
             shared,

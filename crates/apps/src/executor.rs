@@ -44,7 +44,7 @@ use self::refork::Promotion;
 use self::servers::Listed;
 use self::template::{Spawn, Templates};
 use self::workers::Slots;
-use crate::app::{AppShared, Boot};
+use crate::app::{AppShared, Boot, Setup};
 use crate::orphans;
 use crate::slot::End;
 use crate::supervisor::{Action, Event, Policy, Supervisor, WorkerId};
@@ -177,6 +177,10 @@ pub(crate) struct Executor {
     folder: Option<Folder>,
     templates: Templates,
     is_draining: bool,
+    /// Something that this application follows serves until it has booted.
+    follows: bool,
+    /// Under `serve --dev`.
+    is_development: bool,
     /// What is being said was said a moment ago.
     is_retelling: bool,
     /// The supervisor has nothing left: only templates are waited for.
@@ -192,6 +196,8 @@ struct Child {
     held: Held,
     began: Instant,
     generation: u64,
+    /// It lets others go first while it boots.
+    gives_way: bool,
     is_retiring: bool,
     has_reported: bool,
     tail: Tail,
@@ -225,16 +231,15 @@ impl Executor {
     pub(crate) fn new(
         shared: Arc<AppShared>,
         config: config::App,
-        loops: Vec<LoopHandle>,
         boot: watch::Sender<Boot>,
-        policy: Policy,
+        (policy, setup): (Policy, &Setup),
     ) -> Self {
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let limits = Limits::new(&config, clock::now());
         Self {
             shared,
             config,
-            loops,
+            loops: setup.loops.clone(),
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
             inputs,
@@ -251,6 +256,8 @@ impl Executor {
             folder: None,
             templates: Templates::default(),
             is_draining: false,
+            follows: setup.gives_way,
+            is_development: setup.development,
             is_retelling: false,
             is_over: false,
             is_stopped: false,

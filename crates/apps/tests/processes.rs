@@ -103,6 +103,8 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         false => config::Preload::Never,
     };
     let setup = Setup {
+        gives_way: false,
+        development: false,
         loops: loops.handles().to_vec(),
         store: BodyStore {
             body_memory: 1 << 16,

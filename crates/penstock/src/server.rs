@@ -42,7 +42,7 @@ use crate::logs;
 use crate::manager::Manager;
 use crate::succession::Predecessor;
 use crate::tcp::TcpServing;
-use crate::upstreams::{self, Rooms, Started, default_pool};
+use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, Built};
 
@@ -179,6 +179,7 @@ fn prepare_process(
     identity: Option<Identity>,
 ) -> Result<Doors, String> {
     raise_open_files(config.server.open_files)?;
+    process::keep_turns();
     if let Some(mask) = config.server.umask {
         identity::set_umask(mask);
     }
@@ -222,7 +223,12 @@ impl Server {
         let pools = wiring::pools(&config, None);
         let mut started = Started::default();
         let none = Rooms::default();
-        upstreams::start(&config, &none, pools, loops.handles(), &mut started)?;
+        let beside = Beside {
+            loops: loops.handles(),
+            gives_way: predecessor.is_some(),
+            development: options.development,
+        };
+        upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
         let Built {
             settings,

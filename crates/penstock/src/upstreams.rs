@@ -47,6 +47,16 @@ pub(crate) struct Started {
     pub(crate) fresh: Vec<Arc<App>>,
 }
 
+/// Where applications are started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beside<'a> {
+    pub(crate) loops: &'a [LoopHandle],
+    /// Others serve while they boot.
+    pub(crate) gives_way: bool,
+    /// Under `serve --dev`.
+    pub(crate) development: bool,
+}
+
 /// Starts what is new or configured differently from `old`, on the current loop, and keeps the rest.
 ///
 /// # Errors
@@ -55,7 +65,7 @@ pub(crate) fn start(
     config: &Config,
     old: &Rooms,
     pools: Pools,
-    loops: &[LoopHandle],
+    beside: Beside<'_>,
     started: &mut Started,
 ) -> Result<(), String> {
     let pool = default_pool(&pools);
@@ -68,13 +78,15 @@ pub(crate) fn start(
         let kept = old.upstreams.get(name);
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
-            None => start_upstream(wanted, &store, &started.rooms.pools, loops)?,
+            None => start_upstream(wanted, &store, &started.rooms.pools, beside.loops)?,
         };
         started.rooms.upstreams.insert(name.clone(), upstream);
     }
     let setup = AppSetup {
-        loops: loops.to_vec(),
+        loops: beside.loops.to_vec(),
         store: store.clone(),
+        gives_way: beside.gives_way,
+        development: beside.development,
     };
     for (name, wanted) in &config.apps {
         let kept = old.apps.get(name);
@@ -87,7 +99,7 @@ pub(crate) fn start(
                 Arc::clone(running)
             }
             None => {
-                let app = start_app(wanted, &setup, loops, started)?;
+                let app = start_app(wanted, &setup, beside.loops, started)?;
                 app.limit_messages(wiring::message_limits(&config.limits));
                 app
             }

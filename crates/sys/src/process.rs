@@ -10,6 +10,7 @@
 mod handle;
 mod orphans;
 pub mod successor;
+mod turns;
 
 use std::ffi::OsString;
 use std::io;
@@ -27,6 +28,7 @@ use rustix::process::{
 pub use handle::Handle;
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
+pub use turns::keep_turns;
 
 /// What to start and what it inherits.
 #[derive(Debug)]
@@ -299,7 +301,7 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    fn wait(started: &mut Started) -> Exit {
+    pub(super) fn wait(started: &mut Started) -> Exit {
         let mut fds = [PollFd::new(&started.exit, PollFlags::IN)];
         let limit = rustix::event::Timespec {
             tv_sec: 10,
@@ -309,7 +311,7 @@ mod tests {
         started.try_exit().unwrap().expect("it ended within 10 s")
     }
 
-    fn shell(script: &str, inherit: Vec<OwnedFd>) -> Started {
+    pub(super) fn shell(script: &str, inherit: Vec<OwnedFd>) -> Started {
         shell_with(script, inherit, Vec::new())
     }
 

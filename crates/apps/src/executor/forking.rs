@@ -104,6 +104,7 @@ impl Executor {
             process: started.handle(),
             began: forking.began,
             generation: forking.generation,
+            gives_way: false,
             is_retiring: false,
             has_reported: false,
             tail: Tail::default(),

@@ -7,13 +7,13 @@
 use std::path::Path;
 
 use penstock_runtime::clock;
-use penstock_sys::process::{self, Exit, Started};
+use penstock_sys::process::{self, Exit, Handle, Started};
 
 use super::control::Control;
 use super::follow::{Held, Tail};
 use super::refork::Promotion;
 use super::{Child, ControlMessage, Executor, Key, Prepared, Role};
-use crate::app::Way;
+use crate::app::{Boot, Way};
 use crate::supervisor::{Event, ExitSummary, Signal, WorkerId};
 
 impl Executor {
@@ -40,6 +40,7 @@ impl Executor {
             process: started.handle(),
             began: clock::now(),
             generation,
+            gives_way: self.give_way(generation, &started),
             is_retiring: false,
             has_reported: false,
             tail: Tail::default(),
@@ -59,6 +60,15 @@ impl Executor {
             .map_err(|error| format!("{}: {error}", Path::new(&launch.program).display()))?;
         self.shared.metrics.started.increment();
         Ok(started)
+    }
+
+    /// Lets a process of a generation go last while it boots, if what it is to replace serves meanwhile;
+    /// says whether it does.
+    pub(super) fn give_way(&self, generation: u64, started: &Started) -> bool {
+        let is_older = |child: &Child| child.generation < generation && !child.is_retiring;
+        let is_followed = self.follows && *self.boot.borrow() == Boot::Pending;
+        (is_followed || self.children.values().any(is_older))
+            && started.handle().give_way().unwrap_or(false)
     }
 
     /// Puts to use what a process that is ready offers.
@@ -113,6 +123,7 @@ impl Executor {
             ControlMessage::Ready { interpreter, .. } => {
                 let boot = clock::now().saturating_duration_since(child.began);
                 child.has_reported = true;
+                take_turns(&child.process, child.gives_way);
                 self.interpreter = interpreter;
                 self.event(Event::Ready { worker, boot });
             }
@@ -210,5 +221,13 @@ impl Executor {
         if !is_told {
             child.control = None;
         }
+    }
+}
+
+/// Ends what [`Executor::give_way`] began.
+pub(super) fn take_turns(process: &Handle, gave_way: bool) {
+    if gave_way && let Err(error) = process.take_turns() {
+        // It has ended, which its exit will say, or it serves on as it is.
+        log::debug!("[{}]: its priority is not set back: {error}", process.pid());
     }
 }

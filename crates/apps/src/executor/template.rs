@@ -19,6 +19,7 @@ use penstock_sys::process::{Exit, Handle};
 use super::control::Control;
 use super::follow::{Held, Readiness, Tail};
 use super::forking::Forking;
+use super::processes::take_turns;
 use super::{Child, ControlMessage, Executor, Input, Key};
 use crate::app::Way;
 use crate::supervisor::{Event, WorkerId};
@@ -49,6 +50,8 @@ struct Template {
     process: Handle,
     held: Held,
     generation: u64,
+    /// It lets others go first while it boots.
+    gives_way: bool,
     began: Instant,
     tail: Tail,
     /// None once it is to end.
@@ -201,6 +204,7 @@ impl Executor {
             process: started.handle(),
             held,
             generation,
+            gives_way: self.give_way(generation, &started),
             began: clock::now(),
             tail: Tail::default(),
             control: Some(control),
@@ -249,6 +253,7 @@ impl Executor {
                 }
                 let boot = clock::now().saturating_duration_since(template.began);
                 template.state = State::Ready;
+                take_turns(&template.process, template.gives_way);
                 self.interpreter = interpreter;
                 match prevents_fork {
                     None => {
@@ -483,6 +488,7 @@ impl Executor {
             process: child.process,
             held: child.held,
             generation,
+            gives_way: false,
             began: child.began,
             tail: child.tail,
             control: child.control,

@@ -168,6 +168,8 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
             temp_dir: dir.0.clone(),
             pool: Pool::new("default", 1, 1),
         },
+        gives_way: false,
+        development: false,
     };
     let policy = Policy {
         stop_timeout: Duration::from_millis(300),

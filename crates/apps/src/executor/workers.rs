@@ -199,8 +199,26 @@ impl Executor {
             ("PENSTOCK_MULTIPROCESS", multiprocess),
         ];
         let house = house.map(|(k, v)| (k.into(), v.into()));
+        let surroundings =
+            (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.surroundings()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
-        house.into_iter().chain(own).collect()
+        house.into_iter().chain(surroundings).chain(own).collect()
+    }
+
+    /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else in
+    /// production, or in development.
+    fn surroundings(&self) -> OsString {
+        let said = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
+            .into_iter()
+            .find_map(|name| {
+                let own = self.config.env.get(name).map(OsString::from);
+                own.or_else(|| std::env::var_os(name))
+                    .filter(|said| !said.is_empty())
+            });
+        said.unwrap_or_else(|| match self.is_development {
+            true => "development".into(),
+            false => "production".into(),
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use super::{STOPPING, Server};
 use crate::cli;
 use crate::listeners::{self, Opened, Serving, Supply};
 use crate::tcp::{self, TcpServing};
-use crate::upstreams::{self, Rooms, Started, default_pool};
+use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
 use crate::wiring::{self, Built};
 
 /// How long an application that was taken out of the configuration may finish.
@@ -95,7 +95,12 @@ impl Server {
             )
         };
         let mut started = Started::default();
-        let begun = upstreams::start(&config, &old, pools, self.loops.handles(), &mut started);
+        let beside = Beside {
+            loops: self.loops.handles(),
+            gives_way: true,
+            development: self.options.development,
+        };
+        let begun = upstreams::start(&config, &old, pools, beside, &mut started);
         drop(old);
         let Started { rooms, fresh } = started;
         let booted = match begun {

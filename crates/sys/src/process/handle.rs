@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use super::kill_group;
 use super::orphans::Mark;
+use super::{as_pid, kill_group};
 
 /// A hand on a process, for signals. It means this process and no other, also after its end, when its number
 /// may be another's.
@@ -72,6 +72,12 @@ impl Handle {
     /// When it is gone.
     pub fn kill_group(&self) -> io::Result<()> {
         self.mark.unless_given_up(|| kill_group(self.pid))
+    }
+
+    /// Does something with its number while that is certainly its own.
+    pub(super) fn unless_reaped(&self, act: impl FnOnce(Pid) -> io::Result<()>) -> io::Result<()> {
+        let pid = as_pid(self.pid)?;
+        self.mark.unless_given_up(|| act(pid))
     }
 
     fn signal(&self, signal: Signal) -> io::Result<()> {

@@ -101,6 +101,8 @@ impl Rig {
                 temp_dir: dir.clone(),
                 pool: Pool::new("default", 2, 100),
             },
+            gives_way: false,
+            development: false,
         };
         let app = App::start(about, &setup);
         within(app.up()).await.expect("it boots");

@@ -96,6 +96,8 @@ impl Running {
                 temp_dir: dir.0.clone(),
                 pool: Pool::new("default", 1, 100),
             },
+            gives_way: false,
+            development: false,
         };
         let policy = Policy {
             stop_timeout: Duration::from_secs(5),

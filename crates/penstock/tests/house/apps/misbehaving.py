@@ -304,5 +304,6 @@ try:
 except FileNotFoundError:
     _wish = ""
 note("boots")
+note("priorities", os.getpriority(os.PRIO_PROCESS, 0))
 if _wish:
     globals()[_wish]()

@@ -171,6 +171,7 @@ BOOTS = {
 }.freeze
 
 note("boots")
+note("priorities", Process.getpriority(Process::PRIO_PROCESS, 0))
 wish = File.exist?("boot") ? File.read("boot").strip : ""
 BOOTS.fetch(wish).call unless wish.empty?
 

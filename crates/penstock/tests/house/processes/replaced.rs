@@ -3,7 +3,7 @@
 //! What must stay true: after any number of restarts there are as many processes and descriptors as
 //! before, and no zombie; whoever asked for one is told when it is done.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpriority_process};
 
 use super::{ASGI, FORKED, House, LOOK, Model, PLAIN, RACK, pause};
 use crate::support::{PATIENCE, eventually};
@@ -52,6 +52,50 @@ fn twenty_restarts_in_a_row_leave_nothing_behind() {
         });
         assert_eq!(house.app()["generation"], times + 2, "{name}");
         assert_eq!(house.counter("crashed"), 0, "{name}");
+    }
+}
+
+/// A process's priority, as `nice` counts.
+fn priority(pid: i32) -> i32 {
+    getpriority_process(Pid::from_raw(pid)).unwrap()
+}
+
+/// The priority that a process of the server may come back to, the best as `nice` counts.
+fn may_come_back_to(house: &House) -> i32 {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", house.pid())).unwrap();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max nice priority"));
+    let soft = line.unwrap().split_whitespace().next().unwrap();
+    soft.parse().map_or(-20, |limit: i32| 20 - limit)
+}
+
+#[test]
+fn what_is_loaded_beside_what_serves_goes_last_until_it_is_loaded() {
+    for model in [FORKED, PLAIN, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 1");
+        let server = priority(house.pid());
+        let lower = match may_come_back_to(&house) <= server {
+            true => (server + 10).min(19),
+            false => server,
+        };
+        let mut loaded = vec![server.to_string()];
+        assert_eq!(house.lines("priorities"), loaded, "{name}: nothing serves");
+        assert_eq!(house.restart().0, 0, "{name}");
+        loaded.push(lower.to_string());
+        assert_eq!(house.lines("priorities"), loaded, "{name}: a restart");
+        change(&house, 1);
+        house.signal(Signal::HUP);
+        eventually(PATIENCE, "the changed one serves", || {
+            house.get("/version").text() == "1"
+        });
+        loaded.push(lower.to_string());
+        assert_eq!(house.lines("priorities"), loaded, "{name}: a reload");
+        house.settled(1);
+        for pid in house.leftovers() {
+            assert_eq!(priority(pid), server, "{name}: once it serves");
+        }
     }
 }
 
