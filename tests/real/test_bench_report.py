@@ -19,7 +19,7 @@ from harness import BIN, ROOT, RealCase, until
 
 FIXTURES = ROOT / "crates" / "bench" / "tests" / "fixtures"
 SCHEMA = ROOT / "docs" / "bench-report.schema.json"
-KINDS = ["run", "mix", "sweep", "compare"]
+KINDS = ["run", "mix", "sweep", "compare", "hold"]
 
 # Before anything of the page runs: whatever goes wrong on it is written down.
 WATCH = """

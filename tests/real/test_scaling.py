@@ -6,6 +6,7 @@ load is at least 12 s. What the number of workers was is printed second by secon
 """
 
 import http.client
+import itertools
 import json
 import os
 import subprocess
@@ -68,7 +69,7 @@ class Scaled(RealCase):
             self.url, self.admin = f"http://127.0.0.1:{listening[1]}/", int(admin[1])
             phases = [RATES[number % 2] for number in range(SECONDS // PHASE)]
             seen = [self.phase(rate) for rate in phases]
-            for number, (rate, counts) in enumerate(zip(phases, seen)):
+            for number, (rate, counts) in enumerate(zip(phases, seen, strict=True)):
                 with self.subTest(phase=number, rate=rate):
                     self.judge(rate, counts)
         except BaseException:
@@ -82,12 +83,25 @@ class Scaled(RealCase):
         self.assertTrue(settled)
         self.assertGreaterEqual(min(settled), BUSY[rate], counts)
         self.assertLessEqual(max(settled), 2 * BUSY[rate], counts)
-        changes = sum(now != then for then, now in zip(settled, settled[1:]))
+        changes = sum(now != then for then, now in itertools.pairwise(settled))
         self.assertLessEqual(changes, 1 + (PHASE - FOLLOW) // 10, counts)
 
     def phase(self, rate):
         """The number of workers while requests come at `rate`: pairs of seconds since the beginning, and it."""
-        command = [BIN, "bench", "run", "-c", "200", "-d", f"{PHASE}s", "--rate", rate, "--json", "-", self.url]
+        command = [
+            BIN,
+            "bench",
+            "run",
+            "-c",
+            "200",
+            "-d",
+            f"{PHASE}s",
+            "--rate",
+            rate,
+            "--json",
+            "-",
+            self.url,
+        ]
         load = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
         self.addCleanup(load.kill)
         said = []

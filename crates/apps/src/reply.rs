@@ -4,6 +4,7 @@
 //! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do).
 
+use penstock_exchange::grip::speaks_to_hub;
 use penstock_exchange::{Body, Fault, FaultKind, Response, Timing};
 use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::HeadParts;
@@ -49,6 +50,7 @@ pub(crate) fn head(
     let mut declared = None;
     let mut is_unbuffered = false;
     let mut speaks_to_cache = false;
+    let mut is_for_hub = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if is_passed(name) {
@@ -57,6 +59,7 @@ pub(crate) fn head(
                     .get(..17)
                     .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
             speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
+            is_for_hub |= speaks_to_hub(name.as_bytes(), value);
             if let Err(error) = fields.push(name, value) {
                 return Err(broken(format!("response field `{name}`: {error}"), timing));
             }
@@ -75,6 +78,7 @@ pub(crate) fn head(
     response.fields = fields;
     response.timing = timing;
     response.speaks_to_cache = speaks_to_cache;
+    response.speaks_to_hub = is_for_hub;
     let wants_body = !is_head && !status.forbids_body();
     Ok(ReplyHead {
         response,
@@ -120,3 +124,6 @@ pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<()
 fn broken(cause: String, timing: Timing) -> Fault {
     Fault::new(FaultKind::AppBroken, cause).timed(timing)
 }
+
+#[cfg(test)]
+mod tests;

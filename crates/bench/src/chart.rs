@@ -1,12 +1,13 @@
 //! The charts of a report, as SVG.
 //!
 //! `html` shows them on its page and gives them singly for documents. Which charts a report has is
-//! said in `chart/subjects.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
+//! said in `chart/subjects.rs`, of held streams in `chart/held.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
 //! description that knows nothing of reports; `chart/scale.rs` chooses the axes. Pure: text comes
 //! out. A drawing is a white card with dark words, so that it can stand on any page; the library
 //! escapes every word.
 
 mod bars;
+mod held;
 mod lines;
 mod scale;
 mod subjects;

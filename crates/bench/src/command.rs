@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::hold::{self, HoldArguments};
 use crate::ladder::Ladder;
 use crate::load::Order;
 use crate::scenario::Cores;
-use crate::{compare, deploy, load, run, saved, scenario, sweep};
+use crate::{compare, deploy, load, run, saved, scenario, sweep, target};
 
 /// Something was answered badly or not at all.
 pub(crate) const FAILED: u8 = 1;
@@ -33,6 +34,8 @@ pub enum Command {
     Compare(Box<CompareArguments>),
     /// Put several loads on a server at once, each with its own figures
     Mix(Box<MixArguments>),
+    /// Open many streams, hold them, and count who hears what, and when
+    Hold(Box<HoldArguments>),
     /// Print or draw a saved report
     Render(RenderArguments),
     /// Print the JSON Schema of the reports
@@ -40,6 +43,9 @@ pub enum Command {
     /// Hold the processes of a deployment; `compare` starts it
     #[command(hide = true)]
     Keep,
+    /// Hold a share of the streams; `hold` starts it
+    #[command(hide = true)]
+    HoldAgent,
 }
 
 /// What to ask for.
@@ -261,7 +267,7 @@ impl Command {
     pub fn run(self) -> ExitCode {
         if matches!(
             self,
-            Self::Run(_) | Self::Sweep(_) | Self::Compare(_) | Self::Mix(_)
+            Self::Run(_) | Self::Sweep(_) | Self::Compare(_) | Self::Mix(_) | Self::Hold(_)
         ) {
             // At once, so that all deployments of a comparison inherit the same.
             load::allow_all_descriptors();
@@ -271,12 +277,14 @@ impl Command {
             Self::Sweep(arguments) => sweep::run(&arguments),
             Self::Compare(arguments) => compare::run(&arguments),
             Self::Mix(arguments) => run::mix(&arguments),
+            Self::Hold(arguments) => hold::run(&arguments),
             Self::Render(arguments) => crate::output::render(&arguments),
             Self::Schema => {
                 crate::output::print(&saved::schema());
                 Ok(ExitCode::SUCCESS)
             }
             Self::Keep => return deploy::keep(),
+            Self::HoldAgent => return hold::agent(),
         };
         done.unwrap_or_else(|why| {
             crate::output::complain(&why);
@@ -294,12 +302,20 @@ impl From<Sequence> for Order {
     }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     scenario::parse_duration(text)
         .ok_or_else(|| "no duration such as 500ms, 10s, 2m, or more than a year".to_owned())
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+/// Header fields as they are given, one a word.
+pub(crate) fn parse_headers(texts: &[String]) -> Result<Vec<(String, String)>, String> {
+    let fields = texts.iter().map(|text| target::read_header(text));
+    fields
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.to_string())
+}
+
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     match rate > 0.0 && rate <= 10_000_000.0 {
         true => Ok(rate),

@@ -189,6 +189,7 @@ fn verb(result: &Outcome) -> &'static str {
         Outcome::Mix(_) => "mix",
         Outcome::Sweep(_) => "sweep",
         Outcome::Compare(_) => "compare",
+        Outcome::Hold(_) => "hold",
     }
 }
 

@@ -1,7 +1,9 @@
-//! A report as CSV (RFC 4180): one row a point and load, for spreadsheets and plotting programs.
+//! A report as CSV (RFC 4180): one row a point and load (of held streams, a sample: `csv/hold.rs`), for spreadsheets and plotting programs.
 //!
 //! `output` writes it for `--csv`. The first row names the columns; numbers are plain (a decimal
 //! point, no thousands), times in milliseconds, what is not known is empty. Pure.
+
+mod hold;
 
 use crate::report::{Deployment, Figures, Outcome, Report, ServerCost};
 
@@ -9,6 +11,9 @@ use crate::report::{Deployment, Figures, Outcome, Report, ServerCost};
 /// row that says so.
 #[must_use]
 pub fn csv(report: &Report) -> String {
+    if let Outcome::Hold(hold) = &report.result {
+        return hold::csv(hold, report.taken.interrupted);
+    }
     let mut text = row(&COLUMNS.map(str::to_owned));
     let alone = [const { String::new() }; 2];
     let interrupted = report.taken.interrupted.to_string();
@@ -51,6 +56,8 @@ pub fn csv(report: &Report) -> String {
                 }
             }
         }
+        // Its columns are others, see above.
+        Outcome::Hold(_) => {}
     }
     text
 }
@@ -213,8 +220,9 @@ mod tests {
             let text = csv(&report);
             let lines: Vec<&str> = text.split_terminator("\r\n").collect();
             assert!(lines.len() > 1, "{kind}");
+            let columns = lines[0].split(',').count();
             for line in lines.iter().filter(|line| !line.contains('"')) {
-                assert_eq!(line.split(',').count(), COLUMNS.len(), "{kind}: {line}");
+                assert_eq!(line.split(',').count(), columns, "{kind}: {line}");
             }
         }
     }

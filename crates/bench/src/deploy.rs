@@ -30,7 +30,7 @@ use crate::scenario::{Beside, Expect};
 use crate::target::TargetError;
 
 pub use account::{Account, Memory, Processes, Spent, cores_worked};
-pub(crate) use probe::fetch;
+pub(crate) use probe::{connect_unix, fetch};
 pub use running::Running;
 pub use workshop::Workshop;
 

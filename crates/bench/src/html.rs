@@ -37,6 +37,7 @@ pub fn html(report: &Report) -> String {
                 + &section("Versions", &versions(compare))
                 + &section("Figures of each round", &rounds(compare))
         }
+        Outcome::Hold(hold) => targets(&hold.targets) + &charts + &plain_text(report),
     };
     page(&title, &body)
 }
@@ -102,6 +103,7 @@ fn title(report: &Report) -> String {
         Outcome::Mix(mix) => format!("Mix: {}", first(&mix.targets)),
         Outcome::Sweep(sweep) => format!("Sweep: {}", first(&sweep.targets)),
         Outcome::Compare(compare) => compare.title.clone(),
+        Outcome::Hold(hold) => format!("Hold: {}", first(&hold.targets)),
     }
 }
 
@@ -112,6 +114,7 @@ fn warnings(report: &Report) -> String {
         .interrupted
         .then(|| notes::INTERRUPTED.to_owned());
     let all = interrupted.into_iter().chain(notes::bottleneck(report));
+    let all = all.chain(notes::held(report));
     all.map(|note| {
         format!(
             "<p class=\"warning\" role=\"alert\">{}</p>\n",

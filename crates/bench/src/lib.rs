@@ -1,9 +1,10 @@
-//! Load generator and comparisons: `penstock bench run | sweep | compare | mix`.
+//! Load generator and comparisons: `penstock bench run | sweep | compare | mix | hold`.
 //!
-//! `command` reads the command line and calls one of four: `run` and `mix` put a load on a server,
+//! `command` reads the command line and calls one of five: `run` and `mix` put a load on a server,
 //! `sweep` does so at many concurrencies, `compare` does it to several deployments that it starts and
-//! stops itself (`deploy`). All of them go through `load`, which sends and measures, and end in a
-//! `report`, which is printed (`text`), saved as JSON, and drawn (`chart`, `html`).
+//! stops itself (`deploy`). These go through `load`, which sends and measures; `hold` opens and holds
+//! streams by the hundred thousand in processes of its own. All end in a `report`, which is printed
+//! (`text`), saved as JSON, and drawn (`chart`, `html`).
 //!
 //! What must stay true: nothing of the server's rooms is used here, so that a mistake of theirs cannot
 //! hide itself; a result that the generator may have limited says so in every output; nothing that was
@@ -15,6 +16,7 @@ mod compare;
 pub mod compare_saved;
 pub mod csv;
 pub mod deploy;
+pub mod hold;
 pub mod html;
 mod ladder;
 mod live;

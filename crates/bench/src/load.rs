@@ -8,7 +8,7 @@
 mod arrivals;
 mod connection;
 mod engine;
-mod incoming;
+pub(crate) mod incoming;
 mod pick;
 mod recorder;
 mod run;
@@ -21,6 +21,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::report::Figures;
+
+pub(crate) use recorder::{histogram, timings};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What was measured, as it is saved: the JSON reports and their schema.
 //!
-//! Made by `run`, `mix`, `sweep` and `compare`; read by `text`, `html`, `csv` and, saved, by a later
+//! Made by `run`, `mix`, `sweep`, `compare` and `hold`; read by `text`, `html`, `csv` and, saved, by a later
 //! comparison. Durations are microseconds, sizes bytes, unless a name says otherwise. Fields may be
 //! added; a change of meaning needs a new [`FORMAT`].
 
@@ -8,6 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::units::number;
+
+mod hold;
+
+pub use hold::{Hold, HoldCost, HoldCounts, HoldSample, Lost, Probed, Published};
 
 /// The version of the format, in every report.
 pub const FORMAT: u32 = 1;
@@ -36,6 +40,8 @@ pub enum Outcome {
     Sweep(Sweep),
     /// `bench compare`: several deployments.
     Compare(Compare),
+    /// `bench hold`: many streams.
+    Hold(Box<Hold>),
 }
 
 /// Where and when.

@@ -58,7 +58,9 @@ fn masked(words: impl Iterator<Item = String>) -> Vec<String> {
 
 /// Splits a word that gives a header field; its value is empty when it is the next word.
 fn header_option(word: &str) -> Option<(&str, &str)> {
-    let value = match word.strip_prefix("--header") {
+    let long = word.strip_prefix("--header");
+    let long = long.or_else(|| word.strip_prefix("--publish-header"));
+    let value = match long {
         Some("") => "",
         Some(rest) => rest.strip_prefix('=')?,
         None => {
@@ -133,6 +135,10 @@ mod tests {
             ("-qH|X-Key: a|-H|accept: b", "-qH|X-Key: ...|-H|accept: b"),
             ("--header=X-Key: a", "--header=X-Key: ..."),
             ("--header|X-Key:a|-c|5", "--header|X-Key: ...|-c|5"),
+            (
+                "--publish-header|Authorization: a|--publish-header=X-Key: a",
+                "--publish-header|Authorization: ...|--publish-header=X-Key: ...",
+            ),
             ("-H|-H: x|-H|secret", "-H|-H: ...|-H|..."),
             (
                 "-H|Accept-Encoding: br|-H|X-Forwarded-For: ::1|-HHOST: a:81",

@@ -12,6 +12,7 @@ use units::{figure, grouped, ms, number, plain};
 
 pub use progress::progress_line;
 
+pub(crate) mod hold;
 pub(crate) mod notes;
 mod progress;
 pub(crate) mod table;
@@ -27,6 +28,7 @@ pub fn report(report: &Report) -> String {
         Outcome::Mix(result) => mix(taken, result),
         Outcome::Sweep(result) => sweep(taken, result),
         Outcome::Compare(result) => compare(taken, result),
+        Outcome::Hold(result) => hold::hold(taken, result),
     };
     if let Some(note) = notes::bottleneck(report) {
         text += &format!("\n{note}\n");

@@ -394,10 +394,14 @@ fn unstorable(response: &Response) -> Option<&'static str> {
     match &response.body {
         Body::Empty | Body::Bytes(_) | Body::Stream(_) => {}
         Body::File(_) => return Some("file"),
-        Body::Omitted(_) | Body::Takeover(_) => return Some("body"),
+        Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => return Some("body"),
     }
     if response.rate_max.is_some() {
         return Some("limit-rate");
+    }
+    // What it says is for this request's client alone.
+    if response.speaks_to_hub {
+        return Some("hub");
     }
     // It never ends.
     let content_type = response.fields.get("content-type").unwrap_or_default();

@@ -371,7 +371,7 @@ pub(crate) async fn read(response: Response) -> Read {
                 None => break,
             }
         },
-        Body::Takeover(_) => panic!("no takeover was asked for"),
+        Body::Takeover(_) | Body::Hold(_) => panic!("no takeover was asked for"),
     }
     Read {
         status: response.status.code(),

@@ -18,7 +18,7 @@ pub fn reference() -> String {
             continue;
         }
         page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-        for option in options::in_section(section.name).filter(|option| option.is_built()) {
+        for option in options::in_section(section.name) {
             let (kind, default) = (cell(&type_of(option)), cell(&default_of(option)));
             let (key, doc) = (option.key, cell(&option.meaning()));
             let _ = writeln!(
@@ -27,10 +27,6 @@ pub fn reference() -> String {
                 option.since
             );
         }
-    }
-    page.push_str("\n## Not built yet\n\nThese keys are decided and refused until they work:\n\n");
-    for option in options::all().filter(|option| !option.is_built()) {
-        let _ = writeln!(page, "- `{}`", option.name());
     }
     page
 }
@@ -92,9 +88,6 @@ fn is_named(name: &str, written: &str) -> bool {
 }
 
 fn explain_option(option: &Opt, name: &str) -> String {
-    if !option.is_built() {
-        return format!("{name}\n  Not supported by this version yet.\n");
-    }
     let (kind, default) = (type_of(option), default_of(option).replace('`', ""));
     let mut text = format!(
         "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
@@ -108,10 +101,7 @@ fn explain_option(option: &Opt, name: &str) -> String {
 }
 
 fn explain_section(section: &SectionDoc) -> String {
-    let keys: Vec<_> = options::in_section(section.name)
-        .filter(|o| o.is_built())
-        .map(|o| o.key)
-        .collect();
+    let keys: Vec<_> = options::in_section(section.name).map(|o| o.key).collect();
     format!(
         "{}\n  {}\n  keys: {}\n",
         section.heading,
@@ -127,7 +117,10 @@ fn type_of(option: &Opt) -> String {
         Kind::Size(min) | Kind::SizeOrTable(min, _) if min > 0 => {
             format!("{expected}; at least {}", crate::units::show_size(min))
         }
-        Kind::Time(min) if min > 0 => format!("{expected}; not zero"),
+        Kind::Time(min) if min > 1 => {
+            format!("{expected}; at least {}", crate::units::show_duration(min))
+        }
+        Kind::Time(1) => format!("{expected}; not zero"),
         _ => expected,
     }
 }
@@ -158,7 +151,11 @@ mod tests {
             ("apps.guestbook.queue.max", "503 at once"),
             ("[limits]", "connections"),
             ("apps.guestbook", "response_timeout"),
-            ("redis", "Not supported"),
+            ("redis", "several servers share"),
+            ("hub.history.count", "0 keeps none"),
+            ("sites.routes.hub", "`{path.1}` for its first segment"),
+            ("sites.routes.mercure.subscriber_key.algorithm", "RFC 7518"),
+            ("[hub]", "streams_max"),
             ("caches.disk1.size_max", "Bytes it may hold"),
             ("sites.routes.cache.key", "every default"),
             ("min_uses", "1 is the first"),

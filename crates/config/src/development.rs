@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
-use crate::model::{AccessLog, App, LogFormat, LogTarget, Processes, Server};
+use crate::model::{AccessLog, App, Hub, LogFormat, LogTarget, Processes, Server};
 
 /// One process is what a debugger and a person who reads its output can follow; nobody waits for
 /// old code to finish.
@@ -15,6 +15,11 @@ pub(crate) fn app(app: &mut App) {
     app.processes = Processes::exactly(1);
     app.stop_timeout = PATIENCE;
     app.stream_timeout = PATIENCE;
+}
+
+/// Who looks at streams in development has few clients that come back.
+pub(crate) fn hub(hub: &mut Hub) {
+    hub.drain = PATIENCE;
 }
 
 /// Requests are shown where the server was started, and Ctrl-C ends it soon.

@@ -4,9 +4,13 @@
 //! What must stay true: one run reports everything that is wrong, sorted by place, and each message
 //! says what was expected, so that the reader need not look it up.
 
+mod shown;
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+
+use shown::{DidYouMean, In, Kinds, OnLine, Paths, Reached, Reason};
 
 use crate::model::ServerAddr;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
@@ -107,9 +111,6 @@ pub enum Problem {
         /// The nearest key that exists.
         suggestion: Option<String>,
     },
-    /// A key, table or value that is decided but not built.
-    #[error("`{0}` is not supported by this version yet")]
-    Unsupported(String),
     /// A value of another type.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
@@ -135,6 +136,17 @@ pub enum Problem {
         /// The nearest word that is allowed.
         suggestion: Option<String>,
     },
+    /// A text of the right type that is no such secret; nobody reads it in a message.
+    #[error("`{key}` (not shown) cannot be used: expected {expected}")]
+    BadSecret {
+        /// The key.
+        key: &'static str,
+        /// What was expected, in words.
+        expected: &'static str,
+    },
+    /// A Redis that speaks TLS.
+    #[error("`redis` cannot be a rediss:// address: TLS is not supported by this version yet")]
+    TlsToRedis,
     /// A number below or above what makes sense.
     #[error("`{key}` cannot be {value}: expected {expected}")]
     OutOfRange {
@@ -268,8 +280,8 @@ pub enum Problem {
         /// The nearest name that exists.
         suggestion: Option<String>,
     },
-    /// A route without files, app and upstream.
-    #[error("route {0} has nothing to do: give it `files`, `app` or `upstream`")]
+    /// A route with nothing that answers.
+    #[error("route {0} has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`")]
     EmptyRoute(PathPattern),
     /// A site without a route.
     #[error("a site needs at least one [[sites.routes]]")]
@@ -409,93 +421,4 @@ pub enum Problem {
     /// TARGET and -c were both given.
     #[error("a TARGET and -c FILE exclude each other: the file already says what to serve")]
     TargetAndFile,
-}
-
-/// ` in [section]`, or at the top.
-struct In<'a>(&'a str);
-
-impl fmt::Display for In<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            "" => f.write_str("at the top level"),
-            section => write!(f, "in [{section}]"),
-        }
-    }
-}
-
-/// `; did you mean ...?`, or nothing.
-struct DidYouMean<'a>(&'a Option<String>);
-
-impl fmt::Display for DidYouMean<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(word) => write!(f, "; did you mean `{word}`?"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What several names are of.
-struct Kinds {
-    apps: usize,
-    all: usize,
-}
-
-impl fmt::Display for Kinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.apps {
-            0 => "upstreams",
-            apps if apps == self.all => "applications",
-            _ => "applications and upstreams",
-        })
-    }
-}
-
-/// ` on line N`, or nothing.
-struct OnLine(usize);
-
-impl fmt::Display for OnLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            line => write!(f, " on line {line}"),
-        }
-    }
-}
-
-/// Why a path cannot be used.
-struct Reason(io::ErrorKind);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            io::ErrorKind::NotFound => f.write_str("does not exist"),
-            other => write!(f, "cannot be read: {other}"),
-        }
-    }
-}
-
-/// ` (permission denied)` and the like, when there is more to say than that it does not exist.
-struct Reached(Option<io::ErrorKind>);
-
-impl fmt::Display for Reached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None | Some(io::ErrorKind::NotFound) => Ok(()),
-            Some(kind) => write!(f, " ({kind})"),
-        }
-    }
-}
-
-/// Paths in a row.
-struct Paths<'a>(&'a [PathBuf]);
-
-impl fmt::Display for Paths<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, path) in self.0.iter().enumerate() {
-            let before = if index == 0 { "" } else { ", " };
-            write!(f, "{before}{}", path.display())?;
-        }
-        Ok(())
-    }
 }

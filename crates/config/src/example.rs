@@ -1,7 +1,7 @@
 //! A whole example file, made from the option table.
 //!
 //! Called by the binary's `config example`. What must stay true, and is tested: it parses in a
-//! folder that has the application and the files it names, and it mentions every built option.
+//! folder that has the application and the files it names, and it mentions every option.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ pub fn example() -> String {
     let mut file = INTRODUCTION.to_owned();
     for section in SECTIONS.iter().filter(|section| !section.sample.is_empty()) {
         let _ = write!(file, "\n{}\n{}\n", comment(section.doc), section.sample);
-        for option in options::in_section(section.name).filter(|option| option.is_built()) {
+        for option in options::in_section(section.name) {
             if !matches!(option.kind, Kind::List(_) | Kind::Named(_)) {
                 write_option(&mut file, option);
             }

@@ -10,6 +10,7 @@
 mod address;
 mod app;
 mod cache;
+mod channel;
 mod describe;
 mod detect;
 mod development;
@@ -19,6 +20,7 @@ mod error;
 mod example;
 mod files;
 mod headers;
+mod hub;
 mod model;
 mod options;
 mod pages;
@@ -41,6 +43,7 @@ mod values;
 mod words;
 
 pub use address::BadServerAddr;
+pub use channel::{BadChannel, CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern};
 pub use describe::{explain, reference};
 pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
@@ -48,9 +51,10 @@ pub use example::example;
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
-    HostHeader, Limits, LogFormat, LogTarget, MemoryMax, Preload, Processes, Protocol,
-    ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache, Scaling, Server, ServerAddr, Site,
-    Symlinks, TcpStream, Upstream, UpstreamServer,
+    HostHeader, Hub, HubHistory, Limits, LogFormat, LogTarget, MemoryMax, MercureKey, Preload,
+    Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache, RouteHub,
+    RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Symlinks, TcpStream, Upstream,
+    UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

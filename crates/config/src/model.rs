@@ -5,11 +5,12 @@
 //! exists, every number is in its range, and `Default` of a type is what an empty table gives.
 //! Everything compares, because a reload restarts only the applications that differ. Back ends are in
 //! `model/upstream.rs`, folders of files in `model/files.rs`, caches in `model/cache.rs`, applications in
-//! `model/app.rs`.
+//! `model/app.rs`, held streams in `model/hub.rs`.
 
 mod app;
 mod cache;
 mod files;
+mod hub;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use app::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
+pub use hub::{Hub, HubHistory, MercureKey, RouteHub, RouteMercure, SlowPolicy};
 pub use upstream::{
     Balance, Connections, Eject, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
     Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
@@ -41,6 +43,8 @@ pub struct Config {
     pub blocking: BTreeMap<String, BlockingPool>,
     /// Applications by name.
     pub apps: BTreeMap<String, App>,
+    /// Bounds on held streams.
+    pub hub: Hub,
     /// Caches by name; their folders do not overlap.
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
@@ -56,6 +60,9 @@ pub struct Config {
 pub struct Server {
     /// Where clients connect; no two overlap. Empty when there are only streams.
     pub listen: Vec<ListenAddr>,
+    /// Whether other servers may listen on the same TCP ports (`SO_REUSEPORT`): the kernel gives each a share
+    /// of the connections.
+    pub reuse_port: bool,
     /// Number of event loops, at least one.
     pub threads: usize,
     /// Where the status page and the admin API listen; none is off.
@@ -69,6 +76,9 @@ pub struct Server {
     /// How long a connection that waits for its next request is kept once the server stops; never longer
     /// than the idle time-out.
     pub drain_idle: Duration,
+    /// The Redis or Valkey that several servers share: `redis://[user:password@]host:port[/database]` or
+    /// `unix:/path`; none is one server alone.
+    pub redis: Option<String>,
     /// Whom the server becomes once its sockets are open: a name or a number.
     pub user: Option<String>,
     /// The group beside it: a name or a number; none is the user's own.
@@ -90,12 +100,14 @@ impl Default for Server {
     fn default() -> Self {
         Self {
             listen: vec![ListenAddr::loopback(8080)],
+            reuse_port: false,
             threads: cores(),
             admin: Some(ListenAddr::loopback(8090)),
             access_log: None,
             log: LogTarget::Stderr,
             shutdown_timeout: Duration::from_secs(30),
             drain_idle: Duration::from_secs(5),
+            redis: None,
             user: None,
             group: None,
             umask: None,
@@ -227,7 +239,8 @@ pub struct Site {
     pub error_pages: BTreeMap<u16, PathBuf>,
 }
 
-/// One route of a site; it has files, an app or an upstream, or files before one of them.
+/// One route of a site; it has files, an app or an upstream, or files before one of them; or a hub of
+/// streams or of Mercure alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The paths it is for.
@@ -253,6 +266,10 @@ pub struct Route {
     pub response_buffering: Option<bool>,
     /// The caches in front of the application or upstream, and their rules.
     pub cache: Option<RouteCache>,
+    /// Held streams of channels that the path names; never beside another that answers.
+    pub hub: Option<RouteHub>,
+    /// A Mercure hub; never beside another that answers.
+    pub mercure: Option<RouteMercure>,
 }
 
 impl Route {
@@ -270,6 +287,8 @@ impl Route {
             request_buffering: None,
             response_buffering: None,
             cache: None,
+            hub: None,
+            mercure: None,
         }
     }
 }

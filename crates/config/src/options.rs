@@ -1,12 +1,13 @@
 //! The table of every option: the one place where a key, its type, its range and its meaning stand.
 //!
 //! `section` uses it to know keys and ranges while reading, `describe`, `example` and `schema` print
-//! it. What must stay true, and is tested: every built option is read by the parser and the parser
-//! reads no other, and the defaults written here are those of the types in `model`.
-//! The rows are in `options/table.rs`, of back ends in `options/upstreams.rs` and of caches in
-//! `options/caches.rs`; what is said about each table of the file is in `options/sections.rs`.
+//! it. What must stay true, and is tested: every option is read by the parser and the parser reads no other, and the defaults written here are those of the types in `model`.
+//! The rows are in `options/table.rs`, of back ends in `options/upstreams.rs`, of caches in
+//! `options/caches.rs` and of held streams in `options/hub.rs`; what is said about each table of the file
+//! is in `options/sections.rs`.
 
 mod caches;
+mod hub;
 mod sections;
 mod table;
 mod upstreams;
@@ -30,12 +31,9 @@ pub(crate) struct Opt {
     pub(crate) only: &'static str,
     /// One sentence.
     pub(crate) doc: &'static str,
-    /// The first version that has it; `PLANNED` when none does.
+    /// The first version that has it.
     pub(crate) since: &'static str,
 }
-
-/// `since` of what is decided but not built: an error that says so, never ignored.
-pub(crate) const PLANNED: &str = "planned";
 
 /// The type of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -126,11 +124,6 @@ pub(crate) struct Like {
 }
 
 impl Opt {
-    /// Whether this version reads it.
-    pub(crate) fn is_built(&self) -> bool {
-        self.since != PLANNED
-    }
-
     /// Its whole name, such as `apps.NAME.dir`.
     pub(crate) fn name(&self) -> String {
         self.name_in(self.section)
@@ -211,7 +204,7 @@ fn alternatives(words: &[&str]) -> String {
 /// Every option, by section in the order of the tables.
 pub(crate) fn all() -> impl Iterator<Item = &'static Opt> {
     let others = upstreams::OPTIONS.iter().chain(caches::OPTIONS);
-    table::OPTIONS.iter().chain(others)
+    table::OPTIONS.iter().chain(others).chain(hub::OPTIONS)
 }
 
 /// The option of a section by its key.

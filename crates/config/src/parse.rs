@@ -14,7 +14,7 @@ use crate::error::{ConfigError, Problem, Report};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
 use crate::place::{At, Findings, absolute};
 use crate::section::Section;
-use crate::{app, cache, development, disk, server, site, stream, upstream};
+use crate::{app, cache, development, disk, hub, server, site, stream, upstream};
 
 /// Reads, parses and checks a file.
 ///
@@ -69,6 +69,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         development::server(&mut server.value, Some(root));
     }
     let limits = read_limits(&top);
+    let hub = hub::read(&top, &limits);
     let blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
     let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
@@ -83,6 +84,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             apps: &apps,
             upstreams: &upstream_names,
             caches: &caches,
+            hub: &hub,
             blocking: &blocking,
         },
     );
@@ -101,6 +103,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         limits,
         blocking,
         apps,
+        hub,
         caches,
         upstreams,
         sites,

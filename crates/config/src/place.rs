@@ -86,6 +86,17 @@ impl<'a> Findings<'a> {
         self.place(at).0
     }
 
+    /// Where a byte of a text's value stands: exactly, if the text is written as it is, without escapes; else
+    /// where the text starts.
+    pub(crate) fn inside(&self, text: &At<&str>, offset: usize) -> usize {
+        let written = self.text.get(text.at..).unwrap_or_default();
+        let inner = written.trim_start_matches(['"', '\'']);
+        let inner = inner.strip_prefix('\n').unwrap_or(inner);
+        let is_plain = inner.starts_with(text.value);
+        let before = written.len() - inner.len();
+        text.at + if is_plain { before + offset } else { 0 }
+    }
+
     /// The absolute path that `path` means in this file.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
         absolute(&self.base, Path::new(path))
@@ -139,6 +150,22 @@ pub(crate) fn absolute(base: &Path, path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_a_byte_of_a_text_where_it_is_written() {
+        let rows = [
+            ("k = \"ab{c}\"", 4, "ab{c}", 2, 7),
+            ("k = 'ab'", 4, "ab", 1, 6),
+            ("k = \"\"\"\nab\"\"\"", 4, "ab", 1, 9),
+            ("k = \"\\u0061b\"", 4, "ab", 1, 4),
+            ("k = '\"ab'", 4, "\"ab", 2, 4),
+        ];
+        for (text, at, value, offset, expected) in rows {
+            let findings = Findings::new(text, Path::new("f"), PathBuf::from("/"));
+            let found = findings.inside(&At::new(value, at), offset);
+            assert_eq!(found, expected, "{text}");
+        }
+    }
 
     #[test]
     fn counts_lines_and_columns_in_characters_from_one() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::detect::{self, Found, LOOKED_FOR};
 use crate::error::{ConfigError, Problem, Report};
 use crate::model::{
-    App, AppKind, BlockingPool, Config, Files, Limits, LogTarget, Processes, Route, Server,
+    App, AppKind, BlockingPool, Config, Files, Hub, Limits, LogTarget, Processes, Route, Server,
 };
 use crate::place::absolute;
 use crate::values::{ListenAddr, PathPattern};
@@ -69,6 +69,7 @@ pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
     if invocation.development && config.path.is_none() {
         // Nothing is said in a file: every value is a default.
         development::server(&mut config.server, None);
+        development::hub(&mut config.hub);
         config.apps.values_mut().for_each(development::app);
     }
     apply(config, invocation)
@@ -198,6 +199,7 @@ fn bare(dir: &Path) -> Config {
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
         apps: BTreeMap::new(),
+        hub: Hub::default(),
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),

@@ -1,7 +1,7 @@
 //! The `[[sites.routes]]` tables of one site and the checks between them.
 //!
 //! Called by `site`. What must stay true: every route of a site can match some path, has something
-//! to do, and names only what exists.
+//! to do and one who does it, and names only what exists.
 
 use crate::error::Problem;
 use crate::model::Route;
@@ -10,7 +10,7 @@ use crate::section::Section;
 use crate::site::Known;
 use crate::suggest::nearest;
 use crate::values::PathPattern;
-use crate::{cache, files, headers};
+use crate::{cache, files, headers, hub};
 
 /// Reads the routes of a site.
 pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
@@ -41,6 +41,8 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
         files,
         app,
         upstream,
+        hub: hub::read_route(table, known.hub),
+        mercure: hub::read_mercure(table),
         ..Route::new(PathPattern::any())
     };
     read_rest(table, known, &mut route);
@@ -49,17 +51,26 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
         None if table.has("path") => return None,
         None => (PathPattern::any(), table.at),
     };
-    let answers = table.has("app") || table.has("upstream");
     route.cache = cache::read_route(table, known.caches);
-    if answers || table.has("files") {
-        if !answers {
-            table.refuse("cache");
-        }
-    } else {
-        table.add(table.at, Problem::EmptyRoute(path.clone()));
-    }
+    check_answers(table, &path);
     route.path = path;
     Some(At::new(route, at))
+}
+
+/// Reports a route that nobody answers, and what stands beside another that answers.
+fn check_answers(table: &Section<'_>, path: &PathPattern) {
+    let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
+    if !has_any(&["files", "app", "upstream", "hub", "mercure"]) {
+        table.add(table.at, Problem::EmptyRoute(path.clone()));
+    } else if !has_any(&["app", "upstream"]) {
+        table.refuse("cache");
+    }
+    if has_any(&["app", "upstream", "files"]) {
+        table.refuse("hub");
+    }
+    if has_any(&["app", "upstream", "files", "hub"]) {
+        table.refuse("mercure");
+    }
 }
 
 /// The name of an application or upstream.

@@ -24,7 +24,7 @@ pub fn schema() -> String {
 fn object(section: &str) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for option in options::in_section(section).filter(|option| option.is_built()) {
+    for option in options::in_section(section) {
         properties.insert(option.key.to_owned(), property(option));
         // `path` may be left out beside `format = "off"`.
         if option.default == Unset::Required && section != "server.access_log" {
@@ -146,6 +146,12 @@ mod tests {
         let files = &route["properties"]["files"]["properties"];
         let codings = json!(["zstd", "br", "gzip"]);
         assert_eq!(files["compress"]["anyOf"][1]["items"]["enum"], codings);
-        assert!(schema["properties"]["server"]["properties"]["redis"].is_null());
+        let hub = &route["properties"]["hub"]["anyOf"];
+        assert_eq!(hub[0]["type"], "string");
+        assert_eq!(hub[1]["properties"]["channels"]["type"], "array");
+        let key = &route["properties"]["mercure"]["properties"]["subscriber_key"]["anyOf"][1];
+        assert_eq!(key["required"], json!(["key"]));
+        let history = &schema["properties"]["hub"]["properties"]["history"]["anyOf"];
+        assert_eq!(history[0]["minimum"], 0);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The table `name` of the option table, after its unknown and unsupported keys were reported.
+    /// The table `name` of the option table, after its unknown keys were reported.
     pub(crate) fn open(
         found: &'a Findings<'a>,
         name: &'static str,
@@ -260,6 +260,11 @@ impl<'a> Section<'a> {
         );
     }
 
+    /// Reports a text that is no usable secret, without showing it.
+    pub(crate) fn bad_secret(&self, key: &'static str, at: usize, expected: &'static str) {
+        self.add(at, Problem::BadSecret { key, expected });
+    }
+
     /// Reports a key that was written beside what it cannot stand with.
     pub(crate) fn refuse(&self, key: &'static str) {
         if let Some(option) = self.option(key).filter(|_| self.has(key)) {
@@ -323,34 +328,31 @@ impl<'a> Section<'a> {
 
     fn check_key(&self, key: &Spanned<std::borrow::Cow<'_, str>>) {
         let (text, at) = (key.get_ref().as_ref(), key.span().start);
-        let Some(option) = options::find(self.name, text) else {
-            let but = options::like(self.name).map_or(&[][..], |like| like.but);
-            if let Some((key, reason)) = but.iter().find(|(key, _)| *key == text) {
-                let section = self.shown.clone();
-                return self.add(
-                    at,
-                    Problem::Elsewhere {
-                        key,
-                        section,
-                        reason,
-                    },
-                );
-            }
-            let built = options::in_section(self.name).filter(|option| option.is_built());
-            let suggestion = nearest(text, built.map(|option| option.key));
-            let (key, section) = (text.to_owned(), self.shown.clone());
+        if options::find(self.name, text).is_some() {
+            return;
+        }
+        let section = self.shown.clone();
+        let but = options::like(self.name).map_or(&[][..], |like| like.but);
+        if let Some((key, reason)) = but.iter().find(|(key, _)| *key == text) {
             return self.add(
                 at,
-                Problem::UnknownKey {
+                Problem::Elsewhere {
                     key,
                     section,
-                    suggestion,
+                    reason,
                 },
             );
-        };
-        if !option.is_built() {
-            self.add(at, Problem::Unsupported(self.shown_below(text)));
         }
+        let known = options::in_section(self.name).map(|option| option.key);
+        let (key, suggestion) = (text.to_owned(), nearest(text, known));
+        self.add(
+            at,
+            Problem::UnknownKey {
+                key,
+                section,
+                suggestion,
+            },
+        );
     }
 
     /// The whole name of a key of this table; those of lists are clear without it.

@@ -4,6 +4,8 @@
 //! addresses. What must stay true: no two addresses of one server overlap, admin's and the streams'
 //! included.
 
+mod redis;
+
 use std::path::Path;
 
 use crate::address::is_network;
@@ -13,6 +15,8 @@ use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
 use crate::values::{ListenAddr, UNIX_PATH_BYTES};
+
+pub(crate) use redis::EXPECTED as REDIS_EXPECTED;
 
 /// The longest name of a user or group that the system's data bases have, and some.
 const ACCOUNT_BYTES: usize = 256;
@@ -46,6 +50,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     if let Some(listen) = &read.listen {
         server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
     }
+    table.flag("reuse_port", &mut server.reuse_port);
     table.count("threads", &mut server.threads);
     if let Some(admin) = table.parsed("admin", |text| admin(table.found, text)) {
         server.admin = admin.value;
@@ -54,6 +59,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
     table.duration("drain_idle", &mut server.drain_idle);
+    server.redis = redis::read(&table);
     read_process(&table, server);
     let trusted = table.list("trusted_proxies", |text| {
         is_network(text).then(|| text.to_owned())

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::model::{App, BlockingPool, Cache, Files, Route, Site};
+use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site};
 use crate::place::At;
 use crate::section::Section;
 use crate::values::{HostPattern, PathPattern};
@@ -22,6 +22,8 @@ pub(crate) struct Known<'a> {
     pub(crate) upstreams: &'a [String],
     /// Caches by name.
     pub(crate) caches: &'a BTreeMap<String, Cache>,
+    /// Bounds on held streams.
+    pub(crate) hub: &'a Hub,
     /// Pools by name.
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }

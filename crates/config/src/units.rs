@@ -55,6 +55,14 @@ pub(crate) fn show_size(bytes: u64) -> String {
     )
 }
 
+/// Milliseconds in seconds, if they are whole ones, such as `1s`.
+pub(crate) fn show_duration(millis: u64) -> String {
+    match millis > 0 && millis.is_multiple_of(1_000) {
+        true => format!("{}s", millis / 1_000),
+        false => format!("{millis}ms"),
+    }
+}
+
 /// Digits, then a unit, with or without a space between.
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
@@ -140,6 +148,15 @@ mod tests {
                 expected.map(Duration::from_millis),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn shows_a_duration_so_that_it_reads_back() {
+        for (millis, shown) in [(0, "0ms"), (1, "1ms"), (1_000, "1s"), (1_500, "1500ms")] {
+            assert_eq!(show_duration(millis), shown);
+            let expected = Some(Duration::from_millis(millis));
+            assert_eq!(parse_duration(shown), expected, "{shown}");
         }
     }
 

@@ -28,7 +28,7 @@ use crate::incoming::Home;
 use crate::received::Received;
 use crate::redirect::Redirected;
 use crate::send::{self, Outgoing, Rest, Started};
-use crate::tunnel::Counted;
+use crate::tunnel::{Counted, Heir};
 use crate::watch::{Behind, Watch};
 use crate::{Settings, faults};
 
@@ -121,6 +121,8 @@ enum Left {
 struct Sending {
     rest: Rest,
     end: Ending,
+    /// Who gets the connection then, instead of a next request.
+    heir: Option<Heir>,
 }
 
 /// What becomes of the connection after an exchange.

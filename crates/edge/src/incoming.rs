@@ -5,7 +5,7 @@
 //! pull, so a request that is refused unread never invites its body. What must stay true: bytes
 //! behind the body stay in `pending` for the next request.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use penstock_config::Limits;
@@ -18,7 +18,9 @@ use crate::pace::Pace;
 /// The reading side of a connection while a body is outstanding.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    stream: Arc<Stream>,
+    /// The connection's own: whoever still has a part of the body unread keeps nobody from handing the socket
+    /// over, or from closing it.
+    stream: Weak<Stream>,
     decoder: BodyDecoder,
     /// Received and not yet decoded, or behind the body.
     pub(crate) pending: Vec<u8>,
@@ -96,7 +98,7 @@ pub(crate) struct Incoming {
 impl Reader {
     /// A reader for the body that `head` announces, starting with what came behind the head.
     pub(crate) fn new(
-        stream: Arc<Stream>,
+        stream: Weak<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
         about: About<'_>,
@@ -175,7 +177,11 @@ impl Reader {
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
-        let stream = Arc::clone(&self.stream);
+        let Some(stream) = self.stream.upgrade() else {
+            self.failed = true;
+            let cause = "the connection ended before its request body was read";
+            return Poll::Ready(Err(gone(cause)));
+        };
         let before = into.len();
         let polled = buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
             Poll::Pending => Poll::Pending,

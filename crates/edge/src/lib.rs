@@ -49,7 +49,7 @@ pub struct Edge {
     lent: PerLoop<Option<Lent>>,
     /// What it counts, a set for each loop.
     metrics: Box<[EdgeMetrics]>,
-    /// Tells listeners and connections to finish.
+    /// Tells listeners and connections to finish; not those that are held.
     pub drain: Drain,
     open: AtomicUsize,
     /// What the log was told of failures of late.
@@ -147,6 +147,14 @@ impl Edge {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.open.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Of these, those that were handed over to be held ([`penstock_exchange::Hold`]). [`Edge::drain`] does not
+    /// wait for them.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let held = self.metrics.iter().map(|set| set.held.value()).sum::<i64>();
+        usize::try_from(held).unwrap_or(0)
     }
 }
 

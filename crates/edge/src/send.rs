@@ -16,7 +16,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use penstock_config::Limits;
-use penstock_exchange::{Body, Fault, Takeover};
+use penstock_exchange::{Body, Fault};
 use penstock_http::{ResponseFraming, ResponseLine, encode_head};
 use penstock_runtime::{Stream, buffers};
 
@@ -52,7 +52,7 @@ impl Sent {
     }
 }
 
-/// One response, ready to be sent.
+/// One response, ready to be sent. Of one whose connection is handed over that is its head.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     /// Interim responses that are not out yet.
@@ -72,19 +72,6 @@ pub(crate) struct Rest {
     framing: ResponseFraming,
     sent: Sent,
     rate_max: Option<u64>,
-}
-
-impl Rest {
-    /// Takes out who gets the connection once the head is sent, if it is to be handed over.
-    pub(crate) fn take_over(&mut self) -> Option<Box<dyn Takeover>> {
-        match std::mem::replace(&mut self.body, Body::Empty) {
-            Body::Takeover(takeover) => Some(takeover),
-            body => {
-                self.body = body;
-                None
-            }
-        }
-    }
 }
 
 /// Why a response was not sent to its end.
@@ -118,7 +105,9 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
         };
         let head = out.len() as u64;
         let sent = match &body {
-            Body::Empty | Body::Omitted(_) => stream.try_write(&[IoSlice::new(out)]),
+            Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
+                stream.try_write(&[IoSlice::new(out)])
+            }
             Body::Bytes(bytes) if bytes.len() <= COPY_MAX && rate_max.is_none() => {
                 let head_len = out.len();
                 out.extend_from_slice(bytes);
@@ -129,7 +118,7 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
             Body::Bytes(bytes) if rate_max.is_none() => {
                 stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)])
             }
-            Body::Bytes(_) | Body::File(_) | Body::Stream(_) | Body::Takeover(_) => {
+            Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {
                 return Ok(Started::Rest(Rest {
                     head: out.clone(),
                     body,
@@ -214,7 +203,7 @@ pub(crate) async fn send_rest(
 ) -> (Sent, Result<(), Cut>) {
     let mut sender = Sender::new(stream, limits, watch, rest.sent, rest.rate_max);
     let done = match rest.body {
-        Body::Empty | Body::Omitted(_) | Body::Takeover(_) => {
+        Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
             sender.write(&mut [IoSlice::new(&rest.head)]).await
         }
         Body::Bytes(bytes) => {

@@ -5,6 +5,7 @@
 
 mod error_pages;
 mod files;
+mod held;
 mod heralded;
 mod interim;
 mod routes;

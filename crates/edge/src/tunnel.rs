@@ -1,15 +1,18 @@
-//! Connections that count as the edge's but are no longer HTTP, or never were.
+//! Connections that count as the edge's but are no longer HTTP, or never were, or only wait for more of a
+//! response.
 //!
-//! `connection` ends here when a handler switched protocols, `accept` begins here for a TCP listener.
-//! What stays is a small task: the count, the drain's guard and the new owner's future. What must stay
-//! true: such a connection counts as open until it ends, and the drain waits for it as for any other.
+//! `connection` ends here when a handler switched protocols or holds the response, `accept` begins here for a
+//! TCP listener. What stays of a tunnel is a small task: the count, the drain's guard and the new owner's
+//! future; of a held connection, its place in the count. What must stay true: such a connection counts as open
+//! until it ends; the drain waits for a tunnel as for any other connection, and not for one that is held: who
+//! holds it ends it, on a clock of its own.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use penstock_exchange::TakeoverFuture;
-use penstock_runtime::loops;
+use penstock_exchange::{Front, HeldFraming, Hold, Place, Takeover, TakeoverFuture};
+use penstock_runtime::{Stream, loops};
 
 use crate::Edge;
 
@@ -29,6 +32,17 @@ impl Counted {
     pub(crate) fn again(&self) -> Self {
         Self::new(&self.0)
     }
+
+    /// Counts the same connection as one that is held; [`Edge::left`] is its end.
+    fn place(&self) -> Place {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let metrics = self.metrics();
+        metrics.open.add(1);
+        metrics.held.add(1);
+        metrics.held_total.increment();
+        let edge = Arc::clone(&self.0);
+        Place::new(edge)
+    }
 }
 
 impl Deref for Counted {
@@ -43,6 +57,35 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
         self.0.metrics().open.add(-1);
+    }
+}
+
+impl Front for Edge {
+    fn left(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        let metrics = self.metrics();
+        metrics.open.add(-1);
+        metrics.held.add(-1);
+    }
+}
+
+/// Who gets a connection once the head of its last response is out.
+#[derive(Debug)]
+pub(crate) enum Heir {
+    /// The other protocol's.
+    Takeover(Box<dyn Takeover>),
+    /// Whoever has the body of the response, which has no end yet.
+    Hold(Box<dyn Hold>, HeldFraming),
+}
+
+impl Heir {
+    /// Leaves `stream` to it, with what was read behind the request. The connection that `edge` counts ends
+    /// before the loop's next turn, and then nobody else has the stream.
+    pub(crate) fn inherit(self, edge: &Counted, stream: Arc<Stream>, early: Vec<u8>) {
+        match self {
+            Self::Takeover(takeover) => go_on(edge.again(), takeover.take(stream, early)),
+            Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.place()),
+        }
     }
 }
 

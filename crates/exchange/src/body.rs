@@ -12,7 +12,7 @@ use bytes::Bytes;
 use penstock_http::FieldBlock;
 use penstock_runtime::DiskFile;
 
-use crate::{Fault, Takeover};
+use crate::{Fault, Hold, Takeover};
 
 /// The body of a request.
 pub enum RequestBody {
@@ -58,6 +58,8 @@ pub enum Body {
     Omitted(Option<u64>),
     /// The protocol is switched: the head (status 101) is sent, then the socket is handed over.
     Takeover(Box<dyn Takeover>),
+    /// It has no end yet: the head is sent, then the socket is handed over for what is still to come.
+    Hold(Box<dyn Hold>),
 }
 
 /// A part of an open regular file.
@@ -100,7 +102,7 @@ impl Body {
             Self::File(file) => Some(file.len),
             Self::Stream(stream) => stream.length(),
             Self::Omitted(length) => *length,
-            Self::Takeover(_) => None,
+            Self::Takeover(_) | Self::Hold(_) => None,
         }
     }
 }
@@ -114,6 +116,7 @@ impl fmt::Debug for Body {
             Self::Stream(_) => "Stream",
             Self::Omitted(_) => "Omitted",
             Self::Takeover(_) => "Takeover",
+            Self::Hold(_) => "Hold",
         };
         f.debug_tuple(kind).field(&self.length()).finish()
     }

@@ -10,9 +10,11 @@
 //! trusted; `proxy` writes it anew, with the words of a trusted peer in front. `proxy` also drops what
 //! `Connection` names.
 //!
-//! What a route's own rules say is not the client's: [`Vouched`] names those fields, and they go on.
+//! What a route's own rules or the hub say is not the client's: [`Vouched`] names those fields, and they go on.
 
 use std::sync::Arc;
+
+use crate::grip::is_grip;
 
 /// What is done with a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +44,10 @@ impl Fate {
     }
 }
 
-/// The fields that a route's own rules gave to a request.
+/// The fields that a route's own rules, or a room of the house, gave to a request.
 ///
-/// Made by `edge`, which has left out what the client itself said by these names and may not say. Nearly
-/// always empty, and then free.
+/// Made by `edge` and `hub`, which have left out what the client itself said by these names and may not say.
+/// Nearly always empty, and then free.
 #[derive(Debug, Clone, Default)]
 pub struct Vouched(Option<Arc<[String]>>);
 
@@ -56,6 +58,14 @@ impl Vouched {
         let names = names.into_iter();
         let names: Arc<[String]> = names.filter(|name| fate(name) != Fate::Hop).collect();
         Self((!names.is_empty()).then_some(names))
+    }
+
+    /// Vouches for these names besides: what a room of the house adds to a request on its way. Whoever does
+    /// leaves out what the client said by them.
+    #[must_use]
+    pub fn and(&self, names: impl IntoIterator<Item = String>) -> Self {
+        let known = self.0.iter().flat_map(|names| names.iter().cloned());
+        Self::new(known.chain(names))
     }
 
     /// Whether it vouches for nothing.
@@ -93,6 +103,8 @@ pub fn fate(name: &str) -> Fate {
         (16, b'p') if is("proxy-connection") => Fate::Hop,
         (17, b't') if is("transfer-encoding") => Fate::Hop,
         (_, b'x') => fate_of_x(name),
+        // What the hub says to a back end.
+        (_, b'g') if is_grip(name.as_bytes()) => Fate::House,
         _ if name.contains('_') => Fate::House,
         _ => Fate::Pass,
     }
@@ -189,6 +201,11 @@ mod tests {
         (
             Fate::House,
             &[
+                "grip-",
+                "grip-feature",
+                "grip-hold",
+                "grip-sig",
+                "grip_sig",
                 "proxy",
                 "x-accel-mapping",
                 "x-accel-redirect",
@@ -224,6 +241,9 @@ mod tests {
                 "authorization",
                 "content-type",
                 "cookie",
+                "grip",
+                "gripe-hold",
+                "x-grip-hold",
                 "x-thing",
                 "tea",
                 "hosts",
@@ -279,6 +299,11 @@ mod tests {
             assert_eq!(vouched.covers(name), expected, "{name}");
         }
         assert!(!vouched.is_empty());
+        let more = vouched.and(["Grip-Sig", "TE"].map(str::to_owned));
+        for name in ["x-real-ip", "grip-sig"] {
+            assert!(more.covers(name), "{name}");
+        }
+        assert!(!more.covers("te") && !vouched.covers("grip-sig"));
         assert!(Vouched::new(["Host".to_owned()]).is_empty());
         assert!(!Vouched::default().covers("accept"));
     }

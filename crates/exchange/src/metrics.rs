@@ -183,6 +183,10 @@ pub struct EdgeMetrics {
     pub accepted: LocalCounter,
     /// Connections open now.
     pub open: LocalGauge,
+    /// Of these, those that were handed over to be held.
+    pub held: LocalGauge,
+    /// Connections handed over to be held, since the start.
+    pub held_total: LocalCounter,
     /// Requests in progress now.
     pub active: LocalGauge,
     /// Responses by status class: 1xx to 5xx.
@@ -215,6 +219,7 @@ impl EdgeMetrics {
         for set in sets {
             let counters = [
                 (&total.accepted, &set.accepted),
+                (&total.held_total, &set.held_total),
                 (&total.malformed, &set.malformed),
                 (&total.client_gone, &set.client_gone),
                 (&total.too_slow, &set.too_slow),
@@ -228,6 +233,7 @@ impl EdgeMetrics {
                 sum.add(one.value());
             }
             total.open.add(set.open.value());
+            total.held.add(set.held.value());
             total.active.add(set.active.value());
             total.total_time.merge(&set.total_time);
         }
@@ -304,11 +310,14 @@ mod tests {
         for (set, by) in sets.iter().zip([1, 2]) {
             set.accepted.add(by);
             set.open.add(-5);
+            set.held.add(2);
+            set.held_total.add(by);
             set.count_response(404);
             set.total_time.record_local(Duration::from_micros(by));
         }
         let total = EdgeMetrics::total(&sets);
         assert_eq!((total.accepted.value(), total.open.value()), (3, -10));
+        assert_eq!((total.held.value(), total.held_total.value()), (4, 3));
         assert_eq!(
             (total.responses[3].value(), total.responses_total()),
             (2, 2)

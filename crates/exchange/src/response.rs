@@ -24,6 +24,11 @@ pub struct Response {
     /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
     /// those who read the fields, so that nobody looks for it in each response.
     pub speaks_to_cache: bool,
+    /// Among its fields is one for the house's own hub (`Grip-*`), or its body is an instruction to it. Known
+    /// to those who read the fields of a back end.
+    pub speaks_to_hub: bool,
+    /// And another server of the house, in front of this one, is to obey it: the fields go on.
+    pub is_for_front: bool,
 }
 
 /// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
@@ -84,6 +89,8 @@ impl Response {
             timing: Timing::default(),
             rate_max: None,
             speaks_to_cache: false,
+            speaks_to_hub: false,
+            is_for_front: false,
         }
     }
 

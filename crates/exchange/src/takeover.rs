@@ -1,9 +1,10 @@
-//! Connections that stop being HTTP: an upgrade agreed by both sides, or a TCP listener.
+//! Connections that edge hands over: an upgrade agreed by both sides, a response without an end, or a TCP
+//! listener.
 //!
-//! A handler that switches protocols answers with [`crate::Body::Takeover`]: edge sends the head, then
-//! hands the client's socket over with whatever it had read already, and frees its own state. A TCP
-//! listener does the same from the first byte, through a [`TunnelHandler`]. What must stay true: the
-//! new owner reads what edge had read before it reads the socket.
+//! A handler that switches protocols answers with [`crate::Body::Takeover`], one whose response is held with
+//! [`crate::Body::Hold`]: edge sends the head, then hands the client's socket over with whatever it had read
+//! already, and frees its own state. A TCP listener does the same from the first byte, through a
+//! [`TunnelHandler`]. What must stay true: the new owner reads what edge had read before it reads the socket.
 
 use std::fmt;
 use std::future::Future;
@@ -22,6 +23,56 @@ pub type TakeoverFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait Takeover: Send + fmt::Debug {
     /// Takes `client`; `early` are bytes that were read from it already.
     fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture;
+}
+
+/// Keeps one client connection behind the head of a response that has no end yet, without a task.
+///
+/// A handler answers with [`crate::Body::Hold`]: edge sends the head, framed as for a body of unknown
+/// length and with `Connection: close`, then hands the socket over and frees its own state.
+pub trait Hold: Send + fmt::Debug {
+    /// Keeps `client`, on the loop that this runs on. Its other holder, the connection, lets go of it
+    /// before the loop's next turn. `early` are bytes that were read from it already. Must not wait.
+    fn hold(
+        self: Box<Self>,
+        client: Arc<Stream>,
+        early: Vec<u8>,
+        framing: HeldFraming,
+        place: Place,
+    );
+}
+
+/// How a held body is framed (RFC 9112 §6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFraming {
+    /// In chunks; the last one ends it.
+    Chunked,
+    /// Its end is the connection's.
+    UntilClose,
+}
+
+/// The place of a held connection at the front end: counted as open until it is dropped, on the loop that
+/// it was made on. The front end's drain does not wait for it: who holds a connection ends it.
+#[derive(Debug)]
+pub struct Place(Arc<dyn Front>);
+
+/// A front end that counts what was handed over.
+pub trait Front: Send + Sync + fmt::Debug {
+    /// One that was handed over has ended.
+    fn left(&self);
+}
+
+impl Place {
+    /// A place that `front` has counted already.
+    #[must_use]
+    pub fn new(front: Arc<dyn Front>) -> Self {
+        Self(front)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.left();
+    }
 }
 
 /// Serves connections that are nothing but bytes: a TCP listener's.

@@ -28,6 +28,12 @@ pub fn encode_event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, da
     out.push(b'\n');
 }
 
+/// Appends the line that tells clients when to come back after their connection broke, in milliseconds;
+/// the event that it belongs to follows.
+pub fn encode_retry(out: &mut Vec<u8>, milliseconds: u64) {
+    push_field(out, "retry: ", &milliseconds.to_string());
+}
+
 /// Appends a comment that keeps the connection alive and means nothing.
 pub fn encode_comment(out: &mut Vec<u8>, text: &str) {
     push_field(out, ": ", text);
@@ -83,6 +89,14 @@ mod tests {
             encode_event(&mut out, event, id, data);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn the_time_to_come_back_is_part_of_the_event() {
+        let mut out = Vec::new();
+        encode_retry(&mut out, 1500);
+        encode_event(&mut out, None, Some("1"), "x");
+        assert_eq!(out, b"retry: 1500\nid: 1\ndata: x\n\n");
     }
 
     #[test]

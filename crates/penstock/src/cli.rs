@@ -6,6 +6,7 @@
 mod admin;
 mod check;
 mod config;
+mod publish;
 mod serve;
 mod words;
 
@@ -70,6 +71,13 @@ enum Verb {
     Restart {
         /// The application's name
         app: String,
+        #[command(flatten)]
+        to: AdminArguments,
+    },
+    /// Send a message to the held streams of a channel
+    Publish {
+        #[command(flatten)]
+        what: PublishArguments,
         #[command(flatten)]
         to: AdminArguments,
     },
@@ -141,6 +149,21 @@ struct AdminArguments {
     config: Option<PathBuf>,
 }
 
+/// What is to be published.
+#[derive(Debug, Args)]
+struct PublishArguments {
+    /// The channel's name
+    channel: String,
+    /// The message [default: each line of standard input is one]
+    message: Option<String>,
+    /// The type of the event that browsers get
+    #[arg(long, value_name = "TYPE")]
+    event: Option<String>,
+    /// The message's id, by which clients that come back say what they know
+    #[arg(long, requires = "message")]
+    id: Option<String>,
+}
+
 /// What is to be purged: one of these.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -187,6 +210,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),
         Verb::Reopen { to } => admin::reopen(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Publish { what, to } => publish::run(&to, &what),
         Verb::Purge { what, cache, to } => admin::purge(&to, &what, cache.as_deref()),
         Verb::Bench { verb } => verb.run(),
         Verb::Config { topic } => config::run(&topic),

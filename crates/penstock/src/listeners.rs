@@ -27,6 +27,8 @@ pub(crate) struct Supply<'s> {
     pub(crate) going: Vec<&'s Serving>,
     /// What was handed over to this process.
     pub(crate) inherited: Inherited,
+    /// Other servers may listen on the same ports (`server.reuse_port`).
+    pub(crate) shares_ports: bool,
 }
 
 /// A listener's sockets before they are served: one for each loop, at least.
@@ -88,6 +90,7 @@ pub(crate) fn open_all(
     supply: &mut Supply<'_>,
     loops: usize,
 ) -> Result<Vec<Opened>, String> {
+    supply.shares_ports = config.server.reuse_port;
     let wanted = wanted(config);
     let new = wanted
         .iter()
@@ -142,7 +145,10 @@ pub(crate) fn open(
     loops: usize,
 ) -> Result<Opened, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
-    let Supply { going, inherited } = supply;
+    let shares = supply.shares_ports && role != Role::Admin;
+    let Supply {
+        going, inherited, ..
+    } = supply;
     if let Some(at) = going.iter().position(|old| old.wanted == *wanted) {
         let old = going.swap_remove(at);
         return old.share(role, proxy_protocol).map_err(say);
@@ -153,8 +159,8 @@ pub(crate) fn open(
     // Nobody who connects to the narrow one meets the wide one before that is served.
     let is_wider = matches!(wanted, ListenAddr::Tcp(address) if address.ip().is_unspecified())
         && going.iter().any(|old| old.wanted.overlaps(wanted));
-    let others = match is_wider || inherited.overlaps(wanted) {
-        true => Others::Ours,
+    let others = match shares || is_wider || inherited.overlaps(wanted) {
+        true => Others::Welcome,
         false => Others::Refused,
     };
     open_beside(wanted, (role, proxy_protocol), loops, others)
@@ -206,8 +212,8 @@ fn info(
 /// Who may listen on the same port already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Others {
-    /// A listener that this one replaces.
-    Ours,
+    /// One that this one replaces, or whoever is to share it.
+    Welcome,
     /// Nobody.
     Refused,
 }

@@ -7,6 +7,7 @@
 mod caches;
 mod cli;
 mod dev;
+mod held;
 mod identity;
 mod inherited;
 mod listeners;

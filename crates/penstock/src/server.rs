@@ -35,6 +35,7 @@ use self::doors::Doors;
 use self::signals::Signals;
 use crate::caches::CachedRoute;
 use crate::dev;
+use crate::held::Held;
 use crate::identity::Identity;
 use crate::inherited::Inherited;
 use crate::listeners::Serving;
@@ -89,6 +90,8 @@ pub(crate) struct Server {
     loops: Loops,
     pub(crate) edge: Arc<Edge>,
     admin_edge: Arc<Edge>,
+    /// All that is held open; one for the whole life of the process.
+    pub(crate) held: Held,
     pub(crate) started: Instant,
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
@@ -230,10 +233,12 @@ impl Server {
         };
         upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
+        let held = Held::start(&config, loops.handles());
+        let held = held.map_err(|error| format!("the hub: {error}"))?;
         let Built {
             settings,
             cached_routes,
-        } = wiring::settings(&config, &rooms, count, options.development)?;
+        } = wiring::settings(&config, &rooms, &held, count, options.development)?;
         let admin_settings = Settings {
             limits: config.limits.clone(),
             routing: Routing::default(),
@@ -246,6 +251,7 @@ impl Server {
             invocation,
             edge: Arc::new(Edge::new(settings, count)),
             admin_edge: Arc::new(Edge::new(admin_settings, 1)),
+            held,
             watchdog: watchdog.map_err(|error| error.to_string())?,
             options,
             loops,
@@ -269,6 +275,10 @@ impl Server {
             upgrading: AtomicBool::new(false),
         });
         server.wire_admin();
+        let counted = Arc::downgrade(&server);
+        let numbers = move || counted.upgrade().map(|server| server.numbers());
+        let numbers = Box::new(move || numbers().unwrap_or_default());
+        server.held.join(&server.live().config, numbers)?;
         Ok(server)
     }
 
@@ -393,6 +403,19 @@ impl Server {
             .as_ref()
             .map_or(0, |log| log.writer.dropped());
         self.options.log.dropped() + access
+    }
+
+    /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.
+    fn numbers(&self) -> Vec<(String, u64)> {
+        let totals = self.edge.totals();
+        let resident = penstock_sys::file::resident_bytes(std::process::id());
+        let numbers = [
+            ("connections", self.edge.connections() as u64),
+            ("accepted", totals.accepted.value()),
+            ("requests", totals.responses_total()),
+            ("resident_bytes", resident.unwrap_or_default()),
+        ];
+        numbers.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
     /// Begins the shutdown.

@@ -5,6 +5,7 @@
 //! its own, so a client that leaves does not stop it half-way.
 
 mod caches;
+mod hub;
 mod upstreams;
 
 use std::future::Future;
@@ -17,9 +18,9 @@ use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_runtime::blocking::{Pool, Times as PoolTimes};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, Limit, ManageError, ManageRequest, PoolStatus,
-    ProcessesStatus, PurgeError, PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent,
-    Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, HubStatus, Limit, MachineStatus, ManageError, ManageRequest,
+    PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest, QueueStatus, ServerState,
+    Snapshot, Source, Spent, Times, Traffic, Use, WorkerStatus,
 };
 use tokio::sync::oneshot;
 
@@ -128,6 +129,17 @@ impl Source for House {
         })
     }
 
+    fn publish(&self, body: &[u8]) -> Result<(), PublishError> {
+        let server = self.server.upgrade();
+        let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
+        hub::publish(&server.held.hub, body)
+    }
+
+    fn publish_bytes_max(&self) -> usize {
+        let server = self.server.upgrade();
+        server.map_or(0, |server| hub::publish_bytes_max(&server.held.hub))
+    }
+
     fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {
         let server = self.server.upgrade();
         Box::pin(async move {
@@ -215,6 +227,8 @@ fn snapshot(server: &Server) -> Snapshot {
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
         loop_stalls: server.watchdog.stalls(),
+        machine: hub::machine(connections),
+        hub: hub::status(&server.held),
         apps: (live.rooms.apps.values())
             .map(|app| app_status(app.snapshot(), app.metrics()))
             .collect(),
@@ -230,7 +244,11 @@ fn snapshot(server: &Server) -> Snapshot {
             .map(caches::route_status)
             .collect(),
         pools: pools(&live),
-        limits: bounds(limits, connections),
+        limits: {
+            let mut all = bounds(limits, connections);
+            all.extend(hub::limits(&server.held.hub));
+            all
+        },
     }
 }
 
@@ -348,6 +366,8 @@ fn ended() -> Snapshot {
         reload_error: None,
         log_lines_dropped: 0,
         loop_stalls: 0,
+        machine: MachineStatus::default(),
+        hub: HubStatus::empty(),
         apps: Vec::new(),
         upstreams: Vec::new(),
         caches: Vec::new(),

@@ -62,6 +62,7 @@ pub(crate) fn open_all(
     supply: &mut Supply<'_>,
     loops: usize,
 ) -> Result<Vec<(Opened, String)>, String> {
+    supply.shares_ports = config.server.reuse_port;
     let new = config.streams.iter().filter(|stream| {
         !(kept.iter()).any(|known| known.serving.is(&stream.listen, stream.proxy_protocol))
     });

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use penstock_apps::MessageLimits;
-use penstock_config::{AccessLog as AccessLogConfig, Config, Limits, Protocol, TryPattern};
+use penstock_config::{
+    AccessLog as AccessLogConfig, AppKind, Config, Limits, Protocol, TryPattern,
+};
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, Routing, Settings, Site};
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
@@ -17,6 +19,7 @@ use penstock_runtime::logger::LineWriter;
 
 use crate::caches::{self, CachedRoute};
 use crate::dev;
+use crate::held::Held;
 use crate::logs;
 use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
 
@@ -29,16 +32,18 @@ pub(crate) struct Built {
     pub(crate) cached_routes: Vec<CachedRoute>,
 }
 
-/// Builds the settings of the front end. May block (opens roots and logs).
+/// Builds the settings of the front end, over what is held open. May block (opens roots and logs).
 ///
 /// # Errors
 /// What could not be opened.
 pub(crate) fn settings(
     config: &Config,
     rooms: &Rooms,
+    held: &Held,
     loops: usize,
     development: bool,
 ) -> Result<Built, String> {
+    let of_hub = held.routes(config)?;
     let mut routing = Routing::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
@@ -46,8 +51,14 @@ pub(crate) fn settings(
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
             handlers.extend(files(route, rooms, loops)?);
+            handlers.extend(of_hub.of_route((site, route))?);
             if let Some(handler) = back_end(route, rooms)? {
-                let handler = match route.app.as_ref().and_then(|name| rooms.apps.get(name)) {
+                // Nearest to the back end: a cache must meet the response, not the instruction.
+                let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
+                let kind = app.map(|app| app.config().kind);
+                let sockets = matches!(kind, Some(AppKind::Wsgi | AppKind::Rack));
+                let handler = of_hub.grip(handler, sockets);
+                let handler = match app {
                     Some(app) if development => {
                         dev::explained(handler, app, default_pool(&rooms.pools))
                     }

@@ -57,11 +57,13 @@ pub(crate) fn reply(
         length,
         is_unbuffered,
         speaks_to_cache,
+        speaks_to_hub,
         accel,
     } = head;
     let mut response = Response::new(status, Body::Empty);
     response.fields = fields;
     response.speaks_to_cache = speaks_to_cache;
+    response.speaks_to_hub = speaks_to_hub;
     call.timing.handler = Some((&call.shared.name).into());
     keep_client(call, &lease, &mut response);
     if is_switched {

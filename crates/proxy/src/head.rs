@@ -2,10 +2,11 @@
 //!
 //! `codec` fills a [`HeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
 //! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
-//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed, but for the one that a cache
-//! in front of this reads, which is marked. What must stay true: a client never sees a field that speaks to
-//! the front end.
+//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed, but for those that a cache or
+//! a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
+//! never sees a field that speaks to the front end.
 
+use penstock_exchange::grip;
 use penstock_http::{CheckedField, FieldBlock, FieldError, Status, parse_length};
 
 /// A final response's head.
@@ -20,6 +21,8 @@ pub(crate) struct ReplyHead {
     pub(crate) is_unbuffered: bool,
     /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
     pub(crate) speaks_to_cache: bool,
+    /// There are fields for the hub of the house, which edge takes out, or the body is for it.
+    pub(crate) speaks_to_hub: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<Accel>>,
 }
@@ -58,6 +61,7 @@ enum Kind {
     Buffering,
     Rate,
     Expires,
+    Grip,
 }
 
 impl HeadBuilder {
@@ -70,6 +74,7 @@ impl HeadBuilder {
                 length: None,
                 is_unbuffered: false,
                 speaks_to_cache: false,
+                speaks_to_hub: false,
                 accel: None,
             },
             named: Vec::new(),
@@ -106,6 +111,9 @@ impl HeadBuilder {
         if self.head.speaks_to_cache && status.is_informational() {
             self.head.fields.remove("x-accel-expires");
         }
+        if self.head.speaks_to_hub && status.is_informational() {
+            grip::take_out(&mut self.head.fields);
+        }
         if !self.named.is_empty() {
             for name in self.named.split(|&byte| byte == b',') {
                 let name = std::str::from_utf8(name.trim_ascii()).unwrap_or_default();
@@ -139,6 +147,7 @@ impl HeadBuilder {
                 let kind = value.get(..EVENT_STREAM.len());
                 self.head.is_unbuffered |=
                     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
+                self.head.speaks_to_hub |= grip::is_instruct(value);
                 return true;
             }
             Kind::Buffering => self.head.is_unbuffered |= value.eq_ignore_ascii_case(b"no"),
@@ -149,6 +158,10 @@ impl HeadBuilder {
             Kind::Rate => self.accel().rate_max = parse_length(value).filter(|&rate| rate > 0),
             Kind::Expires => {
                 self.head.speaks_to_cache = true;
+                return true;
+            }
+            Kind::Grip => {
+                self.head.speaks_to_hub = true;
                 return true;
             }
         }
@@ -206,6 +219,7 @@ fn kind(name: &[u8]) -> Kind {
         (17, b'x') if is("x-accel-buffering") => Kind::Buffering,
         (18, b'x') if is("x-accel-limit-rate") => Kind::Rate,
         (20, b'x') if is("x-lighttpd-send-file") => Kind::Sendfile,
+        (_, b'g') if grip::is_grip(name) => Kind::Grip,
         _ => Kind::Pass,
     }
 }
@@ -273,6 +287,28 @@ mod tests {
         assert_eq!(accel.rate_max, Some(1000));
         let interim = built(103, &[("x-accel-expires", "5"), ("Link", "</a>")]);
         assert_eq!(interim.unwrap().fields.as_bytes(), b"Link: </a>\r\n");
+    }
+
+    #[test]
+    fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
+        let hold = [("Grip-Hold", "stream"), ("GRIP-channel", "a"), ("A", "1")];
+        let head = built(200, &hold).unwrap();
+        assert!(head.speaks_to_hub);
+        assert_eq!(
+            head.fields.as_bytes(),
+            b"Grip-Hold: stream\r\nGRIP-channel: a\r\nA: 1\r\n"
+        );
+        let early = built(103, &hold).unwrap();
+        assert_eq!(early.fields.as_bytes(), b"A: 1\r\n");
+        for (name, value, expected) in [
+            ("Content-Type", "application/grip-instruct", true),
+            ("Content-Type", "text/plain", false),
+            ("Grip", "1", false),
+        ] {
+            let head = built(200, &[(name, value)]).unwrap();
+            assert_eq!(head.speaks_to_hub, expected, "{name}: {value}");
+            assert!(head.fields.contains(name));
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod drain;
 pub mod listener;
 pub mod logger;
 pub mod loops;
+pub mod pollset;
 pub mod process;
 pub mod stream;
 
@@ -29,4 +30,5 @@ pub use disk::DiskFile;
 pub use drain::Drain;
 pub use listener::Listener;
 pub use loops::{LoopHandle, Loops, PerLoop};
+pub use pollset::Pollset;
 pub use stream::Stream;

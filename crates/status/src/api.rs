@@ -17,7 +17,9 @@ use serde::Serialize;
 use crate::events::{EVENT_INTERVAL, Feed};
 use crate::manage::BadChange;
 use crate::page::{ASSETS, Asset, POLICY};
-use crate::{BoxFuture, ManageError, PurgeError, Source, exposition, guard, manage, purge};
+use crate::{
+    BoxFuture, ManageError, PurgeError, Source, exposition, guard, manage, publish, purge,
+};
 
 /// The admin API as a handler.
 #[derive(Debug)]
@@ -102,6 +104,12 @@ impl Admin {
                 let work = purge_caches(Arc::clone(&self.source), body);
                 self.later(Box::pin(work))
             }
+            Change::Publish(form) => {
+                let source = Arc::clone(&self.source);
+                self.later(Box::pin(async move {
+                    publish::publish(&*source, form, body).await
+                }))
+            }
         }
     }
 
@@ -165,7 +173,7 @@ async fn change_servers(
         Ok(change) => change,
         Err(error) => {
             let status = match error {
-                BadChange::TooLarge => Status::CONTENT_TOO_LARGE,
+                BadChange::TooLarge(_) => Status::CONTENT_TOO_LARGE,
                 BadChange::Malformed(_) | BadChange::NotAnObject => Status::BAD_REQUEST,
             };
             return json(status, &Outcome::failed(error.to_string()));
@@ -236,6 +244,8 @@ enum Change<'a> {
     Restart(&'a str),
     Servers(&'a str),
     Purge,
+    /// With the form of the answer, if the client takes any.
+    Publish(Option<publish::Form>),
     Stop,
 }
 
@@ -256,7 +266,7 @@ fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
         return Err(Refusal::Host);
     }
     let path = std::str::from_utf8(request.path()).map_err(|_| Refusal::Path)?;
-    let route = find(path).ok_or(Refusal::Path)?;
+    let route = find(path, head).ok_or(Refusal::Path)?;
     match (route, head.method()) {
         (Route::Read(_), Method::Get | Method::Head) => Ok(route),
         (Route::Read(_), _) => Err(Refusal::Method("GET, HEAD")),
@@ -266,7 +276,7 @@ fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
     }
 }
 
-fn find(path: &str) -> Option<Route<'_>> {
+fn find<'a>(path: &'a str, head: &RequestHead) -> Option<Route<'a>> {
     Some(match path {
         "/events" => Route::Read(Read::Events),
         "/status.json" => Route::Read(Read::Snapshot),
@@ -278,6 +288,10 @@ fn find(path: &str) -> Option<Route<'_>> {
         "/upgrade" => Route::Change(Change::Upgrade),
         "/logs/reopen" => Route::Change(Change::ReopenLogs),
         "/cache/purge" => Route::Change(Change::Purge),
+        "/publish" | "/publish/" => {
+            let form = publish::Form::wanted(head.field("accept"));
+            Route::Change(Change::Publish(form))
+        }
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),
             None => Route::Change(find_named(other)?),
@@ -386,7 +400,7 @@ fn json<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
     ))
 }
 
-fn text(status: Status, text: impl Into<Bytes>) -> Response {
+pub(crate) fn text(status: Status, text: impl Into<Bytes>) -> Response {
     respond(
         status,
         "text/plain; charset=utf-8",
@@ -394,13 +408,13 @@ fn text(status: Status, text: impl Into<Bytes>) -> Response {
     )
 }
 
-fn retry_later(reason: impl Into<Bytes>) -> Response {
+pub(crate) fn retry_later(reason: impl Into<Bytes>) -> Response {
     let mut response = text(Status::SERVICE_UNAVAILABLE, reason);
     response.fields.push_static("Retry-After", "5");
     response
 }
 
-fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
+pub(crate) fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(status, body);
     let fields = &mut response.fields;
     fields.push_static("Content-Type", content_type);

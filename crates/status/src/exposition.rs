@@ -1,12 +1,13 @@
 //! The metrics text that Prometheus and its kin collect (text exposition format 0.0.4).
 //!
 //! Rendered by `api` for `/metrics`: counters and histograms straight from edge's and the
-//! applications' sets, gauges and all of the upstreams, caches and pools from a snapshot. What must stay true: the samples of
+//! applications' sets, gauges and all of the hub, the upstreams, caches and pools from a snapshot. What must stay true: the samples of
 //! one metric stand together under its one TYPE line; counters end in `_total`; durations are seconds; names, once
 //! released, are a promise to dashboards.
 
 mod apps;
 mod disks;
+mod hub;
 mod upstreams;
 
 use std::fmt::{self, Write};
@@ -26,7 +27,9 @@ pub(crate) fn render(source: &dyn Source) -> String {
     };
     // Writing to a String cannot fail.
     let _ = page.server(&snapshot);
+    let _ = page.machine(&snapshot.machine);
     let _ = page.edge(&source.edge());
+    let _ = page.hub(&snapshot.hub);
     let _ = page.app_counts(&source.apps());
     let _ = page.app_gauges(&snapshot.apps);
     let _ = page.upstreams(&snapshot.upstreams);

@@ -16,13 +16,17 @@ use penstock_sys::net::PeerAddress;
 
 use crate::{
     AppCounters, AppStatus, BoxFuture, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, Limit, LineStatus, ManageError, ManageRequest, PoolStatus, ProcessesStatus,
-    PurgeError, PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source,
-    Spent, Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    CachedRouteStatus, HubCounters, HubStatus, Limit, LineStatus, MachineStatus, ManageError,
+    ManageRequest, NodesStatus, PoolStatus, ProcessesStatus, PublishError, PurgeError,
+    PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source, Spent,
+    Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
 pub(crate) const ODD_NAME: &str = "od\"d\\\nname";
+
+/// How much it takes to be published at once.
+pub(crate) const PUBLISH_BYTES: usize = 4000;
 
 #[derive(Debug, Default)]
 pub(crate) struct FakeSource {
@@ -152,6 +156,40 @@ fn cache(name: &str) -> CacheStatus {
     }
 }
 
+/// A hub whose numbers all differ.
+fn hub() -> HubStatus {
+    let of = |used, max| Use { used, max };
+    HubStatus {
+        held: of(61, 1000),
+        streams: 50,
+        polls: 11,
+        channels: of(7, 2000),
+        counters: HubCounters {
+            opened: 300,
+            closed: 250,
+            closed_slow: 12,
+            published: 40,
+            delivered: 900,
+            dropped: 13,
+            beats: 77,
+        },
+        stream_bytes: 10_000,
+        stream_bytes_each: Some(200),
+        backlog_bytes: of(4096, 1 << 28),
+        history_bytes: of(5000, 1 << 27),
+        nodes: Some(NodesStatus {
+            address: "redis://127.0.0.1:6379".into(),
+            connected: true,
+            alone: false,
+            waiting: 14,
+            lost: 15,
+            channels: 6,
+            servers: 3,
+            sums: [("streams".to_owned(), 150)].into(),
+        }),
+    }
+}
+
 /// A route whose numbers all differ.
 fn cached_route(name: &str) -> CachedRouteStatus {
     let counters = CachedRouteCounters {
@@ -221,6 +259,12 @@ impl Source for FakeSource {
             reload_error: None,
             log_lines_dropped: 0,
             loop_stalls: 0,
+            machine: MachineStatus {
+                load_average: Some(1.25),
+                socket_bytes_estimated: 20_500,
+                tcp_buffer_bytes: Some(8192),
+            },
+            hub: hub(),
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
                 self.app(ODD_NAME, Some("Traceback\n  </script>".into()), vec![]),
@@ -336,6 +380,24 @@ impl Source for FakeSource {
                 _ => Ok(1),
             }
         })
+    }
+
+    fn publish(&self, body: &[u8]) -> Result<(), PublishError> {
+        let text = String::from_utf8_lossy(body).into_owned();
+        self.ask(&format!("publish {text}"));
+        match text.as_str() {
+            "{}" => Err(PublishError::Malformed("items is missing".into())),
+            "fast" => Err(PublishError::Behind("items[3]: too fast".into())),
+            "long" => Err(PublishError::TooLarge("item 0: too long".into())),
+            _ if self.is_broken.load(Ordering::Relaxed) => {
+                Err(PublishError::Refused("the server stops".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn publish_bytes_max(&self) -> usize {
+        PUBLISH_BYTES
     }
 
     fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {

@@ -3,7 +3,7 @@
 //! [`Admin`] is a handler like any other, put on the admin listener by `penstock`'s wiring, which
 //! also implements [`Source`]: this room asks it for a [`Snapshot`] or for a change, and knows no
 //! other room. The way of a request: `guard` refuses what a foreign web page could have sent, `api`
-//! routes it, `manage` and `purge` read what it wants changed, `events`, `exposition` and `page` make the answer. What must stay true: a look at the
+//! routes it, `manage` and `purge` read what it wants changed, `publish` takes messages for the hub, `events`, `exposition` and `page` make the answer. What must stay true: a look at the
 //! status costs little and is bounded, whoever looks and however often.
 
 mod api;
@@ -14,17 +14,19 @@ mod fake;
 mod guard;
 mod manage;
 mod page;
+mod publish;
 mod purge;
 mod snapshot;
 mod source;
 
 pub use api::Admin;
 pub use manage::{ManageError, ManageRequest, NewServer};
+pub use publish::PublishError;
 pub use purge::{PurgeError, PurgeRequest, PurgeWhat};
 pub use snapshot::{
     AppCounters, AppStatus, Buckets, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, Limit, LineStatus, PoolStatus, ProcessesStatus, QueueStatus, ServerState,
-    ServerStatus, Snapshot, Spent, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use,
-    WorkerStatus,
+    CachedRouteStatus, HubCounters, HubStatus, Limit, LineStatus, MachineStatus, NodesStatus,
+    PoolStatus, ProcessesStatus, QueueStatus, ServerState, ServerStatus, Snapshot, Spent, Times,
+    Traffic, Unit, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

@@ -101,8 +101,8 @@ pub enum ManageError {
 /// Why a body is no change.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadChange {
-    #[error("more than {BODY_BYTES} bytes")]
-    TooLarge,
+    #[error("more than {0} bytes")]
+    TooLarge(usize),
     #[error("{0}: expected {Expected}")]
     Malformed(serde_json::Error),
     #[error("not an object: expected {Expected}")]
@@ -130,6 +130,14 @@ pub(crate) const BODY_BYTES: usize = 64 * 1024;
 /// # Errors
 /// The outer one is the client's (gone, too slow); the inner one says that it is too large.
 pub(crate) async fn read(body: RequestBody) -> Result<Result<Vec<u8>, BadChange>, Fault> {
+    read_within(body, BODY_BYTES).await
+}
+
+/// The same of a body that may have `bytes_max`.
+pub(crate) async fn read_within(
+    body: RequestBody,
+    bytes_max: usize,
+) -> Result<Result<Vec<u8>, BadChange>, Fault> {
     let mut text = Vec::new();
     let RequestBody::Incoming(mut body) = body else {
         return Ok(Ok(text));
@@ -137,14 +145,14 @@ pub(crate) async fn read(body: RequestBody) -> Result<Result<Vec<u8>, BadChange>
     // One that says its length is not read in vain.
     let mut is_too_large = body
         .length()
-        .is_some_and(|length| length > BODY_BYTES as u64);
+        .is_some_and(|length| length > bytes_max as u64);
     let mut is_more = true;
     while is_more && !is_too_large {
         is_more = std::future::poll_fn(|cx| body.poll_fill(cx, &mut text)).await?;
-        is_too_large = text.len() > BODY_BYTES;
+        is_too_large = text.len() > bytes_max;
     }
     Ok(if is_too_large {
-        Err(BadChange::TooLarge)
+        Err(BadChange::TooLarge(bytes_max))
     } else {
         Ok(text)
     })

@@ -13,7 +13,7 @@ pub(crate) struct Asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 10] = [
+pub(crate) const ASSETS: [Asset; 12] = [
     Asset {
         path: "/",
         content_type: "text/html; charset=utf-8",
@@ -38,6 +38,16 @@ pub(crate) const ASSETS: [Asset; 10] = [
         path: "/caches.js",
         content_type: "text/javascript; charset=utf-8",
         text: include_str!("ui/caches.js"),
+    },
+    Asset {
+        path: "/streams.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/streams.js"),
+    },
+    Asset {
+        path: "/charts.js",
+        content_type: "text/javascript; charset=utf-8",
+        text: include_str!("ui/charts.js"),
     },
     Asset {
         path: "/elements.js",

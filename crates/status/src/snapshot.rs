@@ -6,6 +6,7 @@
 
 mod apps;
 mod disks;
+mod hub;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use apps::{AppCounters, AppStatus, ProcessesStatus, QueueStatus, WorkerStatu
 pub use disks::{
     CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, Spent,
 };
+pub use hub::{HubCounters, HubStatus, MachineStatus, NodesStatus};
 
 /// The whole server at one moment.
 #[derive(Debug, Clone, Serialize)]
@@ -51,6 +53,10 @@ pub struct Snapshot {
     pub log_lines_dropped: u64,
     /// How often a loop, or the control runtime, did not turn for 5 s.
     pub loop_stalls: u64,
+    /// The machine, as far as it concerns the server.
+    pub machine: MachineStatus,
+    /// What is held open.
+    pub hub: HubStatus,
     /// The applications.
     pub apps: Vec<AppStatus>,
     /// The upstreams.

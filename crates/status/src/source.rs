@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 
-use crate::{ManageError, ManageRequest, PurgeError, PurgeRequest, Snapshot};
+use crate::{ManageError, ManageRequest, PublishError, PurgeError, PurgeRequest, Snapshot};
 
 /// Work that answers later.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -60,6 +60,16 @@ pub trait Source: Send + Sync + Debug {
     /// # Errors
     /// That there is no such cache, or why nothing was purged.
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>>;
+
+    /// Publishes the items that `body` has as JSON, in their order. Never waits.
+    ///
+    /// # Errors
+    /// That it is not understood, and nothing of it was published; or which item was refused and why:
+    /// those before it were published.
+    fn publish(&self, body: &[u8]) -> Result<(), PublishError>;
+
+    /// How many bytes such a body may have.
+    fn publish_bytes_max(&self) -> usize;
 
     /// Starts the server's program anew, `binary` if one is named, and hands it the listeners; gives a
     /// sentence with the new process. When it is done the new one serves and this one drains.

@@ -18,6 +18,7 @@ pub mod identity;
 pub mod net;
 pub mod notify;
 pub mod pages;
+pub mod poll;
 pub mod process;
 pub mod readiness;
 pub mod signals;

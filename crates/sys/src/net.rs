@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -349,10 +350,35 @@ pub fn send_descriptors(
 /// # Errors
 /// What `setsockopt` says.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
-    Ok(sockopt::set_socket_linger(
-        socket,
-        Some(std::time::Duration::ZERO),
-    )?)
+    Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
+}
+
+/// Lets the kernel break a TCP connection whose peer takes nothing of what was sent for `time`, at least a
+/// second (`TCP_USER_TIMEOUT`).
+///
+/// # Errors
+/// What `setsockopt` says; a Unix socket has no such thing.
+pub fn give_up_after(socket: impl AsFd, time: Duration) -> io::Result<()> {
+    // The kernel reads it as a signed number.
+    let most = i32::MAX.unsigned_abs();
+    let milliseconds =
+        u32::try_from(time.as_millis()).map_or(most, |asked| asked.clamp(1_000, most));
+    Ok(sockopt::set_tcp_user_timeout(socket, milliseconds)?)
+}
+
+/// Lets the kernel ask a TCP peer that was silent for `idle` whether it is there still, and then four times
+/// as often (`SO_KEEPALIVE`). At least a second, at most nine hours. How long it asks before it breaks
+/// the connection is [`give_up_after`]'s.
+///
+/// # Errors
+/// What `setsockopt` says; a Unix socket has no such thing.
+pub fn ask_when_silent(socket: impl AsFd, idle: Duration) -> io::Result<()> {
+    let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(9 * 3600));
+    let idle = idle.clamp(shortest, longest);
+    let socket = socket.as_fd();
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepintvl(socket, (idle / 4).max(shortest))?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
 /// Bytes written to a socket that its peer has not taken yet (`SIOCOUTQ`): for TCP, not acknowledged.
@@ -384,6 +410,28 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_peer_that_vanishes_is_noticed_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        for (asked, milliseconds, idle, between) in [
+            (Duration::from_millis(1), 1_000, 1, 1),
+            (Duration::from_secs(60), 60_000, 60, 15),
+            (Duration::MAX, i32::MAX.unsigned_abs(), 32_400, 8_100),
+        ] {
+            give_up_after(&socket, asked).unwrap();
+            ask_when_silent(&socket, asked).unwrap();
+            assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), milliseconds);
+            let seconds = |time: Duration| time.as_secs();
+            assert_eq!(seconds(sockopt::tcp_keepidle(&socket).unwrap()), idle);
+            assert_eq!(seconds(sockopt::tcp_keepintvl(&socket).unwrap()), between);
+            assert!(sockopt::socket_keepalive(&socket).unwrap());
+        }
+        let (ours, _theirs) = worker_pair().unwrap();
+        assert!(give_up_after(&ours, Duration::from_secs(1)).is_err());
+        assert!(ask_when_silent(&ours, Duration::from_secs(1)).is_err());
+    }
 
     #[test]
     fn a_descriptor_travels_with_its_bytes() {

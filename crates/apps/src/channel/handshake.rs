@@ -6,6 +6,7 @@
 //! and the request is an ordinary one.
 
 use bytes::Bytes;
+use penstock_exchange::grip::speaks_to_hub;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
 use penstock_http::websocket::{Offer, offer, subprotocols};
 use penstock_http::{FieldBlock, RequestHead, Status};
@@ -85,9 +86,11 @@ pub(super) fn accepted(
             chosen => fields.push("Sec-WebSocket-Protocol", chosen.as_bytes()),
         });
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
+    let mut is_for_hub = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if pushed.is_ok() && reply::is_passed(name) && !is_of_handshake(name) {
+            is_for_hub |= speaks_to_hub(name.as_bytes(), value);
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }
@@ -99,6 +102,7 @@ pub(super) fn accepted(
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;
     response.timing = timing;
+    response.speaks_to_hub = is_for_hub;
     Ok(response)
 }
 

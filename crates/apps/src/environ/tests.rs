@@ -181,6 +181,18 @@ fn one_header_gives_one_variable() {
             None,
         ),
         (
+            "forged words of the hub",
+            "Grip-Sig: forged\r\n",
+            "HTTP_GRIP_SIG",
+            None,
+        ),
+        (
+            "the same in disguise",
+            "GRIP_FEATURE: forged\r\n",
+            "HTTP_GRIP_FEATURE",
+            None,
+        ),
+        (
             "start",
             "X-Request-Start: t=1\r\n",
             "HTTP_X_REQUEST_START",
@@ -217,13 +229,15 @@ fn a_proxy_is_believed_on_this_machine_only() {
 #[test]
 fn what_a_rule_says_is_the_front_ends() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
-                X-Request-Start: t=1\r\nX-Accel-Mapping: /=/\r\nX-Forwarded-For: 1\r\n\r\n";
+                X-Request-Start: t=1\r\nX-Accel-Mapping: /=/\r\nX-Forwarded-For: 1\r\n\
+                Grip-Sig: own\r\nGrip-Last: 1\r\n\r\n";
     let mut request = request(head, stranger(), None);
     let names = [
         "X-Forwarded-Proto",
         "x-real-ip",
         "X-Request-Start",
         "X-Accel-Mapping",
+        "Grip-Sig",
     ];
     request.vouched = Vouched::new(names.map(str::to_owned));
     let environ = environ(&request, None);
@@ -233,6 +247,8 @@ fn what_a_rule_says_is_the_front_ends() {
         ("HTTP_X_REQUEST_START", Some("t=1")),
         ("HTTP_X_ACCEL_MAPPING", Some("/=/")),
         ("HTTP_X_FORWARDED_FOR", None),
+        ("HTTP_GRIP_SIG", Some("own")),
+        ("HTTP_GRIP_LAST", None),
     ] {
         assert_eq!(environ.get(name).map(String::as_str), value, "{name}");
     }

@@ -1,4 +1,4 @@
-//! A chart of curves: values against connections, one line or B-spline a series, with its raw
+//! A chart of curves: values against connections or over time, one line or B-spline a series, with its raw
 //! points.
 
 use plotters::chart::{ChartBuilder, ChartContext};
@@ -25,7 +25,44 @@ pub(super) struct Lines {
     /// The unit behind a value.
     pub(super) unit: &'static str,
     pub(super) axis: Axis,
+    pub(super) across: Across,
     pub(super) series: Vec<Series>,
+}
+
+/// The horizontal axis.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Across {
+    /// Connections.
+    #[default]
+    Connections,
+    /// Seconds since the start.
+    Seconds,
+}
+
+impl Across {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Seconds => "seconds",
+        }
+    }
+
+    /// Where a value stands, in words.
+    fn place(self, at: f64) -> String {
+        match self {
+            Self::Connections if at.total_cmp(&1.0).is_eq() => "1 connection".to_owned(),
+            Self::Connections => format!("{} connections", units::tick(at)),
+            Self::Seconds => format!("{} s", units::figure(at)),
+        }
+    }
+
+    /// As it stands in a table.
+    fn cell(self, at: f64) -> String {
+        match self {
+            Self::Connections => units::tick(at),
+            Self::Seconds => units::figure(at),
+        }
+    }
 }
 
 /// The vertical axis.
@@ -43,7 +80,7 @@ pub(super) enum Axis {
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
-    /// Connections and value, by connections.
+    /// Place and value, by place.
     pub(super) line: Vec<Place>,
     /// What is marked; the same as `line` when that was measured but once.
     pub(super) points: Vec<Place>,
@@ -82,7 +119,10 @@ pub(super) fn draw(lines: &Lines) -> Option<Chart> {
     places().next()?;
     let xs: Vec<f64> = places().map(|place| place.0).collect();
     let ys: Vec<f64> = places().map(|place| place.1).collect();
-    let x = Scale::by_steps(&xs);
+    let x = match lines.across {
+        Across::Connections => Scale::by_steps(&xs),
+        Across::Seconds => Scale::zero_based(xs),
+    };
     let y = match lines.axis {
         Axis::Plain => Scale::zero_based(ys),
         Axis::Counts => Scale::counts(ys),
@@ -143,7 +183,7 @@ fn paint(
         .axis_style(FAINT)
         .label_style(super::words(12, FAINT))
         .axis_desc_style(super::words(13, INK))
-        .x_desc("connections")
+        .x_desc(lines.across.label())
         .y_desc(lines.label)
         .x_label_formatter(&|place| x.label(*place))
         .y_label_formatter(&|place| y.label(*place))
@@ -218,10 +258,7 @@ fn points(
             x: left,
             y: top,
             series: units::plain(&series.name),
-            place: match connections {
-                1.0 => "1 connection".to_owned(),
-                _ => format!("{} connections", units::tick(connections)),
-            },
+            place: lines.across.place(connections),
             value: format!("{} {}", units::figure(value), lines.unit)
                 .trim_end()
                 .to_owned(),
@@ -289,9 +326,9 @@ fn short(name: &str) -> String {
     super::shortened(&units::plain(name), 26)
 }
 
-/// A row for each number of connections, a column for each line.
+/// A row for each place, a column for each line.
 fn table(lines: &Lines) -> Table {
-    let mut columns = vec![("connections", Kind::Number)];
+    let mut columns = vec![(lines.across.label(), Kind::Number)];
     let shown = || {
         lines
             .series
@@ -306,7 +343,7 @@ fn table(lines: &Lines) -> Table {
     connections.sort_by(f64::total_cmp);
     connections.dedup();
     for at in connections {
-        let mut row = vec![units::tick(at)];
+        let mut row = vec![lines.across.cell(at)];
         row.extend(shown().map(|series| {
             let found = series
                 .line

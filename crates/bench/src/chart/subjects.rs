@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Chart;
 use super::bars::{self, Bar, Bars};
-use super::lines::{self, Axis, Lines, Look, Series};
+use super::lines::{self, Across, Axis, Lines, Look, Series};
 use crate::report::{
     Compare, Deployment, Figures, Outcome, Point, Report, ServerCost, Spread, Summary, Sweep,
 };
@@ -19,6 +19,7 @@ pub(super) fn charts(report: &Report) -> Vec<Chart> {
         Outcome::Mix(mix) => percentile_bars(&mix.loads),
         Outcome::Sweep(sweep) => of_sweep(sweep),
         Outcome::Compare(compare) => of_compare(compare),
+        Outcome::Hold(hold) => super::held::charts(hold),
     }
 }
 
@@ -146,6 +147,7 @@ fn sweep_throughput(sweep: &Sweep) -> Option<Chart> {
         label: "requests/s",
         unit: "requests/s",
         axis: Axis::Plain,
+        across: Across::Connections,
         series,
     })
 }
@@ -174,6 +176,7 @@ fn sweep_latency(sweep: &Sweep) -> Option<Chart> {
         label: "ms",
         unit: "ms",
         axis: Axis::ByRange,
+        across: Across::Connections,
         series,
     })
 }
@@ -222,6 +225,7 @@ fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
         label: "requests in the window",
         unit: "requests",
         axis: Axis::Counts,
+        across: Across::Connections,
         series,
     })
 }
@@ -242,6 +246,7 @@ fn sweep_cost(
         label,
         unit,
         axis: Axis::Plain,
+        across: Across::Connections,
         series: vec![Series {
             name: title.to_owned(),
             points: line.clone(),
@@ -400,6 +405,7 @@ fn curves(
         } else {
             Axis::Plain
         },
+        across: Across::Connections,
         series,
     })
 }

@@ -130,3 +130,46 @@ fn strange_reports_are_drawn_without_a_panic() {
         assert!(charts(&report).is_empty());
     }
 }
+
+#[test]
+fn held_streams_have_charts_against_connections_and_over_time() {
+    let names = |report: &Report| -> Vec<String> {
+        charts(report).into_iter().map(|chart| chart.name).collect()
+    };
+    let mut report = testing::hold();
+    assert_eq!(
+        names(&report),
+        [
+            "memory-by-connections",
+            "probe-by-connections",
+            "load-by-connections",
+            "connections",
+            "heard",
+            "memory",
+            "latency",
+            "probe",
+            "load"
+        ]
+    );
+    let memory = chart(&report, "memory-by-connections");
+    for word in ["server", "kernel, both ends", "agents of the bench", "MiB"] {
+        assert!(memory.svg.contains(word), "{word}");
+    }
+    assert_eq!(memory.spots[10].place, "1,000 connections");
+    assert_eq!(chart(&report, "memory").spots[40].place, "40.0 s");
+    let Outcome::Hold(hold) = &mut report.result else {
+        panic!("a hold");
+    };
+    // A day of samples, of which nothing is known but how many streams there were.
+    hold.samples = (0..3000)
+        .map(|second| crate::report::HoldSample {
+            at: f64::from(second),
+            open: 5,
+            ..Default::default()
+        })
+        .collect();
+    assert_eq!(names(&report), ["connections", "heard", "memory", "load"]);
+    let spots = chart(&report, "connections").spots;
+    assert!((200..=240).contains(&spots.len()), "{}", spots.len());
+    assert_eq!(spots.last().unwrap().place, "2,999 s");
+}

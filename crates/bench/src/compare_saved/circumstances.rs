@@ -97,6 +97,7 @@ fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
             each(new, &|load| load.connections.to_string()),
         ),
         ("arrival rates", each(old, &rate), each(new, &rate)),
+        ("streams", streams(old), streams(new)),
         (
             "loads",
             each(old, &|load| load.name.clone()),
@@ -137,8 +138,18 @@ fn targets(report: &Report) -> String {
         Outcome::Run(run) => run.targets.join(" "),
         Outcome::Mix(mix) => mix.targets.join(" "),
         Outcome::Sweep(sweep) => sweep.targets.join(" "),
+        Outcome::Hold(hold) => hold.targets.join(" "),
         Outcome::Compare(_) => String::new(),
     }
+}
+
+/// How many streams were held, and what they heard.
+fn streams(report: &Report) -> String {
+    let Outcome::Hold(hold) = &report.result else {
+        return String::new();
+    };
+    let rate = hold.published.as_ref().map_or(0.0, |found| found.rate);
+    format!("{} with {rate} messages a second", hold.streams)
 }
 
 /// A property of all loads of a report, each value once, in their order.
@@ -154,6 +165,7 @@ fn each(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
                 .flat_map(|deployment| &deployment.rounds);
             rounds.flatten().flat_map(|point| &point.loads).collect()
         }
+        Outcome::Hold(_) => Vec::new(),
     };
     let mut values: Vec<String> = Vec::new();
     for load in loads {

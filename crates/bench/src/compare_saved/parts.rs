@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::judge::{FIGURES, Value};
-use crate::report::{Deployment, Figures, Outcome, Point, ServerCost, Spread};
+use crate::report::{Deployment, Figures, Hold, Outcome, Point, ServerCost, Spread, Timings};
 use crate::summary::{counted, points_of_full_round};
 use crate::text::units::{mebibytes, number, plural};
 
@@ -55,7 +55,37 @@ fn all(result: &Outcome) -> Vec<Part> {
                 .filter_map(|deployment| of_deployment(deployment, full))
                 .collect()
         }
+        Outcome::Hold(hold) => of_hold(hold),
     }
+}
+
+/// The streams, what was published to them, and what was asked for beside them.
+fn of_hold(hold: &Hold) -> Vec<Part> {
+    let memory = hold.cost.server_bytes.map(mebibytes);
+    let lost = hold.counts.lost.total();
+    let mut parts = vec![of_times("streams", &hold.opening, lost, memory)];
+    parts.extend(hold.published.as_ref().map(|published| {
+        let wrong = hold.counts.missed.saturating_add(hold.counts.repeated);
+        of_times("messages", &published.latency, wrong, None)
+    }));
+    parts.extend(hold.probe.as_ref().map(|probe| {
+        let wrong = probe.errors.saturating_add(probe.skipped);
+        of_times("probe", &probe.held, wrong, None)
+    }));
+    parts
+}
+
+fn of_times(name: &str, times: &Timings, errors: u64, memory: Option<f64>) -> Part {
+    part(name, |wanted| {
+        let value = match wanted {
+            "p50 ms" => Some(number(times.p50) / 1000.0),
+            "p99 ms" => Some(number(times.p99) / 1000.0),
+            "errors" => Some(number(errors)),
+            "memory MiB" => memory,
+            _ => None,
+        };
+        once(value?)
+    })
 }
 
 fn of_point(point: &Point) -> Vec<Part> {

@@ -100,6 +100,44 @@ impl Account for Processes {
     }
 }
 
+/// Processes whose command line contains a text: each tree of them by its root, so that nothing counts
+/// twice. This process, and those that started it, are none of them.
+pub(crate) fn matching(text: &str) -> Vec<Processes> {
+    let table = Table::read();
+    let own = table.ancestors(std::process::id());
+    let is_meant = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<_> = line
+            .split(|byte| *byte == 0)
+            .map(String::from_utf8_lossy)
+            .collect();
+        words.join(" ").contains(text)
+    };
+    let mut found: Vec<u32> = table.stats.keys().copied().collect();
+    found.retain(|pid| !own.contains(pid) && is_meant(pid));
+    let is_root = |pid: &&u32| {
+        let above = table.ancestors(**pid);
+        above.iter().skip(1).all(|parent| !found.contains(parent))
+    };
+    let roots = found.iter().filter(is_root);
+    roots.filter_map(|pid| Processes::of_pid(*pid)).collect()
+}
+
+/// The memory of several trees of processes, with one look at the machine; those whose root has ended
+/// are left out.
+pub(crate) fn memory_of_all(trees: &[Processes]) -> Memory {
+    let table = Table::read();
+    let alive = trees.iter().filter(|tree| {
+        let root = table.stats.get(&tree.root);
+        root.is_some_and(|stat| stat.started == tree.started && !stat.is_zombie)
+    });
+    let pids = alive.flat_map(|tree| {
+        let below = table.descendants(tree.root);
+        below.into_iter().chain([tree.root])
+    });
+    Memory::of(pids)
+}
+
 /// Seconds that these cores have worked since the machine started, interrupts included: the kernel
 /// counts them to who is interrupted. What neither server nor generator spent of it is strangers'.
 /// `None` without cores, and when one does not exist.
@@ -186,7 +224,7 @@ impl Memory {
 }
 
 /// Bytes of one process; `None` when it has ended.
-fn memory_of(pid: u32) -> Option<u64> {
+pub(crate) fn memory_of(pid: u32) -> Option<u64> {
     let kilobytes = |text: &str, key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key))?;
         number(line.split_whitespace().next()?)
@@ -222,6 +260,18 @@ impl Table {
         seconds(stat.own).max(scheduled(pid)) + seconds(stat.reaped)
     }
 
+    /// A process and those above it, nearest first.
+    fn ancestors(&self, pid: u32) -> Vec<u32> {
+        let mut found = vec![pid];
+        let mut at = pid;
+        // No tangle of numbers used again goes round for ever.
+        while let Some(stat) = self.stats.get(&at).filter(|_| found.len() < ANCESTORS_MAX) {
+            at = stat.parent;
+            found.push(at);
+        }
+        found
+    }
+
     fn descendants(&self, root: u32) -> Vec<u32> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for (pid, stat) in &self.stats {
@@ -237,6 +287,9 @@ impl Table {
         found
     }
 }
+
+/// Nobody nests processes deeper.
+const ANCESTORS_MAX: usize = 256;
 
 /// Seconds that the threads that a process has now have run, exactly; 0 where the kernel does not tell.
 fn scheduled(pid: u32) -> f64 {
@@ -321,6 +374,35 @@ mod tests {
         assert!(us.memory().bytes > 100_000);
         assert!(us.memory().processes >= 1);
         assert!(Processes::of_pid(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn finds_processes_by_their_command_line_and_counts_none_twice() {
+        let word = format!("bench-account-{}", std::process::id());
+        // The inner one is below the outer one, and both have the word in their lines.
+        let script = format!("sh -c 'read line; : {word} inner'; : {word} outer");
+        let mut outer = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let pid = outer.id();
+        while descendants(pid).is_empty() {
+            assert!(Instant::now() < deadline, "the inner one does not start");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let found = matching(&word);
+        let roots: Vec<u32> = found.iter().map(|found| found.root).collect();
+        // Ends both.
+        drop(outer.stdin.take());
+        outer.wait().unwrap();
+        assert_eq!(roots, [pid]);
+        assert!(matching(&word).is_empty());
+        let own = fs::read_to_string("/proc/self/cmdline").unwrap();
+        let own = own.split('\0').next().unwrap();
+        let us = std::process::id();
+        assert!(matching(own).iter().all(|found| found.root != us));
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// Connects without the wait for a place in the backlog, which has no end of its own.
-fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let address = SocketAddrUnix::new(path)?;

@@ -11,7 +11,7 @@ use penstock_http::{
 
 /// Why a request has no complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     #[error("no connection")]
     Connect,
     #[error("not in time")]
@@ -28,7 +28,7 @@ pub(super) enum Failure {
 
 /// What is known after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fed {
+pub(crate) enum Fed {
     /// More must come.
     More,
     /// All of it is there.
@@ -37,16 +37,16 @@ pub(super) enum Fed {
 
 /// What the response depends on besides its bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// Whether the request was a `HEAD`, whose response has no body.
-    pub(super) is_head: bool,
+    pub(crate) is_head: bool,
     /// Whether the connection brought a response before this one.
-    pub(super) follows: bool,
+    pub(crate) follows: bool,
 }
 
 /// One response as it arrives.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     asked: Asked,
     scanner: ResponseScanner,
     stage: Stage,
@@ -55,11 +55,11 @@ pub(super) struct Incoming {
     /// The last head and what it said: a server's heads differ once a second, if at all, and comparing
     /// costs a twentieth of reading.
     known: Option<Known>,
-    pub(super) status: u16,
+    pub(crate) status: u16,
     /// Whether the server lets another request follow.
-    pub(super) keep_alive: bool,
-    pub(super) bytes: u64,
-    pub(super) body_bytes: u64,
+    pub(crate) keep_alive: bool,
+    pub(crate) bytes: u64,
+    pub(crate) body_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ enum Stage {
 }
 
 impl Incoming {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             asked: Asked::default(),
             scanner: ResponseScanner::new(),
@@ -94,7 +94,7 @@ impl Incoming {
     }
 
     /// Forgets the response before.
-    pub(super) fn begin(&mut self, asked: Asked) {
+    pub(crate) fn begin(&mut self, asked: Asked) {
         self.asked = asked;
         self.scanner = ResponseScanner::new();
         self.stage = Stage::Head;
@@ -104,7 +104,7 @@ impl Incoming {
     }
 
     /// Takes what was received.
-    pub(super) fn feed(&mut self, received: &[u8]) -> Result<Fed, Failure> {
+    pub(crate) fn feed(&mut self, received: &[u8]) -> Result<Fed, Failure> {
         self.bytes += received.len() as u64;
         if !matches!(self.stage, Stage::Head) {
             return self.feed_body(received);
@@ -230,7 +230,7 @@ impl Incoming {
     }
 
     /// The connection's end: whether it was the response's.
-    pub(super) fn end(&self) -> Result<Fed, Failure> {
+    pub(crate) fn end(&self) -> Result<Fed, Failure> {
         match self.stage {
             Stage::UntilClose => Ok(Fed::Complete),
             _ => Err(Failure::Closed),

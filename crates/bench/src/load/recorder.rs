@@ -221,7 +221,8 @@ impl Recorder {
     }
 }
 
-fn histogram() -> Result<Histogram<u64>, CreationError> {
+/// An empty one of the size that all have.
+pub(crate) fn histogram() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, MICROSECONDS_MAX, 3)
 }
 
@@ -236,7 +237,8 @@ fn microseconds(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000 + u64::from((duration.subsec_nanos() + 500) / 1_000)
 }
 
-fn timings(histogram: &Histogram<u64>) -> Timings {
+/// What a report says of one.
+pub(crate) fn timings(histogram: &Histogram<u64>) -> Timings {
     if histogram.is_empty() {
         return Timings::default();
     }

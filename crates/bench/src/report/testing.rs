@@ -10,6 +10,7 @@ pub(crate) fn reports() -> Vec<(&'static str, Report)> {
         ("mix", mix()),
         ("sweep", sweep()),
         ("compare", compare()),
+        ("hold", hold()),
     ]
 }
 
@@ -116,6 +117,97 @@ pub(crate) fn compare() -> Report {
             goal("penstock: requests/s >= 2 x thin", None, false),
         ],
     }))
+}
+/// A thousand streams opened in ten seconds and held for thirty, of which some were lost.
+pub(crate) fn hold() -> Report {
+    let lost = Lost {
+        refused: 1,
+        status: 2,
+        silent: 3,
+        ..Lost::default()
+    };
+    let sample = |second: u32| {
+        let open = u64::from(second.min(10)) * 100;
+        HoldSample {
+            at: f64::from(second),
+            is_opening: second < 10,
+            open,
+            lost: u64::from(second / 7),
+            heard_per_second: number(open) / 15.0,
+            server_bytes: Some((20 << 20) + open * 590),
+            kernel_bytes: Some(open * 7000),
+            tool_bytes: (3 << 20) + open * 90,
+            load: 0.5 + f64::from(second) / 40.0,
+            probe_mean: Some(900.0 + number(open)),
+            probe_p99: Some(4000 + open * 3),
+            probe_errors: 0,
+            latency_p50: (second > 10).then_some(1500),
+            latency_p99: (second > 10).then_some(9000 + u64::from(second) * 10),
+        }
+    };
+    report(Outcome::Hold(Box::new(Hold {
+        targets: vec!["http://127.0.0.1:8080/events/<a>".to_owned()],
+        streams: 1000,
+        rate: 100.0,
+        beat_seconds: Some(15.0),
+        grace_seconds: 5.0,
+        agents: 2,
+        sources: 2,
+        opening_seconds: 10.0,
+        held_seconds: 30.0,
+        counts: HoldCounts {
+            begun: 1000,
+            opened: 997,
+            open: 994,
+            open_max: 997,
+            lost,
+            heard: 33_000,
+            events: 29_820,
+            comments: 1994,
+            bytes: 2_900_000,
+            received: 29_820,
+            missed: 4,
+            repeated: 5,
+            ..HoldCounts::default()
+        },
+        statuses: [("503".to_owned(), 2)].into(),
+        said: [("refused".to_owned(), "Connection refused".to_owned())].into(),
+        opening: timings(2600),
+        published: Some(Published {
+            target: "http://127.0.0.1:8090/publish/".to_owned(),
+            channel: "a".to_owned(),
+            rate: 1.0,
+            accepted: 30,
+            late: 1,
+            accepting: timings(800),
+            latency: timings(9000),
+            last: timings(12_000),
+            cpu_us_per_delivery: Some(2.5),
+            ..Published::default()
+        }),
+        probe: Some(Probed {
+            target: "http://127.0.0.1:8080/".to_owned(),
+            rate: 100.0,
+            requests: 4000,
+            total: timings(7000),
+            held: timings(6900),
+            ..Probed::default()
+        }),
+        cost: HoldCost {
+            server_before: Some(20 << 20),
+            server_bytes: Some((20 << 20) + 590_000),
+            server_bytes_per_stream: Some(590.0),
+            kernel_bytes: Some(7_000_000),
+            kernel_bytes_per_stream: Some(7000.0),
+            tool_bytes: (3 << 20) + 90_000,
+            tool_bytes_per_stream: Some(3236.0),
+            server_cpu_seconds: Some(1.5),
+            tool_cpu_seconds: 0.7,
+            load_max: 1.5,
+        },
+        samples: (0..=40).map(sample).collect(),
+        notes: vec!["an agent was busy 97 % of the time".to_owned()],
+    })))
 }
 
 pub(crate) fn report(result: Outcome) -> Report {

@@ -22,7 +22,20 @@ pub(crate) fn marks(report: &Report) -> Vec<String> {
             marks.push(format!("DOUBT: {name}: {doubt}"));
         }
     }
+    marks.extend(held(report));
     marks
+}
+
+/// What a run that holds streams has noted.
+pub(crate) fn held(report: &Report) -> Vec<String> {
+    match &report.result {
+        Outcome::Hold(hold) => hold
+            .notes
+            .iter()
+            .map(|note| format!("NOTE: {note}"))
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// Why a load is not clean though nothing failed: what was not sent, not answered, or sent again.
@@ -84,6 +97,8 @@ fn limited(report: &Report) -> Vec<(String, &str)> {
                 .flat_map(|(place, point)| of_point(place, point))
                 .collect()
         }
+        // It notes its own limits.
+        Outcome::Hold(_) => Vec::new(),
     }
 }
 

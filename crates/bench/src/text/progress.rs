@@ -56,7 +56,8 @@ fn left_by_count(now: &Progress, all: u64) -> Option<Duration> {
     (now.requests > 0).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
-fn seconds(left: Duration) -> String {
+/// A time as people say it.
+pub(super) fn seconds(left: Duration) -> String {
     let seconds = left.as_secs_f64().ceil();
     match left.as_secs() {
         0..100 => format!("{seconds:.0} s"),

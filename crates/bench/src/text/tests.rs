@@ -200,3 +200,47 @@ fn no_figures_are_no_mistake() {
         &["Complete requests:      0\n", "and 4 more\n"],
     );
 }
+
+#[test]
+fn held_streams_are_counted_by_what_became_of_them() {
+    let text = report(&testing::hold());
+    check(
+        &text,
+        &[
+            "Note:                   an agent was busy 97 % of the time\n",
+            "Streams:                1,000 at 100.0/s, from 2 processes and 2 source addresses\n",
+            "Opened:                 997 in 10.0 s, 99.7/s\n",
+            "Held:                   994 at the end of 30.0 s, at most 997\n",
+            "Lost:                   6\n   (refused: 1, status: 2, silent: 3)\n",
+            "   status 503: 2 answers\n",
+            "   refused: Connection refused\n",
+            "Heard:                  33,000 times; 29,820 events, 1,994 comments\n",
+            "Asked of each:          something every 15 s, and 5 s of grace\n",
+            "Published:              30 messages at 1.00/s: 0 refused, 0 doubtful, 0 skipped, 1 late\n",
+            "Received:               29,820, 4 missed, 5 again or out of order\n",
+            "Server CPU:             2.50 us for each receipt\n",
+            "Probed:                 4,000 answers at 100.0/s: 0 failed, 0 skipped\n",
+            "Server memory:          20.6 MiB (before: 20.0 MiB), 590.0 bytes a stream\n",
+            "Kernel memory:          6.7 MiB, 7,000 bytes a stream, of all on this machine\n",
+            "CPU time:               server 1.5 s, agents 0.7 s\n",
+            "\nTimes (ms)\n                     min       mean        50%        90%        99%      99.9%",
+            "\nReceipt:           0.450      3.000      2.250      4.500      9.000     36.000",
+            "\nProbe, held: ",
+        ],
+    );
+    let mut report = testing::hold();
+    if let Outcome::Hold(hold) = &mut report.result {
+        **hold = crate::report::Hold::default();
+    }
+    let text = super::report(&report);
+    check(
+        &text,
+        &[
+            "Streams:                0 at",
+            "Lost:                   0\n",
+        ],
+    );
+    for absent in ["Published", "Probed", "Server", "Times", "Note"] {
+        assert!(!text.contains(absent), "{absent}\n{text}");
+    }
+}

@@ -356,7 +356,7 @@ fn reports_caches_that_a_route_cannot_use() {
             "nobody",
             files,
             &[
-                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app` or `upstream`",
+                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`",
             ],
         ),
     ]);

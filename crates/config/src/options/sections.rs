@@ -155,6 +155,22 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "hub",
+        heading: "[hub]",
+        sample: "[hub]",
+        doc: "Bounds on streams and long polls that are held open, and on what is published to them. Any application \
+              or upstream holds a connection by answering with GRIP fields; nothing has to be configured for that.",
+        like: None,
+    },
+    SectionDoc {
+        name: "hub.history",
+        heading: "history = { ... } in [hub]",
+        sample: "",
+        doc: "How much of each channel is kept for clients that come back with the id of the last event they got; the \
+              nearest bound counts.",
+        like: None,
+    },
+    SectionDoc {
         name: "sites",
         heading: "[[sites]]",
         sample: "[[sites]]",
@@ -167,7 +183,7 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         heading: "[[sites.routes]]",
         sample: "[[sites.routes]]",
         doc: "One route of the site above it. Routes are tried in order; files come before the app or upstream, and \
-              what no file answers falls through to it.",
+              what no file answers falls through to it. A route with `hub` or `mercure` has none of these.",
         like: None,
     },
     SectionDoc {
@@ -231,6 +247,39 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         sample: "",
         doc: "Requests that the cache neither answers nor learns from.",
         like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.hub",
+        heading: "hub = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "A route that holds streams of Server-Sent Events itself, each with one channel or several. In their names \
+              `{path}` stands for the request's path, `{path.1}` for its first segment and so on, `{query.NAME}` for a \
+              parameter of its query; the path is the one after `rewrite`.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.mercure",
+        heading: "mercure = { ... } in [[sites.routes]]",
+        sample: "",
+        doc: "A Mercure hub: who may publish and subscribe says a JSON Web Token (RFC 7519) of theirs.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.mercure.publisher_key",
+        heading: "publisher_key = { ... } in mercure of [[sites.routes]]",
+        sample: "",
+        doc: "A key of tokens with its algorithm.",
+        like: None,
+    },
+    SectionDoc {
+        name: "sites.routes.mercure.subscriber_key",
+        heading: "subscriber_key = { ... } in mercure of [[sites.routes]]",
+        sample: "",
+        doc: "The same for subscribers' tokens.",
+        like: Some(Like {
+            section: "sites.routes.mercure.publisher_key",
+            but: &[],
+        }),
     },
     SectionDoc {
         name: "streams",

@@ -2,14 +2,15 @@
 //!
 //! Data only; `options` says what the columns mean and what is tested about them. Adding an option
 //! is one row here, one line in the reader of its section and one field in `model`. The rows of back
-//! ends are in `upstreams`, those of caches in `caches`.
+//! ends are in `upstreams`, those of caches in `caches`, those of held streams in `hub`.
 
 use super::Kind::*;
+use super::Opt;
 use super::Unset::{Is, Means, Required};
 use super::caches::CACHE;
-use super::{Opt, PLANNED};
+use super::hub::CHANNEL;
 
-/// Every option but those of back ends and caches.
+/// Every option but those of back ends, caches and held streams.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: &[Opt] = &[
     row("", "server", Table("server"), Means("every default"), "", "Listeners, loops, admin, access log."),
@@ -18,11 +19,14 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("", "apps", Named("apps.NAME"), Means("none"), "", "Applications."),
     row("", "upstreams", Named("upstreams.NAME"), Means("none"), "", "Back ends."),
     row("", "caches", Named("caches.NAME"), Means("none"), "", "Caches."),
+    row("", "hub", Table("hub"), Means("every default"), "", "Held streams."),
     row("", "sites", List("sites"), Means("one site for the only application or upstream"), "", "Sites."),
     row("", "streams", List("streams"), Means("none"), "", "TCP listeners."),
 
     row("server", "listen", TextsOrTables(ADDRESS, "server.listen"), Is(r#"["127.0.0.1:8080"]"#), r#"["127.0.0.1:8080"]"#,
         "Addresses that clients connect to; port 0 takes a free one and prints it. A file with nothing but streams has none."),
+    row("server", "reuse_port", Bool, Is("false"), "true",
+        "Whether other servers of the same user may listen on the same TCP ports: the kernel gives each a share of the connections. Without it a second server is refused."),
     row("server", "threads", Count(1, 1024), Means("number of cores"), "2",
         "Number of event loops."),
     row("server", "admin", Text(ADDRESS_OR_OFF), Is(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
@@ -49,7 +53,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("server", "trusted_proxies", Texts(NETWORK), Means("this machine: loopback and Unix sockets"),
         r#"["10.0.0.0/8", "unix"]"#,
         "Whose word about their own clients (`Forwarded`, `X-Forwarded-*`) is taken."),
-    planned("server", "redis"),
+    row("server", "redis", Text(crate::server::REDIS_EXPECTED), Means("none: this server is alone"), r#""redis://127.0.0.1:6379""#,
+        "The Redis or Valkey that several servers share: what is published on one reaches the streams of all, but for \
+         Mercure hubs, which stay each server's own. In a name or password \
+         what a URL cannot have stands as `%` and two digits."),
 
     row("server.listen", "address", Text(ADDRESS), Required, r#""127.0.0.1:8080""#,
         "Address that clients connect to."),
@@ -62,7 +69,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "The form of a line: dev is for a person at a terminal, off writes none."),
 
     row("limits", "connections", Count(1, 10_000_000), Is("100000"), "100000",
-        "Client connections open at once."),
+        "Client connections open at once, those of held streams included."),
     row("limits", "target_bytes", Size(64), Is(r#""8KiB""#), r#""8KiB""#,
         "Longest target of a request line; above it the answer is 414."),
     row("limits", "header_bytes", Size(256), Is(r#""32KiB""#), r#""32KiB""#,
@@ -217,6 +224,14 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes", "upstream", Text(UPSTREAM), Means("no upstream"), r#""legacy""#,
         "Upstream that answers what no file did.")
         .only("a route without `app`"),
+    row("sites.routes", "hub", TextOrTable(CHANNEL, "sites.routes.hub"), Means("no streams"), r#""news.{path.1}""#,
+        "Holds a stream of Server-Sent Events for whoever comes; a text alone is `channel`.")
+        .only("a route without `app`, `upstream` and `files`"),
+    row("sites.routes", "mercure", Table("sites.routes.mercure"), Means("no Mercure hub"),
+        r#"{ publisher_key = "!ChangeThisMercureHubJWTSecretKey!", anonymous = true }"#,
+        "Answers as a Mercure hub, of this server alone also with `server.redis`; its clients look for it at the path \
+         `/.well-known/mercure`.")
+        .only("a route without `app`, `upstream`, `files` and `hub`"),
     row("sites.routes", "internal", Bool, Is("false"), "true",
         "Whether the route is for internal redirects (`X-Accel-Redirect`) only; for a client it is not there: the next one that matches answers."),
     row("sites.routes", "rewrite", Table("sites.routes.rewrite"), Means("no change"), r#"{ strip_prefix = "/api" }"#,
@@ -311,20 +326,6 @@ pub(super) const fn row(
         only: "",
         doc,
         since: V1,
-    }
-}
-
-const fn planned(section: &'static str, key: &'static str) -> Opt {
-    let (kind, default) = (Map, Means("nothing"));
-    Opt {
-        section,
-        key,
-        kind,
-        default,
-        sample: "",
-        only: "",
-        doc: "Not built yet.",
-        since: PLANNED,
     }
 }
 

@@ -107,7 +107,7 @@ files = { root = "public", try = ["{path}", "{path}/index.html", "{path}.html"] 
 app = "guestbook"
 "#;
 
-/// What else the design has, of back ends.
+/// What else the design has, of back ends and streams.
 const BACK_ENDS: &str = r#"
 [[sites]]
 [[sites.routes]]
@@ -137,6 +137,20 @@ health = { path = "/up", interval = "2s", rise = 2, fall = 3 }
 [[streams]]
 listen = "127.0.0.1:9000"
 upstream = "legacy"
+
+[hub]
+streams_max = 1000
+history = { count = 10, age = "1m" }
+grip_key = "base64:c2VjcmV0"
+
+[[sites]]
+hosts = ["live.example.com"]
+[[sites.routes]]
+path = "/news/*"
+hub = { channels = ["news.{path.2}", "{query.user}"], publish = true }
+[[sites.routes]]
+path = "/.well-known/mercure"
+mercure = { publisher_key = "!ChangeThisMercureHubJWTSecretKey!", origins = ["https://app.example"] }
 "#;
 
 #[test]
@@ -364,15 +378,6 @@ fn reports_what_is_wrong_inside_a_table() {
 }
 
 #[test]
-fn reports_what_is_not_built_instead_of_ignoring_it() {
-    check_errors(&[(
-        "redis",
-        "[apps.a]\n[server]\nredis = \"redis://x\"\n",
-        &["penstock.toml:3:1: `server.redis` is not supported by this version yet"],
-    )]);
-}
-
-#[test]
 fn reports_addresses_that_are_wrong_or_taken() {
     check_errors(&[
         (
@@ -523,7 +528,7 @@ fn reports_routes_that_cannot_work() {
             "nothing to do",
             "[[sites.routes]]\npath = \"/x\"\n",
             &[
-                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app` or `upstream`",
+                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`",
             ],
         ),
         (

@@ -109,7 +109,10 @@ impl Section<'_> {
                 self.out_of_range(option, value, "at most 365d".to_owned());
             }
             Some(time) if time >= Duration::from_millis(min) => return Some(time),
-            Some(_) => self.out_of_range(option, value, format!("at least {min}ms")),
+            Some(_) => {
+                let least = units::show_duration(min);
+                self.out_of_range(option, value, format!("at least {least}"));
+            }
             None => self.bad(key, &At::new(text, value.span().start)),
         }
         None

@@ -74,13 +74,14 @@ fn reports_listeners_and_networks_that_are_wrong() {
 fn reads_what_the_servers_own_process_is() {
     let folder = Folder::site();
     let text = "[apps.a]\n[server]\nlog = \"logs/server.log\"\nuser = \"www-data:web\"\numask = \"0027\"\n\
-                open_files = 4096\ndirectory = \".\"\ndrain_idle = \"2s\"\n";
+                open_files = 4096\ndirectory = \".\"\ndrain_idle = \"2s\"\nreuse_port = true\n";
     let server = accept(&folder, text).server;
     assert_eq!(server.log, LogTarget::File(folder.join("logs/server.log")));
     assert_eq!(server.user.as_deref(), Some("www-data"));
     assert_eq!(server.group.as_deref(), Some("web"));
     assert_eq!((server.umask, server.open_files), (Some(0o27), Some(4096)));
     assert_eq!(server.drain_idle, std::time::Duration::from_secs(2));
+    assert!(server.reuse_port && !crate::Server::default().reuse_port);
     assert!(server.directory.is_some_and(|folder| folder.is_absolute()));
     let text = "[apps.a]\n[server]\nuser = \"33:web\"\ngroup = \"44\"\nlog = \"stdout\"\n";
     let server = accept(&folder, text).server;

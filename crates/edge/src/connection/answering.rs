@@ -8,22 +8,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, FaultKind, Name, RequestPath, Response, Takeover, Timing,
+    Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Name, RequestPath, Response, Timing, grip,
 };
-use penstock_http::{Method, RequestHead, ResponseLine, Status, encode_head};
+use penstock_http::{Method, RequestHead, ResponseFraming, ResponseLine, Status, encode_head};
 use penstock_runtime::clock;
 
 use super::watching::interim;
 use super::{Connection, Ending, Exchange, Fate, Left, Sending, Told, Unfinished};
 use crate::access_log::Record;
 use crate::asks::Answered;
+use crate::faults;
 use crate::plan::{Plan, has_body, is_bodiless};
 use crate::redirect::Redirected;
 use crate::repeats::left_out;
 use crate::router::Handlers;
 use crate::send::{self, Cut, Outgoing, Rest, Sent, Started};
+use crate::tunnel::Heir;
 use crate::watch::{Behind, Watch};
-use crate::{faults, tunnel};
 
 impl Connection {
     /// Answers with what the first handler has at hand, if the request is as plain as that needs.
@@ -78,7 +79,7 @@ impl Connection {
             keeps: plan.keeps,
             must_close: false,
         };
-        Some(self.started(told, end, started))
+        Some(self.started(told, end, started, None))
     }
 
     /// Sends what a request came to, as far as the socket takes it at once.
@@ -165,21 +166,17 @@ impl Connection {
             timing,
             rate_max,
             speaks_to_cache,
+            speaks_to_hub,
+            is_for_front,
         } = response;
         if speaks_to_cache {
             fields.remove("x-accel-expires");
         }
+        if speaks_to_hub && !is_for_front {
+            grip::take_out(&mut fields);
+        }
         let close = must_close || self.is_last();
-        let (plan, body) = match body {
-            Body::Takeover(_) => (Plan::switch(), body),
-            body => {
-                let plan = Plan::new(head, status, body.length(), close);
-                match is_bodiless(head, status) {
-                    true => (plan, Body::Empty),
-                    false => (plan, body),
-                }
-            }
-        };
+        let (plan, body, heir) = planned(head, status, body, close);
         let date = clock::http_date(now);
         let line = ResponseLine {
             status,
@@ -201,7 +198,7 @@ impl Connection {
             rate_max,
         };
         let started = send::send_now(&self.stream, outgoing);
-        let done = self.started(exchange.told(), end, started);
+        let done = self.started(exchange.told(), end, started, heir);
         done.map_err(|rest| exchange.unfinished(rest))
     }
 
@@ -211,13 +208,12 @@ impl Connection {
         mut sending: Box<Sending>,
     ) -> Fate {
         loop {
-            let Sending { mut rest, end } = *sending;
-            let takeover = rest.take_over();
+            let Sending { rest, end, heir } = *sending;
             let (sent, done) = self.send_rest(&exchange, rest).await;
-            match (done, takeover) {
+            match done {
                 // Nothing of it is out yet: the client can still be told. What it is told has a body in
                 // memory, so this happens once.
-                (Err(Cut::Body(fault)), _) if sent.total == 0 => {
+                Err(Cut::Body(fault)) if sent.total == 0 => {
                     match self.answer(exchange, Err(fault), clock::now()) {
                         Ok(fate) => return fate,
                         Err(unfinished) => match *unfinished {
@@ -230,13 +226,8 @@ impl Connection {
                         },
                     }
                 }
-                (Ok(()), Some(takeover)) => {
-                    // The head is all there is of this answer: it stands for the body in the log.
-                    let sent = Sent { head: 0, ..sent };
-                    self.conclude(exchange.told(), &end, sent, Ok(()));
-                    return self.hand_over(takeover);
-                }
-                (done, _) => return self.conclude(exchange.told(), &end, sent, done),
+                Ok(()) => return self.is_out(exchange.told(), &end, sent, heir),
+                Err(cut) => return self.conclude(exchange.told(), &end, sent, Err(cut)),
             }
         }
     }
@@ -254,11 +245,17 @@ impl Connection {
         sent
     }
 
-    /// Leaves the socket to `takeover`, with what was read behind the request. What is here ends;
-    /// nothing stays of it but the count, which goes with the socket.
-    fn hand_over(&mut self, takeover: Box<dyn Takeover>) -> Fate {
+    /// Concludes a response that is out; what there is of the connection goes to its heir, if it has one.
+    fn is_out(&mut self, told: Told<'_>, end: &Ending, sent: Sent, heir: Option<Heir>) -> Fate {
+        let Some(heir) = heir else {
+            return self.conclude(told, end, sent, Ok(()));
+        };
+        // The head is all there is of this answer: it stands for the body in the log.
+        let sent = Sent { head: 0, ..sent };
+        self.conclude(told, end, sent, Ok(()));
+        // What is here ends; nothing stays of it but the count, which goes with the socket.
         let (stream, early) = (Arc::clone(&self.stream), self.pending.take());
-        tunnel::go_on(self.edge.again(), takeover.take(stream, early));
+        heir.inherit(&self.edge, stream, early);
         Fate::Close
     }
 
@@ -268,10 +265,11 @@ impl Connection {
         told: Told<'_>,
         end: Ending,
         started: Result<Started, Cut>,
+        heir: Option<Heir>,
     ) -> Result<Fate, Left> {
         match started {
-            Ok(Started::Done(sent)) => Ok(self.conclude(told, &end, sent, Ok(()))),
-            Ok(Started::Rest(rest)) => Err(Left::Sending(Box::new(Sending { rest, end }))),
+            Ok(Started::Done(sent)) => Ok(self.is_out(told, &end, sent, heir)),
+            Ok(Started::Rest(rest)) => Err(Left::Sending(Box::new(Sending { rest, end, heir }))),
             Err(cut) => Ok(self.conclude(told, &end, Sent::default(), Err(cut))),
         }
     }
@@ -342,6 +340,34 @@ impl Connection {
                 total,
             });
         }
+    }
+}
+
+/// How a response is framed, what of its body is sent here, and who gets the connection then. What nobody
+/// may get is dropped: the body of an answer to HEAD, held or not.
+fn planned(
+    head: &RequestHead,
+    status: Status,
+    body: Body,
+    close: bool,
+) -> (Plan, Body, Option<Heir>) {
+    let is_bodiless = is_bodiless(head, status);
+    let is_held = matches!(body, Body::Hold(_)) && !is_bodiless;
+    let plan = Plan::new(head, status, body.length(), close || is_held);
+    match body {
+        Body::Takeover(takeover) => {
+            let heir = Heir::Takeover(takeover);
+            (Plan::switch(), Body::Empty, Some(heir))
+        }
+        _ if is_bodiless => (plan, Body::Empty, None),
+        Body::Hold(hold) => {
+            let framing = match plan.framing {
+                ResponseFraming::Chunked => HeldFraming::Chunked,
+                _ => HeldFraming::UntilClose,
+            };
+            (plan, Body::Empty, Some(Heir::Hold(hold, framing)))
+        }
+        body => (plan, body, None),
     }
 }
 

@@ -114,7 +114,7 @@ impl Connection {
         }
         let pending = self.pending.take();
         self.unscanned = false;
-        let stream = Arc::clone(&self.stream);
+        let stream = Arc::downgrade(&self.stream);
         let about = About {
             client: &self.client,
             limits: &exchange.settings.limits,

@@ -8,6 +8,7 @@ use std::io::IoSlice;
 use std::task::Poll;
 
 use bytes::Bytes;
+use penstock_exchange::grip::is_grip;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 use penstock_runtime::Stream;
@@ -99,7 +100,7 @@ fn is_for_us(name: &str) -> bool {
         let start = name.get(..prefix.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
-    starts_with("x-accel-") || name.eq_ignore_ascii_case("x-sendfile")
+    starts_with("x-accel-") || name.eq_ignore_ascii_case("x-sendfile") || is_grip(name.as_bytes())
 }
 
 fn length_broken(how: &str) -> Fault {

@@ -117,7 +117,7 @@ fn text(body: &Body) -> String {
         Body::Omitted(length) => format!("omitted {length:?}"),
         Body::Empty => String::new(),
         Body::Stream(stream) => format!("stream {:?}", stream.length()),
-        Body::Takeover(_) => panic!("files do not switch protocols"),
+        Body::Takeover(_) | Body::Hold(_) => panic!("files do not switch protocols"),
     }
 }
 

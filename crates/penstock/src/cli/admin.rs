@@ -1,5 +1,5 @@
 //! The verbs that speak to a running server: `status`, `reload`, `upgrade`, `reopen`, `stop`, `restart`,
-//! `purge`.
+//! `purge`; `publish` has a file of its own and shares the connection.
 //!
 //! A small HTTP/1.1 client over TCP or a Unix socket, one request a connection. Exit code 1 when the
 //! server cannot be reached or says no, with its own words.
@@ -19,7 +19,7 @@ use super::{AdminArguments, PurgeArguments, complain, count, say};
 use crate::succession::Follows;
 
 /// How long a server may take to answer a question.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a restart or reload may take: the boot time-out of large applications and some.
 const CHANGE: Duration = Duration::from_secs(600);
@@ -144,7 +144,7 @@ pub(super) fn purge(to: &AdminArguments, what: &PurgeArguments, cache: Option<&s
     finish(answer.map(|objects| format!("purged {}", count(objects, "object"))))
 }
 
-fn finish(answer: Result<String, String>) -> ExitCode {
+pub(super) fn finish(answer: Result<String, String>) -> ExitCode {
     match answer {
         Ok(text) => {
             say(&text);
@@ -157,7 +157,7 @@ fn finish(answer: Result<String, String>) -> ExitCode {
     }
 }
 
-fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
+pub(super) fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
     if let Some(address) = &to.admin {
         return Ok(address.clone());
     }
@@ -181,10 +181,13 @@ fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
         .ok_or_else(|| "the configuration has `admin = \"off\"`".to_owned())
 }
 
-trait Channel: Read + Write {}
+pub(super) trait Channel: Read + Write {}
 impl<T: Read + Write> Channel for T {}
 
-fn connect(address: &ListenAddr, patience: Duration) -> std::io::Result<Box<dyn Channel>> {
+pub(super) fn connect(
+    address: &ListenAddr,
+    patience: Duration,
+) -> std::io::Result<Box<dyn Channel>> {
     match address {
         ListenAddr::Tcp(address) => {
             let stream = TcpStream::connect_timeout(address, ANSWER)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use penstock_config::{Config, Invocation};
 
 use super::{USAGE, complain, count, say};
-use crate::identity;
+use crate::{held, identity};
 
 pub(super) fn run(target: Option<String>) -> ExitCode {
     let cwd = match std::env::current_dir() {
@@ -25,6 +25,9 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
         Ok(config) => {
             let from = config.path.as_ref().map(|path| path.display().to_string());
             let name = from.unwrap_or_else(|| "this folder".to_owned());
+            for warning in held::warnings(&config) {
+                complain(&warning);
+            }
             say(&format!("{name}: good ({})", contents(&config)));
             ExitCode::SUCCESS
         }
@@ -61,6 +64,7 @@ pub(crate) fn resolve(invocation: &Invocation) -> Result<Config, String> {
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     let mut wrong = Vec::new();
     wrong.extend(identity::found(&config.server).err());
+    wrong.extend(held::check_keys(&config));
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

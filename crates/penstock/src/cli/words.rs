@@ -25,6 +25,7 @@ pub(super) fn in_words(status: &Value) -> String {
     for cache in elements(&status["caches"]) {
         lines.push(cache_in_words(cache));
     }
+    lines.extend(hub_in_words(&status["hub"]));
     lines.join("\n")
 }
 
@@ -156,6 +157,43 @@ fn cache_in_words(cache: &Value) -> String {
     )
 }
 
+/// What is held open, once anything was.
+fn hub_in_words(hub: &Value) -> Option<String> {
+    let counters = &hub["counters"];
+    let counted = [
+        &hub["held"]["used"],
+        &counters["opened"],
+        &counters["published"],
+    ];
+    if counted
+        .iter()
+        .all(|number| number.as_u64().unwrap_or(0) == 0)
+    {
+        return None;
+    }
+    let mut words = format!(
+        "hub: {} and {} held (at most {}), {}, {} published, {} delivered",
+        many(&hub["streams"], "stream"),
+        many(&hub["polls"], "poll"),
+        text(&hub["held"]["max"]),
+        many(&hub["channels"]["used"], "channel"),
+        many(&counters["published"], "message"),
+        text(&counters["delivered"]),
+    );
+    if let Some(each) = hub["stream_bytes_each"].as_u64() {
+        words.push_str(&format!(", {each} bytes a stream"));
+    }
+    for (number, what) in [
+        (&counters["dropped"], "lost by slow ones"),
+        (&counters["closed_slow"], "closed for being slow"),
+    ] {
+        if number.as_u64().is_some_and(|number| number > 0) {
+            words.push_str(&format!(", {} {what}", text(number)));
+        }
+    }
+    Some(words)
+}
+
 fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
@@ -249,6 +287,32 @@ mod tests {
                  not asked yet",
             ]
         );
+    }
+
+    #[test]
+    fn says_what_is_held_once_anything_was() {
+        let counters =
+            json!({ "opened": 0, "published": 0, "delivered": 0, "dropped": 0, "closed_slow": 0 });
+        let mut hub = json!({
+            "held": { "used": 0, "max": 100 }, "streams": 0, "polls": 0, "channels": { "used": 0 },
+            "counters": counters, "stream_bytes_each": null,
+        });
+        let said = |hub: &Value| {
+            let said = in_words(&json!({ "hub": hub }));
+            said.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(said(&hub).is_empty());
+        (hub["held"]["used"], hub["streams"], hub["polls"]) = (json!(4), json!(3), json!(1));
+        (hub["channels"]["used"], hub["stream_bytes_each"]) = (json!(1), json!(212));
+        hub["counters"]["published"] = json!(2);
+        hub["counters"]["delivered"] = json!(6);
+        let first = "hub: 3 streams and 1 poll held (at most 100), 1 channel, 2 messages published, \
+                     6 delivered, 212 bytes a stream";
+        assert_eq!(said(&hub), [first]);
+        hub["counters"]["dropped"] = json!(5);
+        hub["counters"]["closed_slow"] = json!(1);
+        let more = ", 5 lost by slow ones, 1 closed for being slow";
+        assert_eq!(said(&hub), [format!("{first}{more}")]);
     }
 
     #[test]

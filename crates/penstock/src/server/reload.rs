@@ -110,8 +110,8 @@ impl Server {
         let built = match booted {
             Ok(()) => {
                 let (config, rooms) = (config.clone(), rooms.clone());
-                let development = self.options.development;
-                let build = move || wiring::settings(&config, &rooms, count, development);
+                let (held, development) = (self.held.clone(), self.options.development);
+                let build = move || wiring::settings(&config, &rooms, &held, count, development);
                 pool.run(build)
                     .await
                     .map_err(|error| error.to_string())
@@ -156,6 +156,7 @@ impl Server {
             mut cached_routes,
         } = built;
         self.edge.replace(settings, self.loops.handles());
+        self.held.configure(&config);
         let mut live = self.live();
         for route in &mut cached_routes {
             route.goes_on(&live.cached_routes);
@@ -274,6 +275,7 @@ fn at_start_only(
         ("umask", old.umask != new.umask),
         ("open_files", old.open_files != new.open_files),
         ("directory", old.directory != new.directory),
+        ("redis", old.redis != new.redis),
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);
     differ.map(|(key, _)| key).collect()

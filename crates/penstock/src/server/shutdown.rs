@@ -1,7 +1,8 @@
 //! The end: requests in progress are finished, then everything is, in the order of their way.
 //!
-//! A part of `server`. What must stay true: no request that was accepted is lost before its deadline, and a
-//! client that keeps its connection learns by `Connection: close` that the next request is to go elsewhere.
+//! A part of `server`. What must stay true: no request that was accepted is lost before its deadline; a
+//! client that keeps its connection learns by `Connection: close` that the next request is to go elsewhere;
+//! a held stream gets a proper end, on a clock of its own, and not all of them at the same moment.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,6 +26,13 @@ const ADMIN_DRAIN: Duration = Duration::from_millis(500);
 
 /// How long an upgrade that the end meets may take to be given up.
 const GIVING_UP: Duration = Duration::from_secs(2);
+
+/// The least time between two ends of held streams: clients come back at once, and whoever serves then must
+/// take them. A few streams hold nobody up.
+const BETWEEN_ENDS: Duration = Duration::from_millis(2);
+
+/// How long a stream may take to read what waits for it and its end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How long before the end of all patience connections without a request are closed.
 const SPARED_MAX: Duration = Duration::from_secs(1);
@@ -50,7 +58,9 @@ impl Server {
             }
         }
         let deadline = tokio::select! {
-            () = self.finish_requests(deadline) => deadline,
+            ((), ()) = async { tokio::join!(self.finish_requests(deadline), self.end_streams()) } => {
+                deadline
+            }
             () = signals.again(&self) => {
                 log::warn!("stopping at once, as asked again");
                 clock::now()
@@ -64,6 +74,10 @@ impl Server {
             () = self.drain_apps(deadline) => {}
             // What still runs dies with this process.
             () = signals.again(&self) => log::warn!("stopping at once, as asked again"),
+        }
+        if let Some(bus) = self.held.bus() {
+            // From now on who still publishes is told so (503); all that was taken before goes out.
+            bus.stop().await;
         }
         for cache in self.live().rooms.caches.values() {
             cache.stop();
@@ -120,6 +134,18 @@ impl Server {
             .drain
             .begin_within(self.drain_idle(), Some(deadline - self.spared()));
         clock::until(deadline, self.edge.drain.finished()).await;
+    }
+
+    /// Ends what the hub holds, beside the requests in progress. Clients come back, so it is spread over
+    /// `hub.drain`, or over less where they are few.
+    async fn end_streams(&self) {
+        let hub = &self.held.hub;
+        let held = u32::try_from(hub.counts().held).unwrap_or(u32::MAX);
+        let over = hub.settings().drain.min(BETWEEN_ENDS.saturating_mul(held));
+        let deadline = clock::now() + over + LAST_WORDS;
+        if clock::until(deadline, hub.drain(over)).await.is_none() {
+            log::warn!("{} held connections cut", hub.counts().held);
+        }
     }
 
     /// How long before the deadline of all what waits for nothing but a request is closed: it must not be

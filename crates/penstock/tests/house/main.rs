@@ -36,6 +36,7 @@ mod regressions;
 mod reload;
 mod responses;
 mod slow_clients;
+mod streams;
 mod support;
 mod upgrade;
 mod worker_death;

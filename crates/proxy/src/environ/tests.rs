@@ -267,6 +267,12 @@ fn a_clients_field_is_one_variable_or_none() {
             None,
         ),
         (
+            "forged words of the hub",
+            "Grip-Sig: forged\r\n",
+            "HTTP_GRIP_SIG",
+            None,
+        ),
+        (
             "hop by hop",
             "Connection: keep-alive\r\n",
             "HTTP_CONNECTION",

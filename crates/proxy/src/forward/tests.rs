@@ -156,6 +156,11 @@ fn fields_pass_or_stay() {
             "",
         ),
         (
+            "forged words of the hub",
+            "Grip-Sig: forged\r\ngrip-feature: all\r\nGRIP-Hold: stream\r\n",
+            "",
+        ),
+        (
             "target in a field",
             "X-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\n",
             "",

@@ -142,6 +142,12 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
         ("POST /cache/purge", foreign, Via::Tcp, 403),
         ("POST /cache/purge", origin, Via::Tcp, 403),
         ("POST /cache/purge", origin, Via::Unix, 403),
+        ("POST /publish/a", local, Via::Tcp, 404),
+        ("POST /publish/", foreign, Via::Tcp, 403),
+        ("POST /publish/", origin, Via::Tcp, 403),
+        ("POST /publish", origin, Via::Unix, 403),
+        ("GET /publish/", local, Via::Tcp, 405),
+        ("PUT /publish", local, Via::Tcp, 405),
         ("GET /cache/purge", local, Via::Tcp, 405),
         ("PURGE /cache/purge", local, Via::Tcp, 405),
         ("GET /upstreams/backends/servers", local, Via::Tcp, 405),
@@ -397,6 +403,20 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
     let response = ask_change(&admin, "/cache/purge", pieces(&long));
     assert_eq!(response.status, Status::CONTENT_TOO_LARGE);
     assert!(source.asked().is_empty(), "{:?}", source.asked());
+}
+
+#[test]
+fn messages_are_published_with_and_without_the_slash() {
+    for path in ["/publish/", "/publish"] {
+        let (source, admin) = admin();
+        let response = ask_change(&admin, path, pieces("items"));
+        assert_eq!(
+            (response.status.code(), body(&response)),
+            (200, "Published\n")
+        );
+        assert_eq!(source.asked(), ["publish items"], "{path}");
+        assert_eq!(field(&ask(&admin, &format!("GET {path}")), "allow"), "POST");
+    }
 }
 
 #[test]

@@ -104,8 +104,16 @@ const KEYS: &str = "
     cached_routes[].counters.stored cached_routes[].counters.validated
     cached_routes[].hit_ratio cached_routes[].name
     config connections.max connections.used generation
+    hub.backlog_bytes.max hub.backlog_bytes.used hub.channels.max hub.channels.used
+    hub.counters.beats hub.counters.closed hub.counters.closed_slow hub.counters.delivered
+    hub.counters.dropped hub.counters.opened hub.counters.published hub.held.max hub.held.used
+    hub.history_bytes.max hub.history_bytes.used hub.nodes.address hub.nodes.alone
+    hub.nodes.channels hub.nodes.connected hub.nodes.lost hub.nodes.servers
+    hub.nodes.sums.streams hub.nodes.waiting hub.polls hub.stream_bytes
+    hub.stream_bytes_each hub.streams
     limits[].max limits[].name limits[].unit limits[].used listeners[] log_lines_dropped
     loop_stalls
+    machine.load_average machine.socket_bytes_estimated machine.tcp_buffer_bytes
     pid pools[].active pools[].max_queue pools[].name pools[].oldest_seconds
     pools[].queue_time_max_seconds pools[].queued pools[].refused pools[].threads
     reload_error reloads resident_bytes state threads

@@ -1,14 +1,16 @@
 // The live page: takes the server's snapshot once a second and shows it.
 //
-// Here are the connection, what stands above everything, and the buttons; views.js, upstreams.js and
-// caches.js show the rest.
+// Here are the connection, what stands above everything, and the buttons; views.js, upstreams.js,
+// caches.js, streams.js and charts.js show the rest.
 // What must stay true: every snapshot stands for itself; when there is no news the page says so
 // instead of looking alive.
 
 import { cachesView, poolsView } from "./caches.js";
+import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
+import { hubView } from "./streams.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
 
@@ -24,6 +26,8 @@ const page = {
     { caches: byId("cache-rows"), routes: byId("cached-routes") }, byId("cache-reasons"),
   ),
   pools: poolsView(byId("pools")),
+  charts: chartsView(byId("charts")),
+  hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-nodes")),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
   upstreams: new Map(),
@@ -43,6 +47,8 @@ function show(now) {
     page.problems = new History();
     page.caches.forget();
     page.pools.forget();
+    page.charts.forget();
+    page.hub.forget();
     for (const [views, id] of [[page.apps, "apps"], [page.upstreams, "upstreams"]]) {
       views.clear();
       byId(id).replaceChildren();
@@ -53,6 +59,8 @@ function show(now) {
   page.history.add(now.uptime_seconds, now.traffic.requests_total, [now.traffic.total_time]);
   page.problems.add(now.uptime_seconds, now.traffic.responses[4], []);
   page.showServer(now, page.history, page.problems);
+  page.charts.update(now);
+  page.hub.update(now.hub, now.uptime_seconds);
   showEach(now.apps, page.apps, byId("apps"), (name) => appView(name, act), now.uptime_seconds);
   showEach(now.upstreams, page.upstreams, byId("upstreams"), upstreamView, now.uptime_seconds);
   page.caches.update(now.caches, now.cached_routes, now.uptime_seconds);

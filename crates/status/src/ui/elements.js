@@ -1,6 +1,6 @@
 // Elements of the page: figures, bars, charts and tables that are made once and updated in place.
 //
-// Used by views.js, upstreams.js, caches.js and app.js. What must stay true: whatever comes from the server is
+// Used by views.js, upstreams.js, caches.js, streams.js, charts.js and app.js. What must stay true: whatever comes from the server is
 // set as text, never as markup; nothing is touched that did not change, so that a selection outlives
 // the next second.
 
@@ -13,7 +13,7 @@ export function make(tag, className, ...children) {
   return element;
 }
 
-function makeSvg(tag, attributes) {
+export function makeSvg(tag, attributes) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;

@@ -1,6 +1,6 @@
 // Numbers as people read them: counts, rates, sizes, times.
 //
-// Pure; used by views.js, upstreams.js, caches.js, history.js and app.js.
+// Pure; used by views.js, upstreams.js, caches.js, streams.js, charts.js, history.js and app.js.
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 export const count = (number) => grouped.format(number);

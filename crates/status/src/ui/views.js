@@ -1,5 +1,5 @@
 // What the page shows of the server, of each application and of limits; of upstreams see upstreams.js,
-// of caches and pools caches.js.
+// of caches and pools caches.js, of held streams streams.js, over time charts.js.
 //
 // app.js makes the views and hands them each snapshot; elements.js draws. A view reads the snapshot
 // and its history and has no other state.

@@ -97,7 +97,9 @@ async fn opened(rig: &mut Rig) -> (u32, Response) {
     let request = rig.worker.next().await;
     assert_eq!((request.kind, request.flags), (Kind::Open, FLAG_WEBSOCKET));
     let id = request.id;
-    let strings: [&[u8]; 5] = [b"chat.v1", b"X-A", b"b", b"Upgrade", b"evil"];
+    let fields = [["X-A", "b"], ["Upgrade", "evil"], ["Grip-Hold", "stream"]];
+    let mut strings = vec![&b"chat.v1"[..]];
+    strings.extend(fields.iter().flatten().map(|part| part.as_bytes()));
     rig.worker
         .write(|out| worker::accept(out, id, &strings))
         .await;
@@ -148,6 +150,8 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         );
         assert_eq!(field("upgrade").as_deref(), Some(&b"websocket"[..]));
         assert_eq!(field("x-a").as_deref(), Some(&b"b"[..]));
+        // So that edge looks for what is not for the client.
+        assert!(response.speaks_to_hub);
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
         let session = tokio::spawn(session);

@@ -130,6 +130,8 @@ fn fields_reach_the_application_by_the_rules_of_all() {
         ("x-sendfile-type", false, false),
         ("x-accel-mapping", false, false),
         ("x-request-start", false, false),
+        ("grip-sig", false, false),
+        ("grip", true, true),
         ("forwarded", false, true),
         ("x-forwarded-for", false, true),
         ("x-forwarded-proto", false, true),

@@ -1,0 +1,46 @@
+//! What of an application's head becomes of the client's: rows of fields.
+
+use penstock_wire::parse_head;
+
+use super::*;
+
+/// The head that comes of these fields.
+fn made(fields: &[(&str, &str)]) -> ReplyHead {
+    let mut strings = vec!["200 OK"];
+    for (name, value) in fields {
+        strings.extend([*name, *value]);
+    }
+    let joined = strings.join("\0");
+    let count = u16::try_from(strings.len()).unwrap();
+    let parts = parse_head(joined.as_bytes(), count).unwrap();
+    head(&parts, false, Timing::default()).unwrap()
+}
+
+#[test]
+fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
+    for (name, value, expected) in [
+        ("Grip-Hold", "stream", true),
+        ("grip-channel", "a", true),
+        ("Content-Type", "application/grip-instruct", true),
+        ("Content-Type", "text/plain", false),
+        ("Grip", "a", false),
+    ] {
+        let response = made(&[("A", "1"), (name, value)]).response;
+        assert_eq!(response.speaks_to_hub, expected, "{name}: {value}");
+        assert_eq!(response.fields.get(name), Some(value.as_bytes()), "{name}");
+    }
+}
+
+#[test]
+fn fields_of_the_connection_are_the_front_ends() {
+    let made = made(&[
+        ("Connection", "close"),
+        ("Transfer-Encoding", "chunked"),
+        ("X-Accel-Buffering", "no"),
+        ("Content-Length", "5"),
+        ("X-Accel-Expires", "0"),
+    ]);
+    assert_eq!(made.response.fields.as_bytes(), b"X-Accel-Expires: 0\r\n");
+    assert_eq!(made.declared, Some(5));
+    assert!(made.is_unbuffered && made.response.speaks_to_cache);
+}

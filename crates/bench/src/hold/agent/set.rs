@@ -1,0 +1,83 @@
+//! The epoll set of an agent: streams by their row in the table, and the agent's input.
+//!
+//! Streams are watched edge-triggered, for everything at once: a stream costs one call when it is begun and
+//! none afterwards. A socket that is closed leaves the set by itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+/// What is watched, and what was found.
+pub(super) struct Set {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+/// Who has an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Input,
+    Stream(usize, EventFlags),
+}
+
+impl Set {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(EVENTS),
+        })
+    }
+
+    /// Watches the agent's input, for as long as it has something.
+    pub(super) fn watch_input(&self, input: &impl AsFd) -> io::Result<()> {
+        let data = EventData::new_u64(INPUT);
+        Ok(epoll::add(&self.epoll, input, data, EventFlags::IN)?)
+    }
+
+    /// Watches a stream.
+    pub(super) fn watch(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
+    }
+
+    /// Watches no more than the end of a stream that is never read.
+    pub(super) fn watch_end(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
+        let flags = EventFlags::RDHUP | EventFlags::ET;
+        epoll::modify(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
+    }
+
+    /// Waits for events; gives how many there are, [`EVENTS`] at the most.
+    pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<usize> {
+        self.events.clear();
+        let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
+        match epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            Some(&timeout),
+        ) {
+            Ok(_) => Ok(self.events.len()),
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One of the events that the last wait found.
+    pub(super) fn event(&self, index: usize) -> Found {
+        let event = self.events[index];
+        match event.data.u64() {
+            INPUT => Found::Input,
+            slot => Found::Stream(usize::try_from(slot).unwrap_or(usize::MAX), event.flags),
+        }
+    }
+}
+
+/// Taken with one call.
+pub(super) const EVENTS: usize = 1024;
+
+/// No row of a table.
+const INPUT: u64 = u64::MAX;

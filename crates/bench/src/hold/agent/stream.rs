@@ -1,0 +1,336 @@
+//! One held stream: the few words that are kept of it, and what its bytes mean.
+//!
+//! `agent` has a million of them in a table and feeds each what it received from the buffer that all
+//! share. A stream keeps nothing of it, but for the moment a head or a line that came in pieces. Pure,
+//! but for the socket, which it only owns. What must stay true: its size, which a test and the line below
+//! assert; only its own framing ends a response; numbers of messages are counted against what the stream
+//! should get next.
+
+use std::os::fd::OwnedFd;
+
+use penstock_http::{
+    BodyDecoder, BodyFraming, Progress, ResponseBody, ResponseLimits, ResponseScanner,
+};
+
+use super::tally::{Loss, Tally};
+use crate::hold::message::Message;
+
+/// One stream.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// `None` before it is begun and after it is lost.
+    pub(super) socket: Option<OwnedFd>,
+    /// When it was begun, and once it is open, when it last heard something: tenths of a millisecond
+    /// since the agent's start.
+    pub(super) since: u32,
+    /// The number that its next message should have; 0 while any may come first.
+    next: u32,
+    /// Whether the event that is being received has data.
+    has_data: bool,
+    /// Whether the rest of a line that was too long is thrown away.
+    is_skipping: bool,
+    /// Whether it is never read behind its head.
+    is_deaf: bool,
+    stage: Stage,
+    rest: Option<Box<Rest>>,
+}
+
+/// The goal: 700 bytes of memory a stream, of which this table is the part that each has.
+const _: () = assert!(size_of::<Stream>() <= 96);
+
+/// Where a stream is.
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Connecting,
+    Head,
+    /// Bytes still to come.
+    Length(u64),
+    Chunked(BodyDecoder),
+    UntilClose,
+}
+
+/// What came in pieces so far.
+#[derive(Debug)]
+struct Rest {
+    bytes: Vec<u8>,
+    scanner: ResponseScanner,
+}
+
+/// The moment at which something was received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    /// Tenths of a millisecond since the agent's start.
+    pub(super) tenths: u32,
+    /// Microseconds of the clock that messages bear.
+    pub(super) us: u64,
+}
+
+impl Stream {
+    /// A connection that was begun now.
+    pub(super) fn begun(socket: OwnedFd, tenths: u32) -> Self {
+        Self {
+            socket: Some(socket),
+            since: tenths,
+            ..Self::default()
+        }
+    }
+
+    /// The request was sent.
+    pub(super) fn asked(&mut self) {
+        self.stage = Stage::Head;
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting)
+    }
+
+    /// Whether it is held: the head of its response came.
+    pub(super) fn is_open(&self) -> bool {
+        self.socket.is_some() && !matches!(self.stage, Stage::Connecting | Stage::Head)
+    }
+
+    /// From now on it is not read any more, and no message is expected of it.
+    pub(super) fn deafen(&mut self) {
+        self.is_deaf = true;
+        self.next = 0;
+    }
+
+    pub(super) fn is_deaf(&self) -> bool {
+        self.is_deaf
+    }
+
+    /// From now on it must get every message, from number 1 on.
+    pub(super) fn expect_first(&mut self) {
+        self.next = u32::from(!self.is_deaf);
+    }
+
+    /// Messages up to number `last` that it should have got and did not.
+    pub(super) fn missing(&self, last: u32) -> u64 {
+        match self.is_open() && self.next > 0 {
+            true => u64::from((last + 1).saturating_sub(self.next)),
+            false => 0,
+        }
+    }
+
+    /// Takes what was received: [`Stream::is_open`] once the head was whole.
+    ///
+    /// # Errors
+    /// Why the stream is lost.
+    pub(super) fn feed(
+        &mut self,
+        received: &[u8],
+        at: Moment,
+        tally: &mut Tally,
+    ) -> Result<(), Loss> {
+        tally.counts.bytes += received.len() as u64;
+        if self.is_open() {
+            return self.hear(received, at, tally);
+        }
+        let mut rest = self.rest.take();
+        let mut fresh = ResponseScanner::new();
+        let (bytes, scanner) = match &mut rest {
+            Some(rest) => {
+                rest.bytes.extend_from_slice(received);
+                (&rest.bytes[..], &mut rest.scanner)
+            }
+            None => (received, &mut fresh),
+        };
+        let (taken, is_open) = self.take_heads(bytes, scanner)?;
+        if is_open {
+            // Rounded up: no stream is open at once.
+            let took = u64::from(at.tenths.saturating_sub(self.since)) + 1;
+            tally.open(took * 100);
+            return self.hear(&bytes[taken..], at, tally);
+        }
+        self.rest = Some(match rest {
+            Some(mut rest) => {
+                rest.bytes.drain(..taken);
+                rest
+            }
+            None => Box::new(Rest {
+                bytes: received[taken..].to_vec(),
+                scanner: fresh,
+            }),
+        });
+        Ok(())
+    }
+
+    /// The server's end of the connection.
+    pub(super) fn end(&self) -> Loss {
+        match self.stage {
+            // An end that has no other sign (RFC 9112 §6.3 case 8).
+            Stage::UntilClose => Loss::Ended,
+            _ => Loss::Closed,
+        }
+    }
+
+    /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
+    /// whether the final one was among them.
+    fn take_heads(
+        &mut self,
+        bytes: &[u8],
+        scanner: &mut ResponseScanner,
+    ) -> Result<(usize, bool), Loss> {
+        let mut taken = 0;
+        loop {
+            let head = match scanner.scan(&bytes[taken..], false, &LIMITS) {
+                Ok(Progress::Partial) => return Ok((taken, false)),
+                Ok(Progress::Complete(head)) => head,
+                Err(_) => return Err(Loss::Malformed),
+            };
+            taken += head.len;
+            if matches!(head.status, 100 | 102..=199) {
+                continue;
+            }
+            if head.status != 200 {
+                return Err(Loss::Status(head.status));
+            }
+            self.stage = match head.body {
+                ResponseBody::None => Stage::Length(0),
+                ResponseBody::Length(length) => Stage::Length(length),
+                ResponseBody::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
+                ResponseBody::UntilClose => Stage::UntilClose,
+            };
+            return Ok((taken, true));
+        }
+    }
+
+    /// Takes bytes behind the head.
+    fn hear(&mut self, bytes: &[u8], at: Moment, tally: &mut Tally) -> Result<(), Loss> {
+        self.since = at.tenths;
+        if !bytes.is_empty() {
+            tally.counts.heard += 1;
+        }
+        // Taken out, since the lines need the rest of the stream.
+        let mut stage = std::mem::take(&mut self.stage);
+        let done = self.decode(&mut stage, bytes, at, tally);
+        self.stage = stage;
+        done
+    }
+
+    fn decode(
+        &mut self,
+        stage: &mut Stage,
+        bytes: &[u8],
+        at: Moment,
+        tally: &mut Tally,
+    ) -> Result<(), Loss> {
+        match stage {
+            Stage::Connecting | Stage::Head => Ok(()),
+            Stage::UntilClose => {
+                self.take_lines(bytes, at, tally);
+                Ok(())
+            }
+            Stage::Length(left) => {
+                let count = bytes.len() as u64;
+                let Some(still) = left.checked_sub(count) else {
+                    return Err(Loss::Malformed);
+                };
+                self.take_lines(bytes, at, tally);
+                *left = still;
+                if still == 0 { Err(Loss::Ended) } else { Ok(()) }
+            }
+            Stage::Chunked(decoder) => {
+                let mut taken = 0;
+                while taken < bytes.len() {
+                    let piece = &bytes[taken..];
+                    let decoded = decoder.decode(piece).map_err(|_| Loss::Malformed)?;
+                    taken += decoded.consumed;
+                    self.take_lines(&piece[decoded.data], at, tally);
+                    if decoder.is_done() {
+                        return Err(Loss::Ended);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes content line by line (WHATWG HTML, "Server-sent events"; a carriage return alone ends no
+    /// line here).
+    fn take_lines(&mut self, mut content: &[u8], at: Moment, tally: &mut Tally) {
+        while let Some(end) = memchr::memchr(b'\n', content) {
+            let (line, behind) = (&content[..end], &content[end + 1..]);
+            content = behind;
+            if std::mem::take(&mut self.is_skipping) {
+                continue;
+            }
+            match self.rest.take() {
+                Some(mut rest) => {
+                    rest.bytes.extend_from_slice(line);
+                    self.take_line(&rest.bytes, at, tally);
+                }
+                None => self.take_line(line, at, tally),
+            }
+        }
+        if content.is_empty() || self.is_skipping {
+            return;
+        }
+        let kept = self.rest.as_ref().map_or(0, |rest| rest.bytes.len());
+        if kept + content.len() > LINE_BYTES_MAX {
+            // Its beginning is all that is looked at, without the wait for its end.
+            let mut line = self.rest.take().map_or_else(Vec::new, |rest| rest.bytes);
+            line.extend_from_slice(&content[..content.len().min(LINE_BYTES_MAX)]);
+            self.take_line(&line, at, tally);
+            self.is_skipping = true;
+            return;
+        }
+        let rest = self.rest.get_or_insert_with(|| {
+            Box::new(Rest {
+                bytes: Vec::new(),
+                scanner: ResponseScanner::new(),
+            })
+        });
+        rest.bytes.extend_from_slice(content);
+    }
+
+    fn take_line(&mut self, line: &[u8], at: Moment, tally: &mut Tally) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match line.first() {
+            None => {
+                tally.counts.events += u64::from(std::mem::take(&mut self.has_data));
+            }
+            Some(b':') => tally.counts.comments += 1,
+            Some(_) => {
+                self.has_data |= line.starts_with(b"data");
+                if let Some(message) = tally.reader.find(line) {
+                    self.take_message(message, at, tally);
+                }
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Message, at: Moment, tally: &mut Tally) {
+        tally.receive(message, at.us);
+        let behind = message.number.saturating_add(1);
+        match self.next {
+            0 => self.next = behind,
+            next if message.number >= next => {
+                tally.counts.missed += u64::from(message.number - next);
+                self.next = behind;
+            }
+            _ => tally.counts.repeated += 1,
+        }
+    }
+
+    /// Bytes on the heap that are this stream's alone.
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        let rest = self.rest.as_ref();
+        rest.map_or(0, |rest| size_of::<Rest>() + rest.bytes.capacity())
+    }
+}
+
+/// What a server may answer with at most.
+const LIMITS: ResponseLimits = ResponseLimits {
+    head_bytes: 16 << 10,
+    fields: 128,
+};
+
+/// Of a longer line only the beginning is looked at: a million streams with one under way each must not
+/// fill the memory.
+const LINE_BYTES_MAX: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests;

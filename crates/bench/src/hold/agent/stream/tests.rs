@@ -1,0 +1,225 @@
+//! Streams fed with bytes in all pieces: what they count, when they end, and what they keep.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::hold::agent::tally::Tally;
+use crate::report::HoldCounts;
+
+const AT: Moment = Moment {
+    tenths: 25,
+    us: 1_000_050,
+};
+
+/// A stream that has asked, at the start.
+fn asked() -> Stream {
+    // Any descriptor: nothing here reads it.
+    let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
+    let mut stream = Stream::begun(socket, 5);
+    assert!(stream.is_connecting() && !stream.is_open());
+    stream.asked();
+    stream
+}
+
+/// A numbered message sent 50 us before [`AT`].
+fn message(number: u32) -> String {
+    let sent = AT.us - 50;
+    Message { number, sent }.word(9)
+}
+
+/// What came of the pieces: the loss, if it was lost, and the counts.
+fn pieces(pieces: &[&[u8]]) -> (Option<Loss>, HoldCounts) {
+    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    for piece in pieces {
+        if let Err(loss) = stream.feed(piece, AT, &mut tally) {
+            return (Some(loss), tally.counts);
+        }
+    }
+    (None, tally.counts)
+}
+
+/// The outcome of the bytes in one piece, which all ways of two pieces and bytes one by one share. How
+/// often it heard something is the pieces' and not the bytes'.
+fn outcome(text: &str) -> (Option<Loss>, HoldCounts) {
+    let bytes = text.as_bytes();
+    let alike = |(loss, mut counts): (Option<Loss>, HoldCounts)| {
+        (counts.heard, counts.bytes) = (0, 0);
+        (loss, counts)
+    };
+    let whole = alike(pieces(&[bytes]));
+    for at in 1..bytes.len() {
+        let two = alike(pieces(&[&bytes[..at], &bytes[at..]]));
+        assert_eq!(two, whole, "{text:?} cut at {at}");
+    }
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(alike(pieces(&single)), whole, "{text:?} byte by byte");
+    whole
+}
+
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
+}
+
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+const UNTIL_CLOSE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+
+#[test]
+fn hears_events_comments_and_messages_in_every_framing() {
+    let content = format!(
+        ": beat\n\ndata: a\ndata: b\n\nid: 1\n\ndata: {}\r\n\r\ndata:{{\"m\":\"{}\"}}\n\n",
+        message(1),
+        message(2)
+    );
+    let length = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+        content.len() + 1
+    );
+    let halves = content.split_at(content.len() / 2);
+    for text in [
+        format!("{UNTIL_CLOSE}{content}"),
+        format!("{length}{content}"),
+        format!("{CHUNKED}{}", chunk(&content)),
+        format!("{CHUNKED}{}{}", chunk(halves.0), chunk(halves.1)),
+        format!(
+            "HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n{CHUNKED}{}",
+            chunk(&content)
+        ),
+    ] {
+        let (loss, counts) = outcome(&text);
+        assert_eq!(loss, None, "{text}");
+        let expected = HoldCounts {
+            opened: 1,
+            open: 1,
+            open_max: 1,
+            events: 3,
+            comments: 1,
+            received: 2,
+            ..HoldCounts::default()
+        };
+        assert_eq!(counts, expected, "{text}");
+    }
+}
+
+#[test]
+fn is_lost_by_what_the_server_says() {
+    for (text, expected) in [
+        (format!("{CHUNKED}3\r\n:\n\n\r\n0\r\n\r\n"), Loss::Ended),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned(),
+            Loss::Ended,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            Loss::Ended,
+        ),
+        (
+            "HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno".to_owned(),
+            Loss::Status(503),
+        ),
+        (
+            "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+            Loss::Status(204),
+        ),
+        ("SSH-2.0-x\r\n\r\n".to_owned(), Loss::Malformed),
+        (format!("{CHUNKED}zz\r\n"), Loss::Malformed),
+    ] {
+        assert_eq!(outcome(&text).0, Some(expected), "{text}");
+    }
+    let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    assert_eq!(pieces(&[long.as_bytes()]).0, Some(Loss::Malformed));
+}
+
+#[test]
+fn the_end_of_the_connection_says_how_it_was_lost() {
+    let mut tally = Tally::new(9).unwrap();
+    for (text, expected) in [
+        ("", Loss::Closed),
+        ("HTTP/1.1 200 OK\r\n", Loss::Closed),
+        (CHUNKED, Loss::Closed),
+        (UNTIL_CLOSE, Loss::Ended),
+    ] {
+        let mut stream = asked();
+        stream.feed(text.as_bytes(), AT, &mut tally).unwrap();
+        assert_eq!(stream.end(), expected, "{text}");
+    }
+}
+
+#[test]
+fn counts_what_is_missed_and_what_comes_again() {
+    let feed = |stream: &mut Stream, tally: &mut Tally, numbers: &[u32]| {
+        for number in numbers {
+            let text = format!("data: {}\n\n", message(*number));
+            stream.feed(text.as_bytes(), AT, tally).unwrap();
+        }
+    };
+    for (what, expects, numbers, last, missed, repeated) in [
+        ("all", true, &[1, 2, 3][..], 3, 0, 0),
+        ("a gap", true, &[1, 4], 4, 2, 0),
+        ("the first", true, &[2, 3], 3, 1, 0),
+        ("the last", true, &[1, 2], 4, 2, 0),
+        ("none at all", true, &[], 4, 4, 0),
+        ("came later", false, &[3, 4], 4, 0, 0),
+        ("came later, a gap", false, &[3, 5], 5, 1, 0),
+        ("came later than all", false, &[], 4, 0, 0),
+        ("twice", true, &[1, 2, 2, 3], 3, 0, 1),
+        ("another order", true, &[1, 3, 2], 3, 1, 1),
+    ] {
+        let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+        stream.feed(UNTIL_CLOSE.as_bytes(), AT, &mut tally).unwrap();
+        if expects {
+            stream.expect_first();
+        }
+        feed(&mut stream, &mut tally, numbers);
+        let counts = tally.counts;
+        let all = (counts.missed + stream.missing(last), counts.repeated);
+        assert_eq!(all, (missed, repeated), "{what}");
+        assert_eq!(counts.received, numbers.len() as u64, "{what}");
+    }
+}
+
+#[test]
+fn a_message_takes_from_its_moment_to_its_receipt() {
+    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    let text = format!("{UNTIL_CLOSE}data: {}\n\n", message(1));
+    stream.feed(text.as_bytes(), AT, &mut tally).unwrap();
+    assert!(stream.is_open());
+    let tick = tally.take();
+    assert_eq!(tick.latency, [(50, 1)]);
+    assert_eq!(tick.opening.len(), 1, "2.1 ms, in the histogram's steps");
+    assert!((2099..=2101).contains(&tick.opening[0].0));
+}
+
+#[test]
+fn keeps_nothing_between_whole_events() {
+    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    stream
+        .feed(&CHUNKED.as_bytes()[..9], AT, &mut tally)
+        .unwrap();
+    assert!(stream.heap_bytes() > 0, "a head under way");
+    stream
+        .feed(&CHUNKED.as_bytes()[9..], AT, &mut tally)
+        .unwrap();
+    assert_eq!(stream.heap_bytes(), 0);
+    let event = chunk(&format!("data: {}\n\n", message(1)));
+    let (first, second) = event.as_bytes().split_at(20);
+    stream.feed(first, AT, &mut tally).unwrap();
+    assert!(stream.heap_bytes() > 0, "a line under way");
+    stream.feed(second, AT, &mut tally).unwrap();
+    assert_eq!((stream.heap_bytes(), tally.counts.received), (0, 1));
+}
+
+#[test]
+fn a_line_without_end_takes_no_memory_without_end() {
+    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    stream.feed(UNTIL_CLOSE.as_bytes(), AT, &mut tally).unwrap();
+    stream.feed(b"data: ", AT, &mut tally).unwrap();
+    for _ in 0..100 {
+        stream.feed(&[b'x'; 5000], AT, &mut tally).unwrap();
+        assert!(stream.heap_bytes() <= 4 * LINE_BYTES_MAX);
+    }
+    let rest = format!("x\n\ndata: {}\n\n", message(1));
+    stream.feed(rest.as_bytes(), AT, &mut tally).unwrap();
+    assert_eq!((tally.counts.events, tally.counts.received), (2, 1));
+    assert_eq!(stream.heap_bytes(), 0);
+}

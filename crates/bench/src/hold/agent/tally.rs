@@ -1,0 +1,255 @@
+//! What an agent's streams come to: counters, losses by cause, and what is new since the last tick.
+//!
+//! `stream` and `agent` count here, `agent` takes a [`Tick`] out of it every now and then. What must stay
+//! true: nothing here grows with the number of streams or messages; histograms have a fixed size.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hdrhistogram::{CreationError, Histogram};
+
+use crate::hold::message::{Message, Reader};
+use crate::hold::order::{Arrived, Tick};
+use crate::load::histogram;
+use crate::report::{HoldCounts, Lost};
+
+/// Why a stream is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loss {
+    Refused,
+    Unreachable,
+    Timeout,
+    Status(u16),
+    Malformed,
+    Ended,
+    Closed,
+    Reset,
+    Silent,
+    NoPort,
+    NoDescriptor,
+}
+
+/// All that an agent counts.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) counts: HoldCounts,
+    pub(super) reader: Reader,
+    statuses: BTreeMap<u16, u64>,
+    /// Causes that have said something, and what those say that the coordinator does not know yet.
+    known: BTreeSet<&'static str>,
+    said: BTreeMap<String, String>,
+    opening: Histogram<u64>,
+    latency: Histogram<u64>,
+    messages: Vec<Arrived>,
+}
+
+impl Tally {
+    pub(super) fn new(run: u32) -> Result<Self, CreationError> {
+        Ok(Self {
+            counts: HoldCounts::default(),
+            reader: Reader::new(run),
+            statuses: BTreeMap::new(),
+            known: BTreeSet::new(),
+            said: BTreeMap::new(),
+            opening: histogram()?,
+            latency: histogram()?,
+            messages: Vec::new(),
+        })
+    }
+
+    /// A stream is open, so many microseconds after it was begun.
+    pub(super) fn open(&mut self, took: u64) {
+        self.counts.opened += 1;
+        self.counts.open += 1;
+        self.counts.open_max = self.counts.open_max.max(self.counts.open);
+        self.opening.saturating_record(took);
+    }
+
+    /// A stream is lost.
+    pub(super) fn lose(&mut self, loss: Loss, why: impl FnOnce() -> String) {
+        let lost = &mut self.counts.lost;
+        *loss.counter(lost) += 1;
+        if let Loss::Status(status) = loss {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        if self.known.insert(loss.name()) {
+            self.said.insert(loss.name().to_owned(), why());
+        }
+    }
+
+    /// A message arrived at a stream.
+    pub(super) fn receive(&mut self, message: Message, now: u64) {
+        let took = now.saturating_sub(message.sent).max(1);
+        self.counts.received += 1;
+        self.latency.saturating_record(took);
+        // The latest messages are the last ones in the list.
+        let from = self.messages.len().saturating_sub(MESSAGES_LOOKED);
+        let mut known = self.messages[from..].iter_mut().rev();
+        if let Some(known) = known.find(|known| known.number == message.number) {
+            known.streams += 1;
+            known.last = known.last.max(took);
+        } else if self.messages.len() < MESSAGES_MAX {
+            // Of those beyond only the times of last receipts are missing.
+            self.messages.push(Arrived {
+                number: message.number,
+                streams: 1,
+                last: took,
+            });
+        }
+    }
+
+    /// What is new; begins a new interval.
+    pub(super) fn take(&mut self) -> Tick {
+        Tick {
+            counts: self.counts,
+            statuses: self.statuses.clone(),
+            said: std::mem::take(&mut self.said),
+            opening: drained(&mut self.opening),
+            latency: drained(&mut self.latency),
+            messages: std::mem::take(&mut self.messages),
+            ..Tick::default()
+        }
+    }
+}
+
+impl Loss {
+    /// As the report calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+            Self::Status(_) => "status",
+            Self::Malformed => "malformed",
+            Self::Ended => "ended",
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Silent => "silent",
+            Self::NoPort => "no_port",
+            Self::NoDescriptor => "no_descriptor",
+        }
+    }
+
+    /// What it says where nobody says more.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Refused => "the connection was refused".to_owned(),
+            Self::Unreachable => "no way to the server".to_owned(),
+            Self::Timeout => "no connection and answer in time".to_owned(),
+            Self::Status(status) => format!("answered with {status}"),
+            Self::Malformed => "what came is no HTTP/1 response".to_owned(),
+            Self::Ended => "the server ended the response".to_owned(),
+            Self::Closed => "the server closed the connection".to_owned(),
+            Self::Reset => "the connection was reset".to_owned(),
+            Self::Silent => "nothing was heard in time".to_owned(),
+            Self::NoPort => "no port was left".to_owned(),
+            Self::NoDescriptor => "no descriptor was left".to_owned(),
+        }
+    }
+
+    fn counter(self, lost: &mut Lost) -> &mut u64 {
+        match self {
+            Self::Refused => &mut lost.refused,
+            Self::Unreachable => &mut lost.unreachable,
+            Self::Timeout => &mut lost.timeout,
+            Self::Status(_) => &mut lost.status,
+            Self::Malformed => &mut lost.malformed,
+            Self::Ended => &mut lost.ended,
+            Self::Closed => &mut lost.closed,
+            Self::Reset => &mut lost.reset,
+            Self::Silent => &mut lost.silent,
+            Self::NoPort => &mut lost.no_port,
+            Self::NoDescriptor => &mut lost.no_descriptor,
+        }
+    }
+}
+
+/// The recorded values and how often each, and the histogram empty again.
+fn drained(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
+    let recorded = histogram.iter_recorded();
+    let values = recorded
+        .map(|value| {
+            (
+                value.value_iterated_to(),
+                value.count_since_last_iteration(),
+            )
+        })
+        .collect();
+    histogram.reset();
+    values
+}
+
+/// Messages of one tick that are told apart: at more than that a second, the later ones have no time of
+/// last receipt.
+const MESSAGES_MAX: usize = 8192;
+
+/// Streams get a message at nearly the same time: the one that arrives is among the latest.
+const MESSAGES_LOOKED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_has_what_is_new() {
+        let mut tally = Tally::new(1).unwrap();
+        tally.open(250);
+        tally.lose(Loss::Status(503), || "first".to_owned());
+        tally.lose(Loss::Status(500), || "second".to_owned());
+        for (number, now) in [(1, 30), (2, 40), (1, 60)] {
+            tally.receive(Message { number, sent: 10 }, now);
+        }
+        let tick = tally.take();
+        assert_eq!((tick.counts.open, tick.counts.lost.status), (1, 2));
+        assert_eq!(tick.statuses, BTreeMap::from([(500, 1), (503, 1)]));
+        assert_eq!(tick.said["status"], "first");
+        assert_eq!(tick.opening, [(250, 1)]);
+        assert_eq!(tick.latency, [(20, 1), (30, 1), (50, 1)]);
+        let arrived = |number, streams, last| Arrived {
+            number,
+            streams,
+            last,
+        };
+        assert_eq!(tick.messages, [arrived(1, 2, 50), arrived(2, 1, 30)]);
+        let tick = tally.take();
+        assert_eq!(tick.counts.received, 3, "counters go on");
+        assert!(tick.said.is_empty() && tick.latency.is_empty() && tick.messages.is_empty());
+    }
+
+    #[test]
+    fn every_loss_is_counted_by_its_name() {
+        let mut tally = Tally::new(1).unwrap();
+        let all = [
+            Loss::Refused,
+            Loss::Unreachable,
+            Loss::Timeout,
+            Loss::Status(404),
+            Loss::Malformed,
+            Loss::Ended,
+            Loss::Closed,
+            Loss::Reset,
+            Loss::Silent,
+            Loss::NoPort,
+            Loss::NoDescriptor,
+        ];
+        for loss in all {
+            tally.lose(loss, || loss.words());
+        }
+        let lost = tally.counts.lost;
+        for loss in all {
+            let causes = lost.causes();
+            let found = causes.iter().find(|(name, _)| *name == loss.name());
+            assert_eq!(found.unwrap().1, 1, "{loss:?}");
+        }
+        assert_eq!(lost.total(), 11);
+    }
+
+    #[test]
+    fn messages_without_end_take_no_memory_without_end() {
+        let mut tally = Tally::new(1).unwrap();
+        for number in 0..20_000 {
+            tally.receive(Message { number, sent: 1 }, 5);
+        }
+        let tick = tally.take();
+        assert_eq!((tick.messages.len(), tick.counts.received), (8192, 20_000));
+    }
+}

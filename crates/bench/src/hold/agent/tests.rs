@@ -1,0 +1,74 @@
+//! An agent spoken to over its lines: what it answers to orders that are none of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+/// What an agent says to these lines and the end behind them.
+fn says(lines: &str) -> Vec<String> {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let (heard, said) = UnixStream::pair().unwrap();
+    ours.write_all(lines.as_bytes()).unwrap();
+    drop(ours);
+    let agent = std::thread::spawn(move || serve(&theirs, said));
+    let words = BufReader::new(heard).lines().map(Result::unwrap).collect();
+    // How it ended is not asked: its words are.
+    let _ = agent.join().unwrap();
+    words
+}
+
+fn order(change: impl FnOnce(&mut Order)) -> String {
+    let mut order = Order {
+        protocol: PROTOCOL,
+        goals: vec![super::super::order::Goal {
+            address: "127.0.0.1:1".parse().unwrap(),
+            request: String::new(),
+        }],
+        streams: 3,
+        rate: 1.0,
+        connecting_max: 1,
+        sources: Vec::new(),
+        timeout_ms: 1000,
+        silence_ms: None,
+        churn: 0.0,
+        deaf: None,
+        run: 1,
+        tick_ms: 60_000,
+    };
+    change(&mut order);
+    serde_json::to_string(&order).unwrap() + "\n"
+}
+
+#[test]
+fn an_agent_ends_with_its_input() {
+    assert_eq!(says(""), [""; 0]);
+    assert_eq!(says("{\"protocol\":1"), [""; 0], "no whole order");
+    assert_eq!(says(&order(|_| {})), ["{\"ready\":{\"protocol\":1}}"]);
+}
+
+#[test]
+fn an_order_that_cannot_be_executed_is_refused_in_words() {
+    for (line, why) in [
+        ("{}\n".to_owned(), "none of ours"),
+        (order(|order| order.protocol = 9), "version 9"),
+        (order(|order| order.goals.clear()), "without a goal"),
+        (order(|order| order.rate = -1.0), "without a goal or a rate"),
+    ] {
+        let words = says(&line);
+        assert!(words.len() == 1 && words[0].contains("failed"), "{words:?}");
+        assert!(words[0].contains(why), "{words:?}");
+    }
+}
+
+#[test]
+fn the_last_word_says_what_was_missed() {
+    let asks = "\"publishing\"\n{\"finish\":{\"last\":7}}\n";
+    let words = says(&(order(|_| {}) + asks));
+    let done: Word = serde_json::from_str(&words[1]).unwrap();
+    let Word::Done(tick) = done else {
+        panic!("{words:?}");
+    };
+    assert_eq!((tick.pending, tick.counts.missed), (3, 0), "none was open");
+    assert!(tick.expects && tick.memory > 0);
+}

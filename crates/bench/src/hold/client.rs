@@ -1,0 +1,189 @@
+//! One connection of the coordinator's own requests, which wait: a message published, a page asked for.
+//!
+//! `publisher` has one on its thread, `probe` one on each of its threads. A kept connection is looked at
+//! before it is used, so that what the server closed meanwhile is no failure (RFC 9112 §9.3.1). What must
+//! stay true: every wait has a deadline; a request of which a byte was sent is never called unsent.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::deploy::connect_unix;
+use crate::load::Address;
+use crate::load::incoming::{Asked, Fed, Incoming};
+
+/// A connection that is opened when it is needed, and kept.
+#[derive(Debug)]
+pub(super) struct Client {
+    address: Address,
+    /// For a connection, and for a response.
+    timeout: Duration,
+    socket: Option<Socket>,
+    incoming: Incoming,
+    buffer: Vec<u8>,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// There is no connection: nothing was sent.
+    #[error("{0}")]
+    Unsent(io::Error),
+    /// It broke off: nobody knows what came of the request.
+    #[error("{0}")]
+    Broken(io::Error),
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Client {
+    pub(super) fn new(address: Address, timeout: Duration) -> Self {
+        Self {
+            address,
+            timeout,
+            socket: None,
+            incoming: Incoming::new(),
+            buffer: vec![0; BUFFER_BYTES],
+        }
+    }
+
+    /// Opens the connection ahead of the first request, if it can be opened.
+    pub(super) fn open(&mut self) {
+        if self.socket.is_none() {
+            self.socket = Socket::connect(&self.address, self.timeout).ok();
+        }
+    }
+
+    /// Sends a request and waits for the whole response; gives its status.
+    ///
+    /// # Errors
+    /// When there is none in time.
+    pub(super) fn exchange(&mut self, request: &[u8]) -> Result<u16, Failure> {
+        let deadline = Instant::now() + self.timeout;
+        // Taken out: it is put back when nothing about it is in doubt.
+        let kept = self.socket.take().filter(Socket::is_quiet);
+        let socket = match kept {
+            Some(socket) => socket,
+            None => Socket::connect(&self.address, self.timeout).map_err(Failure::Unsent)?,
+        };
+        let mut socket = socket;
+        self.converse(&mut socket, request, deadline)
+            .map_err(Failure::Broken)?;
+        if self.incoming.keep_alive {
+            self.socket = Some(socket);
+        }
+        Ok(self.incoming.status)
+    }
+
+    fn converse(
+        &mut self,
+        socket: &mut Socket,
+        request: &[u8],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        socket.wait_at_most(left(deadline)?)?;
+        socket.write_all(request)?;
+        self.incoming.begin(Asked::default());
+        loop {
+            socket.wait_at_most(left(deadline)?)?;
+            let count = match socket.read(&mut self.buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let fed = match count {
+                0 => self.incoming.end(),
+                count => self.incoming.feed(&self.buffer[..count]),
+            };
+            match fed.map_err(io::Error::other)? {
+                Fed::Complete => return Ok(()),
+                Fed::More => {}
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
+        Ok(match address {
+            Address::Tcp(address) => {
+                let socket = TcpStream::connect_timeout(address, timeout)?;
+                socket.set_nodelay(true)?;
+                Self::Tcp(socket)
+            }
+            Address::Unix(path) => Self::Unix(connect_unix(path, Instant::now() + timeout)?),
+        })
+    }
+
+    /// Whether the server has neither closed nor said anything unasked.
+    fn is_quiet(&self) -> bool {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let found = match self {
+            Self::Tcp(socket) => recv(socket.as_fd(), &mut byte[..], flags),
+            Self::Unix(socket) => recv(socket.as_fd(), &mut byte[..], flags),
+        };
+        found.err() == Some(Errno::AGAIN)
+    }
+
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => {
+                socket.set_read_timeout(Some(time))?;
+                socket.set_write_timeout(Some(time))
+            }
+            Self::Unix(socket) => {
+                socket.set_read_timeout(Some(time))?;
+                socket.set_write_timeout(Some(time))
+            }
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.read(buffer),
+            Self::Unix(socket) => socket.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.write(bytes),
+            Self::Unix(socket) => socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        Err(late())
+    } else {
+        Ok(left)
+    }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+}
+
+/// What one read takes of a response.
+const BUFFER_BYTES: usize = 16 << 10;

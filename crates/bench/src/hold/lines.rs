@@ -1,0 +1,114 @@
+//! Lines of JSON as they come in over a pipe: whole lines out of pieces, with a bound.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::order::LINE_BYTES_MAX;
+
+/// What was read and not yet taken.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pending: Vec<u8>,
+    /// Before this there is no line end.
+    looked: usize,
+}
+
+impl Lines {
+    /// The first line, which is waited for; `None` when the input ends before it.
+    ///
+    /// # Errors
+    /// As [`Lines::read`].
+    pub(super) fn first(&mut self, input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(line) = self.next() {
+                return Ok(Some(line));
+            }
+            if !self.read(input)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next whole line, without its end.
+    pub(super) fn next(&mut self) -> Option<Vec<u8>> {
+        let Some(found) = memchr::memchr(b'\n', &self.pending[self.looked..]) else {
+            self.looked = self.pending.len();
+            return None;
+        };
+        let end = self.looked + found;
+        self.looked = 0;
+        let behind = self.pending.split_off(end + 1);
+        let mut line = std::mem::replace(&mut self.pending, behind);
+        line.pop();
+        Some(line)
+    }
+
+    /// Reads what is there, or waits for it; tells whether the input goes on.
+    ///
+    /// # Errors
+    /// When it cannot be read, and when a line is longer than any of ours.
+    pub(super) fn read(&mut self, input: &impl AsFd) -> io::Result<bool> {
+        if self.pending.len() > LINE_BYTES_MAX {
+            return Err(io::Error::other("a line without end"));
+        }
+        let mut chunk = [0; 16 << 10];
+        loop {
+            match rustix::io::read(input, &mut chunk) {
+                Ok(0) => return Ok(false),
+                Ok(count) => {
+                    self.pending.extend_from_slice(&chunk[..count]);
+                    return Ok(true);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Says something in a line of its own, at once.
+///
+/// # Errors
+/// When nobody is there any more.
+pub(super) fn say(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, word)?;
+    output.write_all(b"\n")?;
+    output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn gives_whole_lines_however_they_come() {
+        let (mut writer, reader) = UnixStream::pair().unwrap();
+        let mut lines = Lines::default();
+        let mut found = Vec::new();
+        for piece in ["a", "b\nc\n\nd", "e", "\n"] {
+            writer.write_all(piece.as_bytes()).unwrap();
+            assert!(lines.read(&reader).unwrap());
+            while let Some(line) = lines.next() {
+                found.push(String::from_utf8(line).unwrap());
+            }
+        }
+        assert_eq!(found, ["ab", "c", "", "de"]);
+        drop(writer);
+        assert!(!lines.read(&reader).unwrap());
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let mut lines = Lines {
+            pending: vec![b'x'; LINE_BYTES_MAX + 1],
+            looked: 0,
+        };
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        assert!(lines.read(&reader).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! The numbered messages that are published to measure: how they look, and how they are found again.
+//!
+//! `publisher` writes them, `agent` finds them in what streams receive. A message is one word of letters,
+//! digits, dashes and a dot, so that it survives JSON, forms and URLs: `hold-RUN-NUMBER-SENT.`, all
+//! hexadecimal. RUN keeps apart what another run publishes; SENT is the intended moment in microseconds
+//! of the clock that never jumps, which all processes of one machine share. Pure, but for [`now`].
+
+use memchr::memmem::Finder;
+
+/// One message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Message {
+    /// From 1.
+    pub(super) number: u32,
+    /// Microseconds, as [`now`] gives them.
+    pub(super) sent: u64,
+}
+
+impl Message {
+    /// The word for one run.
+    pub(super) fn word(&self, run: u32) -> String {
+        format!("{}{:x}-{:x}.", prefix(run), self.number, self.sent)
+    }
+}
+
+/// Finds the messages of one run.
+#[derive(Debug)]
+pub(super) struct Reader {
+    finder: Finder<'static>,
+    prefix_bytes: usize,
+}
+
+impl Reader {
+    pub(super) fn new(run: u32) -> Self {
+        let prefix = prefix(run);
+        Self {
+            prefix_bytes: prefix.len(),
+            finder: Finder::new(&prefix).into_owned(),
+        }
+    }
+
+    /// The first message in a line.
+    pub(super) fn find(&self, line: &[u8]) -> Option<Message> {
+        let at = self.finder.find(line)?;
+        let rest = line.get(at + self.prefix_bytes..)?;
+        let (number, rest) = hexadecimal(rest, b'-')?;
+        let (sent, _) = hexadecimal(rest, b'.')?;
+        Some(Message {
+            number: u32::try_from(number).ok()?,
+            sent,
+        })
+    }
+}
+
+/// Microseconds of the machine's monotonic clock.
+pub(super) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000 + part(now.tv_nsec) / 1_000
+}
+
+fn prefix(run: u32) -> String {
+    format!("hold-{run:08x}-")
+}
+
+/// A number up to `end`, and what follows that.
+fn hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
+    let mut value = 0_u64;
+    for (at, &byte) in bytes.iter().enumerate().take(DIGITS_MAX + 1) {
+        if byte == end && at > 0 {
+            return Some((value, &bytes[at + 1..]));
+        }
+        let digit = char::from(byte).to_digit(16)?;
+        value = value.checked_mul(16)?.checked_add(digit.into())?;
+    }
+    None
+}
+
+/// Of 64 bits.
+const DIGITS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_found_again() {
+        let message = Message {
+            number: 42,
+            sent: 1_234_567_890_123,
+        };
+        let word = message.word(7);
+        let reader = Reader::new(7);
+        for line in [
+            word.clone(),
+            format!("data: {word}"),
+            format!("{{\"data\":\"{word}\"}}"),
+        ] {
+            assert_eq!(reader.find(line.as_bytes()), Some(message), "{line}");
+        }
+        assert_eq!(Reader::new(8).find(word.as_bytes()), None, "another run");
+        for cut in 0..word.len() {
+            assert_eq!(reader.find(&word.as_bytes()[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_one_is_none() {
+        let reader = Reader::new(7);
+        for line in [
+            "hold-00000007--1.",
+            "hold-00000007-1-.",
+            "hold-00000007-x-1.",
+            "hold-00000007-1ffffffff-1.",
+            "hold-00000007-1-11111111111111111.",
+            "hold-00000007-1",
+        ] {
+            assert_eq!(reader.find(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let before = now();
+        assert!(before > 0 && now() >= before);
+    }
+}

@@ -1,0 +1,283 @@
+//! Publishes numbered messages at a rate while streams are held.
+//!
+//! The coordinator starts one when all agents expect the messages, and stops it before it asks them to
+//! finish. One thread, one connection: messages follow one another in their order. What must stay true: a
+//! number is used again only when the server refused it for sure, so that what a stream misses was
+//! published; a message bears its intended moment, so that a server which takes its time to accept one
+//! does not hide what the next had to wait.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hdrhistogram::{CreationError, Histogram};
+
+use super::client::{Client, Failure};
+use super::message::{self, Message};
+use crate::load::{Address, histogram, timings};
+use crate::report::Published;
+
+/// What is published, and where.
+#[derive(Debug, Clone)]
+pub struct Publish {
+    /// As given, for the report.
+    pub target: String,
+    /// Where to connect.
+    pub address: Address,
+    /// The head of the request, without its `Content-Length` and the blank line.
+    pub head: String,
+    /// The body: `{message}` is replaced by a word without anything to escape.
+    pub body: String,
+    /// The channel, for the report.
+    pub channel: String,
+    /// Messages a second.
+    pub rate: f64,
+    /// For the server to accept one.
+    pub timeout: Duration,
+}
+
+/// A publisher at work.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    is_over: AtomicBool,
+    /// Held for one count at a time.
+    done: Mutex<Done>,
+}
+
+/// What was published so far.
+#[derive(Debug)]
+struct Done {
+    published: Published,
+    accepting: Histogram<u64>,
+    /// The number of the last message that may have been published.
+    last: u32,
+}
+
+impl Publisher {
+    /// Starts to publish messages of a run, the first at once.
+    pub(super) fn start(publish: &Publish, run: u32) -> Result<Self, CreationError> {
+        let shared = Arc::new(Shared {
+            is_over: AtomicBool::new(false),
+            done: Mutex::new(Done {
+                published: publish.nothing(),
+                accepting: histogram()?,
+                last: 0,
+            }),
+        });
+        let (ours, publish) = (Arc::clone(&shared), publish.clone());
+        let thread = std::thread::spawn(move || ours.run(&publish, run));
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Publishes no more; gives what was published and the number of the last message.
+    pub(super) fn stop(mut self) -> (Published, u32) {
+        self.end();
+        self.shared.count(|done| {
+            let mut published = done.published.clone();
+            published.accepting = timings(&done.accepting);
+            (published, done.last)
+        })
+    }
+
+    fn end(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It ends within a time-out; if it panicked, that was said.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn run(&self, publish: &Publish, run: u32) {
+        let mut client = Client::new(publish.address.clone(), publish.timeout);
+        client.open();
+        let base = message::now();
+        let (mut turn, mut number) = (0_u64, 1_u32);
+        loop {
+            let due = base + after(turn, publish.rate);
+            if !wait_until(due, &self.is_over) {
+                return;
+            }
+            turn += 1;
+            let late = message::now().saturating_sub(due);
+            self.count(|done| match late {
+                0..=LATE => {}
+                LATER.. => done.published.skipped += 1,
+                _ => done.published.late += 1,
+            });
+            if late >= LATER {
+                continue;
+            }
+            let word = Message { number, sent: due }.word(run);
+            let begun = message::now();
+            // Before it is sent: a stream may have it before we have the answer.
+            self.count(|done| done.last = number);
+            let outcome = client.exchange(&publish.request(&word));
+            let is_used = self.count(|done| {
+                let took = message::now().saturating_sub(begun).max(1);
+                done.accepting.saturating_record(took);
+                done.take(outcome)
+            });
+            if is_used {
+                number = number.saturating_add(1);
+            }
+        }
+    }
+
+    fn count<T>(&self, take: impl FnOnce(&mut Done) -> T) -> T {
+        // A count is never left half-way.
+        take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Done {
+    /// Takes what came of a message; tells whether its number is used.
+    fn take(&mut self, outcome: Result<u16, Failure>) -> bool {
+        let published = &mut self.published;
+        let (count, why) = match outcome {
+            Ok(200..=299) => {
+                published.accepted += 1;
+                return true;
+            }
+            Ok(status) => (&mut published.refused, format!("answered with {status}")),
+            Err(Failure::Unsent(error)) => (&mut published.refused, error.to_string()),
+            Err(Failure::Broken(error)) => {
+                published.doubtful += 1;
+                published.said.get_or_insert_with(|| error.to_string());
+                return true;
+            }
+        };
+        *count += 1;
+        published.said.get_or_insert(why);
+        self.last -= 1;
+        false
+    }
+}
+
+impl Publish {
+    /// What the report says before anything is published.
+    pub(super) fn nothing(&self) -> Published {
+        Published {
+            target: self.target.clone(),
+            channel: self.channel.clone(),
+            rate: self.rate,
+            ..Published::default()
+        }
+    }
+
+    fn request(&self, word: &str) -> Vec<u8> {
+        let body = self.body.replace(PLACE, word);
+        format!("{}Content-Length: {}\r\n\r\n{body}", self.head, body.len()).into_bytes()
+    }
+}
+
+/// Where the message goes in a body.
+pub(super) const PLACE: &str = "{message}";
+
+/// Microseconds from the first to the `turn`-th moment of a rate.
+pub(super) fn after(turn: u64, rate: f64) -> u64 {
+    let micros = crate::text::units::number(turn) * 1e6 / rate;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "not negative, and the cast goes to the nearest count that there is"
+    )]
+    let micros = micros as u64;
+    micros
+}
+
+/// Waits until a moment of [`message::now`]; false when it is over before that.
+pub(super) fn wait_until(due: u64, is_over: &AtomicBool) -> bool {
+    loop {
+        if is_over.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = due.saturating_sub(message::now());
+        if left == 0 {
+            return true;
+        }
+        std::thread::park_timeout(Duration::from_micros(left.min(LOOK_EVERY)));
+    }
+}
+
+/// Microseconds: after this a message counts as late, and after that it is not sent any more.
+const LATE: u64 = 1_000;
+const LATER: u64 = 1_000_000;
+
+/// Microseconds until the end of a wait is noticed at the latest.
+const LOOK_EVERY: u64 = 50_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_length_of_its_body() {
+        let publish = Publish {
+            target: String::new(),
+            address: Address::Unix("/nowhere".into()),
+            head: "POST / HTTP/1.1\r\n".to_owned(),
+            body: "a{message}b".to_owned(),
+            channel: String::new(),
+            rate: 1.0,
+            timeout: Duration::from_secs(1),
+        };
+        let request = publish.request("word");
+        assert_eq!(
+            request,
+            b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\nawordb"
+        );
+    }
+
+    #[test]
+    fn only_what_was_refused_for_sure_is_numbered_again() {
+        let mut done = Done {
+            published: Published::default(),
+            accepting: histogram().unwrap(),
+            last: 0,
+        };
+        let error = || std::io::Error::other("x");
+        let mut number = 1;
+        for (outcome, is_used) in [
+            (Ok(200), true),
+            (Ok(202), true),
+            (Ok(403), false),
+            (Err(Failure::Unsent(error())), false),
+            (Err(Failure::Broken(error())), true),
+        ] {
+            done.last = number;
+            assert_eq!(done.take(outcome), is_used);
+            number += u32::from(is_used);
+            assert_eq!(done.last, number - 1);
+        }
+        let found = &done.published;
+        assert_eq!((found.accepted, found.refused, found.doubtful), (2, 2, 1));
+        assert_eq!(found.said.as_deref(), Some("answered with 403"));
+    }
+
+    #[test]
+    fn moments_of_a_rate_are_even() {
+        assert_eq!(
+            [0, 1, 2, 100].map(|turn| after(turn, 4.0)),
+            [0, 250_000, 500_000, 25_000_000]
+        );
+    }
+}

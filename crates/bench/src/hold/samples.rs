@@ -1,0 +1,109 @@
+//! The samples of a run: taken every so often, and never more than a chart can show.
+//!
+//! The coordinator adds to it. Pure. When there are too many, every other one goes and they are taken half
+//! as often: an hour and a day have the same number.
+
+use std::time::{Duration, Instant};
+
+use crate::report::HoldSample;
+use crate::text::units::number;
+
+/// What was sampled so far.
+#[derive(Debug)]
+pub(super) struct Samples {
+    every: Duration,
+    next: Option<Instant>,
+    /// When the last one was taken, and how often something had arrived by then.
+    before: Option<(Instant, u64)>,
+    all: Vec<HoldSample>,
+}
+
+impl Samples {
+    pub(super) fn new(every: Duration) -> Self {
+        Self {
+            every: every.max(LEAST),
+            next: None,
+            before: None,
+            all: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// Adds one; how often something arrived gives its rate.
+    pub(super) fn add(&mut self, now: Instant, heard: u64, mut sample: HoldSample) {
+        if let Some((then, before)) = self.before {
+            let seconds = now.saturating_duration_since(then).as_secs_f64();
+            if seconds > 0.0 {
+                sample.heard_per_second = number(heard.saturating_sub(before)) / seconds;
+            }
+        }
+        self.before = Some((now, heard));
+        self.next = Some(now + self.every);
+        self.all.push(sample);
+        if self.all.len() >= MOST {
+            let mut index = 0;
+            self.all.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.every *= 2;
+        }
+    }
+
+    pub(super) fn last(&self) -> HoldSample {
+        self.all.last().copied().unwrap_or_default()
+    }
+
+    pub(super) fn into_all(self) -> Vec<HoldSample> {
+        self.all
+    }
+}
+
+/// An hour of seconds, and a report of a few megabytes.
+const MOST: usize = 4000;
+
+/// A sample reads some files of /proc.
+const LEAST: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_the_rate_since_the_one_before() {
+        let start = Instant::now();
+        let mut samples = Samples::new(Duration::from_secs(1));
+        assert!(samples.is_due(start));
+        samples.add(start, 10, HoldSample::default());
+        assert!(!samples.is_due(start) && samples.is_due(start + Duration::from_secs(1)));
+        samples.add(start + Duration::from_secs(2), 50, HoldSample::default());
+        assert!((samples.last().heard_per_second - 20.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_day_has_no_more_samples_than_an_hour() {
+        let start = Instant::now();
+        let mut samples = Samples::new(Duration::from_secs(1));
+        for second in 0..86_400 {
+            let now = start + Duration::from_secs(second);
+            if samples.is_due(now) {
+                let at = now.duration_since(start).as_secs_f64();
+                samples.add(
+                    now,
+                    0,
+                    HoldSample {
+                        at,
+                        ..HoldSample::default()
+                    },
+                );
+            }
+        }
+        let all = samples.into_all();
+        assert!((1500..4000).contains(&all.len()), "{}", all.len());
+        assert!(all.windows(2).all(|two| two[0].at < two[1].at));
+        assert!(all.last().unwrap().at > 86_000.0);
+    }
+}

@@ -1,0 +1,249 @@
+//! From which addresses and ports streams are opened.
+//!
+//! A connection is known by its four numbers, so one source address has but as many connections to one
+//! server as there are local ports. `verb` reads `--from`, `coordinator` shares addresses and ports out to
+//! the agents: no two agents have the same port of the same address, so none gets in another's way. Ports
+//! are named one by one, which needs no search of the kernel's and tells exactly when there are none left.
+//! Pure, but for [`local_ports`].
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::order::Source;
+
+/// Streams from one address where we choose the addresses: the usual range has 28,232 ports, and what
+/// closed lately keeps its port for a minute.
+const STREAMS_PER_ADDRESS: u32 = 10_000;
+
+/// Where a loopback's own addresses are taken from; 127.0.0.0/16 is left to those that people use.
+const LOOPBACK: &str = "127.64.0.0/10";
+
+/// The shares of the agents, when nobody names addresses: addresses of the loopback where all servers are
+/// there, and else none, which leaves the choice to the system.
+///
+/// # Errors
+/// When that is not enough; says what to do.
+pub(super) fn automatic(
+    goals: &[SocketAddr],
+    shares: &[u32],
+    ports: (u16, u16),
+) -> Result<Vec<Vec<Source>>, String> {
+    let is_loopback = |goal: &SocketAddr| goal.is_ipv4() && goal.ip().is_loopback();
+    if !goals.iter().all(is_loopback) {
+        return Ok(vec![Vec::new(); shares.len()]);
+    }
+    let most = shares.iter().copied().max().unwrap_or(0);
+    let each = most.div_ceil(STREAMS_PER_ADDRESS).max(1) as usize;
+    let addresses = read(LOOPBACK, each * shares.len())?;
+    share_out(&addresses, goals, shares, ports)
+}
+
+/// Shares addresses out to the agents; where there are more agents than addresses, the ports of one.
+///
+/// # Errors
+/// When that is not enough; says how many addresses there must be.
+pub(super) fn share_out(
+    addresses: &[IpAddr],
+    goals: &[SocketAddr],
+    shares: &[u32],
+    (first, last): (u16, u16),
+) -> Result<Vec<Vec<Source>>, String> {
+    if addresses.is_empty() || goals.is_empty() || first == 0 || first > last {
+        return Err("no source address, or no local port".to_owned());
+    }
+    for goal in goals {
+        if let Some(other) = addresses.iter().find(|one| one.is_ipv4() != goal.is_ipv4()) {
+            return Err(format!("{other} cannot connect to {goal}"));
+        }
+    }
+    let ports = u32::from(last - first) + 1;
+    // A port serves once towards each of them, however many URLs it has.
+    let servers = goals.iter().collect::<HashSet<_>>().len() as u64;
+    let mut given = vec![Vec::new(); shares.len()];
+    let users = shares.len().div_ceil(addresses.len());
+    for at in 0..addresses.len().max(shares.len()) {
+        let (user, address) = (at / addresses.len(), addresses[at % addresses.len()]);
+        let part = |user: usize| {
+            let user = u32::try_from(user).unwrap_or(u32::MAX);
+            let users = u32::try_from(users.max(1)).unwrap_or(u32::MAX);
+            u32::from(first)
+                + u32::try_from(u64::from(ports) * u64::from(user) / u64::from(users))
+                    .unwrap_or(ports)
+        };
+        let (from, to) = (part(user), part(user + 1));
+        if to > from
+            && let (Ok(first_port), Ok(last_port)) = (u16::try_from(from), u16::try_from(to - 1))
+        {
+            given[at % shares.len()].push(Source {
+                address,
+                first_port,
+                last_port,
+            });
+        }
+    }
+    for (sources, &share) in given.iter().zip(shares) {
+        let room = |source: &Source| u64::from(source.last_port - source.first_port) + 1;
+        let room = sources.iter().map(room).sum::<u64>() * servers;
+        if u64::from(share) > room {
+            let all: u64 = shares.iter().map(|&share| u64::from(share)).sum();
+            let each = u64::from(ports) * servers;
+            return Err(format!(
+                "{all} streams need {} source addresses, since each has {ports} ports \
+                 (net.ipv4.ip_local_port_range): name more with --from",
+                all.div_ceil(each.max(1)).max(addresses.len() as u64 + 1)
+            ));
+        }
+    }
+    Ok(given)
+}
+
+/// Reads addresses (`10.0.0.1,10.0.0.2`), ranges (`10.0.0.1-10.0.0.9`) and networks (`127.1.0.0/16`),
+/// `most` of them at the most.
+///
+/// # Errors
+/// When a part is none of those.
+pub(super) fn read(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
+    let mut found = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last, is_v4) = span(part)
+            .ok_or_else(|| format!("`{part}` is no address, range A-B or network A/BITS"))?;
+        let mut next = first;
+        while next <= last && found.len() < most {
+            found.push(address(next, is_v4));
+            next += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// The first and the last address as numbers, and whether they are IPv4's.
+fn span(part: &str) -> Option<(u128, u128, bool)> {
+    if let Some((network, bits)) = part.split_once('/') {
+        let (base, is_v4) = value(network.parse().ok()?);
+        let width: u32 = if is_v4 { 32 } else { 128 };
+        let host = width.checked_sub(bits.parse().ok()?)?;
+        let size = if host == 128 { u128::MAX } else { 1 << host };
+        let base = base - base % size;
+        // The first and the last address of an IPv4 network are no host's.
+        let edge = u128::from(is_v4 && host >= 2);
+        return Some((base + edge, base.saturating_add(size - 1) - edge, is_v4));
+    }
+    if let Some((first, last)) = part.split_once('-') {
+        let (first, is_v4) = value(first.trim().parse().ok()?);
+        let (last, is_other_v4) = value(last.trim().parse().ok()?);
+        return (is_v4 == is_other_v4 && first <= last).then_some((first, last, is_v4));
+    }
+    let (one, is_v4) = value(part.parse().ok()?);
+    Some((one, one, is_v4))
+}
+
+fn value(address: IpAddr) -> (u128, bool) {
+    match address {
+        IpAddr::V4(address) => (u32::from(address).into(), true),
+        IpAddr::V6(address) => (address.into(), false),
+    }
+}
+
+fn address(value: u128, is_v4: bool) -> IpAddr {
+    match u32::try_from(value) {
+        Ok(value) if is_v4 => Ipv4Addr::from(value).into(),
+        _ => Ipv6Addr::from(value).into(),
+    }
+}
+
+/// The ports that the system gives to connections, first and last.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc is memory, and is read before anything is opened"
+)]
+pub(super) fn local_ports() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let read = |text: &str| {
+        let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+        Some((numbers.next()?, numbers.next()?))
+    };
+    text.ok().and_then(|text| read(&text)).unwrap_or(USUAL)
+}
+
+/// Where the kernel does not tell: its own default.
+const USUAL: (u16, u16) = (32_768, 60_999);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn goals(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn reads_addresses_ranges_and_networks() {
+        for (text, most, expected) in [
+            ("127.1.2.3", 9, "127.1.2.3"),
+            ("10.0.0.1, 10.0.0.7", 9, "10.0.0.1 10.0.0.7"),
+            ("10.0.0.254-10.0.1.1", 3, "10.0.0.254 10.0.0.255 10.0.1.0"),
+            ("127.9.0.77/30", 9, "127.9.0.77 127.9.0.78"),
+            ("127.9.0.77/31", 9, "127.9.0.76 127.9.0.77"),
+            ("127.9.0.77/32", 9, "127.9.0.77"),
+            ("127.0.0.0/8", 2, "127.0.0.1 127.0.0.2"),
+            ("::1-::2", 9, "::1 ::2"),
+            ("::/0", 1, "::"),
+        ] {
+            let found = read(text, most).unwrap();
+            let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(words.join(" "), expected, "{text}");
+        }
+        for wrong in [
+            "",
+            "a",
+            "10.0.0.2-10.0.0.1",
+            "10.0.0.1-::1",
+            "10.0.0.0/33",
+            "10.0.0.1,",
+        ] {
+            assert!(read(wrong, 9).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn agents_never_share_a_port_of_an_address() {
+        let goals = goals(&["127.0.0.1:80"]);
+        for (addresses, agents) in [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2), (7, 7)] {
+            let addresses = read("127.1.0.0/16", addresses).unwrap();
+            let shares = vec![5; agents];
+            let given = share_out(&addresses, &goals, &shares, (1000, 1099)).unwrap();
+            let mut seen = HashSet::new();
+            for source in given.iter().flatten() {
+                for port in source.first_port..=source.last_port {
+                    assert!((1000..1100).contains(&port));
+                    assert!(seen.insert((source.address, port)), "{source:?}");
+                }
+            }
+            assert!(given.iter().all(|sources| !sources.is_empty()));
+        }
+    }
+
+    #[test]
+    fn too_few_addresses_are_told_before_anything_is_opened() {
+        let addresses = read("127.1.0.1", 1).unwrap();
+        let one = goals(&["127.0.0.1:80"]);
+        let why = share_out(&addresses, &one, &[101], (1000, 1099)).unwrap_err();
+        assert!(why.contains("101 streams need 2 source addresses"), "{why}");
+        let two = goals(&["127.0.0.1:80", "127.0.0.1:81"]);
+        assert!(share_out(&addresses, &two, &[101], (1000, 1099)).is_ok());
+        let same = goals(&["127.0.0.1:80", "127.0.0.1:80"]);
+        assert!(share_out(&addresses, &same, &[101], (1000, 1099)).is_err());
+        assert!(share_out(&addresses, &goals(&["[::1]:80"]), &[1], (1, 9)).is_err());
+        assert!(share_out(&[], &one, &[1], (1, 9)).is_err());
+    }
+
+    #[test]
+    fn a_million_streams_of_a_loopback_find_their_addresses() {
+        let shares = vec![20_000; 50];
+        let given = automatic(&goals(&["127.0.0.1:80"]), &shares, USUAL).unwrap();
+        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [2; 50]);
+        assert_eq!(given[0][0].address.to_string(), "127.64.0.1");
+        let elsewhere = automatic(&goals(&["192.0.2.1:80"]), &[5], USUAL).unwrap();
+        assert_eq!(elsewhere, [Vec::new()]);
+    }
+}

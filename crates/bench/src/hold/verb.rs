@@ -1,0 +1,361 @@
+//! The arguments of `bench hold`, made into a [`Plan`]; and the report, once it is executed.
+//!
+//! `command` has the verb. Everything that can be wrong with the arguments is said before anything is
+//! opened, with what to change.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+
+use super::coordinator::execute;
+use super::plan::Plan;
+use super::probe::Asking;
+use super::publisher::{PLACE, Publish};
+use super::sources;
+use crate::command::{
+    FAILED, INTERRUPTED, OutputArguments, parse_duration, parse_headers, parse_rate,
+};
+use crate::deploy::account::{Processes, matching};
+use crate::live::Live;
+use crate::load::Address;
+use crate::report::Outcome;
+use crate::target::{Target, Template};
+use crate::text::hold::progress_line;
+use crate::{output, taken};
+
+/// What `hold` takes.
+#[derive(Debug, Args)]
+pub struct HoldArguments {
+    /// Where a stream is asked for: `http://HOST:PORT/PATH`; streams are spread evenly over several
+    #[arg(required = true, value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+    /// Streams
+    #[arg(short = 'n', long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
+    pub(crate) streams: u32,
+    /// Streams opened a second
+    #[arg(long, default_value = "1000", value_name = "N", value_parser = parse_rate)]
+    pub(crate) rate: f64,
+    /// How long they are held once all are open
+    #[arg(long = "for", default_value = "1m", value_parser = parse_hold, value_name = "TIME")]
+    pub(crate) hold: Duration,
+    /// Within this time each must hear something; 0s asks for nothing
+    #[arg(long, default_value = "15s", value_parser = parse_hold, value_name = "TIME")]
+    pub(crate) beat: Duration,
+    /// What it is given beyond that
+    #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) grace: Duration,
+    /// How long a connection and the head of its response may take together
+    #[arg(long, default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    pub(crate) timeout: Duration,
+    /// A header field of the streams' requests; may be repeated
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// Source addresses: A,B or A-B or A/BITS [default: as many of 127.64.0.0/10 as are needed, for servers on the loopback]
+    #[arg(long, value_name = "ADDRESSES")]
+    pub(crate) from: Option<String>,
+    /// Processes that hold the streams [default: as few as the limit of descriptors allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) agents: Option<u32>,
+    /// Once all are open, so many streams a second are closed and opened again
+    #[arg(long, value_name = "N", value_parser = parse_rate)]
+    pub(crate) churn: Option<f64>,
+    /// One in so many streams never reads behind its head
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) deaf: Option<u32>,
+    #[command(flatten)]
+    pub(crate) publish: PublishArguments,
+    /// Meanwhile this is asked for, at --probe-rate
+    #[arg(long, value_name = "URL")]
+    pub(crate) probe: Option<String>,
+    /// Requests a second
+    #[arg(long, default_value = "100", value_name = "N", value_parser = parse_rate)]
+    pub(crate) probe_rate: f64,
+    /// The server's processes, children included: their memory and CPU time are measured
+    #[arg(long, value_delimiter = ',', value_name = "PID,PID")]
+    pub(crate) server_pid: Vec<u32>,
+    /// The same for all processes whose command line contains this
+    #[arg(long, value_name = "TEXT", conflicts_with = "server_pid")]
+    pub(crate) server_match: Option<String>,
+    /// No live line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+/// What is published while the streams are held.
+#[derive(Debug, Args)]
+pub struct PublishArguments {
+    /// Publish numbered messages here, as JSON of GRIP unless --publish-body says otherwise
+    #[arg(long = "publish", value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// The channel that the streams hear
+    #[arg(long, default_value = "test", value_name = "NAME")]
+    pub(crate) channel: String,
+    /// Messages a second
+    #[arg(long, default_value = "1", value_name = "N", value_parser = parse_rate)]
+    pub(crate) publish_rate: f64,
+    /// A header field of publishing; may be repeated
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub(crate) publish_header: Vec<String>,
+    /// What is posted: {message} is replaced by the message, a word without anything to escape
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) publish_body: Option<String>,
+}
+
+/// Opens, holds, reports, and says by the exit code how it went.
+pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
+    let started = SystemTime::now();
+    let mut live = Live::new(arguments.quiet).map_err(|error| error.to_string())?;
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let plan = plan(arguments, &live, descriptors)?;
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let mut shown: Option<Instant> = None;
+    let mut watch = |progress: &super::Progress| {
+        if shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
+            shown = Some(Instant::now());
+            live.show(&progress_line(progress));
+        }
+    };
+    let hold = execute(&plan, &program, &mut watch);
+    live.clear();
+    let hold = hold.map_err(|error| error.to_string())?;
+    let is_clean = hold.is_clean();
+    let report = taken::report(Outcome::Hold(Box::new(hold)), started, live.is_stopped());
+    output::give(&report, &arguments.output)?;
+    Ok(match is_clean {
+        _ if live.is_stopped() => ExitCode::from(INTERRUPTED),
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILED),
+    })
+}
+
+fn plan(arguments: &HoldArguments, live: &Live, descriptors: Option<u64>) -> Result<Plan, String> {
+    let goals = goals(arguments)?;
+    let shares = shares(arguments.streams, arguments.agents, descriptors)?;
+    let sources = sources(arguments, &goals, &shares)?;
+    Ok(Plan {
+        targets: arguments.urls.clone(),
+        goals,
+        shares,
+        sources,
+        rate: arguments.rate,
+        hold: arguments.hold,
+        beat: (!arguments.beat.is_zero()).then_some(arguments.beat),
+        grace: arguments.grace,
+        timeout: arguments.timeout,
+        churn: arguments.churn.unwrap_or(0.0),
+        deaf: arguments.deaf,
+        publish: publish(arguments)?,
+        probe: probe(arguments)?,
+        servers: servers(arguments)?,
+        lead: LEAD,
+        sample: SAMPLE,
+        stop: live.stop(),
+    })
+}
+
+/// The addresses of the URLs, and what is sent to each.
+fn goals(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String> {
+    let mut headers = parse_headers(&arguments.headers)?;
+    if !has(&headers, "accept") {
+        headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+    }
+    let template = Template {
+        headers,
+        ..Template::default()
+    };
+    let goal = |url: &String| {
+        let target = Target::read(url, None).map_err(|error| error.to_string())?;
+        let shape = target
+            .shape(&template, 1)
+            .map_err(|error| error.to_string())?;
+        let Address::Tcp(address) = target.address else {
+            return Err(format!("`{url}`: streams are held over TCP"));
+        };
+        if shape.bytes.len() > REQUEST_BYTES_MAX {
+            return Err(format!(
+                "`{url}`: its request is longer than {REQUEST_BYTES_MAX} bytes"
+            ));
+        }
+        let request = String::from_utf8(shape.bytes.to_vec());
+        let request = request.map_err(|_| format!("`{url}`: header fields must be text"))?;
+        Ok((address, request))
+    };
+    arguments.urls.iter().map(goal).collect()
+}
+
+fn has(headers: &[(String, String)], name: &str) -> bool {
+    headers
+        .iter()
+        .any(|(own, _)| own.eq_ignore_ascii_case(name))
+}
+
+/// How many streams each agent holds: as evenly as can be.
+fn shares(streams: u32, agents: Option<u32>, descriptors: Option<u64>) -> Result<Vec<u32>, String> {
+    let room = descriptors.map_or(u64::MAX, |limit| limit.saturating_sub(SPARE));
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    if room == 0 {
+        return Err("the limit of descriptors is too low: raise it (ulimit -n)".to_owned());
+    }
+    let least = streams.div_ceil(room);
+    let agents = agents.unwrap_or(least).min(streams);
+    if agents < least {
+        return Err(format!(
+            "{streams} streams need {least} agents, since a process may have {room} streams: \
+             give --agents {least}, or raise the limit (ulimit -n)"
+        ));
+    }
+    if agents > AGENTS_MAX {
+        return Err(format!(
+            "{agents} agents are more than {AGENTS_MAX}: raise the limit of descriptors (ulimit -n)"
+        ));
+    }
+    let (each, more) = (streams / agents, streams % agents);
+    Ok((0..agents)
+        .map(|agent| each + u32::from(agent < more))
+        .collect())
+}
+
+type Sources = Vec<Vec<(std::net::IpAddr, u16, u16)>>;
+
+fn sources(
+    arguments: &HoldArguments,
+    goals: &[(SocketAddr, String)],
+    shares: &[u32],
+) -> Result<Sources, String> {
+    let goals: Vec<SocketAddr> = goals.iter().map(|(address, _)| *address).collect();
+    let ports = sources::local_ports();
+    let given = match &arguments.from {
+        None => sources::automatic(&goals, shares, ports)?,
+        Some(text) => {
+            let addresses =
+                sources::read(text, SOURCES_MAX).map_err(|why| format!("--from: {why}"))?;
+            let given = sources::share_out(&addresses, &goals, shares, ports);
+            given.map_err(|why| format!("--from: {why}"))?
+        }
+    };
+    let plain =
+        |source: super::order::Source| (source.address, source.first_port, source.last_port);
+    let plain = |sources: Vec<_>| sources.into_iter().map(plain).collect();
+    Ok(given.into_iter().map(plain).collect())
+}
+
+fn publish(arguments: &HoldArguments) -> Result<Option<Publish>, String> {
+    let given = &arguments.publish;
+    let Some(url) = &given.url else {
+        return Ok(None);
+    };
+    let target = Target::read(url, None).map_err(|error| error.to_string())?;
+    let mut headers = parse_headers(&given.publish_header)?;
+    if !has(&headers, "content-type") {
+        let kind = match given.publish_body {
+            None => "application/json",
+            Some(_) => "application/x-www-form-urlencoded",
+        };
+        headers.push(("Content-Type".to_owned(), kind.to_owned()));
+    }
+    let body = match &given.publish_body {
+        Some(body) if body.contains(PLACE) => body.clone(),
+        Some(_) => return Err(format!("--publish-body: no {PLACE} in it")),
+        None => grip(&given.channel),
+    };
+    let template = Template {
+        method: "POST".to_owned(),
+        headers,
+        ..Template::default()
+    };
+    let shape = target
+        .shape(&template, 1)
+        .map_err(|error| error.to_string())?;
+    let head = String::from_utf8(shape.bytes.to_vec()).ok();
+    let head = head.and_then(|head| Some(head.strip_suffix("\r\n")?.to_owned()));
+    Ok(Some(Publish {
+        target: url.clone(),
+        address: target.address,
+        head: head.ok_or_else(|| format!("`{url}`: header fields must be text"))?,
+        body,
+        channel: given.channel.clone(),
+        rate: given.publish_rate,
+        timeout: arguments.timeout,
+    }))
+}
+
+/// A message as GRIP publishes it to streams: one event.
+fn grip(channel: &str) -> String {
+    let content = format!("data: {PLACE}\n\n");
+    let formats = serde_json::json!({ "http-stream": { "content": content } });
+    serde_json::json!({ "items": [{ "channel": channel, "formats": formats }] }).to_string()
+}
+
+fn probe(arguments: &HoldArguments) -> Result<Option<Asking>, String> {
+    let Some(url) = &arguments.probe else {
+        return Ok(None);
+    };
+    let target = Target::read(url, None).map_err(|error| error.to_string())?;
+    let shape = target.shape(&Template::default(), 1);
+    Ok(Some(Asking {
+        target: url.clone(),
+        address: target.address,
+        request: shape.map_err(|error| error.to_string())?.bytes,
+        rate: arguments.probe_rate,
+        timeout: PROBE_TIMEOUT,
+    }))
+}
+
+fn servers(arguments: &HoldArguments) -> Result<Vec<Processes>, String> {
+    if let Some(text) = &arguments.server_match {
+        let found = matching(text);
+        return match found.is_empty() {
+            true => Err(format!(
+                "--server-match: no process has `{text}` in its command line"
+            )),
+            false => Ok(found),
+        };
+    }
+    let process = |pid: &u32| Processes::of_pid(*pid).ok_or(*pid);
+    let found: Result<_, u32> = arguments.server_pid.iter().map(process).collect();
+    found.map_err(|pid| format!("there is no process {pid}"))
+}
+
+/// Streams know their times in tenths of a millisecond, of which 32 bits hold four days and more.
+fn parse_hold(text: &str) -> Result<Duration, String> {
+    let time = match text {
+        "0" => Duration::ZERO,
+        text => parse_duration(text)?,
+    };
+    match time <= HOLD_MAX {
+        true => Ok(time),
+        false => Err("at most 4 days".to_owned()),
+    }
+}
+
+const HOLD_MAX: Duration = Duration::from_secs(4 * 86_400);
+
+/// Between two live lines.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// A baseline of memory and of the probe.
+const LEAD: Duration = Duration::from_secs(1);
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// For a connection, and for a response of what is asked beside the streams.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A new connection's buffer takes it whole.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// Descriptors of an agent that are no streams: its standard streams, its epoll set, and what libraries
+/// open for a moment.
+const SPARE: u64 = 64;
+
+/// Nobody has so many cores.
+const AGENTS_MAX: u32 = 4096;
+
+/// Of a network that is named; a thousand of them are enough for ten million streams.
+const SOURCES_MAX: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests;

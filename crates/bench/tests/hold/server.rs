@@ -1,0 +1,266 @@
+//! A server of streams for the tests: it accepts, answers as the path says, keeps what is to be kept, and
+//! sends all of it a comment every now and then and whatever is published.
+//!
+//! One thread accepts and answers, one beats, and one serves each connection that is no stream. Dropped, it
+//! accepts no more and all its connections are closed.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Streams on a port of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    streams: Mutex<Vec<Kept>>,
+    /// Neither heard of nor closed.
+    others: Mutex<Vec<TcpStream>>,
+    published: AtomicUsize,
+    mischief: bool,
+}
+
+struct Kept {
+    socket: TcpStream,
+    is_chunked: bool,
+}
+
+impl Server {
+    /// One that does what it should.
+    pub(crate) fn start(beat: Duration) -> Self {
+        Self::with(beat, false)
+    }
+
+    /// One that does not publish as it should: its first stream never gets the second message, its second
+    /// one gets the third twice.
+    pub(crate) fn mischievous(beat: Duration) -> Self {
+        Self::with(beat, true)
+    }
+
+    fn with(beat: Duration, mischief: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            mischief,
+            ..Shared::default()
+        });
+        let accepting = Arc::clone(&shared);
+        let beating = Arc::clone(&shared);
+        let threads = vec![
+            std::thread::spawn(move || accepting.accept(&listener)),
+            std::thread::spawn(move || beating.beat(beat)),
+        ];
+        Self {
+            address,
+            shared,
+            threads,
+        }
+    }
+
+    /// Streams that are kept now.
+    pub(crate) fn streams(&self) -> usize {
+        self.shared.streams.lock().unwrap().len()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+        self.shared.streams.lock().unwrap().clear();
+        for other in self.shared.others.lock().unwrap().drain(..) {
+            let _ = other.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        while let Ok((socket, _)) = listener.accept() {
+            if self.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            // A client that gave up meanwhile is none of the server's business.
+            let _ = self.answer(socket);
+        }
+    }
+
+    fn answer(self: &Arc<Self>, mut socket: TcpStream) -> io::Result<()> {
+        socket.set_read_timeout(Some(DEADLINE))?;
+        socket.set_nodelay(true)?;
+        let mut pending = Vec::new();
+        let Some(head) = head(&mut socket, &mut pending)? else {
+            return Ok(());
+        };
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        match &*path {
+            "/chunked" => self.keep(socket, CHUNKED, true),
+            "/until-close" => self.keep(socket, UNTIL_CLOSE, false),
+            "/pieces" => {
+                for piece in CHUNKED.as_bytes().chunks(11) {
+                    socket.write_all(piece)?;
+                    std::thread::yield_now();
+                }
+                self.keep(socket, "", true)
+            }
+            "/503" => socket.write_all(b"HTTP/1.1 503 Full\r\nContent-Length: 0\r\n\r\n"),
+            "/ended" => socket.write_all(format!("{CHUNKED}0\r\n\r\n").as_bytes()),
+            "/closed" => socket.write_all(CHUNKED.as_bytes()),
+            "/reset" => {
+                socket.write_all(CHUNKED.as_bytes())?;
+                rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+                Ok(())
+            }
+            "/malformed" => socket.write_all(b"+OK ready\r\n\r\n"),
+            "/silent" => {
+                socket.write_all(CHUNKED.as_bytes())?;
+                self.others.lock().unwrap().push(socket);
+                Ok(())
+            }
+            "/never" => {
+                self.others.lock().unwrap().push(socket);
+                Ok(())
+            }
+            _ => {
+                self.others.lock().unwrap().push(socket.try_clone()?);
+                let shared = Arc::clone(self);
+                std::thread::spawn(move || shared.serve(socket, pending, head));
+                Ok(())
+            }
+        }
+    }
+
+    fn keep(&self, mut socket: TcpStream, head: &str, is_chunked: bool) -> io::Result<()> {
+        socket.write_all(head.as_bytes())?;
+        // Who does not read must not stop the others.
+        socket.set_nonblocking(true)?;
+        self.streams
+            .lock()
+            .unwrap()
+            .push(Kept { socket, is_chunked });
+        Ok(())
+    }
+
+    /// Requests on a connection that is no stream.
+    fn serve(&self, mut socket: TcpStream, mut pending: Vec<u8>, first: String) {
+        let mut next = Some(first);
+        while let Some(head) = next {
+            if head.starts_with("POST ") {
+                let Ok(body) = body(&mut socket, &mut pending, &head) else {
+                    return;
+                };
+                self.publish(&body);
+            }
+            let answer = match head.contains(" /page ") || head.starts_with("POST ") {
+                true => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+                false => "HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno",
+            };
+            if socket.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            next = head_or_end(&mut socket, &mut pending);
+        }
+    }
+
+    fn publish(&self, body: &str) {
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        let content = &body["items"][0]["formats"]["http-stream"]["content"];
+        let content = content.as_str().unwrap();
+        let number = self.published.fetch_add(1, Ordering::SeqCst) + 1;
+        let times = |stream: usize| match (self.mischief, stream, number) {
+            (true, 0, 2) => 0,
+            (true, 1, 3) => 2,
+            _ => 1,
+        };
+        let mut streams = self.streams.lock().unwrap();
+        for (index, kept) in streams.iter_mut().enumerate() {
+            for _ in 0..times(index) {
+                kept.send(content);
+            }
+        }
+    }
+
+    fn beat(&self, every: Duration) {
+        while !self.is_over.load(Ordering::SeqCst) {
+            let mut streams = self.streams.lock().unwrap();
+            streams.retain_mut(|kept| kept.send(":\n\n"));
+            drop(streams);
+            std::thread::park_timeout(every);
+        }
+    }
+}
+
+impl Kept {
+    /// Tells whether the stream is still there.
+    fn send(&mut self, content: &str) -> bool {
+        let chunk = match self.is_chunked {
+            true => format!("{:x}\r\n{content}\r\n", content.len()),
+            false => content.to_owned(),
+        };
+        match self.socket.write(chunk.as_bytes()) {
+            // What is not taken whole would break what follows.
+            Ok(count) => count == chunk.len(),
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// The next head, when the client goes on.
+fn head_or_end(socket: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
+    head(socket, pending).ok().flatten()
+}
+
+fn head(socket: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let mut chunk = [0; 4096];
+    loop {
+        let end = pending.windows(4).position(|four| four == b"\r\n\r\n");
+        if let Some(end) = end {
+            let head: Vec<u8> = pending.drain(..end + 4).collect();
+            return Ok(String::from_utf8(head).ok());
+        }
+        match socket.read(&mut chunk)? {
+            0 => return Ok(None),
+            count => pending.extend_from_slice(&chunk[..count]),
+        }
+    }
+}
+
+fn body(socket: &mut TcpStream, pending: &mut Vec<u8>, head: &str) -> io::Result<String> {
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "));
+    let length: usize = length.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut chunk = [0; 4096];
+    while pending.len() < length {
+        match socket.read(&mut chunk)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => pending.extend_from_slice(&chunk[..count]),
+        }
+    }
+    let body: Vec<u8> = pending.drain(..length).collect();
+    Ok(String::from_utf8(body).unwrap())
+}
+
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+const UNTIL_CLOSE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+
+/// A test that waits longer has failed.
+const DEADLINE: Duration = Duration::from_secs(20);

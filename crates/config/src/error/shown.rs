@@ -1,0 +1,97 @@
+//! How parts of a problem are written: a place, a suggestion, a reason.
+//!
+//! Used in the texts of [`super::Problem`]. What must stay true: what is not known leaves no trace in the
+//! text.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// ` in [section]`, or at the top.
+pub(super) struct In<'a>(pub(super) &'a str);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("at the top level"),
+            section => write!(f, "in [{section}]"),
+        }
+    }
+}
+
+/// `; did you mean ...?`, or nothing.
+pub(super) struct DidYouMean<'a>(pub(super) &'a Option<String>);
+
+impl fmt::Display for DidYouMean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(word) => write!(f, "; did you mean `{word}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What several names are of.
+pub(super) struct Kinds {
+    pub(super) apps: usize,
+    pub(super) all: usize,
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.apps {
+            0 => "upstreams",
+            apps if apps == self.all => "applications",
+            _ => "applications and upstreams",
+        })
+    }
+}
+
+/// ` on line N`, or nothing.
+pub(super) struct OnLine(pub(super) usize);
+
+impl fmt::Display for OnLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            line => write!(f, " on line {line}"),
+        }
+    }
+}
+
+/// Why a path cannot be used.
+pub(super) struct Reason(pub(super) io::ErrorKind);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            io::ErrorKind::NotFound => f.write_str("does not exist"),
+            other => write!(f, "cannot be read: {other}"),
+        }
+    }
+}
+
+/// ` (permission denied)` and the like, when there is more to say than that it does not exist.
+pub(super) struct Reached(pub(super) Option<io::ErrorKind>);
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None | Some(io::ErrorKind::NotFound) => Ok(()),
+            Some(kind) => write!(f, " ({kind})"),
+        }
+    }
+}
+
+/// Paths in a row.
+pub(super) struct Paths<'a>(pub(super) &'a [PathBuf]);
+
+impl fmt::Display for Paths<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, path) in self.0.iter().enumerate() {
+            let before = if index == 0 { "" } else { ", " };
+            write!(f, "{before}{}", path.display())?;
+        }
+        Ok(())
+    }
+}

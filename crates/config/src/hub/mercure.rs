@@ -1,0 +1,137 @@
+//! The `mercure` of a route: whose tokens may publish and subscribe there, and from where.
+//!
+//! Called by `crate::route`. What must stay true: a key fits its algorithm (no secret that is shorter than
+//! the algorithm asks for, no public key as a secret), and no message shows one.
+
+use crate::address::is_host;
+use crate::model::{MercureKey, RouteMercure};
+use crate::place::At;
+use crate::section::Section;
+
+/// Reads the table.
+pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
+    let table = route.table("mercure")?;
+    let mut mercure = RouteMercure {
+        publisher_key: read_key(&table, "publisher_key"),
+        subscriber_key: read_key(&table, "subscriber_key"),
+        anonymous: false,
+        origins: read_origins(&table),
+        subscriptions: false,
+        keep_alive: table.duration_said("keep_alive"),
+    };
+    table.flag("anonymous", &mut mercure.anonymous);
+    table.flag("subscriptions", &mut mercure.subscriptions);
+    let keys = ["publisher_key", "subscriber_key"];
+    let is_for_somebody = mercure.anonymous || keys.iter().any(|key| table.has(key));
+    if !is_for_somebody {
+        table.missing("publisher_key");
+    }
+    Some(mercure)
+}
+
+/// A secret, or a table with a key and its algorithm.
+fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
+    if !mercure.is_table(key) {
+        return fit(mercure, key, &mercure.text(key)?, DEFAULT);
+    }
+    let table = mercure.table(key)?;
+    let algorithm = table.word("algorithm");
+    let text = table.text("key");
+    if !table.has("key") {
+        table.missing("key");
+    }
+    if algorithm.is_none() && table.has("algorithm") {
+        // Reported; which key it takes is not known.
+        return None;
+    }
+    let algorithm = algorithm.map_or(DEFAULT, |word| word.value);
+    fit(&table, "key", &text?, algorithm)
+}
+
+/// The key, if the algorithm takes it; whether a PEM text is a key at all is found out at start.
+fn fit(
+    table: &Section<'_>,
+    key: &'static str,
+    text: &At<&str>,
+    algorithm: &'static str,
+) -> Option<MercureKey> {
+    let (fits, expected) = match algorithm {
+        "HS384" => (is_secret(text.value, 48), SECRET_48),
+        "HS512" => (is_secret(text.value, 64), SECRET_64),
+        "RS256" => (is_pem(text.value, &[PUBLIC, RSA_PUBLIC]), RSA_EXPECTED),
+        "ES256" => (is_pem(text.value, &[PUBLIC]), EC_EXPECTED),
+        _ => (is_secret(text.value, 32), SECRET_32),
+    };
+    if !fits {
+        table.bad_secret(key, text.at, expected);
+        return None;
+    }
+    Some(MercureKey {
+        key: text.value.to_owned(),
+        algorithm: algorithm.to_owned(),
+    })
+}
+
+/// Whether a text is a secret of as many bytes as its hash has at least (RFC 7518 §3.2). A PEM key is
+/// none: who knows a public key could sign with it.
+fn is_secret(text: &str, least: usize) -> bool {
+    text.len() >= least && !text.contains(PEM_BEGIN)
+}
+
+/// Whether a text is one PEM block (RFC 7468) with one of these labels.
+pub(super) fn is_pem(text: &str, labels: &[&str]) -> bool {
+    let text = text.trim();
+    labels.iter().any(|label| {
+        let inner = text
+            .strip_prefix(PEM_BEGIN)
+            .and_then(|text| text.strip_prefix(label)?.strip_prefix("-----"))
+            .and_then(|text| text.strip_suffix("-----")?.strip_suffix(label))
+            .and_then(|text| text.strip_suffix("-----END "));
+        inner.is_some_and(|inner| !inner.trim().is_empty() && !inner.contains("-----"))
+    })
+}
+
+fn read_origins(table: &Section<'_>) -> Vec<String> {
+    let origins = table.list("origins", origin).unwrap_or_default();
+    table.check_once("origins", &origins, |a, b| a == b);
+    origins.into_iter().map(|origin| origin.value).collect()
+}
+
+/// `*`, or an origin as browsers write it (RFC 6454 §6.2): in small letters, without the scheme's own
+/// port.
+fn origin(text: &str) -> Option<String> {
+    if text == "*" {
+        return Some(text.to_owned());
+    }
+    let text = text.to_ascii_lowercase();
+    let (scheme, host) = text.split_once("://")?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && scheme
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+    if !is_scheme || !is_host(host) {
+        return None;
+    }
+    let own = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return Some(text),
+    };
+    Some(text.strip_suffix(own).unwrap_or(&text).to_owned())
+}
+
+/// What a text alone is a secret of.
+const DEFAULT: &str = "HS256";
+const PEM_BEGIN: &str = "-----BEGIN ";
+const PUBLIC: &str = "PUBLIC KEY";
+const RSA_PUBLIC: &str = "RSA PUBLIC KEY";
+/// What a message says was expected of a key that is a text alone.
+pub(crate) const SECRET_32: &str =
+    "a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`";
+const SECRET_48: &str = "a secret of at least 48 bytes for HS384";
+const SECRET_64: &str = "a secret of at least 64 bytes for HS512";
+const RSA_EXPECTED: &str = "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on";
+const EC_EXPECTED: &str = "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What the `mercure` of a route gives, and what is wrong with it, row by row. What must stay true: no
+//! line of a report has a key in it.
+
+use std::time::Duration;
+
+use super::*;
+use crate::hub::tests::{check_routes, route, texts};
+
+/// The example of Mercure's own documents.
+const SECRET: &str = "!ChangeThisMercureHubJWTSecretKey!";
+const PEM: &str = "-----BEGIN PUBLIC KEY-----\\nAAAA\\n-----END PUBLIC KEY-----\\n";
+
+#[test]
+fn reads_mercure_hubs() {
+    let key = |key: &str, algorithm: &str| {
+        Some(MercureKey {
+            key: key.replace("\\n", "\n"),
+            algorithm: algorithm.to_owned(),
+        })
+    };
+    let plain = RouteMercure {
+        publisher_key: None,
+        subscriber_key: None,
+        anonymous: false,
+        origins: Vec::new(),
+        subscriptions: false,
+        keep_alive: None,
+    };
+    let mercure = |value: &str| route(&format!("mercure = {{ {value} }}")).mercure;
+    let short = RouteMercure {
+        publisher_key: key(SECRET, "HS256"),
+        ..plain.clone()
+    };
+    let text = format!("publisher_key = \"{SECRET}\"");
+    assert_eq!(mercure(&text), Some(short.clone()));
+    let text = format!("publisher_key = {{ key = \"{SECRET}\" }}");
+    assert_eq!(mercure(&text), Some(short));
+    let long = "k".repeat(64);
+    let text = format!(
+        "publisher_key = {{ key = \"{PEM}\", algorithm = \"RS256\" }}, subscriber_key = {{ key = \"{long}\", algorithm = \"HS512\" }}, anonymous = true, origins = [\"*\", \"HTTPS://App.example:443\", \"http://[::1]:8080\", \"capacitor://localhost\"], subscriptions = true, keep_alive = \"40s\""
+    );
+    let expected = RouteMercure {
+        publisher_key: key(PEM, "RS256"),
+        subscriber_key: key(&long, "HS512"),
+        anonymous: true,
+        origins: texts(&[
+            "*",
+            "https://app.example",
+            "http://[::1]:8080",
+            "capacitor://localhost",
+        ]),
+        subscriptions: true,
+        keep_alive: Some(Duration::from_secs(40)),
+    };
+    assert_eq!(mercure(&text), Some(expected));
+    let rsa = PEM.replace("PUBLIC", "RSA PUBLIC");
+    for (pem, algorithm) in [(rsa.as_str(), "RS256"), (PEM, "ES256")] {
+        let text = format!("subscriber_key = {{ key = \"{pem}\", algorithm = \"{algorithm}\" }}");
+        let read = mercure(&text).unwrap();
+        assert_eq!(read.subscriber_key, key(pem, algorithm), "{algorithm}");
+    }
+    let open = RouteMercure {
+        anonymous: true,
+        ..plain
+    };
+    assert_eq!(mercure("anonymous = true"), Some(open));
+}
+
+#[test]
+fn reports_keys_that_are_none_and_shows_no_key() {
+    let private = "-----BEGIN PRIVATE KEY-----\\nAAAA\\n-----END PRIVATE KEY-----";
+    let half = PEM.replace("-----END PUBLIC KEY-----", "");
+    let rsa = PEM.replace("PUBLIC", "RSA PUBLIC");
+    let rows = [
+        (
+            "HS256",
+            "k".repeat(31),
+            "a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`",
+        ),
+        (
+            "HS256",
+            PEM.to_owned(),
+            "a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`",
+        ),
+        (
+            "HS384",
+            "k".repeat(47),
+            "a secret of at least 48 bytes for HS384",
+        ),
+        (
+            "HS512",
+            "k".repeat(63),
+            "a secret of at least 64 bytes for HS512",
+        ),
+        (
+            "HS512",
+            PEM.repeat(2),
+            "a secret of at least 64 bytes for HS512",
+        ),
+        (
+            "RS256",
+            SECRET.to_owned(),
+            "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+        (
+            "RS256",
+            private.to_owned(),
+            "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+        (
+            "RS256",
+            half,
+            "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+        (
+            "RS256",
+            PEM.repeat(2),
+            "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+        (
+            "ES256",
+            rsa,
+            "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+        (
+            "ES256",
+            String::new(),
+            "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on",
+        ),
+    ];
+    for (algorithm, key, expected) in rows {
+        let lines = format!(
+            "mercure.publisher_key.algorithm = \"{algorithm}\"\nmercure.publisher_key.key = \"{key}\""
+        );
+        let expected =
+            format!("penstock.toml:4:29: `key` (not shown) cannot be used: expected {expected}");
+        check_routes(&[(algorithm, &lines, &[&expected])]);
+    }
+    check_routes(&[
+        (
+            "a short text",
+            "mercure = { publisher_key = \"changeme\" }",
+            &[
+                "penstock.toml:3:29: `publisher_key` (not shown) cannot be used: expected a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`",
+            ],
+        ),
+        (
+            "algorithm",
+            "mercure = { subscriber_key = { key = \"x\", algorithm = \"none\" } }",
+            &[
+                "penstock.toml:3:55: `algorithm` cannot be \"none\": expected \"HS256\" or \"HS384\" or \"HS512\" or \"RS256\" or \"ES256\"",
+            ],
+        ),
+        (
+            "no key in the table",
+            "mercure = { subscriber_key = { algorithm = \"HS256\" } }",
+            &[
+                "penstock.toml:3:30: `key` is missing in [sites.routes.mercure.subscriber_key]: expected a secret, or a public key in PEM",
+            ],
+        ),
+        (
+            "for nobody",
+            "mercure = { subscriptions = true }",
+            &[
+                "penstock.toml:3:11: `publisher_key` is missing in [sites.routes.mercure]: expected a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`, or a table",
+            ],
+        ),
+        (
+            "types and keys",
+            "mercure = { anonymous = true, publisher_key = 1, subscriber_jwt = \"x\", keep_alive = \"0s\" }",
+            &[
+                "penstock.toml:3:47: `publisher_key` must be a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`, or a table, not an integer",
+                "penstock.toml:3:50: unknown key `subscriber_jwt` in [sites.routes.mercure]; did you mean `subscriber_key`?",
+                "penstock.toml:3:85: `keep_alive` cannot be \"0s\": expected at least 1s",
+            ],
+        ),
+        (
+            "mercure is a table",
+            "mercure = true",
+            &["penstock.toml:3:11: `mercure` must be a table, not a boolean"],
+        ),
+    ]);
+}
+
+#[test]
+fn reports_origins_that_no_browser_sends() {
+    const ORIGIN: &str =
+        "expected an origin such as \"https://app.example\", without a path, or \"*\"";
+    for origin in [
+        "",
+        "null",
+        "app.example",
+        "https://",
+        "https://app.example/",
+        "https://a b",
+        "://a",
+        "1x://a",
+        "https://*.app.example",
+        "https://user@app.example",
+    ] {
+        let lines = format!("mercure = {{ anonymous = true, origins = [\"{origin}\"] }}");
+        let expected = format!("penstock.toml:3:42: `origins` cannot be {origin:?}: {ORIGIN}");
+        check_routes(&[(origin, &lines, &[&expected])]);
+    }
+    check_routes(&[(
+        "twice",
+        "mercure = { anonymous = true, origins = [\"http://a\", \"http://A:80\"] }",
+        &["penstock.toml:3:54: `origins` has `http://a` twice"],
+    )]);
+}

@@ -1,0 +1,79 @@
+//! The `hub` of a route: a channel's name, or a table with its channels.
+//!
+//! Called by `crate::route`. What must stay true: a route has at least one channel and no more than a
+//! stream may have, each once, and what stands in braces in their names is known.
+
+use crate::channel::ChannelPattern;
+use crate::error::Problem;
+use crate::model::{Hub, RouteHub};
+use crate::place::At;
+use crate::section::Section;
+
+/// Reads the value of `hub`, with `bounds` as the `[hub]` table.
+pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
+    if !route.has("hub") {
+        return None;
+    }
+    let mut hub = RouteHub {
+        channels: Vec::new(),
+        keep_alive: None,
+        publish: false,
+    };
+    if !route.is_table("hub") {
+        hub.channels = vec![read_channel(route, "hub", &route.text("hub")?)?];
+        return Some(hub);
+    }
+    let table = route.table("hub")?;
+    hub.channels = read_channels(&table, bounds);
+    hub.keep_alive = table.duration_said("keep_alive");
+    table.flag("publish", &mut hub.publish);
+    Some(hub)
+}
+
+fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
+    let one = table.text("channel");
+    let several = table.list("channels", |text| Some(text.to_owned()));
+    match (table.has("channel"), table.has("channels")) {
+        (false, false) => table.missing("channel"),
+        (true, true) => {
+            let (key, other) = ("channel", "channels");
+            table.add(table.key_at(&[other]), Problem::SaidTwice { key, other });
+        }
+        _ => {}
+    }
+    table.check_filled("channels");
+    let several = several.unwrap_or_default();
+    table.check_once("channels", &several, |a, b| a == b);
+    if several.len() > bounds.channels_per_stream {
+        table.add(
+            table.key_at(&["channels"]),
+            Problem::LowAboveHigh {
+                low: "channels",
+                low_value: several.len() as u64,
+                high: "hub.channels_per_stream",
+                high_value: bounds.channels_per_stream as u64,
+            },
+        );
+    }
+    let one = one.and_then(|channel| read_channel(table, "channel", &channel));
+    let several = several.iter().filter_map(|channel| {
+        let channel = At::new(channel.value.as_str(), channel.at);
+        read_channel(table, "channels", &channel)
+    });
+    one.into_iter().chain(several).collect()
+}
+
+/// The name of a channel as it is written, once it is known to be one.
+fn read_channel(table: &Section<'_>, key: &str, channel: &At<&str>) -> Option<String> {
+    match channel.value.parse::<ChannelPattern>() {
+        Ok(_) => Some(channel.value.to_owned()),
+        Err(bad) => {
+            let at = match bad.part == channel.value {
+                true => channel.at,
+                false => table.found.inside(channel, bad.at),
+            };
+            table.bad_item(key, &bad.part, at, bad.expected);
+            None
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What `[hub]` and the `hub` of a route give, and what is wrong with them, row by row; the rows of
+//! `mercure` are in `mercure/tests.rs`.
+
+use std::time::Duration;
+
+use super::*;
+use crate::model::{Route, RouteHub};
+use crate::testing::{Folder, accept, check_errors};
+
+/// The `[hub]` table of these lines.
+fn hub(lines: &str) -> Hub {
+    accept(&Folder::site(), &format!("[apps.a]\n[hub]\n{lines}\n")).hub
+}
+
+/// The route of these lines.
+pub(super) fn route(lines: &str) -> Route {
+    let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");
+    let config = accept(&Folder::site(), &text);
+    config.sites[0].routes[0].clone()
+}
+
+/// Rows of: name, lines of the route from line 3 on, lines of the report.
+pub(super) fn check_routes(rows: &[(&str, &str, &[&str])]) {
+    for (name, lines, expected) in rows {
+        let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");
+        check_errors(&[(name, &text, expected)]);
+    }
+}
+
+/// Texts that are owned.
+pub(super) fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn reads_every_key_of_the_hub() {
+    let lines = r#"
+streams_max = 1000
+channels_max = 2000
+channels_per_stream = 5
+message_bytes = "64KiB"
+backlog_bytes = "1MiB"
+backlogs_bytes = "1GiB"
+slow = "disconnect"
+stall_timeout = "5s"
+keep_alive = "40s"
+history = { count = 10, age = "1h", bytes = "10KiB", bytes_all = "1MiB" }
+drain = "0s"
+grip_key = "base64:c2VjcmV0IQ=="
+grip_issuer = "front"
+"#;
+    let expected = Hub {
+        streams_max: Some(1000),
+        channels_max: 2000,
+        channels_per_stream: 5,
+        message_bytes: 64 << 10,
+        backlog_bytes: 1 << 20,
+        backlogs_bytes: 1 << 30,
+        slow: SlowPolicy::Disconnect,
+        stall_timeout: Duration::from_secs(5),
+        keep_alive: Duration::from_secs(40),
+        history: HubHistory {
+            count: 10,
+            age: Duration::from_secs(3600),
+            bytes: 10 << 10,
+            bytes_all: 1 << 20,
+        },
+        drain: Duration::ZERO,
+        grip_key: Some("base64:c2VjcmV0IQ==".to_owned()),
+        grip_issuer: "front".to_owned(),
+    };
+    assert_eq!(hub(lines), expected);
+}
+
+#[test]
+fn what_is_not_said_of_the_hub_is_the_default_or_gives_way() {
+    assert_eq!(hub(""), Hub::default());
+    assert_eq!(accept(&Folder::site(), "[apps.a]\n").hub, Hub::default());
+    let said = "history = { count = 100, age = \"5m\", bytes = \"1MiB\", bytes_all = \"256MiB\" }";
+    assert_eq!(hub(said), Hub::default());
+    assert_eq!(hub("slow = \"drop_oldest\"\nhistory = {}"), Hub::default());
+    let history = |said: &str| hub(&format!("history = {said}")).history;
+    let none = HubHistory {
+        count: 0,
+        ..HubHistory::default()
+    };
+    assert_eq!(history("0"), none);
+    let small = history("{ bytes_all = \"1KiB\" }");
+    assert_eq!((small.bytes, small.bytes_all), (1 << 10, 1 << 10));
+    let small = hub("backlogs_bytes = \"1KiB\"");
+    assert_eq!(
+        (small.backlog_bytes, small.backlogs_bytes),
+        (1 << 10, 1 << 10)
+    );
+    assert_eq!(hub("grip_key = \"changeme\"").grip_issuer, "penstock");
+    let pem = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let signing = hub(&format!("grip_key = \"\"\"\n{pem}\"\"\"")).grip_key;
+    assert_eq!(signing.as_deref(), Some(pem));
+}
+
+#[test]
+fn streams_end_sooner_in_development() {
+    let folder = Folder::with(&[("config.ru", "")]);
+    let invocation = crate::Invocation {
+        development: true,
+        cwd: folder.path().to_owned(),
+        ..crate::Invocation::default()
+    };
+    let drain = || crate::resolve(&invocation).unwrap().hub.drain;
+    assert_eq!(drain(), Duration::from_secs(2));
+    folder.add("penstock.toml", "[apps.a]\n[hub]\nkeep_alive = \"20s\"\n");
+    assert_eq!(drain(), Duration::from_secs(2));
+    folder.add("penstock.toml", "[apps.a]\n[hub]\ndrain = \"7s\"\n");
+    assert_eq!(drain(), Duration::from_secs(7));
+}
+
+#[test]
+fn reports_what_is_wrong_with_the_hub() {
+    const KEY: &str = "penstock.toml:3:12: `grip_key` (not shown) cannot be used: expected a secret, `base64:` and a secret in base64 with its padding, or a private key in PEM, from `-----BEGIN PRIVATE KEY-----` on";
+    let rows: &[(&str, &str, &[&str])] = &[
+        (
+            "unknown",
+            "max_streams = 1\nchannel_max = 1\nhistory = { cuont = 1 }",
+            &[
+                "penstock.toml:3:1: unknown key `max_streams` in [hub]",
+                "penstock.toml:4:1: unknown key `channel_max` in [hub]; did you mean `channels_max`?",
+                "penstock.toml:5:13: unknown key `cuont` in [hub.history]; did you mean `count`?",
+            ],
+        ),
+        (
+            "ranges",
+            "streams_max = 0\nchannels_per_stream = 1001\nmessage_bytes = 0\nkeep_alive = \"999ms\"\nstall_timeout = \"0s\"\nhistory = { count = -1, age = \"0s\" }",
+            &[
+                "penstock.toml:3:15: `streams_max` cannot be 0: expected a number from 1 to 10000000",
+                "penstock.toml:4:23: `channels_per_stream` cannot be 1001: expected a number from 1 to 1000",
+                "penstock.toml:5:17: `message_bytes` cannot be 0: expected at least 1B",
+                "penstock.toml:6:14: `keep_alive` cannot be \"999ms\": expected at least 1s",
+                "penstock.toml:7:17: `stall_timeout` cannot be \"0s\": expected at least 1ms",
+                "penstock.toml:8:21: `count` cannot be -1: expected a number from 0 to 1000000",
+                "penstock.toml:8:31: `age` cannot be \"0s\": expected at least 1ms",
+            ],
+        ),
+        (
+            "more streams than connections",
+            "streams_max = 100001",
+            &["penstock.toml:3:15: `streams_max` (100001) is above `limits.connections` (100000)"],
+        ),
+        (
+            "as many as connections",
+            "streams_max = 200000\n[limits]\nconnections = 200000",
+            &[],
+        ),
+        (
+            "one above all",
+            "backlog_bytes = \"2MiB\"\nbacklogs_bytes = \"1MiB\"\nhistory = { bytes = \"1GiB\" }",
+            &[
+                "penstock.toml:3:17: `backlog_bytes` (2097152) is above `backlogs_bytes` (1048576)",
+                "penstock.toml:5:21: `bytes` (1073741824) is above `bytes_all` (268435456)",
+            ],
+        ),
+        (
+            "policy",
+            "slow = \"drop-oldest\"",
+            &[
+                "penstock.toml:3:8: `slow` cannot be \"drop-oldest\": expected \"drop_oldest\" or \"disconnect\"; did you mean `drop_oldest`?",
+            ],
+        ),
+        (
+            "history",
+            "history = \"100\"",
+            &[
+                "penstock.toml:3:11: `history` must be a number from 0 to 1000000, or a table, not a string",
+            ],
+        ),
+        (
+            "issuer of nothing",
+            "grip_issuer = \"x\"",
+            &["penstock.toml:3:15: `grip_issuer` is only for a hub with a `grip_key`"],
+        ),
+        (
+            "issuer",
+            "grip_key = \"x\"\ngrip_issuer = \"\"",
+            &[
+                "penstock.toml:4:15: `grip_issuer` cannot be \"\": expected a text without control characters",
+            ],
+        ),
+        ("no key", "grip_key = \"\"", &[KEY]),
+        ("no coded key", "grip_key = \"base64:\"", &[KEY]),
+        ("padding", "grip_key = \"base64:c2VjcmV0IQ\"", &[KEY]),
+        ("alphabet", "grip_key = \"base64:c2VjcmV_\"", &[KEY]),
+        (
+            "a public key",
+            "grip_key = \"-----BEGIN PUBLIC KEY-----\\nAAAA\\n-----END PUBLIC KEY-----\"",
+            &[KEY],
+        ),
+        ("only padding", "grip_key = \"base64:====\"", &[KEY]),
+    ];
+    for (name, lines, expected) in rows {
+        check_errors(&[(name, &format!("[apps.a]\n[hub]\n{lines}\n"), expected)]);
+    }
+    let top = "hub = 1\n[apps.a]\n";
+    check_errors(&[(
+        "type",
+        top,
+        &["penstock.toml:1:7: `hub` must be a table, not an integer"],
+    )]);
+}
+
+#[test]
+fn reads_the_hub_of_a_route() {
+    let plain = |channels: &[&str]| RouteHub {
+        channels: texts(channels),
+        keep_alive: None,
+        publish: false,
+    };
+    let hub = |value: &str| route(&format!("hub = {value}")).hub;
+    assert_eq!(hub("\"news.{path.1}\""), Some(plain(&["news.{path.1}"])));
+    assert_eq!(hub("{ channel = \"{path}\" }"), Some(plain(&["{path}"])));
+    let several = "{ channels = [\"a\", \"{query.user}\"], keep_alive = \"30s\", publish = true }";
+    let expected = RouteHub {
+        keep_alive: Some(Duration::from_secs(30)),
+        publish: true,
+        ..plain(&["a", "{query.user}"])
+    };
+    assert_eq!(hub(several), Some(expected));
+    let more = route(
+        "path = \"/live/*\"\nhub = \"a\"\nresponse_headers.set.X-A = \"b\"\nrewrite.strip_prefix = \"/live\"",
+    );
+    assert_eq!(more.hub, Some(plain(&["a"])));
+    assert!(more.app.is_none() && more.mercure.is_none());
+}
+
+#[test]
+fn reports_hubs_of_routes_that_cannot_be() {
+    const CHANNEL: &str = "a channel such as \"news\" or \"news.{path.1}\", of at most 255 bytes";
+    const PLACE: &str = "expected {path}, {path.N} with N from 1 to 99, or {query.NAME} in braces";
+    let long = "x".repeat(256);
+    let long_lines = format!("hub = \"{long}\"");
+    check_routes(&[
+        (
+            "places",
+            "hub = \"news.{pth.1}\"",
+            &[&format!(
+                "penstock.toml:3:13: `hub` cannot be \"{{pth.1}}\": {PLACE}"
+            )],
+        ),
+        (
+            "in a table",
+            "hub = { channels = [\"a\", 'ä{path.0}', \"\\u0061{}\"] }",
+            &[
+                &format!("penstock.toml:3:28: `channels` cannot be \"{{path.0}}\": {PLACE}"),
+                &format!("penstock.toml:3:39: `channels` cannot be \"{{}}\": {PLACE}"),
+            ],
+        ),
+        (
+            "control characters and nothing",
+            "hub = { channels = [\"a\\tb\", \"\"] }",
+            &[
+                "penstock.toml:3:21: `channels` cannot be \"\\t\": expected no control character",
+                "penstock.toml:3:29: `channels` cannot be \"\": expected the name of a channel, of at most 255 bytes",
+            ],
+        ),
+        (
+            "too long",
+            &long_lines,
+            &[&format!(
+                "penstock.toml:3:7: `hub` cannot be \"{long}\": expected the name of a channel, of at most 255 bytes"
+            )],
+        ),
+        (
+            "no channel",
+            "hub = { publish = true }",
+            &[&format!(
+                "penstock.toml:3:7: `channel` is missing in [sites.routes.hub]: expected {CHANNEL}"
+            )],
+        ),
+        (
+            "an empty list",
+            "hub = { channels = [] }",
+            &[&format!(
+                "penstock.toml:3:20: `channels` needs at least one item: expected {CHANNEL}"
+            )],
+        ),
+        (
+            "both, and one twice",
+            "hub = { channel = \"a\", channels = [\"b\", \"b\"] }",
+            &[
+                "penstock.toml:3:35: `channel` and `channels` say the same: keep one",
+                "penstock.toml:3:41: `channels` has `b` twice",
+            ],
+        ),
+        (
+            "more than a stream may have",
+            "hub = { channels = [\"a\", \"b\", \"c\"] }\n[hub]\nchannels_per_stream = 2",
+            &["penstock.toml:3:20: `channels` (3) is above `hub.channels_per_stream` (2)"],
+        ),
+        (
+            "types",
+            "hub = 1",
+            &[&format!(
+                "penstock.toml:3:7: `hub` must be {CHANNEL}, or a table, not an integer"
+            )],
+        ),
+        (
+            "keys",
+            "hub = { chanel = \"a\", channel = \"a\", keep_alive = \"1ms\", publish = 1 }",
+            &[
+                "penstock.toml:3:9: unknown key `chanel` in [sites.routes.hub]; did you mean `channel`?",
+                "penstock.toml:3:51: `keep_alive` cannot be \"1ms\": expected at least 1s",
+                "penstock.toml:3:68: `publish` must be true or false, not an integer",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn only_one_answers_a_route() {
+    const HUB: &str = "`hub` is only for a route without `app`, `upstream` and `files`";
+    const MERCURE: &str =
+        "`mercure` is only for a route without `app`, `upstream`, `files` and `hub`";
+    check_routes(&[
+        (
+            "an application",
+            "app = \"a\"\nhub = \"x\"\n[apps.a]",
+            &[&format!("penstock.toml:4:7: {HUB}")],
+        ),
+        (
+            "an upstream",
+            "upstream = \"b\"\nmercure = { anonymous = true }\n[upstreams.b]\nservers = [\"127.0.0.1:80\"]",
+            &[&format!("penstock.toml:4:11: {MERCURE}")],
+        ),
+        (
+            "files",
+            "files = { root = \"public\" }\nhub = \"x\"\nmercure = { anonymous = true }",
+            &[
+                &format!("penstock.toml:4:7: {HUB}"),
+                &format!("penstock.toml:5:11: {MERCURE}"),
+            ],
+        ),
+        (
+            "both hubs",
+            "hub = \"x\"\nmercure = { anonymous = true }",
+            &[&format!("penstock.toml:4:11: {MERCURE}")],
+        ),
+        (
+            "what only a back end has",
+            "hub = \"x\"\ncache = [\"c\"]\nrequest_buffering = false\n[caches.c]",
+            &[
+                "penstock.toml:4:9: `cache` is only for a route with an `app` or `upstream`",
+                "penstock.toml:5:21: `request_buffering` is only for a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"",
+            ],
+        ),
+    ]);
+}

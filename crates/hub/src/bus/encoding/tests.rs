@@ -1,0 +1,166 @@
+//! Publications there and back, and what else may stand in Redis.
+
+use super::*;
+
+fn channel() -> Channel {
+    Arc::from("news/é")
+}
+
+fn content(bytes: &'static [u8]) -> Content {
+    Content {
+        bytes: Bytes::from_static(bytes),
+        filters: vec!["build-id".into(), "var-subst".into()],
+    }
+}
+
+fn full(websocket: SocketPart) -> Publication {
+    let mut fields = FieldBlock::new();
+    fields.push("Content-Type", b"text/plain").unwrap();
+    fields.push("X-Latin", b"caf\xe9").unwrap();
+    Publication {
+        channel: channel(),
+        id: Some("b\"2\n".into()),
+        prev_id: Some("b1".into()),
+        in_any_order: true,
+        stream: Some(StreamPart::Send(content(b"\xff\x00raw"))),
+        response: Some(ResponsePart::Send(Box::new(HeldResponse {
+            status: Status::new(202).unwrap(),
+            fields,
+            body: content(b"{\"a\":1}"),
+            is_patch: true,
+        }))),
+        websocket: Some(websocket),
+        event: Some(EventPart {
+            event: Some("tick".into()),
+            data: "one\ntwo \u{1f980}".into(),
+            retry: Some(3000),
+        }),
+        meta: vec![("user".into(), "ann".into()), ("empty".into(), "".into())],
+    }
+}
+
+fn back(what: &What) -> What {
+    decode(&channel(), &encode(what)).unwrap()
+}
+
+#[test]
+fn a_publication_comes_back_as_it_was() {
+    let close = SocketPart::Close {
+        code: 1001,
+        reason: "bye".into(),
+    };
+    for websocket in [
+        SocketPart::Text(content("né".as_bytes())),
+        SocketPart::Binary(content(b"\xfe\xff")),
+        SocketPart::Ping(Bytes::from_static(b"p")),
+        SocketPart::Pong(Bytes::from_static(b"\x80")),
+        close,
+    ] {
+        let publication = full(websocket);
+        let What::Message(came) = back(&What::Message(Box::new(publication.clone()))) else {
+            panic!("not a message");
+        };
+        // Its parts have no equality of their own; how they are shown has all that is in them, but
+        // for whether the lines of a block of fields are shared.
+        let shown = |publication: &Publication| {
+            let shown = format!("{publication:?}");
+            shown.replace("Shared", "Owned")
+        };
+        let fields = |publication: &Publication| match &publication.response {
+            Some(ResponsePart::Send(response)) => response.fields.as_bytes().to_vec(),
+            _ => Vec::new(),
+        };
+        assert_eq!(fields(&came), fields(&publication));
+        let bare = |mut publication: Publication| {
+            if let Some(ResponsePart::Send(response)) = &mut publication.response {
+                response.fields = FieldBlock::new();
+            }
+            shown(&publication)
+        };
+        assert_eq!(bare(*came), bare(publication));
+    }
+}
+
+#[test]
+fn an_empty_publication_and_the_short_parts_come_back() {
+    for (stream, response) in [
+        (None, None),
+        (Some(StreamPart::Hint), Some(ResponsePart::Hint)),
+        (Some(StreamPart::Close), Some(ResponsePart::Close)),
+    ] {
+        let publication = Publication {
+            channel: channel(),
+            stream,
+            response,
+            ..Publication::default()
+        };
+        let What::Message(came) = back(&What::Message(Box::new(publication.clone()))) else {
+            panic!("not a message");
+        };
+        assert_eq!(format!("{came:?}"), format!("{publication:?}"));
+    }
+}
+
+#[test]
+fn gaps_come_back() {
+    assert!(matches!(back(&What::Gap), What::Gap));
+    assert!(matches!(back(&What::Cut), What::Cut));
+    assert!(matches!(back(&What::CutEverywhere), What::CutEverywhere));
+    assert!(matches!(back(&What::GapEverywhere), What::GapEverywhere));
+}
+
+#[test]
+fn text_stays_readable() {
+    let publication = Publication {
+        event: Some(EventPart {
+            data: "hello".into(),
+            ..EventPart::default()
+        }),
+        ..Publication::default()
+    };
+    let text = String::from_utf8(encode(&What::Message(Box::new(publication)))).unwrap();
+    assert_eq!(text, r#"{"v":1,"message":{"event":{"data":"hello"}}}"#);
+}
+
+#[test]
+fn what_is_not_understood_says_why() {
+    let no = |text: &str, why: &str| {
+        let error = decode(&channel(), text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    };
+    no("", "not what a node writes");
+    no("{}", "missing field `v`");
+    no(r#"{"v":1}"#, "says nothing");
+    no(r#"{"v":2,"message":{"new":true}}"#, "version 2");
+    no(r#"{"v":1,"message":{"stream":"jump"}}"#, "unknown variant");
+    no(
+        r#"{"v":1,"message":{"stream":{"send":{"bytes":{"base64":"%"}}}}}"#,
+        "bad base64",
+    );
+    no(
+        r#"{"v":1,"message":{"websocket":{"text":{"bytes":{"base64":"/w=="}}}}}"#,
+        "not text",
+    );
+    let held = |status: u16, field: &str| {
+        format!(
+            r#"{{"v":1,"message":{{"response":{{"send":{{"status":{status},"fields":[["A",{{"text":"{field}"}}]],"body":{{"bytes":{{"text":""}}}}}}}}}}}}"#
+        )
+    };
+    no(&held(99, "a"), "status 99");
+    no(&held(200, r"a\r\nB: c"), "control byte");
+    let ping = format!(
+        r#"{{"v":1,"message":{{"websocket":{{"ping":{{"text":"{}"}}}}}}}}"#,
+        "x".repeat(126)
+    );
+    no(&ping, "too long");
+}
+
+#[test]
+fn fields_of_a_later_version_are_ignored() {
+    let text =
+        r#"{"v":1,"later":1,"message":{"id":"7","later":{},"event":{"data":"d","later":[]}}}"#;
+    let What::Message(came) = decode(&channel(), text.as_bytes()).unwrap() else {
+        panic!("not a message");
+    };
+    assert_eq!(came.id.as_deref(), Some("7"));
+}

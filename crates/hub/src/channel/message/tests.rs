@@ -1,0 +1,138 @@
+//! Each form of a message, in both framings.
+
+use super::*;
+use crate::EventPart;
+
+const EVENTS: Shape = Shape(0);
+const BYTES: Shape = Shape(1);
+const CHUNKED_EVENTS: Shape = Shape(2);
+const CHUNKED_BYTES: Shape = Shape(3);
+
+fn message(publication: Publication) -> Message {
+    Message::new(7, "seven".into(), publication, Instant::now())
+}
+
+fn send(text: &'static str) -> Option<StreamPart> {
+    Some(StreamPart::Send(Content {
+        bytes: Bytes::from_static(text.as_bytes()),
+        filters: Vec::new(),
+    }))
+}
+
+#[test]
+fn each_shape_gets_its_own_bytes() {
+    for form in [StreamForm::Events, StreamForm::Bytes] {
+        for framing in [HeldFraming::Chunked, HeldFraming::UntilClose] {
+            let shape = Shape::new(form, framing);
+            assert_eq!(shape.form(), form);
+            assert_eq!(shape.is_chunked(), framing == HeldFraming::Chunked);
+        }
+    }
+    let event = Some(EventPart {
+        event: Some("tick".into()),
+        data: "a\nb".into(),
+        retry: Some(9),
+    });
+    let text = "retry: 9\nevent: tick\nid: seven\ndata: a\ndata: b\n\n";
+    for (name, stream, event, shape, expected) in [
+        ("event", None, event.clone(), EVENTS, text.to_owned()),
+        (
+            "event in chunks",
+            None,
+            event.clone(),
+            CHUNKED_EVENTS,
+            format!("{:x}\r\n{text}\r\n", text.len()),
+        ),
+        ("its data", None, event.clone(), BYTES, "a\nb\n".to_owned()),
+        (
+            "its data in chunks",
+            None,
+            event.clone(),
+            CHUNKED_BYTES,
+            "4\r\na\nb\n\r\n".to_owned(),
+        ),
+        (
+            "bytes come first",
+            send("raw"),
+            event.clone(),
+            CHUNKED_EVENTS,
+            "3\r\nraw\r\n".to_owned(),
+        ),
+        ("none", None, None, CHUNKED_EVENTS, String::new()),
+        (
+            "an empty chunk would be the end",
+            send(""),
+            None,
+            CHUNKED_BYTES,
+            String::new(),
+        ),
+        (
+            "a gap, without an id",
+            Some(StreamPart::Gap),
+            None,
+            EVENTS,
+            "event: gap\ndata: {}\n\n".to_owned(),
+        ),
+        (
+            "a gap is nothing that bytes could say",
+            Some(StreamPart::Gap),
+            None,
+            CHUNKED_BYTES,
+            String::new(),
+        ),
+        (
+            "an end has no bytes",
+            Some(StreamPart::Close),
+            event,
+            CHUNKED_EVENTS,
+            String::new(),
+        ),
+    ] {
+        let message = message(Publication {
+            stream,
+            event,
+            ..Publication::default()
+        });
+        assert_eq!(message.framed(shape), expected.as_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn what_streams_do_about_a_message_is_told_by_its_parts() {
+    let filtered = Some(StreamPart::Send(Content {
+        bytes: Bytes::new(),
+        filters: vec!["var-subst".into()],
+    }));
+    let event = || Some(EventPart::default());
+    for (stream, event, expected) in [
+        (send("x"), None, Concern::Same),
+        (None, event(), Concern::Same),
+        (filtered, event(), Concern::Each),
+        (Some(StreamPart::Close), event(), Concern::End),
+        (Some(StreamPart::Hint), event(), Concern::None),
+        (Some(StreamPart::Gap), None, Concern::Gap),
+        (None, None, Concern::None),
+    ] {
+        let publication = Publication {
+            stream,
+            event,
+            ..Publication::default()
+        };
+        assert_eq!(message(publication).concern(), expected);
+    }
+}
+
+#[test]
+fn a_message_costs_what_its_parts_have() {
+    let empty = message(Publication::default()).cost;
+    let full = message(Publication {
+        stream: send("12345"),
+        websocket: Some(SocketPart::Text(Content {
+            bytes: Bytes::from_static(b"123"),
+            filters: Vec::new(),
+        })),
+        meta: vec![("a".into(), "b".into())],
+        ..Publication::default()
+    });
+    assert_eq!(full.cost, empty + 5 + 3 + 2);
+}

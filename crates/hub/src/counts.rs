@@ -1,0 +1,112 @@
+//! What the hub counts, as atomics that everybody may read.
+//!
+//! Shards count for themselves and add at the end of each turn, so that loops do not meet at a number for
+//! each write. What must stay true: a seat is taken before anything is held and given back when it is
+//! gone, whatever became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::Refused;
+use crate::channel::Channel;
+use crate::hub::Shared;
+
+/// The numbers of a hub.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Streams and polls, also those on their way.
+    seats: AtomicUsize,
+    pub(crate) polls: AtomicUsize,
+    pub(crate) opened: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    pub(crate) closed_slow: AtomicU64,
+    pub(crate) published: AtomicU64,
+    pub(crate) delivered: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) beats: AtomicU64,
+    /// Bytes that wait for slow subscribers.
+    pub(crate) backlog_bytes: AtomicUsize,
+    /// Bytes of histories.
+    pub(crate) history_bytes: AtomicUsize,
+    /// Bytes of messages that shards have not got to, or whose turn has not come.
+    pub(crate) pending_bytes: AtomicUsize,
+    /// Bytes of all shards for their streams.
+    pub(crate) shard_bytes: AtomicUsize,
+}
+
+impl Tally {
+    /// Streams and polls, also those on their way.
+    pub(crate) fn seats(&self) -> usize {
+        self.seats.load(Ordering::Acquire)
+    }
+}
+
+impl Tally {
+    /// So many bytes of a channel's messages wait to be delivered.
+    pub(crate) fn add_pending(&self, channel: &Channel, bytes: usize) {
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        channel.pending.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// They wait no more.
+    pub(crate) fn take_pending(&self, channel: &Channel, bytes: usize) {
+        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        channel.pending.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Adds a difference that may be negative.
+pub(crate) fn change(number: &AtomicUsize, before: usize, after: usize) {
+    if after >= before {
+        number.fetch_add(after - before, Ordering::Relaxed);
+    } else {
+        number.fetch_sub(before - after, Ordering::Relaxed);
+    }
+}
+
+/// A place among `streams_max`; its drop gives it back.
+#[derive(Debug)]
+pub(crate) struct Seat(Option<Arc<Shared>>);
+
+impl Seat {
+    /// Takes one.
+    ///
+    /// # Errors
+    /// When there is none, or the server stops.
+    pub(crate) fn take(shared: &Arc<Shared>) -> Result<Self, Refused> {
+        if shared.is_draining() {
+            return Err(Refused::Draining);
+        }
+        let max = shared.settings.load().streams_max.unwrap_or(usize::MAX);
+        // Counted before the bound is looked at: the drop takes it back.
+        let seat = Self(Some(shared.clone()));
+        if shared.tally.seats.fetch_add(1, Ordering::AcqRel) >= max {
+            return Err(Refused::Streams(max));
+        }
+        // Begun meanwhile, it may have seen no seat taken.
+        if shared.is_draining() {
+            return Err(Refused::Draining);
+        }
+        Ok(seat)
+    }
+
+    /// Leaves it taken: [`Seat::give_back`] is now somebody's to call.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+
+    /// Gives back one that was kept.
+    pub(crate) fn give_back(shared: &Shared) {
+        if shared.tally.seats.fetch_sub(1, Ordering::AcqRel) == 1 {
+            shared.emptied.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            Self::give_back(&shared);
+        }
+    }
+}

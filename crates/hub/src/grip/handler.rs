@@ -1,0 +1,199 @@
+//! The handler in front of an application or upstream, which obeys what its answers say to the hub.
+//!
+//! `penstock`'s wiring puts a [`Grip`] right around each back end; edge or a cache asks it. It signs the
+//! request ([`crate::token::Signer`]), asks the back end, and looks at one flag of the answer. One that
+//! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole`
+//! reads bodies, `notices` tells of clients that are gone, `follower` asks for what follows.
+//!
+//! What must stay true: an ordinary answer is passed on as it came, body unread; a request that another
+//! handler gets (`Pass`) is the one that came; whoever is held has no part of the back end any more.
+
+mod follower;
+mod notices;
+pub(super) mod origin;
+mod session;
+pub(super) mod whole;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use penstock_exchange::fields::Vouched;
+use penstock_exchange::{Asked, AtHand, Fault, Handler, Handling, Reply, Request, Response};
+
+use super::sockets;
+use crate::token::Signer;
+use crate::{Hub, Subscription};
+use notices::Notices;
+use origin::Origin;
+use session::Session;
+
+/// Holds the clients of a back end as its answers say.
+#[derive(Debug)]
+pub struct Grip {
+    shared: Arc<Shared>,
+}
+
+/// What all requests of one handler share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) hub: Hub,
+    pub(super) inner: Arc<dyn Handler>,
+    signer: Option<Arc<Signer>>,
+    /// Whether the back end knows only requests, and has its WebSockets as such.
+    has_sockets: bool,
+    /// What nearly all requests are vouched for with.
+    vouched: Vouched,
+    notices: Notices,
+}
+
+impl Grip {
+    /// Stands in front of `inner`. With a `signer` the back end is told what the hub can do, and that the
+    /// request came through it.
+    #[must_use]
+    pub fn new(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
+        Self::build(hub, inner, signer, false)
+    }
+
+    /// The same, for a back end that knows only requests: clients' WebSockets end here, and it gets what
+    /// happens on them as requests (WebSocket-over-HTTP).
+    #[must_use]
+    pub fn with_sockets(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
+        Self::build(hub, inner, signer, true)
+    }
+
+    fn build(
+        hub: Hub,
+        inner: Arc<dyn Handler>,
+        signer: Option<Arc<Signer>>,
+        has_sockets: bool,
+    ) -> Self {
+        let shared = Shared {
+            hub,
+            inner,
+            signer,
+            has_sockets,
+            vouched: origin::vouched(&Vouched::default()),
+            notices: Notices::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl Handler for Grip {
+    fn handle(&self, request: Request) -> Handling {
+        let shared = &self.shared;
+        let origin = Origin::of(&request);
+        if shared.has_sockets
+            && request.head.is_upgrade()
+            && let Some(handling) = sockets::asked(shared, &origin)
+        {
+            return handling;
+        }
+        let is_for_front = shared.is_from_front(&request);
+        let request = match origin.signed(request, shared) {
+            Ok(request) => request,
+            Err(fault) => return Handling::Now(Err(fault)),
+        };
+        if is_for_front {
+            return passed_on(shared.inner.handle(request), origin);
+        }
+        match shared.inner.handle(request) {
+            Handling::Now(answered) => match settled(answered, &origin) {
+                Settled::Done(answered) => Handling::Now(answered),
+                Settled::Told(response) => {
+                    let session = Session::new(Arc::clone(shared), origin);
+                    Handling::Later(Box::pin(session.conclude(*response)))
+                }
+            },
+            Handling::Later(work) => {
+                let shared = Arc::clone(shared);
+                Handling::Later(Box::pin(async move {
+                    match settled(work.await, &origin) {
+                        Settled::Done(answered) => answered,
+                        Settled::Told(response) => {
+                            // In a box of its own, so that others do not carry its room.
+                            Box::pin(Session::new(shared, origin).conclude(*response)).await
+                        }
+                    }
+                }))
+            }
+        }
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        self.shared.inner.at_hand(asked, take);
+    }
+}
+
+impl Shared {
+    /// Waits, where there are other nodes, until the hub has what they know of the channels that somebody is
+    /// about to subscribe to.
+    pub(super) async fn prepare(&self, subscriptions: &[Subscription]) {
+        let names = subscriptions.iter().map(|each| Arc::clone(&each.channel));
+        if let Some(prepared) = self.hub.prepare(&names.collect::<Vec<_>>()) {
+            prepared.await;
+        }
+    }
+
+    /// Whether another server of the house stands in front of this one and holds its clients itself: a
+    /// trusted peer, with a token that is signed with the same secret.
+    fn is_from_front(&self, request: &Request) -> bool {
+        let Some(signer) = &self.signer else {
+            return false;
+        };
+        let token = request.head.field(origin::SIGNATURE);
+        token.is_some_and(|token| request.is_from_proxy() && signer.is_shared_by(token))
+    }
+}
+
+/// The answer for a front end that obeys it.
+fn passed_on(handling: Handling, origin: Origin) -> Handling {
+    let pass_on = move |answered| {
+        answered_for_front(match settled(answered, &origin) {
+            Settled::Done(answered) => answered,
+            Settled::Told(response) => Ok((*response).into()),
+        })
+    };
+    match handling {
+        Handling::Now(answered) => Handling::Now(pass_on(answered)),
+        Handling::Later(work) => Handling::Later(Box::pin(async move { pass_on(work.await) })),
+    }
+}
+
+fn answered_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
+    if let Ok(Reply::Response(response)) = &mut answered {
+        response.is_for_front = response.speaks_to_hub;
+    }
+    answered
+}
+
+/// What came of a request.
+enum Settled {
+    /// Nothing for the hub.
+    Done(Result<Reply, Fault>),
+    /// An answer that speaks to it.
+    Told(Box<Response>),
+}
+
+fn settled(answered: Result<Reply, Fault>, origin: &Origin) -> Settled {
+    match answered {
+        Ok(Reply::Response(response)) if response.speaks_to_hub => {
+            Settled::Told(Box::new(response))
+        }
+        Ok(Reply::Pass(request)) => Settled::Done(Ok(Reply::Pass(origin.restored(request)))),
+        answered => Settled::Done(answered),
+    }
+}
+
+/// A name that nobody can guess: the keys of tables' hashes come from the kernel.
+pub(super) fn unguessable() -> String {
+    let half = |salt: u8| RandomState::new().hash_one(salt);
+    format!("{:016x}{:016x}", half(0), half(1))
+}
+
+#[cfg(test)]
+pub(super) mod testing;
+#[cfg(test)]
+mod tests;

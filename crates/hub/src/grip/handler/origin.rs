@@ -1,0 +1,303 @@
+//! What a request came with, and the requests that are made of it: the one that the back end gets, the same
+//! asked again, and those to the links that an instruction names.
+//!
+//! What must stay true: a `Grip-*` field in any of them is the house's own; one that goes to a link carries
+//! nothing of the client but its address; all go to the back end that gave the instruction, whatever host a
+//! link names.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use penstock_exchange::fields::{Fate, Vouched, fate};
+use penstock_exchange::grip::is_grip;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody, Trust,
+};
+use penstock_http::{HeadWriter, Method, RequestHead};
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+
+use super::Shared;
+
+pub(super) const SIGNATURE: &str = "Grip-Sig";
+const FEATURE: &str = "Grip-Feature";
+const LAST: &str = "Grip-Last";
+
+/// What the hub can do of what clients of GRIP ask about.
+const FEATURES: &str = "status, link:next, link:gone, filter:skip-self, filter:skip-users, \
+                        filter:require-sub, filter:build-id, filter:var-subst";
+
+/// The channels' last ids that are known.
+pub(in crate::grip) type LastIds = [(Arc<str>, Arc<str>)];
+
+/// What a request came with.
+#[derive(Debug, Clone)]
+pub(in crate::grip) struct Origin {
+    pub(in crate::grip) head: Arc<RequestHead>,
+    peer: PeerAddress,
+    listener: Arc<ListenerInfo>,
+    client: Arc<ClientState>,
+    trust: Arc<Trust>,
+    vouched: Vouched,
+    /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
+    pub(in crate::grip) is_repeatable: bool,
+}
+
+impl Origin {
+    pub(in crate::grip) fn of(request: &Request) -> Self {
+        let method = request.head.method();
+        Self {
+            head: Arc::clone(&request.head),
+            peer: request.peer,
+            listener: Arc::clone(&request.listener),
+            client: Arc::clone(&request.client),
+            trust: Arc::clone(&request.trust),
+            vouched: request.vouched.clone(),
+            is_repeatable: matches!(method, Method::Get | Method::Head)
+                && matches!(request.body, RequestBody::Empty),
+        }
+    }
+
+    /// The request as the back end gets it.
+    ///
+    /// # Errors
+    /// When it makes no valid head: what is added is the house's.
+    pub(in crate::grip) fn signed(
+        &self,
+        request: Request,
+        shared: &Shared,
+    ) -> Result<Request, Fault> {
+        if shared.signer.is_none() {
+            return Ok(request);
+        }
+        let mut request = request;
+        let head = self.same_head(shared, &[], clock::wall_at(request.arrived))?;
+        request.head = Arc::new(head);
+        request.vouched = self.vouched_by(shared);
+        Ok(request)
+    }
+
+    /// The request as it came, for whoever else gets it.
+    pub(in crate::grip) fn restored(&self, mut request: Box<Request>) -> Box<Request> {
+        request.head = Arc::clone(&self.head);
+        request.vouched = self.vouched.clone();
+        request
+    }
+
+    /// The same request once more, with what the hub knows to be last.
+    ///
+    /// # Errors
+    /// As [`Origin::signed`].
+    pub(in crate::grip) fn again(&self, shared: &Shared, last: &LastIds) -> Result<Request, Fault> {
+        let head = self.same_head(shared, last, clock::wall())?;
+        self.request(head, Arc::clone(&self.client), shared)
+    }
+
+    /// A request for a link of an instruction.
+    ///
+    /// # Errors
+    /// When the link is no path, or names another host than the request did.
+    pub(in crate::grip) fn follow(
+        &self,
+        shared: &Shared,
+        method: &'static str,
+        link: &str,
+        last: &LastIds,
+    ) -> Result<Request, Fault> {
+        let target = self.resolve(link)?;
+        let mut writer = HeadWriter::new(&self.head, method, &target);
+        writer.field("Host", self.head.host().as_bytes());
+        if method == "POST" {
+            writer.field("Content-Length", b"0");
+        }
+        self.add_own(&mut writer, shared, last, clock::wall());
+        let head = writer.finish().map_err(|error| broken(&error))?;
+        // The client may be gone; what is asked here has none.
+        self.request(head, Arc::default(), shared)
+    }
+
+    /// A request with a body of its own in the place of the client's, which asked for a WebSocket: its fields
+    /// but for those of the handshake, and `fields`.
+    ///
+    /// # Errors
+    /// As [`Origin::signed`].
+    pub(in crate::grip) fn post(
+        &self,
+        shared: &Shared,
+        fields: &[(&str, &[u8])],
+        body: Vec<u8>,
+    ) -> Result<Request, Fault> {
+        let mut writer = HeadWriter::new(&self.head, "POST", self.head.target());
+        for (name, value) in self.head.fields() {
+            let is_own =
+                self.vouched.covers(name) || !is_grip(name.as_bytes()) && !is_of_socket(name);
+            if is_own && (fate(name) != Fate::Hop || name.eq_ignore_ascii_case("host")) {
+                writer.field(name, value);
+            }
+        }
+        for (name, value) in fields {
+            writer.field(name, value);
+        }
+        writer.field("Content-Length", body.len().to_string().as_bytes());
+        self.add_own(&mut writer, shared, &[], clock::wall());
+        let head = writer.finish().map_err(|error| broken(&error))?;
+        let mut request = self.request(head, Arc::default(), shared)?;
+        request.body = RequestBody::Incoming(Box::new(Whole(body)));
+        Ok(request)
+    }
+
+    /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all paths are.
+    ///
+    /// # Errors
+    /// When it is for another host.
+    pub(in crate::grip) fn resolve(&self, link: &str) -> Result<String, Fault> {
+        let link = link.split('#').next().unwrap_or_default();
+        let own = self.head.target_path_query();
+        let path = own.split('?').next().unwrap_or_default();
+        let after_authority = |rest: &str| {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, target) = rest.split_at(end);
+            let is_own = authority.eq_ignore_ascii_case(self.head.host());
+            let slash = if target.starts_with('/') { "" } else { "/" };
+            is_own
+                .then(|| format!("{slash}{target}"))
+                .ok_or_else(|| refused(format!("Grip-Link: `{link}` is of another host")))
+        };
+        let lower = |scheme: &str| {
+            let start = link.get(..scheme.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        };
+        if lower("http://") {
+            return after_authority(&link["http://".len()..]);
+        }
+        if lower("https://") {
+            return after_authority(&link["https://".len()..]);
+        }
+        if let Some(rest) = link.strip_prefix("//") {
+            return after_authority(rest);
+        }
+        Ok(match link.bytes().next() {
+            Some(b'/') => link.to_owned(),
+            Some(b'?') => format!("{path}{link}"),
+            _ => {
+                let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
+                format!("{folder}{link}")
+            }
+        })
+    }
+
+    /// The head that came, with what the hub says about it in the place of what anybody else did.
+    fn same_head(
+        &self,
+        shared: &Shared,
+        last: &LastIds,
+        now: Duration,
+    ) -> Result<RequestHead, Fault> {
+        let old = &self.head;
+        let mut writer = HeadWriter::new(old, old.method_str(), old.target());
+        for (name, value) in old.fields() {
+            if !is_grip(name.as_bytes()) || self.vouched.covers(name) {
+                writer.field(name, value);
+            }
+        }
+        self.add_own(&mut writer, shared, last, now);
+        writer.finish().map_err(|error| broken(&error))
+    }
+
+    fn add_own(&self, writer: &mut HeadWriter, shared: &Shared, last: &LastIds, now: Duration) {
+        if let Some(signer) = &shared.signer {
+            writer.field(SIGNATURE, signer.sign(now).as_bytes());
+            writer.field(FEATURE, FEATURES.as_bytes());
+        }
+        for (channel, id) in last {
+            // A name or id that cannot stand in a field cannot have come from one: from JSON it can, and then
+            // the back end is asked without.
+            if is_plain(channel) && is_plain(id) {
+                writer.field(LAST, format!("{channel}; last-id={id}").as_bytes());
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        head: RequestHead,
+        client: Arc<ClientState>,
+        shared: &Shared,
+    ) -> Result<Request, Fault> {
+        let path =
+            RequestPath::of(&head).map_err(|error| refused(format!("Grip-Link: {error}")))?;
+        let arrival = Arrival {
+            peer: self.peer,
+            listener: Arc::clone(&self.listener),
+            client,
+            at: clock::now(),
+            trust: Arc::clone(&self.trust),
+        };
+        let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
+        request.vouched = self.vouched_by(shared);
+        Ok(request)
+    }
+
+    fn vouched_by(&self, shared: &Shared) -> Vouched {
+        match self.vouched.is_empty() {
+            true => shared.vouched.clone(),
+            false => vouched(&self.vouched),
+        }
+    }
+}
+
+/// Those, and what the hub says itself.
+pub(in crate::grip) fn vouched(known: &Vouched) -> Vouched {
+    known.and([SIGNATURE, FEATURE, LAST].map(str::to_owned))
+}
+
+/// Whether a field of a client is about its WebSocket, or would be one of those that the house says about it.
+fn is_of_socket(name: &str) -> bool {
+    let begins = |start: &str| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    const OWN: [&str; 5] = [
+        "accept",
+        "accept-encoding",
+        "connection-id",
+        "content-type",
+        "keep-alive-interval",
+    ];
+    let is_offer = name.eq_ignore_ascii_case("sec-websocket-protocol");
+    begins("sec-websocket-") && !is_offer
+        || begins("meta-")
+        || OWN.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// A body that is there.
+struct Whole(Vec<u8>);
+
+impl IncomingBody for Whole {
+    fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        let more = !self.0.is_empty();
+        into.append(&mut self.0);
+        Poll::Ready(Ok(more))
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+}
+
+/// Whether a name or id means in a field what it means elsewhere.
+fn is_plain(text: &str) -> bool {
+    let is_odd = |byte: u8| byte < b' ' || byte == 0x7f || matches!(byte, b',' | b';' | b'"');
+    !text.is_empty() && text.trim() == text && !text.bytes().any(is_odd)
+}
+
+fn broken(error: &penstock_http::ParseError) -> Fault {
+    let cause = format!("grip: what is asked of the back end is no valid request: {error}");
+    Fault::new(FaultKind::House, cause)
+}
+
+fn refused(cause: String) -> Fault {
+    Fault::new(FaultKind::BackendBroken, cause)
+}

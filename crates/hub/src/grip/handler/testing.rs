@@ -1,0 +1,389 @@
+//! A back end that does as it is told, a hub on a loop of its own, and clients, for the tests of `handler`.
+//!
+//! Everything runs on the loop; the test waits for it from its own thread, always with a deadline.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Place, Reply,
+    Request, RequestBody, Response, grip,
+};
+use penstock_http::{HeadLimits, Progress, RequestHead, Status, parse_head};
+use penstock_runtime::loops::Loops;
+use penstock_runtime::{Stream, clock};
+use penstock_sys::net::PeerAddress;
+
+use super::Grip;
+use crate::token::Signer;
+use crate::{Hub, Settings};
+
+/// Nothing that works takes so long.
+pub(in crate::grip) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What the back end does with one request.
+pub(in crate::grip) type Act = Result<Reply, Fault>;
+
+/// Records what it is asked and answers by its script.
+#[derive(Debug)]
+pub(in crate::grip) struct Backend {
+    script: Mutex<VecDeque<Act>>,
+    asked: SyncSender<Request>,
+}
+
+impl Handler for Backend {
+    fn handle(&self, request: Request) -> Handling {
+        let act = self.script.lock().unwrap().pop_front();
+        let act = act.unwrap_or_else(|| Ok(answer(404, &[], "no script").into()));
+        let passed = match act {
+            Ok(Reply::Pass(_)) => return Handling::Now(Ok(Reply::Pass(Box::new(request)))),
+            act => act,
+        };
+        // Half of the answers come at once.
+        let is_now = request.head.target().len().is_multiple_of(2);
+        self.asked.try_send(request).unwrap();
+        match is_now {
+            true => Handling::Now(passed),
+            false => Handling::Later(Box::pin(async move { passed })),
+        }
+    }
+}
+
+/// A hub, a back end, and what stands in front of it.
+pub(in crate::grip) struct World {
+    loops: Option<Loops>,
+    pub(in crate::grip) hub: Hub,
+    pub(in crate::grip) grip: Arc<Grip>,
+    backend: Arc<Backend>,
+    asked: Receiver<Request>,
+}
+
+impl World {
+    pub(in crate::grip) fn new(script: impl IntoIterator<Item = Act>) -> Self {
+        Self::with(Settings::default(), None, script)
+    }
+
+    pub(in crate::grip) fn with(
+        settings: Settings,
+        signer: Option<Signer>,
+        script: impl IntoIterator<Item = Act>,
+    ) -> Self {
+        Self::build(settings, script, |hub, inner| {
+            Grip::new(hub, inner, signer.map(Arc::new))
+        })
+    }
+
+    /// For a back end that has its WebSockets as requests.
+    pub(in crate::grip) fn with_sockets(script: impl IntoIterator<Item = Act>) -> Self {
+        Self::with_sockets_and(Settings::default(), None, script)
+    }
+
+    pub(in crate::grip) fn with_sockets_and(
+        settings: Settings,
+        signer: Option<Signer>,
+        script: impl IntoIterator<Item = Act>,
+    ) -> Self {
+        Self::build(settings, script, |hub, inner| {
+            Grip::with_sockets(hub, inner, signer.map(Arc::new))
+        })
+    }
+
+    fn build(
+        settings: Settings,
+        script: impl IntoIterator<Item = Act>,
+        make: impl FnOnce(Hub, Arc<Backend>) -> Grip,
+    ) -> Self {
+        let loops = Loops::start(1).unwrap();
+        let hub = Hub::start(settings, loops.handles()).unwrap();
+        let (sender, asked) = sync_channel(100);
+        let backend = Arc::new(Backend {
+            script: Mutex::new(script.into_iter().collect()),
+            asked: sender,
+        });
+        let grip = make(hub.clone(), Arc::clone(&backend));
+        Self {
+            loops: Some(loops),
+            hub,
+            grip: Arc::new(grip),
+            backend,
+            asked,
+        }
+    }
+
+    /// Adds to what the back end does.
+    pub(in crate::grip) fn then(&self, act: Act) {
+        self.backend.script.lock().unwrap().push_back(act);
+    }
+
+    /// The next request that the back end got.
+    pub(in crate::grip) fn asked(&self) -> Request {
+        self.asked
+            .recv_timeout(DEADLINE)
+            .expect("the back end is asked")
+    }
+
+    /// Whether the back end got no other request.
+    pub(in crate::grip) fn is_asked_no_more(&self) -> bool {
+        self.asked.try_recv().is_err()
+    }
+
+    /// Begins a request on the loop.
+    pub(in crate::grip) fn begin(&self, request: Request) -> Receiver<Act> {
+        let grip = Arc::clone(&self.grip);
+        self.begin_at(grip, request)
+    }
+
+    /// The same, of another handler.
+    pub(in crate::grip) fn begin_at(
+        &self,
+        handler: Arc<dyn Handler>,
+        request: Request,
+    ) -> Receiver<Act> {
+        let (sender, receiver) = sync_channel(1);
+        self.spawn(async move {
+            let answered = match handler.handle(request) {
+                Handling::Now(answered) => answered,
+                Handling::Later(work) => work.await,
+            };
+            // A test that has failed does not wait for it.
+            let _ = sender.send(answered);
+        });
+        receiver
+    }
+
+    pub(in crate::grip) fn ask(&self, request: Request) -> Act {
+        ended(&self.begin(request))
+    }
+
+    pub(in crate::grip) fn response(&self, request: Request) -> Response {
+        response(self.ask(request))
+    }
+
+    pub(in crate::grip) fn fault(&self, request: Request) -> Fault {
+        self.ask(request).expect_err("a fault")
+    }
+
+    /// What edge does with a response that is held: gives it a client.
+    pub(in crate::grip) fn hold(&self, response: Response) -> Client {
+        let Body::Hold(hold) = response.body else {
+            panic!("a hold, not {response:?}");
+        };
+        let (ours, theirs) = penstock_sys::net::worker_pair().unwrap();
+        self.spawn(async move {
+            let client = Arc::new(Stream::new(ours).unwrap());
+            let place = Place::new(Arc::new(Door));
+            hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
+        });
+        Client::new(theirs)
+    }
+
+    /// What edge does with a connection that is taken over.
+    pub(in crate::grip) fn take(&self, response: Response) -> Client {
+        let Body::Takeover(takeover) = response.body else {
+            panic!("a takeover, not {response:?}");
+        };
+        let (ours, theirs) = penstock_sys::net::worker_pair().unwrap();
+        self.spawn(async move {
+            let client = Arc::new(Stream::new(ours).unwrap());
+            takeover.take(client, Vec::new()).await;
+        });
+        Client::new(theirs)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let loops = self.loops.as_ref().unwrap();
+        loops.handles()[0].spawn(task);
+    }
+
+    /// Ends all that is held, at once.
+    pub(in crate::grip) fn drain(&self) {
+        let hub = self.hub.clone();
+        self.spawn(async move { hub.drain(Duration::ZERO).await });
+    }
+
+    /// Waits until so many wait at a channel.
+    pub(in crate::grip) fn await_subscribers(&self, channel: &str, count: u64) {
+        let deadline = clock::now() + DEADLINE;
+        while self.hub.subscribers(channel) != count {
+            assert!(clock::now() < deadline, "{count} subscribers of {channel}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(loops) = self.loops.take() {
+            loops.stop();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Door;
+
+impl Front for Door {
+    fn left(&self) {}
+}
+
+/// The client of a held stream.
+pub(in crate::grip) struct Client(UnixStream);
+
+impl Client {
+    fn new(socket: OwnedFd) -> Self {
+        let socket = UnixStream::from(socket);
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        Self(socket)
+    }
+
+    pub(in crate::grip) fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    /// Fills that.
+    pub(in crate::grip) fn read(&mut self, into: &mut [u8]) {
+        self.0.read_exact(into).unwrap();
+    }
+
+    /// Reads exactly these.
+    pub(in crate::grip) fn expect_bytes(&mut self, bytes: &[u8]) {
+        let mut found = vec![0; bytes.len()];
+        self.0.read_exact(&mut found).unwrap();
+        assert_eq!(found, bytes);
+    }
+
+    /// Reads exactly that.
+    pub(in crate::grip) fn expect(&mut self, bytes: &str) {
+        let mut found = vec![0; bytes.len()];
+        self.0.read_exact(&mut found).unwrap();
+        assert_eq!(String::from_utf8_lossy(&found), bytes);
+    }
+
+    /// Reads to the end.
+    pub(in crate::grip) fn rest(self) -> String {
+        String::from_utf8(self.rest_of_bytes()).unwrap()
+    }
+
+    pub(in crate::grip) fn rest_of_bytes(mut self) -> Vec<u8> {
+        let mut found = Vec::new();
+        self.0.read_to_end(&mut found).unwrap();
+        found
+    }
+
+    /// Reads until that has come, and all that came with it.
+    pub(in crate::grip) fn until(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut found = Vec::new();
+        let mut piece = [0; 4096];
+        while !found.windows(bytes.len()).any(|part| part == bytes) {
+            let size = self.0.read(&mut piece).unwrap();
+            assert!(size > 0, "the end came first");
+            found.extend_from_slice(&piece[..size]);
+        }
+        found
+    }
+}
+
+pub(in crate::grip) fn ended(receiver: &Receiver<Act>) -> Act {
+    receiver.recv_timeout(DEADLINE).expect("an answer")
+}
+
+pub(in crate::grip) fn response(answered: Act) -> Response {
+    match answered {
+        Ok(Reply::Response(response)) => response,
+        other => panic!("a response, not {other:?}"),
+    }
+}
+
+pub(in crate::grip) fn bytes(body: Body) -> String {
+    match body {
+        Body::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+        Body::Empty => String::new(),
+        other => panic!("bytes, not {other:?}"),
+    }
+}
+
+/// An answer of the back end, marked as `apps` and `proxy` do.
+pub(in crate::grip) fn answer(status: u16, lines: &[&str], body: &str) -> Response {
+    let body = Body::Bytes(Bytes::copy_from_slice(body.as_bytes()));
+    let mut response = Response::new(Status::new(status).unwrap(), body);
+    for line in lines {
+        let (name, value) = line.split_once(": ").unwrap();
+        response.fields.push(name, value.as_bytes()).unwrap();
+        response.speaks_to_hub |= grip::speaks_to_hub(name.as_bytes(), value.as_bytes());
+    }
+    response
+}
+
+pub(in crate::grip) fn says(lines: &[&str], body: &str) -> Act {
+    Ok(answer(200, lines, body).into())
+}
+
+pub(in crate::grip) fn head(method: &str, target: &str, lines: &[&str]) -> RequestHead {
+    let mut text = format!("{method} {target} HTTP/1.1\r\nHost: a.test\r\n");
+    for line in lines {
+        text.push_str(line);
+        text.push_str("\r\n");
+    }
+    text.push_str("\r\n");
+    let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+    else {
+        panic!("a valid head: {text:?}")
+    };
+    head
+}
+
+pub(in crate::grip) fn request(method: &str, target: &str, lines: &[&str]) -> Request {
+    let head = head(method, target, lines);
+    let listener = ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: String::new(),
+        proxy_protocol: false,
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap()),
+        listener: Arc::new(listener),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: clock::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+pub(in crate::grip) fn get(target: &str) -> Request {
+    request("GET", target, &[])
+}
+
+/// All of a request's body.
+pub(in crate::grip) fn body_of(request: Request) -> String {
+    let RequestBody::Incoming(mut body) = request.body else {
+        return String::new();
+    };
+    let (mut found, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+    while let Poll::Ready(Ok(true)) = body.poll_fill(&mut cx, &mut found) {}
+    assert!(body.length().is_some());
+    String::from_utf8(found).unwrap()
+}
+
+/// A body in pieces.
+pub(in crate::grip) struct Pieces(pub(in crate::grip) Vec<&'static str>);
+
+impl BodyStream for Pieces {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        let piece = (!self.0.is_empty()).then(|| self.0.remove(0));
+        Poll::Ready(piece.map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+    }
+
+    fn length(&self) -> Option<u64> {
+        None
+    }
+}

@@ -1,0 +1,473 @@
+//! Answers that speak to the hub and those that do not, with a real hub behind.
+
+mod following;
+mod front;
+mod links;
+mod nodes;
+mod slow;
+
+use penstock_exchange::{Body, FaultKind};
+use penstock_http::{FieldBlock, Status};
+
+use super::testing::*;
+use super::*;
+use crate::token::Verifier;
+use crate::{Content, HeldResponse, Publication, ResponsePart, Settings, StreamPart};
+
+const STREAM: [&str; 3] = [
+    "Content-Type: text/plain",
+    "Grip-Hold: stream",
+    "Grip-Channel: a",
+];
+
+const POLL: [&str; 4] = [
+    "Content-Type: application/json",
+    "Grip-Hold: response",
+    "Grip-Channel: a",
+    "X-Own: 1",
+];
+
+fn text(channel: &str, bytes: &'static str) -> Publication {
+    Publication {
+        channel: channel.into(),
+        stream: Some(StreamPart::Send(Content {
+            bytes: bytes.into(),
+            filters: Vec::new(),
+        })),
+        ..Publication::default()
+    }
+}
+
+fn part(channel: &str, part: ResponsePart) -> Publication {
+    Publication {
+        channel: channel.into(),
+        response: Some(part),
+        ..Publication::default()
+    }
+}
+
+fn held(status: Status, lines: &[&str], body: &'static str) -> HeldResponse {
+    HeldResponse {
+        status,
+        fields: answer(200, lines, "").fields,
+        body: Content {
+            bytes: body.into(),
+            filters: Vec::new(),
+        },
+        is_patch: false,
+    }
+}
+
+fn names(fields: &FieldBlock) -> Vec<&str> {
+    fields.iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn what_says_nothing_to_the_hub_passes_untouched() {
+    let page = answer(201, &["A: 1", "Content-Type: text/plain"], "page");
+    let fields = page.fields.clone();
+    for target in ["/", "/a"] {
+        let world = World::new([Ok(answer(
+            201,
+            &["A: 1", "Content-Type: text/plain"],
+            "page",
+        )
+        .into())]);
+        let request = get(target);
+        let head = Arc::clone(&request.head);
+        let response = world.response(request);
+        assert_eq!(
+            (response.status, &response.fields),
+            (Status::CREATED, &fields)
+        );
+        assert_eq!(bytes(response.body), "page");
+        // Nothing is copied where nothing is signed.
+        assert!(Arc::ptr_eq(&world.asked().head, &head));
+    }
+}
+
+#[test]
+fn a_back_end_knows_who_asks_it_and_no_client_can_pose_as_that() {
+    let signer = Signer::new("secret", "penstock").unwrap();
+    let world = World::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let lines = [
+        "Grip-Sig: forged",
+        "grip-hold: stream",
+        "Cookie: c=1",
+        "GRIP-FEATURE: all",
+        "Grip-Last: a; last-id=1",
+    ];
+    world.response(request("GET", "/x?y", &lines));
+    let asked = world.asked();
+    let fields: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
+    assert_eq!(fields, ["Host", "Cookie", "Grip-Sig", "Grip-Feature"]);
+    assert_eq!(asked.head.target(), "/x?y");
+    let token = asked.head.field("grip-sig").unwrap();
+    let verifier = Verifier::new("secret", "HS256").unwrap();
+    let claims = verifier
+        .verify(std::str::from_utf8(token).unwrap())
+        .unwrap();
+    assert_eq!(claims["iss"], "penstock");
+    for name in ["grip-sig", "Grip-Feature", "Grip-Last"] {
+        assert!(asked.vouched.covers(name), "{name}");
+    }
+    assert!(!asked.vouched.covers("grip-hold"));
+}
+
+#[test]
+fn fields_of_the_route_stay_vouched_for() {
+    let signer = Signer::new("secret", "penstock").unwrap();
+    let world = World::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let mut asked = request(
+        "GET",
+        "/",
+        &["X-Real-IP: 1", "Grip-Session-Id: of-the-route"],
+    );
+    asked.vouched = Vouched::new(["X-Real-IP", "Grip-Session-Id"].map(str::to_owned));
+    world.response(asked);
+    let asked = world.asked();
+    assert_eq!(
+        asked.head.field("grip-session-id"),
+        Some(&b"of-the-route"[..])
+    );
+    assert!(asked.vouched.covers("x-real-ip") && asked.vouched.covers("grip-sig"));
+}
+
+#[test]
+fn another_handler_gets_the_request_that_came() {
+    let signer = Signer::new("secret", "penstock").unwrap();
+    let pass = Reply::Pass(Box::new(get("/")));
+    let world = World::with(Settings::default(), Some(signer), [Ok(pass)]);
+    let request = get("/");
+    let head = Arc::clone(&request.head);
+    let Ok(Reply::Pass(passed)) = world.ask(request) else {
+        panic!("it is passed on");
+    };
+    assert!(Arc::ptr_eq(&passed.head, &head));
+    assert!(passed.vouched.is_empty());
+}
+
+#[test]
+fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
+    for target in ["/", "/a"] {
+        let mut begun = answer(200, &STREAM, "");
+        begun.body = Body::Stream(Box::new(Pieces(vec!["hello ", "there\n"])));
+        begun.fields.push("Grip-Status", b"202").unwrap();
+        let world = World::new([Ok(begun.into())]);
+        let response = world.response(get(target));
+        assert_eq!(response.status, Status::ACCEPTED);
+        assert_eq!(names(&response.fields), ["Content-Type"]);
+        assert!(!response.speaks_to_hub);
+        let mut client = world.hold(response);
+        client.expect("hello there\n");
+        world.hub.publish(text("a", "one\n")).unwrap();
+        world.hub.publish(text("b", "not this\n")).unwrap();
+        world.hub.publish(text("a", "two\n")).unwrap();
+        client.expect("one\ntwo\n");
+        let mut end = text("a", "");
+        end.stream = Some(StreamPart::Close);
+        world.hub.publish(end).unwrap();
+        assert_eq!(client.rest(), "");
+    }
+}
+
+#[test]
+fn a_stream_goes_on_where_its_back_end_says_or_tells_that_it_cannot() {
+    let held = |prev_id: &str| {
+        let channel = format!("Grip-Channel: a; prev-id={prev_id}");
+        let lines = [
+            "Content-Type: text/event-stream",
+            "Grip-Hold: stream",
+            &channel,
+        ];
+        let world = World::new([says(&lines, "")]);
+        for id in ["1", "2"] {
+            let mut message = text("a", "data: x\n\n");
+            message.id = Some(id.into());
+            world.hub.publish(message).unwrap();
+        }
+        let client = world.hold(world.response(get("/")));
+        (world, client)
+    };
+    let (world, mut client) = held("1");
+    client.expect("data: x\n\n");
+    world.drain();
+    assert_eq!(client.rest(), "");
+    let (_world, mut client) = held("0");
+    client.expect("event: gap\ndata: 0\n\n");
+}
+
+#[test]
+fn a_body_of_instructions_holds_as_well() {
+    let instruct = r#"{
+        "hold": {"mode": "stream", "channels": [{"name": "a, b"}]},
+        "response": {"headers": {"Content-Type": "text/plain"}, "body": "hi\n"}
+    }"#;
+    let world = World::new([says(
+        &["Content-Type: application/grip-instruct", "A: 1"],
+        instruct,
+    )]);
+    let response = world.response(get("/"));
+    assert_eq!(response.fields.as_bytes(), b"Content-Type: text/plain\r\n");
+    let mut client = world.hold(response);
+    client.expect("hi\n");
+    world.hub.publish(text("a, b", "one\n")).unwrap();
+    client.expect("one\n");
+}
+
+#[test]
+fn a_long_poll_gets_a_message_over_its_own_answer() {
+    for target in ["/", "/a"] {
+        let world = World::new([says(&POLL, "{}")]);
+        let waiting = world.begin(get(target));
+        world.await_subscribers("a", 1);
+        let message = held(
+            Status::CREATED,
+            &["content-type: text/plain", "B: 2"],
+            "news",
+        );
+        let message = ResponsePart::Send(Box::new(message));
+        world.hub.publish(part("a", message)).unwrap();
+        let response = response(ended(&waiting));
+        assert_eq!(response.status, Status::CREATED);
+        assert_eq!(
+            response.fields.as_bytes(),
+            b"X-Own: 1\r\ncontent-type: text/plain\r\nB: 2\r\n"
+        );
+        assert_eq!(bytes(response.body), "news");
+        world.await_subscribers("a", 0);
+    }
+}
+
+#[test]
+fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
+    let patched = |own: &str| {
+        let world = World::new([says(&POLL, own)]);
+        let waiting = world.begin(get("/"));
+        world.await_subscribers("a", 1);
+        let mut message = held(
+            Status::OK,
+            &[],
+            r#"[{"op":"replace","path":"/n","value":[2]}]"#,
+        );
+        message.is_patch = true;
+        let message = ResponsePart::Send(Box::new(message));
+        world.hub.publish(part("a", message)).unwrap();
+        ended(&waiting)
+    };
+    let response = response(patched("{\"n\": 1}\n"));
+    assert_eq!(bytes(response.body), "{\"n\":[2]}\n");
+    for own in ["not JSON", "{\"m\": 1}", ""] {
+        let fault = patched(own).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert!(
+            fault.cause.contains("a patch that does not fit"),
+            "{}",
+            fault.cause
+        );
+    }
+}
+
+#[test]
+fn a_hint_has_the_back_end_asked_again() {
+    let signer = Signer::new("secret", "penstock").unwrap();
+    let world = World::with(Settings::default(), Some(signer), [says(&POLL, "old")]);
+    world.then(says(&["A: 1"], "new"));
+    let waiting = world.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
+    world.await_subscribers("a", 1);
+    let first = world.asked();
+    world.hub.publish(part("a", ResponsePart::Hint)).unwrap();
+    let response = response(ended(&waiting));
+    assert_eq!(bytes(response.body), "new");
+    assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
+    let second = world.asked();
+    assert_eq!(second.head.target(), "/x?since=1");
+    assert_eq!(second.head.field("cookie"), Some(&b"c=1"[..]));
+    assert_eq!(second.peer, first.peer);
+    assert!(second.head.field("grip-sig").is_some());
+}
+
+#[test]
+fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
+    let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
+    let world = World::new([says(&stale, "stale"), says(&[], "fresh")]);
+    let mut message = text("a", "x");
+    message.id = Some("2".into());
+    world.hub.publish(message).unwrap();
+    let response = world.response(get("/"));
+    assert_eq!(bytes(response.body), "fresh");
+    assert!(world.asked().head.field("grip-last").is_none());
+    let again = world.asked();
+    assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
+    assert!(again.vouched.covers("Grip-Last"));
+}
+
+#[test]
+fn a_back_end_that_never_learns_is_not_asked_for_ever() {
+    let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
+    let world = World::new((0..50).map(|_| says(&stale, "stale")));
+    let mut message = text("a", "x");
+    message.id = Some("2".into());
+    world.hub.publish(message).unwrap();
+    assert_eq!(bytes(world.response(get("/")).body), "stale");
+    let mut count = 0;
+    while !world.is_asked_no_more() {
+        count += 1;
+    }
+    assert_eq!(count, 6);
+}
+
+#[test]
+fn who_is_answered_when_its_back_end_never_learns_is_told_to_be_gone() {
+    let stale = [
+        "Grip-Hold: response",
+        "Grip-Channel: a; prev-id=1",
+        "Grip-Link: </gone>; rel=gone",
+    ];
+    let world = World::new((0..50).map(|_| says(&stale, "stale")));
+    let mut message = text("a", "x");
+    message.id = Some("2".into());
+    world.hub.publish(message).unwrap();
+    assert_eq!(bytes(world.response(get("/")).body), "stale");
+    // It was still there each time it was asked for again, and now is not.
+    for _ in 0..6 {
+        assert_eq!(world.asked().head.target(), "/");
+    }
+    assert_eq!(world.asked().head.target(), "/gone");
+}
+
+#[test]
+fn what_cannot_be_repeated_is_answered_with_what_there_is() {
+    let world = World::new([says(&POLL, "own")]);
+    let waiting = world.begin(request("POST", "/", &["Content-Length: 0"]));
+    world.await_subscribers("a", 1);
+    world.hub.publish(part("a", ResponsePart::Hint)).unwrap();
+    assert_eq!(bytes(response(ended(&waiting)).body), "own");
+    world.asked();
+    assert!(world.is_asked_no_more());
+}
+
+#[test]
+fn a_closed_long_poll_gets_no_answer() {
+    let world = World::new([says(&POLL, "own")]);
+    let waiting = world.begin(get("/"));
+    world.await_subscribers("a", 1);
+    world.hub.publish(part("a", ResponsePart::Close)).unwrap();
+    assert_eq!(ended(&waiting).unwrap_err().kind, FaultKind::ClientGone);
+}
+
+#[test]
+fn who_gets_no_body_is_not_held() {
+    let lines = [&STREAM[..], &["Grip-Status: 204"]].concat();
+    for (request, lines, body) in [
+        (get("/"), &lines[..], Body::Empty),
+        (
+            request("HEAD", "/", &[]),
+            &STREAM[..],
+            Body::Omitted(Some(7)),
+        ),
+        (request("HEAD", "/", &[]), &POLL[..], Body::Omitted(None)),
+        (
+            request("HEAD", "/", &[]),
+            &["Content-Type: application/grip-instruct"],
+            Body::Omitted(Some(9)),
+        ),
+    ] {
+        let mut said = answer(200, lines, "");
+        said.body = body;
+        let world = World::new([Ok(said.into())]);
+        let response = world.response(request);
+        assert!(matches!(response.body, Body::Empty | Body::Omitted(_)));
+        assert!(
+            !names(&response.fields)
+                .iter()
+                .any(|name| name.starts_with("Grip"))
+        );
+        assert_eq!(world.hub.counts().streams + world.hub.counts().polls, 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
+    let long = "x".repeat(200_000);
+    let encoded = [&STREAM[..], &["Content-Encoding: gzip"]].concat();
+    let elsewhere = [&STREAM[..], &["Grip-Link: <http://b.test/gone>; rel=gone"]].concat();
+    for (lines, body, expected) in [
+        (
+            &["Grip-Hold: for ever"][..],
+            "",
+            "Grip-Hold: `response` or `stream` is expected",
+        ),
+        (
+            &POLL,
+            &*long,
+            "the body of a long poll is longer than 100000 bytes (fixed)",
+        ),
+        (
+            &["Content-Type: application/grip-instruct"],
+            &long,
+            "the body of instructions is longer than 100000 bytes (fixed)",
+        ),
+        (
+            &STREAM,
+            &long,
+            "the body that a held stream begins with is longer than 150000 bytes \
+             (hub.message_bytes)",
+        ),
+        (
+            &encoded,
+            "",
+            "a held stream has a Content-Encoding, and what is published has none",
+        ),
+        (
+            &elsewhere,
+            "",
+            "Grip-Link: `http://b.test/gone` is of another host",
+        ),
+        (
+            &["Content-Type: application/grip-instruct"],
+            "{",
+            "the instructions are no JSON: EOF while parsing an object at line 1 column 1",
+        ),
+    ] {
+        let settings = Settings {
+            message_bytes: 150_000,
+            ..Settings::default()
+        };
+        let world = World::with(settings, None, [says(lines, body)]);
+        let fault = world.fault(get("/"));
+        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert!(fault.cause.ends_with(expected), "{}", fault.cause);
+    }
+}
+
+#[test]
+fn a_long_body_in_pieces_is_not_gathered() {
+    let mut said = answer(200, &POLL, "");
+    said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_001])));
+    let world = World::new([Ok(said.into())]);
+    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendBroken);
+    let mut said = answer(200, &POLL, "");
+    said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_000])));
+    let world = World::new([Ok(said.into())]);
+    let _waiting = world.begin(get("/"));
+    world.await_subscribers("a", 1);
+}
+
+#[test]
+fn a_full_hub_turns_clients_away() {
+    for lines in [&STREAM[..], &POLL[..]] {
+        let settings = Settings {
+            streams_max: Some(0),
+            ..Settings::default()
+        };
+        let world = World::with(settings, None, [says(lines, "")]);
+        let fault = world.fault(get("/"));
+        assert_eq!(fault.kind, FaultKind::Overloaded);
+        assert_eq!(fault.cause, "hub.streams_max (0) connections are held");
+    }
+    let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
+    let channels = format!("Grip-Channel: {}", channels.join(", "));
+    let world = World::new([says(&["Grip-Hold: stream", &channels], "")]);
+    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendBroken);
+}

@@ -1,0 +1,181 @@
+//! What a back end's answer tells the hub to do: its `Grip-*` fields, or its body of
+//! `application/grip-instruct`.
+//!
+//! Pure: `handler` brings fields and body. [`Instruct::of_fields`] reads what fields say and leaves in what
+//! the client is to see; where [`is_spoken_in_body`], [`Instruct::said_in`] then reads the body and has the
+//! last word. What must stay true: no `Grip-*` field is left; a filter that is not known is an error, since a
+//! message that it would have kept back must not get through.
+
+mod body;
+mod fields;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_exchange::grip::is_instruct;
+use penstock_http::{FieldBlock, Status};
+use thiserror::Error;
+
+use super::json::Misfit;
+use crate::{Filter, KeepAlive, Subscription};
+
+/// What is to be done with an answer.
+#[derive(Debug)]
+pub(super) struct Instruct {
+    /// How the client is held; none is answered at once.
+    pub(super) hold: Option<HoldPart>,
+    /// What the client gets to see of the answer.
+    pub(super) status: Status,
+    /// Without those of GRIP, and only those that are exposed.
+    pub(super) fields: FieldBlock,
+    /// The body, where it was in the instruction; otherwise that of the answer is meant.
+    pub(super) body: Option<Bytes>,
+    pub(super) links: Links,
+}
+
+/// How a client is held.
+#[derive(Debug)]
+pub(super) struct HoldPart {
+    pub(super) mode: Mode,
+    pub(super) subscriptions: Vec<Subscription>,
+    /// Of a long poll.
+    pub(super) timeout: Duration,
+    /// Of a stream.
+    pub(super) keep_alive: Option<KeepAlive>,
+    pub(super) meta: Vec<(Box<str>, Box<str>)>,
+}
+
+/// What becomes of a held client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It waits for one response.
+    Response,
+    /// It gets a body without an end.
+    Stream,
+}
+
+/// Where else the back end is to be asked about a held client.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Links {
+    /// What follows what was sent.
+    pub(super) next: Option<NextLink>,
+    /// Told when the client is gone.
+    pub(super) gone: Option<Box<str>>,
+}
+
+/// A link to what follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NextLink {
+    pub(super) target: Box<str>,
+    /// Asked again after so long without a message.
+    pub(super) timeout: Duration,
+}
+
+/// Why an instruction is not followed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum InstructError {
+    /// A field with a value that means nothing.
+    #[error("{0}: {1} is expected")]
+    Field(&'static str, &'static str),
+    /// A filter that would have to keep messages back.
+    #[error("channel `{channel}`: no filter is called `{filter}`")]
+    Filter {
+        /// The channel's name.
+        channel: String,
+        /// The filter's.
+        filter: String,
+    },
+    /// Held for nothing.
+    #[error("a hold needs a channel (Grip-Channel)")]
+    NoChannel,
+    /// A body of instructions with another status than 200.
+    #[error("instructions come with status 200, not {0}")]
+    Status(u16),
+    /// A body of instructions that is no JSON.
+    #[error("the instructions are no JSON: {0}")]
+    Json(String),
+    /// One with something else than expected in it.
+    #[error("the instructions do not fit: {0}")]
+    Misfit(#[from] Misfit),
+}
+
+/// A long poll waits for so long, if nobody says.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(55);
+/// And at least for so long.
+const RESPONSE_TIMEOUT_MIN: Duration = Duration::from_secs(5);
+/// A stream's heart beats that often, if its back end gives it one and does not say.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(55);
+/// And at most that often.
+const KEEP_ALIVE_MIN: Duration = Duration::from_secs(1);
+/// What follows is asked for after so long, if nobody says.
+const NEXT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Nothing takes longer.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+impl Instruct {
+    /// What an answer's status and fields say.
+    ///
+    /// # Errors
+    /// What is not understood.
+    pub(super) fn of_fields(status: Status, block: &FieldBlock) -> Result<Self, InstructError> {
+        fields::read(status, block)
+    }
+
+    /// The same, with a body of instructions.
+    ///
+    /// # Errors
+    /// What is not understood.
+    pub(super) fn said_in(self, answered: Status, text: &[u8]) -> Result<Self, InstructError> {
+        body::read(self, answered, text)
+    }
+}
+
+/// Whether an answer's body is an instruction, and not for the client.
+pub(super) fn is_spoken_in_body(fields: &FieldBlock) -> bool {
+    fields.get("content-type").is_some_and(is_instruct)
+}
+
+impl HoldPart {
+    /// Holds in that way, with times as if nothing was said about them.
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            subscriptions: Vec::new(),
+            timeout: RESPONSE_TIMEOUT,
+            keep_alive: None,
+            meta: Vec::new(),
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        let timeout = Duration::from_secs(seconds);
+        self.timeout = timeout.clamp(RESPONSE_TIMEOUT_MIN, TIMEOUT_MAX);
+    }
+}
+
+/// A heart-beat; nothing to say is none.
+fn keep_alive(bytes: Bytes, seconds: Option<u64>, regardless: bool) -> Option<KeepAlive> {
+    let every = seconds.map_or(KEEP_ALIVE_TIMEOUT, Duration::from_secs);
+    (!bytes.is_empty()).then(|| KeepAlive {
+        bytes,
+        every: every.clamp(KEEP_ALIVE_MIN, TIMEOUT_MAX),
+        regardless,
+    })
+}
+
+pub(super) fn filter(channel: &str, name: &str) -> Result<Filter, InstructError> {
+    match name {
+        "skip-self" => Ok(Filter::SkipSelf),
+        "skip-users" => Ok(Filter::SkipUsers),
+        "require-sub" => Ok(Filter::RequireSub),
+        "build-id" => Ok(Filter::BuildId),
+        "var-subst" => Ok(Filter::VarSubst),
+        _ => Err(InstructError::Filter {
+            channel: channel.to_owned(),
+            filter: name.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

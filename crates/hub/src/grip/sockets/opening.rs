@@ -1,0 +1,106 @@
+//! A WebSocket's opening: the client's handshake, and the back end's word on it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_exchange::grip::{is_grip, take_out};
+use penstock_exchange::{Body, Fault, FaultKind, Handling, Reply, Response};
+use penstock_http::websocket::{Offer, offer, subprotocols};
+use penstock_http::{FieldBlock, Status};
+
+use super::dialog::{Answer, Answered, Dialog, Meta, broken};
+use super::events::Event;
+use super::session::Agreed;
+use crate::grip::handler::Shared;
+use crate::grip::handler::origin::Origin;
+
+/// What becomes of a request that asks for an upgrade; none if it asks for no WebSocket.
+pub(in crate::grip) fn asked(shared: &Arc<Shared>, origin: &Origin) -> Option<Handling> {
+    match offer(&origin.head) {
+        Offer::None => None,
+        Offer::Broken(why) => {
+            let fault = Fault::new(FaultKind::BadRequest, why);
+            Some(Handling::Now(Err(fault)))
+        }
+        Offer::OtherVersion => Some(Handling::Now(Ok(other_version().into()))),
+        Offer::Taken { accept } => {
+            let dialog = Dialog::new(Arc::clone(shared), Arc::new(origin.clone()));
+            Some(Handling::Later(Box::pin(open(dialog, accept))))
+        }
+    }
+}
+
+fn other_version() -> Response {
+    let text = "This server speaks version 13 of the WebSocket protocol.\n";
+    let body = Bytes::from_static(text.as_bytes());
+    let mut response = Response::text(Status::UPGRADE_REQUIRED, "text/plain; charset=utf-8", body);
+    response.fields.push_static("Sec-WebSocket-Version", "13");
+    response
+}
+
+async fn open(dialog: Dialog, accept: String) -> Result<Reply, Fault> {
+    let meta = Meta::new();
+    match dialog.tell(&meta, &[Event::Open]).await? {
+        // It says no in its own words.
+        Answered::Other(mut response) => {
+            take_out(&mut response.fields);
+            response.speaks_to_hub = false;
+            Ok(Reply::Response(*response))
+        }
+        Answered::Events(answer) => {
+            if answer.events.first() != Some(&Event::Open) {
+                return Err(broken("it does not begin with OPEN".to_owned()));
+            }
+            agreed(dialog, *answer, &accept).map(Reply::Response)
+        }
+    }
+}
+
+/// The 101, with the connection's new owner.
+fn agreed(dialog: Dialog, answer: Answer, accept: &str) -> Result<Response, Fault> {
+    let mut fields = FieldBlock::with_capacity(256);
+    fields.push_static("Connection", "Upgrade");
+    fields.push_static("Upgrade", "websocket");
+    let pushed = fields.push("Sec-WebSocket-Accept", accept.as_bytes());
+    debug_assert!(pushed.is_ok(), "it is base64");
+    if let Some(chosen) = answer.fields.get("sec-websocket-protocol") {
+        if !subprotocols(&dialog.origin.head).any(|name| name == chosen) {
+            return Err(broken(
+                "a subprotocol that the client did not offer".to_owned(),
+            ));
+        }
+        let pushed = fields.push("Sec-WebSocket-Protocol", chosen);
+        debug_assert!(pushed.is_ok(), "it was a field before");
+    }
+    for (name, value) in answer.fields.iter().filter(|(name, _)| is_for_client(name)) {
+        let pushed = fields.push(name, value);
+        debug_assert!(pushed.is_ok(), "it was a field before");
+    }
+    let timing = answer.timing.clone();
+    let listener = dialog.shared.hub.listen().map_err(|refused| {
+        let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
+        fault.timed(timing.clone())
+    })?;
+    let agreed = Agreed::new(dialog, listener, answer);
+    let body = Body::Takeover(Box::new(agreed));
+    let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
+    response.fields = fields;
+    response.timing = timing;
+    Ok(response)
+}
+
+/// Whether a field of the first answer is for the client: cookies, mostly.
+fn is_for_client(name: &str) -> bool {
+    let begins = |start: &str| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    let is_of_dialog = begins("sec-websocket-")
+        || begins("set-meta-")
+        || begins("content-")
+        || begins("keep-alive")
+        || ["connection", "upgrade", "transfer-encoding", "trailer"]
+            .iter()
+            .any(|own| name.eq_ignore_ascii_case(own));
+    !is_of_dialog && !is_grip(name.as_bytes())
+}

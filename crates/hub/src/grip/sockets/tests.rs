@@ -1,0 +1,358 @@
+//! WebSockets whose back end only knows requests, with a real hub between.
+
+use penstock_exchange::{FaultKind, Reply, Request, Response};
+use penstock_http::Status;
+
+use crate::grip::handler::testing::*;
+use crate::{Content, Publication, SocketPart};
+
+const HANDSHAKE: [&str; 6] = [
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Cookie: c=1",
+    "Meta-User: forged",
+];
+
+fn handshake() -> Request {
+    request("GET", "/chat?room=1", &HANDSHAKE)
+}
+
+/// An answer with events.
+fn events(body: &str) -> Act {
+    events_with(&[], body)
+}
+
+fn events_with(lines: &[&str], body: &str) -> Act {
+    let mut all = vec!["Content-Type: application/websocket-events"];
+    all.extend(lines);
+    says(&all, body)
+}
+
+fn text(content: &str) -> String {
+    format!("TEXT {:x}\r\n{content}\r\n", content.len())
+}
+
+/// What a library answers to an opening: it takes it, and the client hears of a channel.
+fn opened(controls: &[&str]) -> Act {
+    let mut body = "OPEN\r\n".to_owned();
+    for control in controls {
+        body.push_str(&text(&format!("c:{control}")));
+    }
+    events_with(&["Sec-WebSocket-Extensions: grip"], &body)
+}
+
+const SUBSCRIBE: &str = r#"{"type": "subscribe", "channel": "a"}"#;
+
+/// A client's frame, masked as it must be (RFC 6455 §5.3).
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    const MASK: [u8; 4] = [1, 2, 3, 4];
+    let len = u8::try_from(payload.len()).unwrap();
+    assert!(len < 126);
+    let mut frame = vec![0x80 | opcode, 0x80 | len];
+    frame.extend_from_slice(&MASK);
+    let masked = payload.iter().zip(MASK.iter().cycle());
+    frame.extend(masked.map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// A server's frame.
+fn from_server(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x80 | opcode, u8::try_from(payload.len()).unwrap()];
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn close(code: u16) -> [u8; 2] {
+    code.to_be_bytes()
+}
+
+fn message(part: SocketPart) -> Publication {
+    Publication {
+        channel: "a".into(),
+        websocket: Some(part),
+        ..Publication::default()
+    }
+}
+
+fn content(bytes: &'static [u8]) -> Content {
+    Content {
+        bytes: bytes.into(),
+        filters: Vec::new(),
+    }
+}
+
+/// A world with a WebSocket that is open, and what the back end was asked for that.
+fn open(first: Act) -> (World, Client, Request) {
+    let world = World::with_sockets([first]);
+    let response = world.response(handshake());
+    assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
+    let asked = world.asked();
+    let client = world.take(response);
+    (world, client, asked)
+}
+
+#[test]
+fn a_back_end_takes_a_websocket_by_answering_a_request() {
+    let world = World::with_sockets([events_with(
+        &["Set-Cookie: s=1", "Grip-X: 1", "Set-Meta-User: alice"],
+        "OPEN\r\n",
+    )]);
+    let response = world.response(handshake());
+    assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
+    assert_eq!(
+        String::from_utf8_lossy(response.fields.as_bytes()),
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSet-Cookie: s=1\r\n"
+    );
+    let asked = world.asked();
+    assert_eq!(asked.head.method_str(), "POST");
+    assert_eq!(asked.head.target(), "/chat?room=1");
+    let names: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        [
+            "Host",
+            "Cookie",
+            "Content-Type",
+            "Accept",
+            "Connection-Id",
+            "Sec-WebSocket-Extensions",
+            "Content-Length"
+        ]
+    );
+    let id = asked.head.field("connection-id").unwrap().to_vec();
+    assert_eq!(id.len(), 32);
+    assert_eq!(body_of(asked), "OPEN\r\n");
+    // What it said for later comes with the next request, and its name with all.
+    let mut client = world.take(response);
+    world.then(events(""));
+    client.send(&frame(1, b"hi"));
+    let asked = world.asked();
+    assert_eq!(asked.head.field("meta-user"), Some(&b"alice"[..]));
+    assert_eq!(asked.head.field("connection-id"), Some(&id[..]));
+    assert!(asked.head.field("sec-websocket-extensions").is_none());
+}
+
+#[test]
+fn messages_go_both_ways() {
+    let (world, mut client, _) = open(opened(&[]));
+    let answer = [
+        text("m:hello"),
+        text("not for it"),
+        "BINARY 4\r\nm:\0\u{1}\r\nPING 1\r\nx\r\n".to_owned(),
+    ];
+    world.then(events(&answer.concat()));
+    client.send(&frame(1, b"hi"));
+    assert_eq!(body_of(world.asked()), "TEXT 2\r\nhi\r\n");
+    client.expect_bytes(&from_server(1, b"hello"));
+    client.expect_bytes(&from_server(2, b"\0\x01"));
+    client.expect_bytes(&from_server(9, b"x"));
+    // Pings are answered here.
+    client.send(&frame(9, b"p"));
+    client.expect_bytes(&from_server(10, b"p"));
+    assert!(world.is_asked_no_more());
+}
+
+#[test]
+fn without_the_extension_all_text_is_the_clients() {
+    let (world, mut client, _) = open(events("OPEN\r\n"));
+    world.then(events(&[text("m:a"), text("c:{}")].concat()));
+    client.send(&frame(2, b"\x01"));
+    assert_eq!(body_of(world.asked()), "BINARY 1\r\n\u{1}\r\n");
+    client.expect_bytes(&from_server(1, b"m:a"));
+    client.expect_bytes(&from_server(1, b"c:{}"));
+}
+
+#[test]
+fn what_is_published_reaches_who_subscribes() {
+    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
+    world.await_subscribers("a", 1);
+    for part in [
+        SocketPart::Text(content(b"one")),
+        SocketPart::Binary(content(b"\xff")),
+        SocketPart::Ping("p".into()),
+    ] {
+        world.hub.publish(message(part)).unwrap();
+    }
+    client.expect_bytes(&from_server(1, b"one"));
+    client.expect_bytes(&from_server(2, b"\xff"));
+    client.expect_bytes(&from_server(9, b"p"));
+    // The back end ends that by a word, too.
+    let word = text(r#"c:{"type": "unsubscribe", "channel": "a"}"#);
+    world.then(events(&[word, text("m:done")].concat()));
+    client.send(&frame(1, b"stop"));
+    client.expect_bytes(&from_server(1, b"done"));
+    world.await_subscribers("a", 0);
+    world
+        .hub
+        .publish(message(SocketPart::Text(content(b"two"))))
+        .unwrap();
+    assert_eq!(body_of(world.asked()), "TEXT 4\r\nstop\r\n");
+}
+
+#[test]
+fn a_published_close_ends_it() {
+    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
+    world.await_subscribers("a", 1);
+    let end = SocketPart::Close {
+        code: 4001,
+        reason: "bye".into(),
+    };
+    world.hub.publish(message(end)).unwrap();
+    let payload = [&close(4001)[..], b"bye"].concat();
+    client.expect_bytes(&from_server(8, &payload));
+    client.send(&frame(8, &close(4001)));
+    assert_eq!(client.rest(), "");
+    // The back end does not hear what is published.
+    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+    world.await_subscribers("a", 0);
+}
+
+#[test]
+fn filters_look_at_what_a_back_end_said_of_its_client() {
+    let subscribe = r#"{"type": "subscribe", "channel": "a", "filters": ["skip-self"]}"#;
+    let meta = r#"{"type": "set-meta", "name": "user", "value": "alice"}"#;
+    let (world, mut client, _) = open(opened(&[subscribe, meta]));
+    world.await_subscribers("a", 1);
+    for (sender, bytes) in [("alice", &b"own"[..]), ("bob", b"bobs")] {
+        let mut message = message(SocketPart::Text(content(bytes)));
+        message.meta = vec![("sender".into(), sender.into())];
+        world.hub.publish(message).unwrap();
+    }
+    client.expect_bytes(&from_server(1, b"bobs"));
+}
+
+#[test]
+fn a_close_is_told_and_answered() {
+    let (world, mut client, _) = open(opened(&[]));
+    world.then(events(""));
+    client.send(&frame(8, &close(0x0c1c)));
+    assert_eq!(body_of(world.asked()), "CLOSE 2\r\n\x0c\x1c\r\n");
+    client.expect_bytes(&from_server(8, &close(0x0c1c)));
+    assert_eq!(client.rest(), "");
+    assert!(world.is_asked_no_more());
+}
+
+#[test]
+fn a_back_end_closes() {
+    let (world, mut client, _) = open(opened(&[]));
+    world.then(events(&[&text("m:bye"), "CLOSE 2\r\n\0\0\r\n"].concat()));
+    client.send(&frame(1, b"end"));
+    client.expect_bytes(&from_server(1, b"bye"));
+    client.expect_bytes(&from_server(8, &close(1000)));
+    assert_eq!(client.rest(), "");
+}
+
+#[test]
+fn a_connection_that_breaks_is_told() {
+    let (world, client, _) = open(opened(&[]));
+    world.then(events(""));
+    drop(client);
+    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+}
+
+#[test]
+fn a_detached_websocket_is_the_hubs_alone() {
+    let (world, mut client, _) = open(opened(&[SUBSCRIBE, r#"{"type": "detach"}"#]));
+    world.await_subscribers("a", 1);
+    client.send(&frame(1, b"nobody listens"));
+    world
+        .hub
+        .publish(message(SocketPart::Text(content(b"one"))))
+        .unwrap();
+    client.expect_bytes(&from_server(1, b"one"));
+    drop(client);
+    world.await_subscribers("a", 0);
+    assert!(world.is_asked_no_more());
+}
+
+#[test]
+fn a_back_end_says_no_in_its_own_words() {
+    let world = World::with_sockets([Ok(answer(403, &["Grip-X: 1", "A: 1"], "no").into())]);
+    let response = world.response(handshake());
+    assert_eq!(response.status, Status::FORBIDDEN);
+    assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
+    assert_eq!(bytes(response.body), "no");
+    for (act, expected) in [
+        (events(""), "it does not begin with OPEN"),
+        (events("CLOSE\r\n"), "it does not begin with OPEN"),
+        (events("OPEN"), "an event's first line does not end"),
+        (
+            events_with(&["Sec-WebSocket-Protocol: other"], "OPEN\r\n"),
+            "a subprotocol that the client did not offer",
+        ),
+        (
+            events_with(&["Content-Bytes-Accepted: 0"], "OPEN\r\n"),
+            "Content-Bytes-Accepted is not supported",
+        ),
+    ] {
+        let fault = World::with_sockets([act]).fault(handshake());
+        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert!(fault.cause.ends_with(expected), "{}", fault.cause);
+    }
+}
+
+#[test]
+fn a_back_end_that_fails_ends_it_with_a_code_that_says_so() {
+    let broken = |act: Act| {
+        let (world, mut client, _) = open(opened(&[]));
+        world.then(act);
+        client.send(&frame(1, b"hi"));
+        client.expect_bytes(&from_server(8, &close(1011)));
+        assert_eq!(client.rest(), "");
+    };
+    broken(says(&[], "a page"));
+    broken(Ok(answer(500, &[], "").into()));
+    broken(events("NONSENSE\r\n"));
+    broken(events(&text("c:{}")));
+    broken(Err(penstock_exchange::Fault::new(
+        FaultKind::WorkerDied,
+        "died",
+    )));
+}
+
+#[test]
+fn a_client_that_breaks_the_rules_is_closed() {
+    let (world, mut client, _) = open(opened(&[]));
+    world.then(events(""));
+    // Not masked.
+    client.send(&from_server(1, b"hi"));
+    let mut head = [0; 4];
+    client.read(&mut head);
+    assert_eq!((head[0], &head[2..]), (0x88, &close(1002)[..]));
+}
+
+#[test]
+fn handshakes_that_are_none_are_answered_here() {
+    let without = |name: &str| {
+        let lines: Vec<_> = HANDSHAKE
+            .into_iter()
+            .filter(|line| !line.starts_with(name))
+            .collect();
+        World::with_sockets([]).ask(request("GET", "/", &lines))
+    };
+    let Ok(Reply::Response(Response { status, .. })) = without("Sec-WebSocket-Version") else {
+        panic!("an answer");
+    };
+    assert_eq!(status, Status::UPGRADE_REQUIRED);
+    let fault = without("Sec-WebSocket-Key").unwrap_err();
+    assert_eq!(fault.kind, FaultKind::BadRequest);
+}
+
+#[test]
+fn others_keep_their_upgrades() {
+    let world = World::new([says(&[], "")]);
+    world.response(handshake());
+    assert!(world.asked().head.is_upgrade());
+}
+
+#[test]
+fn a_hub_that_stops_says_goodbye() {
+    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
+    world.await_subscribers("a", 1);
+    world.drain();
+    client.expect_bytes(&from_server(8, &close(1001)));
+    assert_eq!(client.rest(), "");
+}

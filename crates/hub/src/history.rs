@@ -1,0 +1,198 @@
+//! What a channel keeps for clients that come back: its last messages, bounded by count, age and bytes.
+//!
+//! Pure: `now` is an argument, and whoever calls counts the bytes of all histories together. Lives under
+//! its channel's lock. What must stay true: messages are in their order, without holes between the oldest
+//! kept and the newest; `gone` names the newest that is kept no more, so that a gap can be announced.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::channel::Message;
+
+/// The kept messages of one channel.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    messages: VecDeque<Arc<Message>>,
+    bytes: usize,
+    gone: u64,
+}
+
+/// What may be kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) count: usize,
+    pub(crate) age: Duration,
+    pub(crate) bytes: usize,
+}
+
+impl History {
+    /// Adds the newest message, then lets go of what the bounds do not allow. The change of bytes: added,
+    /// let go.
+    pub(crate) fn push(
+        &mut self,
+        message: Arc<Message>,
+        bounds: Bounds,
+        now: Instant,
+    ) -> (usize, usize) {
+        if bounds.count == 0 {
+            let freed = self.trim(bounds, now);
+            self.gone = message.order;
+            return (0, freed);
+        }
+        let cost = message.cost;
+        self.bytes += cost;
+        self.messages.push_back(message);
+        (cost, self.trim(bounds, now))
+    }
+
+    /// Lets go of what the bounds do not allow; the bytes of that.
+    pub(crate) fn trim(&mut self, bounds: Bounds, now: Instant) -> usize {
+        let before = self.bytes;
+        while let Some(oldest) = self.messages.front() {
+            let is_old = now.saturating_duration_since(oldest.at) > bounds.age;
+            if !is_old && self.messages.len() <= bounds.count && self.bytes <= bounds.bytes {
+                break;
+            }
+            self.drop_oldest();
+        }
+        before - self.bytes
+    }
+
+    /// Lets go of the oldest message; its bytes.
+    pub(crate) fn drop_oldest(&mut self) -> usize {
+        let Some(oldest) = self.messages.pop_front() else {
+            return 0;
+        };
+        self.gone = oldest.order;
+        self.bytes -= oldest.cost;
+        if self.messages.is_empty() {
+            self.messages.shrink_to_fit();
+        }
+        oldest.cost
+    }
+
+    /// An empty one of a channel of which nobody knows what there was up to this order.
+    pub(crate) fn since(gone: u64) -> Self {
+        Self {
+            gone,
+            ..Self::default()
+        }
+    }
+
+    /// The messages that came after the one of this order.
+    pub(crate) fn after(&self, order: u64) -> impl Iterator<Item = &Arc<Message>> {
+        let start = self.messages.partition_point(|kept| kept.order <= order);
+        self.messages.range(start..)
+    }
+
+    /// Whether messages that came after the one of this order are kept no more.
+    pub(crate) fn has_gap(&self, order: u64) -> bool {
+        self.gone > order
+    }
+
+    /// The order of the message with this id.
+    pub(crate) fn find(&self, id: &str) -> Option<u64> {
+        let mut newest_first = self.messages.iter().rev();
+        newest_first
+            .find(|kept| *kept.id == *id)
+            .map(|kept| kept.order)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The order of the newest that is kept no more, or up to which nothing is known.
+    pub(crate) fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    /// What all that is kept counts for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::testing::message;
+
+    const ALL: Bounds = Bounds {
+        count: 1000,
+        age: Duration::from_secs(1000),
+        bytes: usize::MAX,
+    };
+
+    fn kept(history: &History, after: u64) -> Vec<u64> {
+        history.after(after).map(|kept| kept.order).collect()
+    }
+
+    fn filled(now: Instant, bounds: Bounds) -> History {
+        let mut history = History::default();
+        for order in 1..=10 {
+            history.push(message(order * 10, now), bounds, now);
+        }
+        history
+    }
+
+    #[test]
+    fn each_bound_lets_go_of_the_oldest() {
+        let now = Instant::now();
+        let one = message(1, now).cost + 1;
+        for (name, bounds, expected) in [
+            ("none is met", ALL, 10),
+            ("count", Bounds { count: 3, ..ALL }, 3),
+            ("no count", Bounds { count: 0, ..ALL }, 0),
+            (
+                "bytes",
+                Bounds {
+                    bytes: 4 * one,
+                    ..ALL
+                },
+                4,
+            ),
+            ("less than one", Bounds { bytes: 5, ..ALL }, 0),
+        ] {
+            let history = filled(now, bounds);
+            assert_eq!(history.messages.len(), expected, "{name}");
+            assert_eq!(history.has_gap(0), expected < 10, "{name}");
+            let newest = (11 - expected as u64..=10).map(|n| n * 10);
+            assert!(kept(&history, 0).into_iter().eq(newest), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_goes_and_its_bytes_are_told() {
+        let now = Instant::now();
+        let mut history = History::default();
+        let (second, mut bytes) = (Duration::from_secs(1), 0);
+        let age = Bounds {
+            age: 5 * second,
+            ..ALL
+        };
+        for order in 1..=10 {
+            let at = now + second * u32::try_from(order).unwrap();
+            let (added, freed) = history.push(message(order, at), age, at);
+            bytes = bytes + added - freed;
+        }
+        assert_eq!(kept(&history, 0), [5, 6, 7, 8, 9, 10]);
+        bytes -= history.trim(age, now + 14 * second);
+        assert_eq!(kept(&history, 0), [9, 10]);
+        // A clock that jumped back keeps what there is.
+        assert_eq!(history.trim(age, now), 0);
+        bytes -= history.trim(age, now + 1000 * second);
+        assert!(history.is_empty() && bytes == 0 && history.has_gap(9) && !history.has_gap(10));
+    }
+
+    #[test]
+    fn what_came_after_a_message_is_found_by_its_id() {
+        let history = filled(Instant::now(), Bounds { count: 5, ..ALL });
+        let id = history.find("m80").unwrap();
+        assert_eq!(kept(&history, id), [90, 100]);
+        assert!(!history.has_gap(id) && history.has_gap(49) && !history.has_gap(50));
+        assert_eq!(history.find("m50"), None);
+        assert_eq!(kept(&history, 100), [0_u64; 0]);
+    }
+}

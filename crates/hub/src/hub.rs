@@ -1,0 +1,303 @@
+//! The hub as everybody else sees it: hold, wait, publish, count, drain.
+
+mod bus;
+mod holding;
+mod keeper;
+mod listen;
+mod polls;
+mod publish;
+mod restoring;
+mod shared;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use penstock_exchange::Body;
+use penstock_runtime::LoopHandle;
+
+pub use bus::{Bus, Prepared};
+pub(crate) use holding::{AtEnd, Expected, Holding, Wanted};
+pub(crate) use listen::{Feed, Heard, Listener};
+pub(crate) use polls::Answerer;
+pub(crate) use shared::Shared;
+
+use crate::shard::{Command, Pace, Shard};
+use crate::{HeldStream, LongPoll, PollOutcome, Publication, Settings};
+
+/// All that is held in this process. Cheap to clone; clones are the same hub.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    shared: Arc<Shared>,
+}
+
+/// Why something was not held or not published. The texts are for the log and for answers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// `hub.streams_max` are held.
+    #[error("hub.streams_max ({0}) connections are held")]
+    Streams(usize),
+    /// `hub.channels_max` are there.
+    #[error("hub.channels_max ({0}) channels are in use")]
+    Channels(usize),
+    /// More than `hub.channels_per_stream`.
+    #[error("a stream may have hub.channels_per_stream ({0}) channels")]
+    ChannelsOfStream(usize),
+    /// More than `hub.message_bytes`.
+    #[error("a message may have hub.message_bytes ({0}) bytes")]
+    Message(usize),
+    /// Published faster than it can be delivered: `hub.backlogs_bytes` wait for their turn, or a quarter of
+    /// that in this channel.
+    #[error(
+        "more than {0} bytes of messages wait to be delivered (hub.backlogs_bytes, or a quarter of it in one channel)"
+    )]
+    Behind(usize),
+    /// The server stops.
+    #[error("the server stops")]
+    Draining,
+}
+
+/// What the hub has and has done. Plain numbers, read at any time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Streams held now.
+    pub streams: u64,
+    /// Long polls that wait now.
+    pub polls: u64,
+    /// All that `streams_max` bounds: these, WebSockets that hear of messages, and what is on its way.
+    pub held: u64,
+    /// Channels with subscribers or a history.
+    pub channels: u64,
+    /// Streams held since the start.
+    pub opened: u64,
+    /// Streams that ended, for whatever reason.
+    pub closed: u64,
+    /// Of these, those that were ended for being slow.
+    pub closed_slow: u64,
+    /// Messages published.
+    pub published: u64,
+    /// Messages written to subscribers, one for each.
+    pub delivered: u64,
+    /// Messages that slow subscribers lost.
+    pub dropped: u64,
+    /// Heart-beats written.
+    pub beats: u64,
+    /// Bytes that wait for slow subscribers.
+    pub backlog_bytes: u64,
+    /// Bytes of all histories.
+    pub history_bytes: u64,
+    /// Bytes of the house's own that held streams cost, but for their backlogs.
+    pub stream_bytes: u64,
+}
+
+impl Hub {
+    /// A hub with a shard on each of `loops`, of which there is at least one.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub fn start(settings: Settings, loops: &[LoopHandle]) -> io::Result<Self> {
+        Self::start_at(settings, loops, Pace::real())
+    }
+
+    /// As [`Hub::start`], in a time that passes as `pace` says.
+    pub(crate) fn start_at(
+        settings: Settings,
+        loops: &[LoopHandle],
+        pace: Pace,
+    ) -> io::Result<Self> {
+        let sets: Vec<_> = loops
+            .iter()
+            .map(|_| penstock_sys::poll::create())
+            .collect::<Result<_, _>>()?;
+        let shared = Arc::new(Shared::new(settings, sets.len()));
+        for (number, (each, set)) in loops.iter().zip(sets).enumerate() {
+            let number = u16::try_from(number).map_err(io::Error::other)?;
+            each.spawn(Shard::run(shared.clone(), number, set, pace));
+        }
+        if let Some(first) = loops.first() {
+            first.spawn(keeper::keep(shared.clone()));
+        }
+        Ok(Self { shared })
+    }
+
+    /// Puts other bounds in place.
+    pub fn configure(&self, settings: Settings) {
+        self.shared.settings.store(Arc::new(settings));
+    }
+
+    /// The bounds as they are.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.shared.settings.load_full()
+    }
+
+    /// The body of a response that becomes a held stream on the loop that its client is on. The place
+    /// among `streams_max` is taken now, and given back if the body is dropped before its head was sent.
+    /// What is published to its channels from now on is for it. Who is to be told of its end
+    /// ([`HeldStream::ended`]) is told also when it is refused or never held.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub fn body(&self, stream: HeldStream) -> Result<Body, Refused> {
+        let holding = Holding::new(&self.shared, stream)?;
+        Ok(Body::Hold(Box::new(holding)))
+    }
+
+    /// Waits for a message of these channels. Dropping the future is leaving.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub fn wait(
+        &self,
+        poll: LongPoll,
+    ) -> Result<Pin<Box<dyn Future<Output = PollOutcome> + Send>>, Refused> {
+        Ok(Box::pin(polls::wait(&self.shared, poll)?))
+    }
+
+    /// Lets a task hear of messages. It takes a place among `streams_max`, and no channel yet.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub(crate) fn listen(&self) -> Result<Listener, Refused> {
+        Listener::new(&self.shared)
+    }
+
+    /// Publishes: to this node's subscribers, or to those of all nodes if there is a bus. From any thread;
+    /// never waits. Order: what one thread publishes to one channel arrives in that order.
+    ///
+    /// # Errors
+    /// Which bound is met; nobody gets any of it.
+    pub fn publish(&self, publication: Publication) -> Result<(), Refused> {
+        self.shared.check(&publication)?;
+        if let Some(bus) = self.shared.notes.bus()
+            && bus.publish(&publication)?
+        {
+            return Ok(());
+        }
+        self.shared.deliver(publication)
+    }
+
+    /// Publishes to this node's subscribers what has come by the bus.
+    ///
+    /// # Errors
+    /// As [`Hub::publish`].
+    pub fn publish_from_bus(&self, publication: Publication) -> Result<(), Refused> {
+        self.shared.check(&publication)?;
+        self.shared.deliver(publication)
+    }
+
+    /// What to wait for before subscribers of these channels are taken in ([`Hub::body`], [`Hub::wait`]), so
+    /// that they find the history that all nodes share, and miss nothing of other nodes. None, nearly always,
+    /// when there is nothing to wait for.
+    #[must_use]
+    pub fn prepare(&self, channels: &[Arc<str>]) -> Option<Prepared> {
+        self.shared.notes.bus()?.prepare(channels)
+    }
+
+    /// Puts another history in the place of a channel's, from the oldest to the newest: for who comes back,
+    /// not for who is here. Whoever comes back with an id that is not in it has a gap.
+    pub fn restore(&self, channel: &Arc<str>, history: Vec<Publication>) {
+        let history = history.into_iter();
+        let history = history.map(|publication| (publication, Duration::ZERO));
+        self.restore_aged(channel, history.collect());
+    }
+
+    /// As [`Hub::restore`], with how long ago each was published: so long less it is kept.
+    pub fn restore_aged(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
+        self.shared.restore(channel, history);
+    }
+
+    /// Joins this hub to others, or with none separates it from them. The bus hears at once of all channels
+    /// that have subscribers.
+    pub fn set_bus(&self, bus: Option<Arc<dyn Bus>>) {
+        self.shared.set_bus(bus);
+    }
+
+    /// How many streams and polls subscribe to a channel on this node.
+    #[must_use]
+    pub fn subscribers(&self, channel: &str) -> u64 {
+        let channel = self.shared.registry.find(channel);
+        channel.map_or(0, |channel| channel.lock().presence())
+    }
+
+    /// Whether anybody subscribes to a channel on this node, or is on the way to it.
+    pub(crate) fn is_in_use(&self, channel: &str) -> bool {
+        let channel = self.shared.registry.find(channel);
+        channel.is_some_and(|channel| {
+            let state = channel.lock();
+            state.has_subscribers() || state.expected > 0
+        })
+    }
+
+    /// The id of a channel's last message, if that is known.
+    #[must_use]
+    pub fn last_id(&self, channel: &str) -> Option<Arc<str>> {
+        let channel = self.shared.registry.find(channel)?;
+        let state = channel.lock();
+        state.last_id.clone()
+    }
+
+    /// What was published to a channel after the message with this id; none if some of that is not known
+    /// any more.
+    #[must_use]
+    pub fn history_after(&self, channel: &str, id: &str) -> Option<Vec<Publication>> {
+        let channel = self.shared.registry.find(channel)?;
+        let state = channel.lock();
+        let known = state.order_of(id);
+        let from = known.or_else(|| self.shared.order_of(id))?;
+        let after = state.history.after(from);
+        let after = after.map(|message| message.publication.clone());
+        (!state.history.has_gap(from)).then(|| after.collect())
+    }
+
+    /// What it has and has done.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let tally = &self.shared.tally;
+        let bytes = |number: &std::sync::atomic::AtomicUsize| number.load(Ordering::Relaxed) as u64;
+        // In this order, so that a stream that ends meanwhile does not make it negative.
+        let closed = tally.closed.load(Ordering::Relaxed);
+        let opened = tally.opened.load(Ordering::Relaxed);
+        Counts {
+            streams: opened.saturating_sub(closed),
+            polls: bytes(&tally.polls),
+            held: tally.seats() as u64,
+            channels: self.shared.registry.len() as u64,
+            opened,
+            closed,
+            closed_slow: tally.closed_slow.load(Ordering::Relaxed),
+            published: tally.published.load(Ordering::Relaxed),
+            delivered: tally.delivered.load(Ordering::Relaxed),
+            dropped: tally.dropped.load(Ordering::Relaxed),
+            beats: tally.beats.load(Ordering::Relaxed),
+            backlog_bytes: bytes(&tally.backlog_bytes),
+            history_bytes: bytes(&tally.history_bytes),
+            stream_bytes: bytes(&tally.shard_bytes) + self.shared.registry.bytes() as u64,
+        }
+    }
+
+    /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones. Done when
+    /// none is left. Cancel safety: what has begun goes on.
+    pub async fn drain(&self, over: Duration) {
+        if !self.shared.begin_drain(over) {
+            for shard in &self.shared.shards {
+                if let Some(waker) = shard.push(Command::Drain(over)) {
+                    waker.wake();
+                }
+            }
+        }
+        loop {
+            let emptied = self.shared.emptied.notified();
+            if self.shared.tally.seats() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! A publication on its way to its subscribers.
+//!
+//! Called by whoever publishes, on any thread; everything that takes long is left to the shards. What must
+//! stay true: under the channel's lock a message gets its number, its place in the history and in every
+//! shard's inbox, so that all see one order; wakers, long polls and the line of histories are seen to when
+//! the lock is free again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Instant;
+
+use penstock_runtime::clock;
+
+use super::{Answerer, Feed, Shared};
+use crate::channel::{Channel, Concern, Message, State, bytes_of, is_internal};
+use crate::order::PARKED_FOR;
+use crate::shard::{Answers, Command, Delivery};
+use crate::{Publication, Refused, Settings};
+
+/// What is left to do when a channel's lock is free again.
+#[derive(Debug)]
+struct Aftermath<'a> {
+    channel: &'a Arc<Channel>,
+    wakers: Vec<Waker>,
+    polls: Vec<(Arc<Message>, Vec<Arc<Answerer>>)>,
+    feeds: Vec<Arc<Feed>>,
+    joins_line: bool,
+    is_parked: bool,
+}
+
+impl<'a> Aftermath<'a> {
+    fn of(channel: &'a Arc<Channel>) -> Self {
+        Self {
+            channel,
+            wakers: Vec::new(),
+            polls: Vec::new(),
+            feeds: Vec::new(),
+            joins_line: false,
+            is_parked: false,
+        }
+    }
+}
+
+/// One channel may have such a part of what may wait to be delivered, so that others have some as well.
+const CHANNEL_PART: usize = 4;
+
+/// Long polls that the publisher answers itself; of more a shard takes care.
+const ANSWERED_AT_ONCE: usize = 64;
+
+impl Shared {
+    /// Looks whether there is room for a publication.
+    pub(super) fn check(&self, publication: &Publication) -> Result<(), Refused> {
+        let settings = self.settings.load();
+        if bytes_of(publication) > settings.message_bytes {
+            return Err(Refused::Message(settings.message_bytes));
+        }
+        if self.tally.pending_bytes.load(Ordering::Relaxed) > settings.backlogs_bytes {
+            return Err(Refused::Behind(settings.backlogs_bytes));
+        }
+        Ok(())
+    }
+
+    /// Publishes on this node.
+    pub(crate) fn deliver(&self, publication: Publication) -> Result<(), Refused> {
+        let settings = self.settings.load();
+        let now = clock::now();
+        let mut is_checked = false;
+        loop {
+            let keeps = settings.history.count > 0 && !is_internal(&publication.channel);
+            let channel = if !keeps {
+                self.registry.find(&publication.channel)
+            } else {
+                let max = settings.channels_max;
+                Some(self.registry.open(&publication.channel, max)?)
+            };
+            let Some(channel) = channel else {
+                // Nobody is there, and nothing is kept.
+                self.tally.published.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            };
+            let most = settings.backlogs_bytes / CHANNEL_PART;
+            if channel.pending.load(Ordering::Relaxed) > most {
+                self.registry.release(&channel);
+                return Err(Refused::Behind(most));
+            }
+            if let Some(id) = &publication.id
+                && !std::mem::replace(&mut is_checked, true)
+                && self.registry.is_repeated(&publication.channel, id, now)
+            {
+                self.registry.release(&channel);
+                return Ok(());
+            }
+            let mut aftermath = Aftermath::of(&channel);
+            {
+                let Some(mut state) = channel.lock_alive() else {
+                    continue;
+                };
+                self.accept(&mut state, &settings, publication, now, &mut aftermath);
+            }
+            self.settle(aftermath, &settings, now);
+            return Ok(());
+        }
+    }
+
+    /// Sends what has waited long enough for the message before it.
+    pub(super) fn release_parked(&self, channel: &Arc<Channel>, now: Instant) {
+        let settings = self.settings.load();
+        let mut aftermath = Aftermath::of(channel);
+        {
+            let mut state = channel.lock();
+            while let Some(overdue) = state.parked.as_mut().and_then(|p| p.take_overdue(now)) {
+                self.unpark(channel, &overdue);
+                self.admit_all(&mut state, &settings, overdue, now, &mut aftermath);
+            }
+            forget_empty(&mut state);
+        }
+        self.settle(aftermath, &settings, now);
+        self.registry.release(channel);
+    }
+
+    /// Lets channels lose messages, one each in turn, until all histories are within their bound.
+    pub(super) fn evict(&self, bytes_all: usize) {
+        while self.tally.history_bytes.load(Ordering::Relaxed) > bytes_all {
+            let Some(channel) = self.line().pop_front() else {
+                return;
+            };
+            let is_empty = {
+                let mut state = channel.lock();
+                let freed = state.history.drop_oldest();
+                self.tally.history_bytes.fetch_sub(freed, Ordering::Relaxed);
+                state.is_in_line = !state.history.is_empty();
+                !state.is_in_line
+            };
+            if is_empty {
+                self.registry.release(&channel);
+            } else {
+                self.line().push_back(channel);
+            }
+        }
+    }
+
+    /// Puts a publication in its place in the channel, or aside until its turn has come.
+    fn accept(
+        &self,
+        state: &mut State,
+        settings: &Settings,
+        publication: Publication,
+        now: Instant,
+        aftermath: &mut Aftermath<'_>,
+    ) {
+        let waits = !publication.in_any_order
+            && publication.prev_id.is_some()
+            && state.last_id.is_some()
+            && publication.prev_id != state.last_id;
+        if !waits {
+            self.admit_all(state, settings, publication, now, aftermath);
+            forget_empty(state);
+            return;
+        }
+        let parked = state.parked.get_or_insert_default();
+        let bytes = bytes_of(&publication);
+        self.tally.add_pending(aftermath.channel, bytes);
+        aftermath.is_parked = true;
+        if let Some(oldest) = parked.park(now, publication) {
+            self.unpark(aftermath.channel, &oldest);
+            self.admit_all(state, settings, oldest, now, aftermath);
+            forget_empty(state);
+        }
+    }
+
+    fn unpark(&self, channel: &Channel, publication: &Publication) {
+        self.tally.take_pending(channel, bytes_of(publication));
+    }
+
+    /// Admits a publication and what waited for it.
+    fn admit_all(
+        &self,
+        state: &mut State,
+        settings: &Settings,
+        publication: Publication,
+        now: Instant,
+        aftermath: &mut Aftermath<'_>,
+    ) {
+        let mut next = Some(publication);
+        while let Some(publication) = next {
+            let id = self.admit(state, settings, publication, now, aftermath);
+            let parked = state.parked.as_mut();
+            next = parked.and_then(|parked| parked.take_after(&id));
+            if let Some(next) = &next {
+                self.unpark(aftermath.channel, next);
+            }
+        }
+    }
+
+    /// Gives a publication its number and hands it to history, shards and long polls; its id.
+    fn admit(
+        &self,
+        state: &mut State,
+        settings: &Settings,
+        mut publication: Publication,
+        now: Instant,
+        aftermath: &mut Aftermath<'_>,
+    ) -> Arc<str> {
+        let order = self.next_order();
+        let id = publication.id.take().unwrap_or_else(|| self.id_of(order));
+        publication.id = Some(id.clone());
+        let message = Arc::new(Message::new(order, id.clone(), publication, now));
+        state.last = order;
+        state.last_id = Some(id.clone());
+        self.tally.published.fetch_add(1, Ordering::Relaxed);
+        if message.concern() != Concern::None {
+            for home in &state.homes {
+                self.tally.add_pending(aftermath.channel, message.cost);
+                let delivery = Delivery {
+                    slot: home.slot,
+                    channel: aftermath.channel.clone(),
+                    message: message.clone(),
+                };
+                let shard = &self.shards[usize::from(home.shard)];
+                aftermath
+                    .wakers
+                    .extend(shard.push(Command::Deliver(delivery)));
+            }
+        }
+        if message.publication.response.is_some() && !state.polls.is_empty() {
+            let waiting = state.polls.values().cloned().collect();
+            aftermath.polls.push((message.clone(), waiting));
+        }
+        for feed in state.listeners.values() {
+            feed.push(message.clone(), settings.backlog_bytes);
+            aftermath.feeds.push(feed.clone());
+        }
+        let bounds = Self::bounds(&settings.history, state);
+        let (added, freed) = state.history.push(message, bounds, now);
+        crate::counts::change(&self.tally.history_bytes, freed, added);
+        if !state.is_in_line && !state.history.is_empty() {
+            state.is_in_line = true;
+            aftermath.joins_line = true;
+        }
+        id
+    }
+
+    /// Sees to what could not be done under the lock.
+    fn settle(&self, aftermath: Aftermath<'_>, settings: &Settings, now: Instant) {
+        let channel = aftermath.channel;
+        aftermath.wakers.into_iter().for_each(Waker::wake);
+        aftermath.feeds.iter().for_each(|feed| feed.tell());
+        if aftermath.joins_line {
+            self.line().push_back(channel.clone());
+            self.keeper.notify_one();
+        }
+        if aftermath.is_parked {
+            let until = now + PARKED_FOR;
+            self.parked().push_back((until, channel.clone()));
+            self.keeper.notify_one();
+        }
+        for (message, waiting) in aftermath.polls {
+            self.answer(channel, message, waiting);
+        }
+        self.evict(settings.history.bytes_all);
+    }
+
+    fn answer(&self, channel: &Arc<Channel>, message: Arc<Message>, waiting: Vec<Arc<Answerer>>) {
+        if waiting.len() <= ANSWERED_AT_ONCE {
+            let answered = waiting.iter().filter(|poll| poll.answer(channel, &message));
+            let answered = answered.count() as u64;
+            self.tally.delivered.fetch_add(answered, Ordering::Relaxed);
+            return;
+        }
+        let number = usize::try_from(message.order).unwrap_or(0);
+        let shard = &self.shards[number % self.shards.len()];
+        let answers = Answers {
+            channel: channel.clone(),
+            message,
+            waiting,
+        };
+        if let Some(waker) = shard.push(Command::Answer(answers)) {
+            waker.wake();
+        }
+    }
+}
+
+fn forget_empty(state: &mut State) {
+    if state
+        .parked
+        .as_ref()
+        .is_some_and(|parked| parked.is_empty())
+    {
+        state.parked = None;
+    }
+}

@@ -1,0 +1,127 @@
+//! Another history in the place of a channel's: what the nodes of a bus share.
+//!
+//! Called by `bus` through [`crate::Hub::restore`]: when it begins to follow a channel, and where a history
+//! would have a hole. What must stay true: none of it goes to subscribers, also to those on their way, who
+//! get what was published here since their answers; what was kept before, and ids that are not in the new
+//! one, are a gap to whoever comes back with them; its numbers say how its messages follow each other, not
+//! how they follow those of other channels.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_runtime::clock;
+
+use super::Shared;
+use crate::Publication;
+use crate::channel::{Channel, Message, State};
+use crate::history::History;
+
+impl Shared {
+    /// Puts `history` in the place of the channel's.
+    pub(crate) fn restore(&self, name: &Arc<str>, history: Vec<(Publication, Duration)>) {
+        let settings = self.settings.load();
+        let is_needed = !history.is_empty() && settings.history.count > 0;
+        loop {
+            let channel = if is_needed {
+                match self.registry.open(name, settings.channels_max) {
+                    Ok(channel) => Some(channel),
+                    // Who comes for it is refused for the same reason.
+                    Err(refused) => return log::debug!("hub: a history is not kept: {refused}"),
+                }
+            } else {
+                self.registry.find(name)
+            };
+            let Some(channel) = channel else {
+                return;
+            };
+            let Some(mut state) = channel.lock_alive() else {
+                continue;
+            };
+            let joins_line = self.replace(&mut state, history);
+            drop(state);
+            self.is_restored(&channel, joins_line);
+            return;
+        }
+    }
+
+    /// Whether the channel has a history now, and had none.
+    fn replace(&self, state: &mut State, history: Vec<(Publication, Duration)>) -> bool {
+        let (settings, now) = (self.settings.load(), clock::now());
+        let bounds = Self::bounds(&settings.history, state);
+        self.put_aside(state);
+        let dropped = state.history.bytes();
+        // A number of no message: whoever knows of one up to here has a gap, also if it was the last.
+        let cut = self.next_order();
+        state.history = History::since(cut);
+        state.restored_to = cut;
+        let (mut added, mut freed) = (0, dropped);
+        let mut ids = HashSet::new();
+        for (mut publication, age) in history {
+            // Two nodes may both have published what one publisher sent twice.
+            if let Some(id) = &publication.id
+                && !ids.insert(id.clone())
+            {
+                continue;
+            }
+            let order = self.next_order();
+            let id = publication.id.take();
+            let id = id.unwrap_or_else(|| self.id_of(order));
+            publication.id = Some(id.clone());
+            let at = now.checked_sub(age).unwrap_or(now);
+            let message = Arc::new(Message::new(order, id.clone(), publication, at));
+            (state.last, state.last_id, state.restored_to) = (order, Some(id), order);
+            let (more, less) = state.history.push(message, bounds, now);
+            added += more;
+            freed += less;
+        }
+        crate::counts::change(&self.tally.history_bytes, freed, added);
+        let joins_line = !state.is_in_line && !state.history.is_empty();
+        state.is_in_line |= joins_line;
+        joins_line
+    }
+
+    /// Keeps for streams on their way what was published since they were answered.
+    fn put_aside(&self, state: &mut State) {
+        if state.expected == 0 {
+            return;
+        }
+        let (settings, now) = (self.settings.load(), clock::now());
+        let bounds = Self::bounds(&settings.history, state);
+        let restored_to = state.restored_to;
+        let gone = state.history.gone();
+        // Behind what came with the last one: of that nothing is for streams on their way.
+        let is_whole = gone <= restored_to;
+        if !is_whole {
+            self.forget_before(state);
+        }
+        let gone = if is_whole { 0 } else { gone };
+        let before = state
+            .before
+            .get_or_insert_with(|| Box::new(History::since(gone)));
+        let (mut added, mut freed) = (0, 0);
+        for message in state.history.after(restored_to) {
+            let (more, less) = before.push(message.clone(), bounds, now);
+            added += more;
+            freed += less;
+        }
+        crate::counts::change(&self.tally.history_bytes, freed, added);
+    }
+
+    /// Lets go of what was kept for streams on their way: they have come.
+    pub(super) fn forget_before(&self, state: &mut State) {
+        if let Some(before) = state.before.take() {
+            let bytes = before.bytes();
+            crate::counts::change(&self.tally.history_bytes, bytes, 0);
+        }
+    }
+
+    fn is_restored(&self, channel: &Arc<Channel>, joins_line: bool) {
+        if joins_line {
+            self.line().push_back(channel.clone());
+            self.keeper.notify_one();
+        }
+        self.evict(self.settings.load().history.bytes_all);
+        self.registry.release(channel);
+    }
+}

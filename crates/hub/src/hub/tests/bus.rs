@@ -1,0 +1,148 @@
+//! What a bus is told, and what comes back from it.
+
+use super::*;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+/// Remembers what it was told; takes publications or not.
+#[derive(Debug, Default)]
+struct Recorder {
+    takes: AtomicBool,
+    told: Mutex<Vec<String>>,
+}
+
+impl Recorder {
+    fn push(&self, what: &str, channel: &str) {
+        self.told.lock().unwrap().push(format!("{what} {channel}"));
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+}
+
+impl Bus for Recorder {
+    fn publish(&self, publication: &Publication) -> Result<bool, Refused> {
+        self.push("publish", &publication.channel);
+        Ok(self.takes.load(Ordering::SeqCst))
+    }
+
+    fn subscribed(&self, channel: &Arc<str>) {
+        self.push("+", channel);
+    }
+
+    fn unsubscribed(&self, channel: &Arc<str>) {
+        self.push("-", channel);
+    }
+}
+
+#[test]
+fn a_bus_takes_publications_and_knows_what_is_subscribed_to() {
+    let rig = Rig::new(settings());
+    let early = rig.hold(stream(&["early"]));
+    let bus = Arc::new(Recorder::default());
+    rig.hub.set_bus(Some(bus.clone()));
+    assert_eq!(bus.take(), ["+ early"]);
+    let mut client = rig.hold(stream(&["a", "b"]));
+    let other = rig.hold(stream(&["a"]));
+    assert_eq!(
+        bus.take(),
+        ["+ a", "+ b"],
+        "only the first of a channel is told"
+    );
+    rig.hub.publish(message("a", "by this node")).unwrap();
+    assert_eq!(client.chunk(), "by this node");
+    bus.takes.store(true, Ordering::SeqCst);
+    rig.hub.publish(message("a", "by the bus")).unwrap();
+    rig.hub
+        .publish_from_bus(message("a", "from the bus"))
+        .unwrap();
+    assert_eq!(client.chunk(), "from the bus");
+    assert_eq!(bus.take(), ["publish a", "publish a"]);
+    drop(client);
+    rig.until("b has nobody", |hub| hub.subscribers("b") == 0);
+    rig.until("it is told", |_| !bus.told.lock().unwrap().is_empty());
+    assert_eq!(bus.take(), ["- b"]);
+    let poll = LongPoll {
+        subscriptions: vec![subscription("p")],
+        ..LongPoll::default()
+    };
+    drop(rig.hub.wait(poll).unwrap());
+    drop((other, early));
+    rig.until("all have left", |_| bus.told.lock().unwrap().len() == 4);
+    let mut told = bus.take();
+    told[2..].sort();
+    assert_eq!(told, ["+ p", "- p", "- a", "- early"]);
+    rig.hub.set_bus(None);
+    let _client = rig.hold(stream(&["c"]));
+    rig.hub.publish(message("c", "x")).unwrap();
+    assert_eq!(bus.take(), [""; 0]);
+}
+
+#[test]
+fn comings_and_goings_are_told_in_their_order() {
+    let rig = Rig::new(settings());
+    let bus = Arc::new(Recorder::default());
+    rig.hub.set_bus(Some(bus.clone()));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let hub = rig.hub.clone();
+            std::thread::spawn(move || {
+                for _ in 0..500 {
+                    let poll = LongPoll {
+                        subscriptions: vec![subscription("a"), subscription("b")],
+                        ..LongPoll::default()
+                    };
+                    drop(hub.wait(poll).unwrap());
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    for channel in ["a", "b"] {
+        let told = bus.told.lock().unwrap();
+        let of_it = told.iter().filter(|told| told.ends_with(channel));
+        let signs: Vec<&str> = of_it.map(|told| &told[..1]).collect();
+        assert!(!signs.is_empty() && signs.len().is_multiple_of(2));
+        assert!(signs.chunks(2).all(|pair| pair == ["+", "-"]), "{signs:?}");
+    }
+}
+
+/// Panics when it hears of this one.
+#[derive(Debug, Default)]
+struct Panicking(Recorder);
+
+impl Bus for Panicking {
+    fn publish(&self, publication: &Publication) -> Result<bool, Refused> {
+        self.0.publish(publication)
+    }
+
+    fn subscribed(&self, channel: &Arc<str>) {
+        assert_ne!(&**channel, "bad", "a test's own");
+        self.0.subscribed(channel);
+    }
+
+    fn unsubscribed(&self, channel: &Arc<str>) {
+        self.0.unsubscribed(channel);
+    }
+}
+
+#[test]
+fn a_bus_that_panics_once_hears_of_the_next_all_the_same() {
+    let rig = Rig::new(settings());
+    let bus = Arc::new(Panicking::default());
+    rig.hub.set_bus(Some(bus.clone()));
+    let poll = |channel: &str| {
+        let poll = LongPoll {
+            subscriptions: vec![subscription(channel)],
+            ..LongPoll::default()
+        };
+        rig.hub.wait(poll).map(drop)
+    };
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll("bad")));
+    assert!(panicked.is_err());
+    poll("good").unwrap();
+    assert_eq!(bus.0.take(), ["- bad", "+ good", "- good"]);
+}

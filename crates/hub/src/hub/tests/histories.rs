@@ -1,0 +1,237 @@
+//! Clients that come back, publishers that ask for an order, and what is kept for them.
+
+use super::*;
+
+fn after(id: &str) -> HeldStream {
+    HeldStream {
+        after: Some(id.into()),
+        gap: Some(Bytes::from_static(b"(gap)")),
+        ..stream(&["a"])
+    }
+}
+
+/// What a stream gets that begins now, up to a message that is published for it.
+fn gets(rig: &Rig, stream: HeldStream) -> String {
+    let mut client = rig.hold(stream);
+    let end = Publication {
+        stream: Some(StreamPart::Close),
+        ..message("a", "")
+    };
+    rig.hub.publish(end).unwrap();
+    client.rest()
+}
+
+#[test]
+fn who_comes_back_gets_what_it_missed() {
+    let rig = Rig::new(with_history(4));
+    for number in 1..=6 {
+        rig.hub
+            .publish(message_with_id(
+                "a",
+                &format!("m{number}"),
+                &format!("{number}."),
+            ))
+            .unwrap();
+    }
+    // An end is in the history as well, and ends nobody who comes later: each of these publishes one.
+    assert_eq!(gets(&rig, after("m5")), "6.");
+    assert_eq!(gets(&rig, after("m4")), "5.6.");
+    assert_eq!(
+        gets(&rig, after("m4")),
+        "(gap)5.6.",
+        "two ends have taken places"
+    );
+    for number in 7..=10 {
+        rig.hub
+            .publish(message_with_id(
+                "a",
+                &format!("m{number}"),
+                &format!("{number}."),
+            ))
+            .unwrap();
+    }
+    for (id, expected) in [
+        ("m10", ""),
+        ("m9", "10."),
+        ("m7", "8.9.10."),
+        ("m6", "(gap)7.8.9.10."),
+        ("unknown", "(gap)7.8.9.10."),
+    ] {
+        let mut client = rig.hold(after(id));
+        rig.hub.publish(message("b", "x")).unwrap();
+        let mut got = String::new();
+        while got.len() < expected.len() {
+            got.push_str(&client.chunk());
+        }
+        assert_eq!(got, expected, "after {id}");
+        assert!(client.read.is_empty(), "after {id}");
+    }
+    let mut fresh = rig.hold(stream(&["a"]));
+    rig.hub.publish(message("a", "live")).unwrap();
+    assert_eq!(
+        fresh.chunk(),
+        "live",
+        "who does not come back gets nothing old"
+    );
+    let ids = |id| rig.hub.history_after("a", id).map(|all| all.len());
+    assert_eq!((ids("m9"), ids("m6"), ids("?")), (Some(2), None, None));
+}
+
+#[test]
+fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
+    let rig = Rig::new(with_history(10));
+    rig.hub.publish(message("a", "a1.")).unwrap();
+    let id = rig.hub.last_id("a").unwrap();
+    rig.hub.publish(message("b", "b1.")).unwrap();
+    rig.hub.publish(message("a", "a2.")).unwrap();
+    rig.hub.publish(message("b", "b2.")).unwrap();
+    let mut client = rig.hold(HeldStream {
+        after: Some(id),
+        gap: Some(Bytes::from_static(b"(gap)")),
+        ..stream(&["b", "a"])
+    });
+    for expected in ["b1.", "a2.", "b2."] {
+        assert_eq!(client.chunk(), expected);
+    }
+    let last = rig.hub.last_id("b").unwrap();
+    let mut client = rig.hold(HeldStream {
+        after: Some(last),
+        ..stream(&["b", "a"])
+    });
+    rig.hub.publish(message("a", "a3.")).unwrap();
+    assert_eq!(client.chunk(), "a3.");
+}
+
+#[test]
+fn a_channel_whose_history_grew_too_old_is_let_go_of_and_the_gap_is_told() {
+    let history = History {
+        count: 100,
+        age: Duration::from_millis(50),
+        ..History::default()
+    };
+    let rig = Rig::new(Settings {
+        history,
+        ..Settings::default()
+    });
+    rig.hub.publish(message("a", "old")).unwrap();
+    let first = rig.hub.last_id("a").unwrap();
+    rig.hub.publish(message("a", "old too")).unwrap();
+    let last = rig.hub.last_id("a").unwrap();
+    rig.until("nothing is kept", |hub| hub.counts().channels == 0);
+    assert_eq!(rig.hub.counts().history_bytes, 0);
+    // Nobody knows of the channel any more; that its last message was this one is not known either.
+    assert_eq!(gets(&rig, after(&first)), "(gap)");
+    let _ = last;
+}
+
+#[test]
+fn what_all_histories_keep_is_bounded() {
+    let history = History {
+        count: 1_000,
+        bytes_all: 200_000,
+        ..History::default()
+    };
+    let rig = Rig::new(Settings {
+        history,
+        ..Settings::default()
+    });
+    for number in 0..2_000 {
+        let channel = format!("c{}", number % 700);
+        rig.hub
+            .publish(message(&channel, &"x".repeat(500)))
+            .unwrap();
+        assert!(rig.hub.counts().history_bytes <= 200_000);
+    }
+    let counts = rig.hub.counts();
+    assert!(
+        counts.history_bytes > 150_000 && counts.channels < 400,
+        "{counts:?}"
+    );
+    // Other bounds count from the next message on.
+    rig.hub.configure(Settings {
+        history: History {
+            bytes_all: 1_000,
+            ..history
+        },
+        ..Settings::default()
+    });
+    rig.hub.publish(message("a", "x")).unwrap();
+    assert!(rig.hub.counts().history_bytes <= 1_000);
+}
+
+#[test]
+fn messages_wait_for_the_one_before_them() {
+    let rig = Rig::new(settings());
+    let mut client = rig.hold(stream(&["a"]));
+    let next = |id: &str, prev_id: &str, text: &str| Publication {
+        prev_id: Some(prev_id.into()),
+        ..message_with_id("a", id, text)
+    };
+    rig.hub.publish(next("1", "0", "one")).unwrap();
+    rig.hub.publish(next("4", "3", "four")).unwrap();
+    rig.hub.publish(next("3", "2", "three")).unwrap();
+    rig.hub.publish(next("3", "2", "three again")).unwrap();
+    let at_once = Publication {
+        in_any_order: true,
+        ..next("x", "7", "at once")
+    };
+    assert_eq!(client.chunk(), "one");
+    rig.hub.publish(next("2", "1", "two")).unwrap();
+    for expected in ["two", "three", "four"] {
+        assert_eq!(client.chunk(), expected);
+    }
+    rig.hub.publish(at_once).unwrap();
+    assert_eq!(client.chunk(), "at once");
+    rig.hub
+        .publish(message_with_id("a", "2", "repeated"))
+        .unwrap();
+    // One whose predecessor never comes is sent after five seconds.
+    let parked = Instant::now();
+    rig.hub.publish(next("9", "8", "late")).unwrap();
+    assert!(rig.hub.shared.tally.pending_bytes.load(Ordering::Relaxed) > 0);
+    assert_eq!(client.chunk(), "late");
+    assert!(parked.elapsed() >= Duration::from_secs(5));
+    rig.until("nothing is put aside", |hub| {
+        hub.shared.tally.pending_bytes.load(Ordering::Relaxed) == 0
+    });
+}
+
+#[test]
+fn a_stream_that_knows_of_a_message_gets_what_followed_it() {
+    let rig = Rig::new(with_history(10));
+    for number in 1..=3 {
+        rig.hub
+            .publish(message_with_id(
+                "a",
+                &format!("m{number}"),
+                &format!("{number}."),
+            ))
+            .unwrap();
+    }
+    let knowing = |id: &str| HeldStream {
+        subscriptions: vec![Subscription {
+            prev_id: Some(id.into()),
+            ..subscription("a")
+        }],
+        gap: Some(Bytes::from_static(b"(gap)")),
+        ..stream(&[])
+    };
+    for (id, expected) in [("m1", "2.3."), ("m3", ""), ("unknown", "(gap)1.2.3.")] {
+        let mut client = rig.hold(knowing(id));
+        let mut got = String::new();
+        while got.len() < expected.len() {
+            got.push_str(&client.chunk());
+        }
+        assert_eq!(got, expected);
+    }
+    let mut client = rig.hold(HeldStream {
+        subscriptions: vec![Subscription {
+            prev_id: Some("any".into()),
+            ..subscription("new")
+        }],
+        gap: Some(Bytes::from_static(b"(gap)")),
+        ..stream(&[])
+    });
+    rig.hub.publish(message("new", "first")).unwrap();
+    assert_eq!(client.chunk(), "first");
+}

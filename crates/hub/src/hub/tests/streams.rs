@@ -1,0 +1,230 @@
+//! What a stream gets, in both forms and framings.
+
+use super::*;
+use crate::Filter;
+
+#[test]
+fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
+    let rig = Rig::new(settings());
+    let mut client = rig.hold(HeldStream {
+        initial: Bytes::from_static(b"hello\n"),
+        ..stream(&["a"])
+    });
+    rig.hub.publish(message("a", "one")).unwrap();
+    rig.hub.publish(message("b", "not for it")).unwrap();
+    rig.hub.publish(message("a", "two")).unwrap();
+    let end = Publication {
+        stream: Some(StreamPart::Close),
+        ..message("a", "")
+    };
+    rig.hub.publish(end).unwrap();
+    assert_eq!(client.rest(), "hello\nonetwo");
+    rig.until("it is gone", |hub| hub.counts().streams == 0);
+    let counts = rig.hub.counts();
+    assert_eq!(
+        (counts.opened, counts.closed, counts.closed_slow),
+        (1, 1, 0)
+    );
+    assert_eq!((counts.published, counts.delivered), (4, 2));
+    assert_eq!((counts.channels, counts.backlog_bytes), (0, 0));
+    rig.until("its place is given back", |_| {
+        rig.front.0.load(Ordering::SeqCst) == 0
+    });
+}
+
+#[test]
+fn a_body_without_chunks_ends_with_its_connection() {
+    let rig = Rig::new(settings());
+    let body = HeldStream {
+        initial: Bytes::from_static(b"<"),
+        ..stream(&["a"])
+    };
+    let mut client = rig.hand_over(body, HeldFraming::UntilClose, b"", 1);
+    rig.until("it is held", |hub| hub.counts().streams == 1);
+    rig.hub.publish(message("a", "raw")).unwrap();
+    client.expect("<raw");
+    rig.run({
+        let hub = rig.hub.clone();
+        async move { hub.drain(Duration::ZERO).await }
+    });
+    client.expect_end();
+    assert_eq!(client.read, b"");
+}
+
+#[test]
+fn events_are_encoded_for_those_who_take_events() {
+    let rig = Rig::new(settings());
+    let mut events = rig.hold(HeldStream {
+        form: StreamForm::Events,
+        ..stream(&["a"])
+    });
+    let mut bytes = rig.hold(stream(&["a"]));
+    rig.hub.publish(event("a", "7", "x\ny")).unwrap();
+    assert_eq!(events.chunk(), "id: 7\ndata: x\ndata: y\n\n");
+    assert_eq!(bytes.chunk(), "x\ny\n");
+    let unnamed = Publication {
+        id: None,
+        ..event("a", "", "z")
+    };
+    rig.hub.publish(unnamed).unwrap();
+    let id = rig.hub.last_id("a").unwrap();
+    assert_eq!(events.chunk(), format!("id: {id}\ndata: z\n\n"));
+}
+
+#[test]
+fn messages_of_several_channels_come_once_each() {
+    let rig = Rig::new(settings());
+    let mut client = rig.hold(stream(&["a", "b", "a", "c"]));
+    assert_eq!(rig.hub.subscribers("a"), 1);
+    for (channel, text) in [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("a", "5")] {
+        rig.hub.publish(message(channel, text)).unwrap();
+        if channel != "d" {
+            assert_eq!(client.chunk(), text);
+        }
+    }
+    drop(client);
+    rig.until("it is gone", |hub| hub.counts().channels == 0);
+}
+
+#[test]
+fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
+    // Nothing is kept for those who come back, and still.
+    let rig = Rig::new(settings());
+    let body = rig.hub.body(stream(&["a"])).unwrap();
+    assert_eq!(rig.hub.subscribers("a"), 0);
+    for number in 0..20 {
+        rig.hub
+            .publish(message("a", &format!("{number},")))
+            .unwrap();
+    }
+    assert!(rig.hub.counts().history_bytes > 0);
+    let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
+    for number in 0..20 {
+        assert_eq!(client.chunk(), format!("{number},"));
+    }
+    rig.until("nothing is kept", |hub| hub.counts().history_bytes == 0);
+    drop(client);
+    // And an end is an end.
+    let body = rig.hub.body(stream(&["a"])).unwrap();
+    let end = Publication {
+        stream: Some(StreamPart::Close),
+        ..message("a", "")
+    };
+    rig.hub.publish(message("a", "last")).unwrap();
+    rig.hub.publish(end).unwrap();
+    let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 1);
+    assert_eq!(client.rest(), "last");
+}
+
+#[test]
+fn a_body_that_is_never_held_leaves_nothing_behind() {
+    let rig = Rig::new(settings());
+    let (say, said) = std::sync::mpsc::sync_channel(1);
+    let body = rig.hub.body(HeldStream {
+        ended: Some(crate::Ended(Box::new(move || say.send(()).unwrap()))),
+        ..stream(&["a", "b"])
+    });
+    assert_eq!(rig.hub.counts().channels, 2);
+    drop(body);
+    said.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(rig.hub.counts().channels, 0);
+    rig.run({
+        let hub = rig.hub.clone();
+        async move { hub.drain(Duration::ZERO).await }
+    });
+}
+
+#[test]
+fn heart_beats_come_while_nothing_else_does() {
+    let rig = Rig::new(settings());
+    let beating = |regardless| HeldStream {
+        keep_alive: Some(KeepAlive {
+            bytes: Bytes::from_static(b":\n\n"),
+            every: Duration::from_secs(2),
+            regardless,
+        }),
+        ..stream(&["a"])
+    };
+    let mut client = rig.hold(beating(false));
+    for _ in 0..3 {
+        assert_eq!(client.chunk(), ":\n\n");
+    }
+    drop(client);
+    // One that is written to in every tick hears none, unless it is to come regardless.
+    rig.until("it is gone", |hub| hub.counts().streams == 0);
+    for regardless in [false, true] {
+        let beats = rig.hub.counts().beats;
+        let mut client = rig.hold(beating(regardless));
+        let start = Instant::now();
+        let mut longest = Duration::ZERO;
+        let mut last = start;
+        let mut beaten = 0;
+        while start.elapsed() < 60 * TICK || regardless && beaten == 0 {
+            rig.hub.publish(message("a", "x")).unwrap();
+            loop {
+                match client.chunk().as_str() {
+                    ":\n\n" => beaten += 1,
+                    text => break assert!(text.trim_matches('x').is_empty(), "{text:?}"),
+                }
+            }
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            assert!(start.elapsed() < PATIENCE);
+        }
+        // A machine that was too busy to write in time proves nothing.
+        if !regardless && longest < 3 * TICK {
+            assert_eq!((beaten, rig.hub.counts().beats), (0, beats));
+        }
+        drop(client);
+        rig.until("it is gone", |hub| hub.counts().streams == 0);
+    }
+}
+
+#[test]
+fn filters_decide_for_each_stream_and_change_its_content() {
+    let rig = Rig::new(settings());
+    let of = |user: &str, filters: &[Filter]| HeldStream {
+        subscriptions: vec![Subscription {
+            filters: filters.to_vec(),
+            ..subscription("a")
+        }],
+        meta: vec![("user".into(), user.into())],
+        ..stream(&[])
+    };
+    let mut ann = rig.hold(of("ann", &[Filter::SkipSelf]));
+    let mut bob = rig.hold(of("bob", &[Filter::SkipSelf]));
+    let mut all = rig.hold(of("ann", &[]));
+    let by_ann = Publication {
+        meta: vec![("sender".into(), "ann".into())],
+        ..message("a", "by ann")
+    };
+    rig.hub.publish(by_ann).unwrap();
+    let for_each = Publication {
+        stream: Some(StreamPart::Send(Content {
+            bytes: Bytes::from_static(b"hi %(user)s"),
+            filters: vec!["var-subst".into()],
+        })),
+        ..message("a", "")
+    };
+    rig.hub.publish(for_each).unwrap();
+    assert_eq!(ann.chunk(), "hi ann");
+    assert_eq!(
+        (bob.chunk(), bob.chunk()),
+        ("by ann".into(), "hi bob".into())
+    );
+    assert_eq!(
+        (all.chunk(), all.chunk()),
+        ("by ann".into(), "hi ann".into())
+    );
+    let broken = Publication {
+        stream: Some(StreamPart::Send(Content {
+            bytes: Bytes::from_static(b"%(unknown)s"),
+            filters: vec!["var-subst".into()],
+        })),
+        ..message("a", "")
+    };
+    rig.hub.publish(broken).unwrap();
+    rig.hub.publish(message("a", "next")).unwrap();
+    assert_eq!(ann.chunk(), "next", "what cannot be made is not sent");
+    rig.until("all three are counted", |hub| hub.counts().dropped == 3);
+}

@@ -1,0 +1,43 @@
+//! The hub: connections that are held open, and what is published to them.
+//!
+//! The way of a stream: a handler answers with [`Hub::body`]; edge sends the head and hands the socket
+//! over ([`penstock_exchange::Hold`]); the shard of that loop keeps it as a descriptor and a few words,
+//! writes heart-beats and messages to it, and closes it. The way of a message: whoever publishes (an
+//! application through `grip`, a client of `mercure`, `penstock publish`, another node through `bus`)
+//! makes a [`Publication`]; [`Hub::publish`] gives it its place in its channel's order and history and
+//! hands it to the shards that have subscribers.
+//!
+//! What must stay true: a held stream costs no task and no buffer while it takes what it is sent; a
+//! subscriber gets the messages of a channel in their order, each at most once, or is told that some are
+//! missing; one that takes nothing delays nobody, and what waits for it is bounded, for each and for all;
+//! nothing here waits for a client, a publisher or another node.
+
+mod bus;
+mod channel;
+mod counts;
+mod filters;
+mod grip;
+mod history;
+mod hold;
+mod hub;
+mod mercure;
+mod order;
+mod publication;
+mod registry;
+mod route;
+mod settings;
+mod shard;
+pub mod token;
+
+pub use bus::{BadRedis, BusStatus, Numbers, RedisBus, Totals};
+pub use grip::{Grip, PublishError, publications};
+pub use hold::{
+    Ended, Filter, HeldStream, KeepAlive, LongPoll, PollOutcome, StreamForm, Subscription,
+};
+pub use hub::{Bus, Counts, Hub, Prepared, Refused};
+pub use mercure::{Mercure, Mercures};
+pub use publication::{
+    Content, EventPart, HeldResponse, Publication, ResponsePart, SocketPart, StreamPart,
+};
+pub use route::Streams;
+pub use settings::{History, Settings, SlowPolicy};

@@ -1,0 +1,175 @@
+//! A Mercure hub on a route: the 0.x generation of the protocol (draft-dunglas-mercure-07, its
+//! compatibility levels 7 and 8).
+//!
+//! `penstock`'s wiring makes a [`Mercure`] for each route that has `mercure = {...}`, through [`Mercures`],
+//! so that a reload goes on with the same subscribers and history. GET subscribes (`subscribe`), POST
+//! publishes (`publish`), `/subscriptions` below it shows who is there (`subscriptions`).
+//!
+//! How it stands on the hub: subscribers with the same topics and the same rights are one *audience*
+//! (`audiences`), which is one channel. An update is matched against audiences, not subscribers, and
+//! published once to the channel of each that takes it. The order of all updates and the history that
+//! `Last-Event-ID` asks for are the route's own (`board`, `history`).
+//!
+//! What must stay true: a subscriber gets an update at most once, in the order in which all were
+//! published, and no private one that its token does not name; whoever comes back with an id that is still
+//! known misses nothing.
+
+mod access;
+mod answers;
+mod audiences;
+mod board;
+mod history;
+mod publish;
+mod query;
+mod selector;
+mod subscribe;
+mod subscriptions;
+mod template;
+#[cfg(test)]
+mod testing;
+mod update;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use penstock_config::{PathPattern, RouteMercure};
+use penstock_exchange::{Body, Fault, Handler, Handling, Name, Reply, Request, Response};
+use penstock_http::{Method, RequestHead, Status};
+
+use crate::Hub;
+use access::Access;
+use board::Board;
+
+/// The Mercure hubs of a process, by route: what they know outlives a reload.
+#[derive(Debug)]
+pub struct Mercures {
+    hub: Hub,
+    /// Those that some handler or subscriber still uses. Held for a look only.
+    boards: Mutex<HashMap<String, Weak<Board>>>,
+}
+
+/// Answers the requests of one route.
+#[derive(Debug, Clone)]
+pub struct Mercure {
+    shared: Arc<Shared>,
+    /// What the paths of its requests begin with.
+    base: Arc<str>,
+}
+
+/// What a handler's requests share.
+#[derive(Debug)]
+struct Shared {
+    board: Arc<Board>,
+    access: Access,
+    keep_alive: Option<Duration>,
+    has_subscriptions: bool,
+}
+
+impl Mercures {
+    /// None yet.
+    #[must_use]
+    pub fn new(hub: Hub) -> Self {
+        Self {
+            hub,
+            boards: Mutex::default(),
+        }
+    }
+
+    /// The handler of the route that is called `route`, which goes on where the last one of that name
+    /// stands, as long as that is in use.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub fn route(&self, route: &str, settings: &RouteMercure) -> Result<Mercure, String> {
+        let access = Access::new(settings)?;
+        let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
+        boards.retain(|_, board| board.strong_count() > 0);
+        let known = boards.get(route).and_then(Weak::upgrade);
+        let board = known.unwrap_or_else(|| {
+            let board = Board::new(self.hub.clone());
+            boards.insert(route.to_owned(), Arc::downgrade(&board));
+            board
+        });
+        Ok(Mercure::with_board(board, access, settings))
+    }
+}
+
+impl Mercure {
+    /// A hub by itself, which no other handler goes on with.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub fn new(hub: Hub, settings: &RouteMercure) -> Result<Self, String> {
+        let access = Access::new(settings)?;
+        Ok(Self::with_board(Board::new(hub), access, settings))
+    }
+
+    /// The same for a route of such paths: `subscriptions` in what comes before its own part is a name of
+    /// somebody else's.
+    #[must_use]
+    pub fn at(self, path: &PathPattern) -> Self {
+        let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;
+        let base = base.trim_end_matches('/').into();
+        Self { base, ..self }
+    }
+
+    fn with_board(board: Arc<Board>, access: Access, settings: &RouteMercure) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                board,
+                access,
+                keep_alive: settings.keep_alive,
+                has_subscriptions: settings.subscriptions,
+            }),
+            base: "".into(),
+        }
+    }
+
+    fn publish(&self, request: Request) -> Handling {
+        let shared = Arc::clone(&self.shared);
+        let grants = match publish::grants(&shared, &request.head) {
+            Ok(grants) => grants,
+            Err(refused) => return Handling::Now(shared.finish(&request.head, Ok(*refused))),
+        };
+        Handling::Later(Box::pin(async move {
+            let head = Arc::clone(&request.head);
+            let answer = publish::answer(Arc::clone(&shared), grants, request).await;
+            shared.finish(&head, answer)
+        }))
+    }
+}
+
+impl Handler for Mercure {
+    fn handle(&self, request: Request) -> Handling {
+        let shared = &self.shared;
+        let head = Arc::clone(&request.head);
+        let below = subscriptions::below(head.target_path_query(), &self.base);
+        let answer = match (head.method(), below) {
+            (Method::Options, _) => Ok(Response::new(Status::NO_CONTENT, Body::Empty)),
+            (Method::Get | Method::Head, Some(below)) if shared.has_subscriptions => {
+                subscriptions::answer(shared, &request, below)
+            }
+            (_, Some(_)) if shared.has_subscriptions => {
+                Ok(answers::method_not_allowed("GET, HEAD, OPTIONS"))
+            }
+            (_, Some(_)) => Ok(answers::text(Status::NOT_FOUND, "Not Found")),
+            (Method::Get | Method::Head, None) => subscribe::answer(shared, &request),
+            (Method::Post, None) => return self.publish(request),
+            (_, None) => Ok(answers::method_not_allowed("GET, HEAD, POST, OPTIONS")),
+        };
+        Handling::Now(shared.finish(&head, answer))
+    }
+}
+
+impl Shared {
+    fn finish(&self, head: &RequestHead, answer: Result<Response, Fault>) -> Result<Reply, Fault> {
+        let mut response = answer?;
+        self.access.push_cors(head, &mut response.fields);
+        response.timing.handler = Some(Name::Room("mercure"));
+        Ok(response.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

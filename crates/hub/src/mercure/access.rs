@@ -1,0 +1,283 @@
+//! Who may do what: tokens, where they are looked for, what their claims allow, and which pages may ask.
+//!
+//! `subscribe`, `publish` and `subscriptions` ask here first. What must stay true: a token that is there and
+//! wrong is refused, even where none is needed; a cookie, which browsers send along whoever asks, publishes
+//! only for pages of the hub's own host and of origins that are named; no token gets into a log.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_config::{MercureKey, RouteMercure};
+use penstock_http::{FieldBlock, Method, RequestHead};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::selector::{Selector, SelectorError, Selectors};
+use crate::token::{TokenError, Verifier};
+
+/// Where the claims are; the second name is the one for issuers that want a URL (OpenID Connect).
+const CLAIMS: [&str; 2] = ["mercure", "https://mercure.rocks/"];
+
+/// The cookie that a token may be in.
+const COOKIE: &str = "mercureAuthorization";
+
+/// The keys of a route and what goes without.
+#[derive(Debug)]
+pub(super) struct Access {
+    publishers: Option<Arc<Verifier>>,
+    subscribers: Option<Arc<Verifier>>,
+    is_anonymous: bool,
+    origins: Origins,
+}
+
+/// What a token says.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// To which topics its bearer may publish; none is not at all.
+    pub publish: Option<Selectors>,
+    /// Of which topics its bearer may see private updates.
+    pub subscribe: Selectors,
+    /// What others learn of its bearer's subscriptions.
+    pub payload: Option<Value>,
+    /// When it is over, since the epoch.
+    pub expires: Option<Duration>,
+}
+
+/// Why a request is refused. The texts are for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum Denied {
+    /// 401.
+    #[error("it has no token")]
+    NoToken,
+    /// 401.
+    #[error("the route has no key to check tokens with")]
+    NoKey,
+    /// 401.
+    #[error("{0}")]
+    Token(#[from] TokenError),
+    /// 401.
+    #[error("the token's claim mercure.{0} is no list of strings")]
+    Claims(&'static str),
+    /// 401.
+    #[error("in the token's claim mercure.{0}, {1}")]
+    Selector(&'static str, SelectorError),
+    /// 403.
+    #[error("the token does not allow it")]
+    NotAllowed,
+    /// 403.
+    #[error("a cookie's token counts only for pages of this host and of mercure.origins")]
+    Origin,
+}
+
+/// Whose pages may ask.
+#[derive(Debug)]
+struct Origins {
+    /// `*` is among them.
+    is_any: bool,
+    named: Box<[String]>,
+}
+
+impl Access {
+    /// What `settings` say.
+    ///
+    /// # Errors
+    /// Which key cannot be used, and why.
+    pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
+        let verifier = |name: &str, key: &Option<MercureKey>| match key {
+            None => Ok(None),
+            Some(MercureKey { key, algorithm }) => Verifier::new(key, algorithm)
+                .map(|verifier| Some(Arc::new(verifier)))
+                .map_err(|error| format!("mercure.{name}: {error}")),
+        };
+        let publishers = verifier("publisher_key", &settings.publisher_key)?;
+        let subscribers = verifier("subscriber_key", &settings.subscriber_key)?;
+        let (any, named): (Vec<_>, Vec<_>) = settings
+            .origins
+            .iter()
+            .cloned()
+            .partition(|origin| origin == "*");
+        Ok(Self {
+            subscribers: subscribers.or_else(|| publishers.clone()),
+            publishers,
+            is_anonymous: settings.anonymous,
+            origins: Origins {
+                is_any: !any.is_empty(),
+                named: named.into(),
+            },
+        })
+    }
+
+    /// What a subscriber may see; `in_query` is the query's token.
+    ///
+    /// # Errors
+    /// Why it may not subscribe at all.
+    pub(super) fn subscriber(
+        &self,
+        head: &RequestHead,
+        in_query: Option<&str>,
+    ) -> Result<Claims, Denied> {
+        match self.token(head, in_query)? {
+            None if self.is_anonymous => Ok(Claims::default()),
+            None => Err(Denied::NoToken),
+            Some(token) => claims(self.subscribers.as_deref(), &token),
+        }
+    }
+
+    /// To which topics a publisher may publish; `in_query` is the query's token.
+    ///
+    /// # Errors
+    /// Why it may not publish at all.
+    pub(super) fn publisher(
+        &self,
+        head: &RequestHead,
+        in_query: Option<&str>,
+    ) -> Result<Selectors, Denied> {
+        let token = self.token(head, in_query)?.ok_or(Denied::NoToken)?;
+        let claims = claims(self.publishers.as_deref(), &token)?;
+        claims.publish.ok_or(Denied::NotAllowed)
+    }
+
+    /// The token of a request: the header's, else the query's, else the cookie's.
+    fn token<'a>(
+        &self,
+        head: &'a RequestHead,
+        in_query: Option<&'a str>,
+    ) -> Result<Option<Cow<'a, str>>, Denied> {
+        if let Some(token) = head.field_all("authorization").find_map(bearer) {
+            return Ok(Some(token));
+        }
+        if let Some(token) = in_query {
+            return Ok(Some(token.into()));
+        }
+        let Some(token) = head.field_all("cookie").find_map(cookie) else {
+            return Ok(None);
+        };
+        if !head.method().is_safe() && !self.origins.may_use_cookie(head) {
+            return Err(Denied::Origin);
+        }
+        Ok(Some(token))
+    }
+
+    /// Adds what lets a page of another origin read the answer (Fetch, "HTTP extensions").
+    pub(super) fn push_cors(&self, head: &RequestHead, fields: &mut FieldBlock) {
+        let Some(origin) = head.field("origin") else {
+            return;
+        };
+        if !self.origins.named.is_empty() {
+            fields.push_static("Vary", "Origin");
+        }
+        if self.origins.is_named(origin) {
+            // It is one of the configuration's, which hold no control byte, in another case at most.
+            let _ = fields.push("Access-Control-Allow-Origin", origin);
+            fields.push_static("Access-Control-Allow-Credentials", "true");
+        } else if self.origins.is_any {
+            fields.push_static("Access-Control-Allow-Origin", "*");
+        } else {
+            return;
+        }
+        fields.push_static("Access-Control-Expose-Headers", "Last-Event-ID");
+        if head.method() == Method::Options {
+            fields.push_static("Access-Control-Allow-Methods", "GET, HEAD, POST");
+            fields.push_static(
+                "Access-Control-Allow-Headers",
+                "Authorization, Cache-Control, Content-Type, Last-Event-ID",
+            );
+            fields.push_static("Access-Control-Max-Age", "86400");
+        }
+    }
+}
+
+impl Claims {
+    /// How long a stream may last that such a token opened at `now`, since the epoch.
+    pub(super) fn lifetime(&self, now: Duration) -> Option<Duration> {
+        self.expires.map(|expires| expires.saturating_sub(now))
+    }
+}
+
+impl Origins {
+    fn is_named(&self, origin: &[u8]) -> bool {
+        let mut named = self.named.iter();
+        named.any(|named| named.as_bytes().eq_ignore_ascii_case(origin))
+    }
+
+    /// Whether the page that sent a request may use a cookie's token to change something. The page is told
+    /// by `Origin`, in older browsers by `Referer`.
+    fn may_use_cookie(&self, head: &RequestHead) -> bool {
+        let origin = head.field("origin");
+        let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
+            return false;
+        };
+        self.is_named(origin) || is_own(origin, head.host())
+    }
+}
+
+/// Whether `origin` is of the host that was asked. The scheme does not count: TLS may have ended in front.
+fn is_own(origin: &[u8], host: &str) -> bool {
+    let authority = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| origin.strip_prefix(scheme.as_bytes()));
+    !host.is_empty() && authority.is_some_and(|own| own.eq_ignore_ascii_case(host.as_bytes()))
+}
+
+/// The origin of a URL: all before its path.
+fn origin_of(url: &[u8]) -> Option<&[u8]> {
+    let authority = url.windows(3).position(|three| three == b"://")? + 3;
+    let end = url[authority..]
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'));
+    Some(&url[..end.map_or(url.len(), |end| authority + end)])
+}
+
+/// RFC 6750 §2.1. Another scheme is for somebody else.
+fn bearer(value: &[u8]) -> Option<Cow<'_, str>> {
+    let space = value.iter().position(|byte| *byte == b' ');
+    let (scheme, token) = value.split_at(space.unwrap_or(value.len()));
+    scheme
+        .eq_ignore_ascii_case(b"Bearer")
+        .then(|| String::from_utf8_lossy(token.trim_ascii()))
+}
+
+fn cookie(value: &[u8]) -> Option<Cow<'_, str>> {
+    value
+        .split(|byte| *byte == b';')
+        .find_map(|pair| {
+            let pair = pair.trim_ascii();
+            pair.strip_prefix(COOKIE.as_bytes())?.strip_prefix(b"=")
+        })
+        .map(String::from_utf8_lossy)
+}
+
+fn claims(verifier: Option<&Verifier>, token: &str) -> Result<Claims, Denied> {
+    let mut token = verifier.ok_or(Denied::NoKey)?.verify(token)?;
+    let expires = token.get("exp").and_then(Value::as_f64);
+    let mercure = CLAIMS.iter().find_map(|name| match token.get_mut(*name) {
+        None | Some(Value::Null) => None,
+        Some(claims) => Some(claims.take()),
+    });
+    let mut mercure = mercure.unwrap_or_default();
+    Ok(Claims {
+        publish: selectors(&mercure, "publish")?,
+        subscribe: selectors(&mercure, "subscribe")?.unwrap_or_default(),
+        payload: mercure.get_mut("payload").map(Value::take),
+        expires: expires.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+    })
+}
+
+fn selectors(mercure: &Value, name: &'static str) -> Result<Option<Selectors>, Denied> {
+    let list = match mercure.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(list) => list.as_array().ok_or(Denied::Claims(name))?,
+    };
+    let selectors: Result<Vec<Selector>, Denied> = list
+        .iter()
+        .map(|text| {
+            let text = text.as_str().ok_or(Denied::Claims(name))?;
+            Selector::new(text).map_err(|error| Denied::Selector(name, error))
+        })
+        .collect();
+    Ok(Some(Selectors::new(selectors?)))
+}
+
+#[cfg(test)]
+mod tests;

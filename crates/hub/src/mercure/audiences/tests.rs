@@ -1,0 +1,186 @@
+//! Who is found for which topics, by hand and against a search without an index.
+
+use super::index::VARIABLES_MAX;
+use super::*;
+use crate::mercure::selector::Selector;
+use crate::mercure::update::Draft;
+
+fn set(texts: &[&str]) -> Selectors {
+    let selectors = texts.iter().map(|text| Selector::new(text).unwrap());
+    Selectors::new(selectors.collect())
+}
+
+fn wish(topics: &[&str], grants: &[&str]) -> Wish {
+    Wish {
+        topics: set(topics),
+        grants: set(grants),
+    }
+}
+
+fn join(audiences: &mut Audiences, wish: Wish) -> u64 {
+    let channel = |number: u64| number.to_string().into();
+    audiences.join(wish, 0, channel).unwrap().number
+}
+
+fn topics(texts: &[&str]) -> Vec<Box<str>> {
+    texts.iter().map(|text| (*text).into()).collect()
+}
+
+fn update(texts: &[&str], is_private: bool) -> Update {
+    let draft = Draft {
+        topics: topics(texts),
+        is_private,
+        ..Draft::default()
+    };
+    Update::new(draft, 1000).unwrap()
+}
+
+#[test]
+fn the_same_wish_is_the_same_audience() {
+    let mut audiences = Audiences::default();
+    let first = join(&mut audiences, wish(&["a", "b"], &["x"]));
+    let second = join(&mut audiences, wish(&["b", "a", "a"], &["x"]));
+    let other = join(&mut audiences, wish(&["a", "b"], &[]));
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+    assert_eq!(&*audiences.audience_mut(first).unwrap().channel, "0");
+    assert_eq!(audiences.count(), 2);
+    audiences.leave(first);
+    assert!(audiences.audience_mut(first).is_some());
+    audiences.leave(second);
+    assert!(audiences.audience_mut(first).is_none());
+    let again = join(&mut audiences, wish(&["a", "b"], &["x"]));
+    assert_ne!(again, first, "a number is not used twice");
+}
+
+#[test]
+fn an_audience_is_found_once_whatever_selects_it() {
+    let mut audiences = Audiences::default();
+    let exact = join(&mut audiences, wish(&["/a/1", "/a/2"], &[]));
+    let template = join(&mut audiences, wish(&["/a/{id}", "/{+all}"], &[]));
+    let everything = join(&mut audiences, wish(&["*"], &[]));
+    let both = join(&mut audiences, wish(&["/a/1", "/a/{id}"], &[]));
+    let spelled = join(&mut audiences, wish(&["/é/{id}"], &[]));
+    for (list, expected) in [
+        (&["/a/1"][..], vec![exact, template, everything, both]),
+        (
+            &["/a/1", "/a/2", "/a/3"],
+            vec![exact, template, everything, both],
+        ),
+        (&["/a/3"], vec![template, everything, both]),
+        (&["/é/1"], vec![everything, spelled]),
+        (&["/é/{id}"], vec![everything, spelled]),
+        (&["b"], vec![everything]),
+        (&["/"], vec![template, everything]),
+    ] {
+        assert_eq!(audiences.that_want(&topics(list)), expected, "{list:?}");
+    }
+}
+
+#[test]
+fn private_updates_need_a_grant_for_one_of_their_topics() {
+    for (wants, grants, list, is_private, expected) in [
+        (&["a"][..], &[][..], &["a"][..], false, true),
+        (&["a"], &[], &["a"], true, false),
+        (&["a"], &["a"], &["a"], true, true),
+        (&["*"], &["/u/{id}"], &["/u/1"], true, true),
+        (&["*"], &["/u/{id}"], &["/v/1"], true, false),
+        (&["a"], &["*"], &["a"], true, true),
+        // One of its topics is wanted, another one allowed.
+        (&["a"], &["b"], &["a", "b"], true, true),
+        // What is allowed is not wanted for that.
+        (&["a"], &["b"], &["b"], true, false),
+        (&["a"], &["*"], &["b"], false, false),
+    ] {
+        let takes = wish(wants, grants).takes(&update(list, is_private));
+        assert_eq!(
+            takes, expected,
+            "{wants:?} {grants:?} {list:?} {is_private}"
+        );
+    }
+}
+
+#[test]
+fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
+    let mut audiences = Audiences::default();
+    for number in 0..VARIABLES_MAX / 4 {
+        let template = format!("/{number}/{{a}}/{{b,c,d}}");
+        join(&mut audiences, wish(&[&template], &[]));
+    }
+    let full = |audiences: &mut Audiences, text: &str| {
+        audiences
+            .join(wish(&[text], &["x"]), 0, |_| "".into())
+            .is_none()
+    };
+    assert!(full(&mut audiences, "/new/{id}"));
+    assert!(!full(&mut audiences, "/new"));
+    assert!(!full(&mut audiences, "/7/{a}/{b,c,d}"));
+    audiences.leave(3);
+    assert!(full(&mut audiences, "/new/{a,b,c,d,e}"));
+    assert!(!full(&mut audiences, "/new/{a,b,c}"));
+    assert!(full(&mut audiences, "/newer/{a,b}"));
+    assert!(!full(&mut audiences, "/newer/{a}"));
+}
+
+/// Subscribers come and go; the index must find what a look at every audience finds, and be empty in the end.
+#[test]
+fn finds_what_a_search_without_an_index_finds() {
+    const SELECTORS: &[&str] = &[
+        "*", "/a", "/a/b", "/b", "/{x}", "/a/{x}", "{x}", "/a{/x}", "{+x}/b", "/{x}/b", "é{x}",
+    ];
+    const TOPICS: &[&str] = &["/a", "/b", "/a/b", "/a/c", "é", "éa", "x", "/{x}", "/"];
+    for seed in 1..=20_u64 {
+        let mut dice = Dice(seed);
+        let mut audiences = Audiences::default();
+        let mut members: Vec<(u64, Wish)> = Vec::new();
+        for _ in 0..300 {
+            if dice.roll(3) == 0 && !members.is_empty() {
+                let at = dice.roll(members.len());
+                audiences.leave(members.swap_remove(at).0);
+            } else {
+                let list: Vec<&str> = (0..=dice.roll(3)).map(|_| dice.pick(SELECTORS)).collect();
+                let wish = wish(&list, &[]);
+                members.push((join(&mut audiences, wish.clone()), wish));
+            }
+            let list: Vec<&str> = (0..=dice.roll(2)).map(|_| dice.pick(TOPICS)).collect();
+            let list = topics(&list);
+            let mut expected: Vec<u64> = members
+                .iter()
+                .filter(|(_, wish)| wish.topics.matches_any(&list))
+                .map(|(number, _)| *number)
+                .collect();
+            expected.sort_unstable();
+            expected.dedup();
+            assert_eq!(
+                audiences.that_want(&list),
+                expected,
+                "seed {seed}: {list:?}"
+            );
+        }
+        for (number, _) in members {
+            audiences.leave(number);
+        }
+        assert_eq!(audiences.count(), 0, "seed {seed}");
+        assert!(
+            audiences.index.is_empty(),
+            "seed {seed}: {:?}",
+            audiences.index
+        );
+    }
+}
+
+/// A small generator, so that a failure's seed repeats it (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % sides as u64).unwrap()
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.roll(from.len())]
+    }
+}

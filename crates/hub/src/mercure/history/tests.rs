@@ -1,0 +1,111 @@
+//! What is kept, for how long, and how it is found.
+
+use std::time::Duration;
+
+use super::*;
+use crate::mercure::update::Draft;
+
+const ROOMY: Bounds = Bounds {
+    count: 100,
+    age: Duration::from_secs(60),
+    bytes: 1 << 20,
+    bytes_all: 1 << 20,
+};
+
+fn update(id: &str) -> Arc<Update> {
+    let draft = Draft {
+        topics: vec!["a".into()],
+        id: Some(id.to_owned()),
+        ..Draft::default()
+    };
+    Arc::new(Update::new(draft, 1000).unwrap())
+}
+
+fn ids(history: &History, from: u64, until: u64) -> Vec<&str> {
+    history
+        .range(from, until)
+        .map(|update| &*update.id)
+        .collect()
+}
+
+#[test]
+fn finds_what_follows_an_id() {
+    let (mut history, now) = (History::default(), Instant::now());
+    assert_eq!(history.next(), 0);
+    for id in ["a", "b", "c"] {
+        history.push(&update(id), now, &ROOMY);
+    }
+    let (position, found) = history.find("b").unwrap();
+    assert_eq!((position, &*found.id), (1, "b"));
+    assert_eq!(ids(&history, position + 1, history.next()), ["c"]);
+    assert_eq!(ids(&history, 0, u64::MAX), ["a", "b", "c"]);
+    assert_eq!(ids(&history, 0, 2), ["a", "b"]);
+    assert_eq!(ids(&history, 2, 1), [""; 0]);
+    assert_eq!(ids(&history, 7, 9), [""; 0]);
+    assert!(history.find("x").is_none());
+    assert_eq!(history.last_id().map(|id| &**id), Some("c"));
+}
+
+#[test]
+fn the_nearest_bound_counts() {
+    let start = Instant::now();
+    let bytes = update("0").bytes();
+    for (bounds, left) in [
+        (Bounds { count: 3, ..ROOMY }, vec!["7", "8", "9"]),
+        (Bounds { count: 0, ..ROOMY }, vec![]),
+        (
+            Bounds {
+                bytes: 2 * bytes,
+                ..ROOMY
+            },
+            vec!["8", "9"],
+        ),
+        (
+            Bounds {
+                bytes: bytes - 1,
+                ..ROOMY
+            },
+            vec![],
+        ),
+        (
+            Bounds {
+                age: Duration::from_secs(1),
+                ..ROOMY
+            },
+            vec!["8", "9"],
+        ),
+    ] {
+        let mut history = History::default();
+        for second in 0..10_u64 {
+            let position = history.push(
+                &update(&second.to_string()),
+                start + Duration::from_secs(second),
+                &bounds,
+            );
+            assert_eq!(position, second);
+        }
+        assert_eq!(ids(&history, 0, u64::MAX), left, "{bounds:?}");
+        assert_eq!(history.next(), 10);
+        assert_eq!(history.bytes(), left.len() * bytes);
+        assert!(history.find("6").is_none());
+        assert_eq!(history.last_id().map(|id| &**id), Some("9"));
+        history.prune(start + Duration::from_secs(1000), &bounds);
+        assert_eq!(ids(&history, 0, u64::MAX), [""; 0]);
+        assert_eq!((history.bytes(), history.next()), (0, 10));
+        assert!(history.find("9").is_none());
+    }
+}
+
+#[test]
+fn an_id_that_comes_again_is_the_last_one_of_its_name() {
+    let (mut history, now) = (History::default(), Instant::now());
+    let bounds = Bounds { count: 2, ..ROOMY };
+    for id in ["a", "b", "a"] {
+        history.push(&update(id), now, &bounds);
+    }
+    assert_eq!(history.find("a").unwrap().0, 2);
+    history.push(&update("c"), now, &bounds);
+    assert_eq!(history.find("a").unwrap().0, 2);
+    history.push(&update("d"), now, &bounds);
+    assert!(history.find("a").is_none());
+}

@@ -1,0 +1,108 @@
+//! Publishing: a POST of a form becomes an update.
+//!
+//! `Mercure` hands such requests here. What must stay true: who may not publish is refused before its body
+//! is read; a body is read no further than a form of an allowed size can be; an update is published to all
+//! its topics or to none.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use penstock_exchange::{Fault, FaultKind, Request, RequestBody, Response};
+use penstock_http::{RequestHead, Status};
+
+use super::Shared;
+use super::access::Denied;
+use super::answers;
+use super::query::Query;
+use super::selector::Selectors;
+use super::update::{Draft, DraftError, Update, form_bytes_max};
+
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+/// What `head` allows its sender: selectors of topics, or the answer that refuses it.
+pub(super) fn grants(shared: &Shared, head: &RequestHead) -> Result<Selectors, Box<Response>> {
+    let query = head.target_path_query().split_once('?');
+    let query = Query::parse(query.map_or("", |(_, query)| query));
+    let in_query = query.authorization.as_deref();
+    let grants = shared.access.publisher(head, in_query);
+    let grants = grants.map_err(|denied| Box::new(answers::denied(&denied, head)))?;
+    if !is_form(head) {
+        let text = "An application/x-www-form-urlencoded body is expected";
+        let refused = answers::text(Status::UNSUPPORTED_MEDIA_TYPE, text);
+        return Err(Box::new(refused));
+    }
+    Ok(grants)
+}
+
+/// Answers a publisher who may publish to topics that `grants` select.
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    grants: Selectors,
+    request: Request,
+) -> Result<Response, Fault> {
+    let message_bytes = shared.board.hub().settings().message_bytes;
+    let Some(form) = read(request.body, form_bytes_max(message_bytes)).await? else {
+        return Ok(refused(&DraftError::TooLarge(message_bytes)));
+    };
+    let draft = match Draft::parse(&form) {
+        Ok(draft) => draft,
+        Err(error) => return Ok(refused(&error)),
+    };
+    if !may_publish(&grants, &draft) {
+        return Ok(answers::denied(&Denied::NotAllowed, &request.head));
+    }
+    let update = match Update::new(draft, message_bytes) {
+        Ok(update) => update,
+        Err(error) => return Ok(refused(&error)),
+    };
+    match shared.board.publish(update) {
+        Ok(id) => Ok(answers::plain(Status::OK, id.as_bytes().to_vec())),
+        Err(full) => Err(Fault::new(
+            FaultKind::Overloaded,
+            format!("mercure: {full}"),
+        )),
+    }
+}
+
+fn refused(error: &DraftError) -> Response {
+    let status = match error {
+        DraftError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
+        _ => Status::BAD_REQUEST,
+    };
+    answers::text(status, error.to_string())
+}
+
+/// Who has no selector may publish what everybody may see; others, what all is selected.
+fn may_publish(grants: &Selectors, draft: &Draft) -> bool {
+    match grants.is_empty() {
+        true => !draft.is_private,
+        false => grants.matches_all(&draft.topics),
+    }
+}
+
+fn is_form(head: &RequestHead) -> bool {
+    let media = head.field("content-type").unwrap_or_default();
+    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
+    media.trim_ascii().eq_ignore_ascii_case(FORM)
+}
+
+/// The body; `None` when it is longer than that.
+async fn read(body: RequestBody, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
+    let RequestBody::Incoming(mut body) = body else {
+        return Ok(Some(Vec::new()));
+    };
+    // One that says its length is not read in vain.
+    if body
+        .length()
+        .is_some_and(|length| length > bytes_max as u64)
+    {
+        return Ok(None);
+    }
+    let mut form = Vec::new();
+    while poll_fn(|cx| body.poll_fill(cx, &mut form)).await? {
+        if form.len() > bytes_max {
+            return Ok(None);
+        }
+    }
+    Ok((form.len() <= bytes_max).then_some(form))
+}

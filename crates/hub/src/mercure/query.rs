@@ -1,0 +1,76 @@
+//! The query of a request to a Mercure hub.
+//!
+//! Read once by `subscribe` and `publish`. What must stay true: names that are not known mean nothing; a
+//! value that is there twice counts as it came first, but for topics, which all count.
+
+use std::borrow::Cow;
+
+/// What a query says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Query<'a> {
+    /// The selectors, as sent.
+    pub topics: Vec<Cow<'a, str>>,
+    /// The last update that a subscriber knows.
+    pub last_event_id: Option<Cow<'a, str>>,
+    /// A token.
+    pub authorization: Option<Cow<'a, str>>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads a query without its question mark.
+    pub(super) fn parse(query: &'a str) -> Self {
+        let mut parsed = Self::default();
+        let mut old_spelling = None;
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "topic" => parsed.topics.push(value),
+                _ if value.is_empty() => {}
+                "lastEventID" => set(&mut parsed.last_event_id, value),
+                // What generation 7 of the protocol called it.
+                "Last-Event-ID" => set(&mut old_spelling, value),
+                "authorization" => set(&mut parsed.authorization, value),
+                _ => {}
+            }
+        }
+        parsed.last_event_id = parsed.last_event_id.or(old_spelling);
+        parsed
+    }
+}
+
+fn set<'a>(place: &mut Option<Cow<'a, str>>, value: Cow<'a, str>) {
+    place.get_or_insert(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_knows() {
+        for (query, topics, last_event_id, authorization) in [
+            ("", &[][..], None, None),
+            (
+                "topic=a&topic=b%2Fc&x=1&topic=a",
+                &["a", "b/c", "a"],
+                None,
+                None,
+            ),
+            (
+                "topic=%2A&lastEventID=1&lastEventID=2",
+                &["*"],
+                Some("1"),
+                None,
+            ),
+            ("Last-Event-ID=old", &[], Some("old"), None),
+            ("Last-Event-ID=old&lastEventID=new", &[], Some("new"), None),
+            ("lastEventID=&authorization=", &[], None, None),
+            ("authorization=a.b.c&topic=", &[""], None, Some("a.b.c")),
+            ("lasteventid=1&Topic=a&&=&topic", &[""], None, None),
+        ] {
+            let parsed = Query::parse(query);
+            assert_eq!(parsed.topics, topics, "{query}");
+            assert_eq!(parsed.last_event_id.as_deref(), last_event_id, "{query}");
+            assert_eq!(parsed.authorization.as_deref(), authorization, "{query}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What tests of this folder share: tokens, requests, settings.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use penstock_config::{MercureKey, RouteMercure};
+use penstock_exchange::request::Arrival;
+use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Request, RequestBody, RequestPath};
+use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_sys::net::PeerAddress;
+use ring::hmac;
+use serde_json::{Value, json};
+
+pub(super) const KEY: &str = "a key of publishers, which is long enough";
+pub(super) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long enough";
+
+/// A route that takes tokens of both keys and lets everybody subscribe.
+pub(super) fn settings() -> RouteMercure {
+    let key = |key: &str| {
+        Some(MercureKey {
+            key: key.to_owned(),
+            algorithm: "HS256".to_owned(),
+        })
+    };
+    RouteMercure {
+        publisher_key: key(KEY),
+        subscriber_key: key(SUBSCRIBERS_KEY),
+        anonymous: true,
+        origins: vec!["https://page.example".to_owned()],
+        subscriptions: false,
+        keep_alive: None,
+    }
+}
+
+/// A token with these claims.
+pub(super) fn signed(key: &str, claims: &Value) -> String {
+    signed_as(key, &json!({ "alg": "HS256", "typ": "JWT" }), claims)
+}
+
+pub(super) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
+    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let [header, claims] = [header, claims].map(|part| encode(part.to_string().as_bytes()));
+    let signed = format!("{header}.{claims}");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    let signature = encode(hmac::sign(&key, signed.as_bytes()).as_ref());
+    format!("{signed}.{signature}")
+}
+
+/// A token that may publish to these topics.
+pub(super) fn publisher(topics: &[&str]) -> String {
+    signed(KEY, &json!({ "mercure": { "publish": topics } }))
+}
+
+/// A token that may see private updates of these topics.
+pub(super) fn subscriber(topics: &[&str]) -> String {
+    signed(
+        SUBSCRIBERS_KEY,
+        &json!({ "mercure": { "subscribe": topics } }),
+    )
+}
+
+/// A head from its lines, without the blank one.
+pub(super) fn head(lines: &[&str]) -> RequestHead {
+    let raw = format!("{}\r\n\r\n", lines.join("\r\n"));
+    let limits = HeadLimits {
+        target_bytes: 1 << 20,
+        header_bytes: 1 << 20,
+        headers: 100,
+    };
+    match parse_head(raw.as_bytes(), &limits).unwrap() {
+        Progress::Complete((head, _)) => head,
+        Progress::Partial => panic!("the head is not whole: {raw:?}"),
+    }
+}
+
+/// A request to the host `hub.example`.
+pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Request {
+    let line = format!("{line} HTTP/1.1");
+    let mut lines = vec![&*line, "Host: hub.example"];
+    lines.extend(fields);
+    let head = head(&lines);
+    let arrival = Arrival {
+        peer: PeerAddress::Unix,
+        listener: Arc::new(ListenerInfo {
+            scheme: "http",
+            address: None,
+            name: "test".to_owned(),
+            proxy_protocol: false,
+        }),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: Instant::now(),
+    };
+    let path = RequestPath::of(&head).unwrap();
+    let body = body.map_or(RequestBody::Empty, |text| {
+        RequestBody::Incoming(Box::new(Pieces {
+            left: text.into(),
+            length: Some(text.len() as u64),
+        }))
+    });
+    Request::new(Arc::new(head), path, body, arrival)
+}
+
+/// A body that comes in pieces.
+pub(super) struct Pieces {
+    pub(super) left: Vec<u8>,
+    pub(super) length: Option<u64>,
+}
+
+impl IncomingBody for Pieces {
+    fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        let size = self.left.len().min(1000);
+        into.extend(self.left.drain(..size));
+        Poll::Ready(Ok(!self.left.is_empty()))
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+}

@@ -1,0 +1,299 @@
+//! A route that holds streams itself, without an application: `hub = { channel = "{path.1}" }`.
+//!
+//! `penstock`'s wiring makes a [`Streams`] for each such route. GET answers with a stream of server-sent
+//! events of the channels that the request names; POST, where the route allows it, publishes its body as
+//! an event's data. What must stay true: a request cannot name a channel that the route's pattern does
+//! not, nor one with a control character; a body is read no further than a message may be long.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_config::{CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern, RouteHub};
+use penstock_exchange::{
+    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody, Response,
+};
+use penstock_http::{Method, Status};
+
+use crate::{
+    EventPart, HeldStream, Hub, KeepAlive, Publication, Refused, StreamForm, Subscription,
+};
+
+/// Answers a route from the hub.
+#[derive(Debug)]
+pub struct Streams {
+    hub: Hub,
+    channels: Box<[ChannelPattern]>,
+    keep_alive: Option<Duration>,
+    publish: bool,
+}
+
+/// Why a request names no channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum BadName {
+    #[error("the request names no channel: a part of it is missing")]
+    Missing,
+    #[error("a channel's name is longer than {CHANNEL_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("a channel's name is not text, or has a control character")]
+    NotText,
+}
+
+/// An event without a meaning, which only keeps connections open.
+const BEAT: Bytes = Bytes::from_static(b":\n\n");
+
+/// What a stream of events is told where messages are missing, and no id says after which: one text for all
+/// streams, so that none has its own. Not empty, since some clients leave out events without data.
+pub(crate) const GAP: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
+
+impl Streams {
+    /// The handler of a route.
+    ///
+    /// # Errors
+    /// A pattern that is none, which a checked configuration does not have.
+    pub fn new(hub: Hub, settings: &RouteHub) -> Result<Self, String> {
+        let parse = |text: &String| {
+            let parsed = text.parse::<ChannelPattern>();
+            parsed.map_err(|error| format!("hub: {error}"))
+        };
+        Ok(Self {
+            hub,
+            channels: settings
+                .channels
+                .iter()
+                .map(parse)
+                .collect::<Result<_, _>>()?,
+            keep_alive: settings.keep_alive,
+            publish: settings.publish,
+        })
+    }
+
+    /// The channels that a request names, each once.
+    fn names(&self, request: &Request) -> Result<Vec<Arc<str>>, BadName> {
+        let mut names: Vec<Arc<str>> = Vec::with_capacity(self.channels.len());
+        for pattern in &self.channels {
+            let name = name(pattern, request.path(), request.query())?;
+            if !names.iter().any(|known| **known == *name) {
+                names.push(name.into());
+            }
+        }
+        Ok(names)
+    }
+
+    fn subscribe(&self, request: &Request) -> Handling {
+        let names = match self.names(request) {
+            Ok(names) => names,
+            Err(bad) => return Handling::Now(Err(bad.into())),
+        };
+        if request.head.method() == Method::Head {
+            return Handling::Now(Ok(sign(events(Body::Omitted(None)))));
+        }
+        let after = last_event_id(request);
+        let (hub, every) = (self.hub.clone(), self.keep_alive);
+        match hub.prepare(&names) {
+            None => Handling::Now(hold(&hub, names, after, every).map(sign)),
+            Some(prepared) => Handling::Later(Box::pin(async move {
+                prepared.await;
+                hold(&hub, names, after, every).map(sign)
+            })),
+        }
+    }
+
+    fn publish(&self, request: Request) -> Handling {
+        let names = match self.names(&request) {
+            Ok(names) => names,
+            Err(bad) => return Handling::Now(Err(bad.into())),
+        };
+        let hub = self.hub.clone();
+        Handling::Later(Box::pin(async move {
+            let data = read(request.body, hub.settings().message_bytes).await?;
+            let data = String::from_utf8(data)
+                .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
+            for channel in names {
+                let event = EventPart {
+                    data: data.as_str().into(),
+                    ..EventPart::default()
+                };
+                let publication = Publication {
+                    channel,
+                    event: Some(event),
+                    ..Publication::default()
+                };
+                hub.publish(publication).map_err(refused)?;
+            }
+            Ok(sign(plain(Status::OK, "Published\n")))
+        }))
+    }
+
+    fn refuse_method(&self) -> Response {
+        let mut response = plain(
+            Status::METHOD_NOT_ALLOWED,
+            "this address does not take that method\n",
+        );
+        let allowed = match self.publish {
+            true => "GET, HEAD, POST",
+            false => "GET, HEAD",
+        };
+        response.fields.push_static("Allow", allowed);
+        response
+    }
+}
+
+impl Handler for Streams {
+    fn handle(&self, request: Request) -> Handling {
+        match request.head.method() {
+            Method::Get | Method::Head => self.subscribe(&request),
+            Method::Post if self.publish => self.publish(request),
+            _ => Handling::Now(Ok(sign(self.refuse_method()))),
+        }
+    }
+}
+
+/// The channel that a pattern comes to.
+fn name(pattern: &ChannelPattern, path: &[u8], query: Option<&str>) -> Result<String, BadName> {
+    let mut name = Vec::new();
+    for part in pattern.parts() {
+        let filled = match part {
+            ChannelPart::Text(text) => Cow::Borrowed(text.as_bytes()),
+            ChannelPart::Path => Cow::Borrowed(path),
+            ChannelPart::Segment(number) => {
+                // Before the first slash is nothing.
+                let segment = path.split(|&byte| byte == b'/').nth(*number);
+                Cow::Borrowed(segment.unwrap_or_default())
+            }
+            ChannelPart::Query(key) => parameter(query, |name| name == key)
+                .map_or(Cow::Borrowed(b"".as_slice()), |value| {
+                    Cow::Owned(value.into_owned().into_bytes())
+                }),
+        };
+        if filled.is_empty() {
+            return Err(BadName::Missing);
+        }
+        if name.len() + filled.len() > CHANNEL_BYTES_MAX {
+            return Err(BadName::TooLong);
+        }
+        name.extend_from_slice(&filled);
+    }
+    let name = String::from_utf8(name).map_err(|_| BadName::NotText)?;
+    match name.chars().any(char::is_control) {
+        true => Err(BadName::NotText),
+        false => Ok(name),
+    }
+}
+
+/// The first parameter of a query whose name is meant, decoded as forms are.
+fn parameter<'a>(query: Option<&'a str>, is_meant: impl Fn(&str) -> bool) -> Option<Cow<'a, str>> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find_map(|(name, value)| is_meant(&name).then_some(value))
+}
+
+/// The last event that the client knows: what its browser says, else what its address does.
+fn last_event_id(request: &Request) -> Option<Arc<str>> {
+    let field = request
+        .head
+        .field("last-event-id")
+        .map(String::from_utf8_lossy);
+    let is_meant = |name: &str| name.eq_ignore_ascii_case("lastEventID");
+    let said = field.or_else(|| parameter(request.query(), is_meant));
+    said.filter(|id| !id.is_empty()).map(Arc::from)
+}
+
+/// The answer to a client that listens to these channels.
+fn hold(
+    hub: &Hub,
+    names: Vec<Arc<str>>,
+    after: Option<Arc<str>>,
+    keep_alive: Option<Duration>,
+) -> Result<Response, Fault> {
+    let subscriptions = names.into_iter().map(|channel| Subscription {
+        channel,
+        ..Subscription::default()
+    });
+    let stream = HeldStream {
+        subscriptions: subscriptions.collect(),
+        form: StreamForm::Events,
+        keep_alive: Some(KeepAlive {
+            bytes: BEAT,
+            every: keep_alive.unwrap_or_else(|| hub.settings().keep_alive),
+            regardless: false,
+        }),
+        gap: Some(GAP),
+        after,
+        ..HeldStream::default()
+    };
+    match hub.body(stream) {
+        Ok(body) => Ok(events(body)),
+        // A browser comes back to whoever serves then after a stream that ends, not after an error.
+        Err(Refused::Draining) => Ok(events(Body::Empty)),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// The head of a stream of events.
+fn events(body: Body) -> Response {
+    let mut response = Response::new(Status::OK, body);
+    let fields = &mut response.fields;
+    fields.push_static("Content-Type", "text/event-stream");
+    fields.push_static("Cache-Control", "no-store");
+    // For a front end of another kind before this one.
+    fields.push_static("X-Accel-Buffering", "no");
+    response
+}
+
+fn plain(status: Status, text: &'static str) -> Response {
+    let mut response = Response::text(status, "text/plain; charset=utf-8", text);
+    response.fields.push_static("Cache-Control", "no-store");
+    response
+}
+
+fn sign(mut response: Response) -> Reply {
+    response.timing.handler = Some(Name::Room("hub"));
+    response.into()
+}
+
+/// Reads a body of at most so many bytes.
+async fn read(body: RequestBody, bytes_max: usize) -> Result<Vec<u8>, Fault> {
+    let mut data = Vec::new();
+    let RequestBody::Incoming(mut body) = body else {
+        return Ok(data);
+    };
+    // One that says its length is not read in vain.
+    let mut is_too_large = body
+        .length()
+        .is_some_and(|length| length > bytes_max as u64);
+    let mut is_more = true;
+    while is_more && !is_too_large {
+        is_more = poll_fn(|cx| body.poll_fill(cx, &mut data)).await?;
+        is_too_large = data.len() > bytes_max;
+    }
+    match is_too_large {
+        true => Err(refused(Refused::Message(bytes_max))),
+        false => Ok(data),
+    }
+}
+
+impl From<BadName> for Fault {
+    fn from(bad: BadName) -> Self {
+        let kind = match bad {
+            BadName::Missing => FaultKind::NotFound,
+            BadName::TooLong | BadName::NotText => FaultKind::BadRequest,
+        };
+        Self::new(kind, bad.to_string())
+    }
+}
+
+fn refused(refused: Refused) -> Fault {
+    let kind = match refused {
+        Refused::Message(_) => FaultKind::BodyTooLarge,
+        Refused::ChannelsOfStream(_) => FaultKind::House,
+        Refused::Streams(_) | Refused::Channels(_) | Refused::Behind(_) | Refused::Draining => {
+            FaultKind::Overloaded
+        }
+    };
+    Fault::new(kind, refused.to_string())
+}
+
+#[cfg(test)]
+mod tests;

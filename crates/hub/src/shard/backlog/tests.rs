@@ -1,0 +1,203 @@
+//! What a backlog keeps, drops and says, also under random use.
+
+use super::*;
+
+const WIDE: Room = Room {
+    own: usize::MAX / 2,
+    all: usize::MAX / 2,
+};
+
+fn piece(text: &str) -> Piece {
+    Piece::live(Bytes::copy_from_slice(text.as_bytes()), 1)
+}
+
+/// All that would go out.
+fn content(backlog: &Backlog) -> String {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let count = backlog.slices(&mut slices);
+    let bytes: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+fn room_for(pieces: usize) -> Room {
+    Room {
+        own: pieces * (3 + PIECE_BYTES),
+        ..WIDE
+    }
+}
+
+#[test]
+fn bytes_come_out_in_order_however_little_is_taken() {
+    let mut backlog = Backlog::new(0);
+    backlog.push(piece("abcdef"), 2);
+    assert_eq!(backlog.push_dropping(piece("gh"), WIDE, None), 0);
+    assert_eq!(content(&backlog), "cdefgh");
+    assert_eq!(backlog.advance(3, 7), 0);
+    assert_eq!((content(&backlog).as_str(), backlog.progress), ("fgh", 7));
+    assert_eq!(backlog.advance(0, 9), 0);
+    assert_eq!(backlog.progress, 7, "nothing was taken");
+    assert_eq!(backlog.advance(2, 9), 1);
+    assert_eq!(backlog.advance(1, 9), 1);
+    assert!(backlog.is_empty() && backlog.bytes() == 0);
+}
+
+#[test]
+fn the_oldest_messages_are_dropped_but_never_a_part() {
+    let gap = Bytes::from_static(b"<gap>");
+    for (name, started, gap, expected, dropped) in [
+        ("nothing is out", 0, None, "dddeee", 3),
+        ("a part is out", 1, None, "aaeee", 3),
+        ("all are told", 0, Some(&gap), "<gap>dddeee", 3),
+        (
+            "all are told behind the part",
+            1,
+            Some(&gap),
+            "aa<gap>eee",
+            3,
+        ),
+    ] {
+        let mut backlog = Backlog::new(0);
+        backlog.push(piece("aaa"), started);
+        let mut lost = 0;
+        for text in ["bbb", "ccc", "ddd", "eee"] {
+            lost += backlog.push_dropping(piece(text), room_for(2), gap);
+        }
+        assert_eq!(content(&backlog), expected, "{name}");
+        assert_eq!(lost, dropped, "{name}");
+    }
+}
+
+#[test]
+fn the_only_message_may_be_larger_than_its_bound_but_not_than_that_of_all() {
+    let tight = Room { own: 1, ..WIDE };
+    let mut backlog = Backlog::new(0);
+    backlog.push(piece("begun"), 1);
+    assert_eq!(backlog.push_dropping(piece("large"), tight, None), 0);
+    assert_eq!(backlog.push_dropping(piece("other"), tight, None), 1);
+    assert_eq!(content(&backlog), "egunother");
+    let full = Room { own: 1, all: 0 };
+    assert_eq!(
+        backlog.push_dropping(piece("more"), full, None),
+        1,
+        "the older one makes room"
+    );
+    assert_eq!(content(&backlog), "egunmore");
+    let mut backlog = Backlog::new(0);
+    backlog.push(piece("begun"), 1);
+    assert_eq!(backlog.push_dropping(piece("more"), full, None), 1);
+    assert_eq!(content(&backlog), "egun");
+}
+
+#[test]
+fn what_a_stream_began_with_stays() {
+    let mut backlog = Backlog::new(0);
+    for text in ["one", "two"] {
+        let first = Piece {
+            kind: Kind::First,
+            ..piece(text)
+        };
+        backlog.push(first, 0);
+    }
+    let mut lost = 0;
+    for text in ["aaa", "bbb", "ccc"] {
+        lost += backlog.push_dropping(piece(text), room_for(1), None);
+    }
+    assert_eq!((content(&backlog).as_str(), lost), ("onetwoccc", 2));
+}
+
+#[test]
+fn a_heart_beat_that_is_dropped_is_no_gap() {
+    let gap = Bytes::from_static(b"<gap>");
+    let mut backlog = Backlog::new(0);
+    backlog.push(Piece::live(Bytes::from_static(b":::"), 0), 0);
+    assert_eq!(
+        backlog.push_dropping(piece("aaa"), room_for(1), Some(&gap)),
+        0
+    );
+    assert_eq!(content(&backlog), "aaa");
+}
+
+#[test]
+fn all_messages_can_be_dropped_at_once_but_for_one_that_is_partly_out() {
+    let gap = Bytes::from_static(b"<gap>");
+    for (offset, expected) in [(0, "head<gap>"), (4, "<gap>"), (5, "ne<gap>")] {
+        let mut backlog = Backlog::new(0);
+        for (text, messages) in [("head", 0), ("one", 1), ("two", 1)] {
+            let kind = Kind::First;
+            let first = Piece {
+                kind,
+                messages,
+                ..piece(text)
+            };
+            backlog.push(first, 0);
+        }
+        backlog.advance(offset, 0);
+        let dropped = backlog.shed(Some(&gap));
+        assert_eq!(
+            (content(&backlog).as_str(), dropped),
+            (expected, if offset == 5 { 1 } else { 2 })
+        );
+        backlog.advance(expected.len(), 0);
+        assert!(backlog.is_empty() && backlog.bytes() == 0);
+    }
+}
+
+#[test]
+fn every_run_keeps_whole_pieces_in_order_within_the_bounds() {
+    for seed in 1..=200_u64 {
+        let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut roll = move |sides: usize| {
+            dice ^= dice >> 12;
+            dice ^= dice << 25;
+            dice ^= dice >> 27;
+            let rolled = dice.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+            usize::try_from(rolled).unwrap() % sides
+        };
+        let gap = Bytes::from_static(b"(gap)");
+        let mut backlog = Backlog::new(0);
+        let (mut out, mut pushed, mut lost, mut completed) = (String::new(), 0, 0, 0);
+        for step in 0..300 {
+            if roll(3) > 0 {
+                pushed += 1;
+                let text = format!("[{pushed}{}]", ".".repeat(roll(40)));
+                let room = Room {
+                    own: 400,
+                    all: 600_usize.saturating_sub(backlog.bytes()),
+                };
+                lost += backlog.push_dropping(piece(&text), room, Some(&gap));
+            } else {
+                let ready = content(&backlog);
+                let taken = roll(ready.len() + 1);
+                out.push_str(&ready[..taken]);
+                completed += backlog.advance(taken, step);
+            }
+            let live = backlog.live_bytes;
+            assert!(live <= 400 + 2 * (50 + PIECE_BYTES), "seed {seed}: {live}");
+        }
+        while !backlog.is_empty() {
+            let ready = content(&backlog);
+            out.push_str(&ready);
+            completed += backlog.advance(ready.len(), 0);
+        }
+        assert_eq!((backlog.bytes, backlog.live_bytes), (0, 0), "seed {seed}");
+        assert_eq!(completed + lost, pushed, "seed {seed}");
+        let mut before = 0;
+        let mut gaps = 0;
+        for whole in out.split_inclusive([']', ')']) {
+            if whole == "(gap)" {
+                gaps += 1;
+                continue;
+            }
+            let inner = whole.strip_prefix('[').and_then(|w| w.strip_suffix(']'));
+            let inner = inner.unwrap_or_else(|| panic!("seed {seed}: a part: {whole:?}"));
+            let number: u32 = inner.trim_end_matches('.').parse().unwrap();
+            assert!(number > before, "seed {seed}: {number} after {before}");
+            assert!(
+                number == before + 1 || gaps > 0,
+                "seed {seed}: a silent gap before {number}"
+            );
+            gaps = 0;
+            before = number;
+        }
+    }
+}

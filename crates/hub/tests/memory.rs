@@ -1,0 +1,170 @@
+//! What a held stream costs in user memory: every byte that the process allocates is counted.
+//!
+//! Alone in its process, with an allocator that counts: streams are held, and the growth is divided by
+//! their number. The goal is 600 bytes; what is asserted is that and the hub's own account of it.
+
+use std::alloc::System;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_config::RouteHub;
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    Body, Front, Handler, Handling, HeldFraming, ListenerInfo, Place, Reply, Request, RequestBody,
+};
+use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_hub::{Hub, Settings, Streams};
+use penstock_runtime::{Loops, Stream};
+use penstock_sys::net::{self, PeerAddress};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const STREAMS: usize = 5_000;
+
+#[derive(Debug)]
+struct Nobody;
+
+impl Front for Nobody {
+    fn left(&self) {}
+}
+
+/// Bytes that are allocated now.
+fn allocated() -> isize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated as isize - stats.bytes_deallocated as isize
+}
+
+/// Bytes that streams cost by the hub's account.
+fn told(hub: &Hub) -> isize {
+    isize::try_from(hub.counts().stream_bytes).expect("it is less than all memory")
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// What a route holds for a request, as a browser makes it.
+fn body(route: &Streams, head: &str) -> Body {
+    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &HeadLimits::default())
+    else {
+        panic!("the head is not whole: {head:?}");
+    };
+    let arrival = Arrival {
+        peer: PeerAddress::Unix,
+        listener: Arc::new(ListenerInfo {
+            scheme: "http",
+            address: None,
+            name: "unix:/a".into(),
+            proxy_protocol: false,
+        }),
+        client: Arc::default(),
+        trust: Arc::default(),
+        at: Instant::now(),
+    };
+    let path = RequestPath::of(&head).expect("it is a path");
+    let request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
+    match route.handle(request) {
+        Handling::Now(Ok(Reply::Response(response))) => response.body,
+        other => panic!("a stream is held: {other:?}"),
+    }
+}
+
+/// Holds the streams that these requests ask for; the clients' ends.
+fn hold(hub: &Hub, loops: &Loops, request_of: impl Fn(usize) -> String) -> Vec<OwnedFd> {
+    let route = RouteHub {
+        channels: vec!["{path.1}".to_owned()],
+        keep_alive: None,
+        publish: false,
+    };
+    let route = Streams::new(hub.clone(), &route).expect("it is a pattern");
+    let front: Arc<dyn Front> = Arc::new(Nobody);
+    let before = hub.counts().opened;
+    let mut clients = Vec::with_capacity(STREAMS);
+    for number in 0..STREAMS {
+        let (ours, theirs) = net::worker_pair().expect("there are descriptors");
+        clients.push(theirs);
+        let Body::Hold(body) = body(&route, &request_of(number)) else {
+            panic!("a stream is held");
+        };
+        let place = Place::new(front.clone());
+        let on = &loops.handles()[number % loops.handles().len()];
+        on.spawn(async move {
+            let client = Arc::new(Stream::new(ours).expect("it is watched"));
+            body.hold(client, Vec::new(), HeldFraming::Chunked, place);
+        });
+    }
+    until("all are held", || {
+        hub.counts().opened - before == STREAMS as u64
+    });
+    clients
+}
+
+#[test]
+fn a_held_stream_costs_less_than_600_bytes() {
+    let descriptors = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: descriptors.maximum,
+        ..descriptors
+    };
+    setrlimit(Resource::Nofile, all).unwrap();
+    let loops = Loops::start(2).unwrap();
+    let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
+    // Whatever is allocated once is there after the first ones have come and gone.
+    let request = |channel: String, fields: String| {
+        format!("GET /{channel} HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
+    };
+    drop(hold(&hub, &loops, |number| {
+        request(format!("warm-{number}"), String::new())
+    }));
+    until("they are gone", || hub.counts().streams == 0);
+    for (name, goal, own, comes_back) in [
+        ("one channel for all", 200, false, false),
+        ("a channel for each", 600, true, false),
+        ("one channel, and each comes back", 200, false, true),
+        ("a channel for each, which comes back", 600, true, true),
+    ] {
+        let before = allocated();
+        let told_before = told(&hub);
+        let clients = hold(&hub, &loops, |number| {
+            let channel = if own { number } else { 0 };
+            // All have other ids, which nobody knows any more.
+            let fields = match comes_back {
+                true => format!("Last-Event-ID: 0123456789abcdef-{number}\r\n"),
+                false => String::new(),
+            };
+            request(format!("user-{channel:06}"), fields)
+        });
+        until("their tasks are gone", || settled(&hub));
+        let list = (clients.capacity() * size_of::<OwnedFd>()) as isize;
+        let grown = (allocated() - before - list) / STREAMS as isize;
+        let told = (told(&hub) - told_before) / STREAMS as isize;
+        assert!(grown <= goal, "{name}: {grown} bytes a stream");
+        // The hub's account has what is reserved from before as well, but not what it cannot know.
+        assert!(
+            (told - grown).abs() <= 120,
+            "{name}: {grown} are {told} by the hub's account"
+        );
+        drop(clients);
+        until("they are gone", || hub.counts().streams == 0);
+        until("their memory is given back", || {
+            allocated() - before < 300_000
+        });
+    }
+    loops.stop();
+}
+
+/// Whether nothing is on its way any more: two looks see the same.
+fn settled(hub: &Hub) -> bool {
+    let look = || (allocated(), hub.counts());
+    let first = look();
+    std::thread::park_timeout(Duration::from_millis(50));
+    first == look()
+}

@@ -1,0 +1,368 @@
+//! `penstock publish`: one message, or one for each line of standard input, over one connection.
+//!
+//! Each message goes as an event for streams of events, and as a text for long polls and WebSockets, so
+//! that it reaches whoever listens. Lines that have come together are sent together. What must stay true:
+//! messages arrive in the order of their lines; nothing is read ahead of what the server has taken but
+//! one batch, and a server that is behind is waited for; exit code 1 when any was not taken, with the
+//! server's words.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use penstock_config::ListenAddr;
+use serde_json::{Value, json};
+
+use super::admin::{self, ANSWER, Channel};
+use super::{AdminArguments, PublishArguments, count};
+
+/// The longest line: thrice that, and its JSON, is still a message and a body that a server takes.
+const LINE_BYTES: usize = 256 << 10;
+
+/// How many lines go in one request at most, and how many bytes make it full.
+const BATCH_LINES: usize = 200;
+const BATCH_BYTES: usize = 128 << 10;
+
+/// How long a server may be behind with what it delivers, and how often it is asked.
+const BEHIND: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// The longest head and body of an answer.
+const ANSWER_BYTES: usize = 64 << 10;
+
+pub(super) fn run(to: &AdminArguments, what: &PublishArguments) -> ExitCode {
+    let published = admin::address(to).and_then(|address| {
+        let mut server = Server::connect(address)?;
+        match &what.message {
+            Some(message) => {
+                server.publish(&[item(what, message)])?;
+                Ok("published".to_owned())
+            }
+            None => {
+                let lines = BufReader::new(std::io::stdin().lock());
+                let lines = publish_lines(lines, |texts| {
+                    let items: Vec<Value> = texts.iter().map(|text| item(what, text)).collect();
+                    server.publish(&items)
+                })?;
+                Ok(format!("published {}", count(lines, "message")))
+            }
+        }
+    });
+    admin::finish(published)
+}
+
+/// One message in all its forms.
+fn item(what: &PublishArguments, message: &str) -> Value {
+    let mut event = json!({ "data": message });
+    if let Some(name) = &what.event {
+        event["event"] = json!(name);
+    }
+    let mut item = json!({
+        "channel": what.channel,
+        "formats": {
+            "event": event,
+            "http-response": { "body": format!("{message}\n") },
+            "ws-message": { "content": message },
+        },
+    });
+    if let Some(id) = &what.id {
+        item["id"] = json!(id);
+    }
+    item
+}
+
+/// Gives every line to `publish`, those together that have been read together; the number of lines.
+///
+/// # Errors
+/// The input's, a line that is too long or no text, or the first of `publish`.
+fn publish_lines<R: Read>(
+    mut input: BufReader<R>,
+    mut publish: impl FnMut(&[String]) -> Result<(), String>,
+) -> Result<u64, String> {
+    let (mut batch, mut bytes, mut done) = (Vec::new(), 0, 0);
+    loop {
+        let line = read_line(&mut input).map_err(|error| format!("line {}: {error}", done + 1))?;
+        let is_end = line.is_none();
+        if let Some(line) = line {
+            bytes += line.len();
+            batch.push(line);
+            done += 1;
+        }
+        let has_more = !is_end && input.buffer().contains(&b'\n');
+        let is_full = batch.len() >= BATCH_LINES || bytes >= BATCH_BYTES;
+        if !batch.is_empty() && (is_full || !has_more) {
+            publish(&batch)?;
+            batch.clear();
+            bytes = 0;
+        }
+        if is_end {
+            return Ok(done);
+        }
+    }
+}
+
+/// The next line without its end; `None` at the end of the input.
+fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
+    let mut line = Vec::new();
+    let most = LINE_BYTES as u64 + 2;
+    let read = input.by_ref().take(most).read_until(b'\n', &mut line);
+    if read.map_err(|error| error.to_string())? == 0 {
+        return Ok(None);
+    }
+    let text = line.strip_suffix(b"\n").unwrap_or(&line);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    if text.len() > LINE_BYTES {
+        return Err(format!("longer than {LINE_BYTES} bytes"));
+    }
+    let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
+    Ok(Some(text.to_owned()))
+}
+
+/// The admin interface, over a connection that is kept.
+struct Server {
+    address: ListenAddr,
+    channel: Box<dyn Channel>,
+    /// Whether it has answered on this connection.
+    has_answered: bool,
+    received: Vec<u8>,
+}
+
+impl Server {
+    fn connect(address: ListenAddr) -> Result<Self, String> {
+        let channel = admin::connect(&address, ANSWER);
+        let channel = channel.map_err(|error| format!("no server at {address}: {error}"))?;
+        Ok(Self {
+            address,
+            channel,
+            has_answered: false,
+            received: Vec::new(),
+        })
+    }
+
+    /// Publishes some messages. Where the server takes only some of them for now, the others follow.
+    fn publish(&mut self, mut items: &[Value]) -> Result<(), String> {
+        let mut deadline = Instant::now() + BEHIND;
+        loop {
+            let (status, text) = self.ask(items)?;
+            if status == 200 {
+                return Ok(());
+            }
+            let taken = taken(status, &text).filter(|_| Instant::now() < deadline);
+            let Some(rest) = taken.and_then(|taken| items.get(taken..)) else {
+                return Err(text.trim_end().to_owned());
+            };
+            if rest.len() < items.len() {
+                deadline = Instant::now() + BEHIND;
+            }
+            items = rest;
+            pause();
+        }
+    }
+
+    /// The server's answer to some messages.
+    fn ask(&mut self, items: &[Value]) -> Result<(u16, String), String> {
+        let body = json!({ "items": items }).to_string();
+        let request = request(&body);
+        let answer = match self.exchange(&request) {
+            // There was nothing to say for longer than a server keeps a connection.
+            Err(error) if self.has_answered && is_closed(error.kind()) => {
+                *self = Self::connect(self.address.clone())?;
+                self.exchange(&request)
+            }
+            other => other,
+        }
+        .map_err(|error| format!("{}: {error}", self.address))?;
+        self.has_answered = true;
+        Ok(answer)
+    }
+
+    fn exchange(&mut self, request: &[u8]) -> std::io::Result<(u16, String)> {
+        self.received.clear();
+        self.channel.write_all(request)?;
+        let mut buffer = [0; 4096];
+        loop {
+            let read = self.channel.read(&mut buffer)?;
+            if read == 0 {
+                let kind = match self.received.is_empty() {
+                    true => ErrorKind::ConnectionReset,
+                    false => ErrorKind::UnexpectedEof,
+                };
+                return Err(kind.into());
+            }
+            self.received.extend_from_slice(&buffer[..read]);
+            if let Some(answer) = answer_in(&self.received) {
+                return answer.ok_or_else(|| invalid("it does not speak HTTP"));
+            }
+            if self.received.len() > ANSWER_BYTES {
+                return Err(invalid("its answer is too long"));
+            }
+        }
+    }
+}
+
+fn request(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST /publish/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// How many messages a server has taken that is behind with delivering them.
+fn taken(status: u16, text: &str) -> Option<usize> {
+    let (number, _) = text.strip_prefix("items[")?.split_once(']')?;
+    number.parse().ok().filter(|_| status == 429)
+}
+
+fn pause() {
+    #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
+    std::thread::sleep(AGAIN);
+}
+
+/// Whether a connection was closed between two requests: nothing of the second was looked at.
+fn is_closed(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
+fn invalid(text: &'static str) -> std::io::Error {
+    std::io::Error::new(ErrorKind::InvalidData, text)
+}
+
+/// Status and body of an answer; `None` while it is not whole, `Some(None)` when it is none.
+fn answer_in(received: &[u8]) -> Option<Option<(u16, String)>> {
+    let text = String::from_utf8_lossy(received);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let parse = || {
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let length = head.split("\r\n").find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length")
+                .then_some(value.trim())
+        });
+        Some((status, length?.parse::<usize>().ok()?))
+    };
+    match parse() {
+        None => Some(None),
+        Some((_, length)) if body.len() < length => None,
+        Some((status, _)) => Some(Some((status, body.to_owned()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The batches that an input is published in, and how it ended.
+    fn published(input: &[u8], buffer: usize) -> (Vec<Vec<String>>, Result<u64, String>) {
+        let mut batches = Vec::new();
+        let ended = publish_lines(BufReader::with_capacity(buffer, input), |lines| {
+            batches.push(lines.to_vec());
+            Ok(())
+        });
+        (batches, ended)
+    }
+
+    #[test]
+    fn lines_are_messages_and_go_together_when_they_came_together() {
+        for (input, buffer, expected) in [
+            ("", 100, vec![]),
+            ("one", 100, vec![vec!["one"]]),
+            (
+                "one\r\ntwo\n\nfour",
+                100,
+                vec![vec!["one", "two", ""], vec!["four"]],
+            ),
+            (
+                "one\ntwo\nthree\n",
+                4,
+                vec![vec!["one"], vec!["two"], vec!["three"]],
+            ),
+        ] {
+            let (batches, ended) = published(input.as_bytes(), buffer);
+            let lines: usize = expected.iter().map(Vec::len).sum();
+            assert_eq!(batches, expected, "{input:?}");
+            assert_eq!(ended, Ok(lines as u64), "{input:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_bounded_in_lines_and_in_bytes() {
+        let input = "x\n".repeat(BATCH_LINES * 2 + 1);
+        let (batches, _) = published(input.as_bytes(), 1 << 20);
+        let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [BATCH_LINES, BATCH_LINES, 1]);
+        let long = "x".repeat(BATCH_BYTES);
+        let input = format!("{long}\n{long}\n");
+        let (batches, _) = published(input.as_bytes(), 1 << 20);
+        assert_eq!(batches.len(), 2);
+    }
+
+    #[test]
+    fn a_line_that_is_no_message_is_named() {
+        let long = "x".repeat(LINE_BYTES);
+        assert_eq!(published(format!("{long}\r\n").as_bytes(), 4096).1, Ok(1));
+        for (input, expected) in [
+            (
+                format!("a\n{long}x\nb\n").into_bytes(),
+                "line 2: longer than 262144 bytes",
+            ),
+            (b"a\nb\n\xff\n".to_vec(), "line 3: not UTF-8"),
+        ] {
+            let (batches, ended) = published(&input, 1 << 20);
+            assert_eq!(ended, Err(expected.to_owned()));
+            assert!(batches.len() <= 1);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_whole_when_its_body_is() {
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n";
+        for (received, expected) in [
+            ("HTTP/1.1 200 OK\r\n".to_owned(), None),
+            (format!("{head}ab"), None),
+            (format!("{head}abc"), Some(Some((200, "abc".to_owned())))),
+            ("HTTP/1.1 200 OK\r\n\r\n".to_owned(), Some(None)),
+            ("SSH-2.0\r\n\r\n".to_owned(), Some(None)),
+        ] {
+            assert_eq!(answer_in(received.as_bytes()), expected, "{received:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_has_taken_is_not_said_again() {
+        for (status, text, expected) in [
+            (
+                429,
+                "items[3]: more than hub.backlogs_bytes (9) bytes wait\n",
+                Some(3),
+            ),
+            (503, "items[0]: the server stops\n", None),
+            (413, "items[3]: too long\n", None),
+            (503, "the server has stopped\n", None),
+            (429, "items[x]: ?\n", None),
+        ] {
+            assert_eq!(taken(status, text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_has_every_form() {
+        let what = PublishArguments {
+            channel: "news".to_owned(),
+            message: None,
+            event: Some("tick".to_owned()),
+            id: Some("7".to_owned()),
+        };
+        let expected = json!({
+            "channel": "news",
+            "id": "7",
+            "formats": {
+                "event": { "event": "tick", "data": "a" },
+                "http-response": { "body": "a\n" },
+                "ws-message": { "content": "a" },
+            },
+        });
+        assert_eq!(item(&what, "a"), expected);
+    }
+}

@@ -1,0 +1,213 @@
+//! What is held open: the one hub of the process, and the handlers that routes make of it.
+//!
+//! Used by `server`, which keeps it over reloads, by `wiring`, which puts GRIP around every application
+//! and upstream, and by `source`, which shows it and publishes to it. What must stay true: a reload cuts
+//! no stream, and a Mercure hub goes on with its subscribers and its history.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use penstock_config::{Config, MercureKey, Route, Site};
+use penstock_exchange::Handler;
+use penstock_hub::token::{Signer, Verifier};
+use penstock_hub::{Grip, Hub, Mercures, Numbers, RedisBus, Settings, Streams};
+use penstock_runtime::LoopHandle;
+
+use crate::caches::name_of;
+
+/// All that is held open. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) hub: Hub,
+    mercures: Arc<Mercures>,
+    /// The way to other servers, once there is one.
+    bus: Arc<OnceLock<Arc<RedisBus>>>,
+}
+
+/// What handlers of a configuration's routes are made with.
+#[derive(Debug)]
+pub(crate) struct HubRoutes<'a> {
+    held: &'a Held,
+    signer: Option<Arc<Signer>>,
+}
+
+impl Held {
+    /// Starts the hub, with a part of it on each of `loops`.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub(crate) fn start(config: &Config, loops: &[LoopHandle]) -> io::Result<Self> {
+        let hub = Hub::start(bounds(config), loops)?;
+        let mercures = Arc::new(Mercures::new(hub.clone()));
+        Ok(Self {
+            hub,
+            mercures,
+            bus: Arc::default(),
+        })
+    }
+
+    /// Joins the servers that share a Redis, if the configuration names one, on the current runtime. It need
+    /// not be there yet. `numbers` are added up over all of them.
+    ///
+    /// # Errors
+    /// An address that is none.
+    pub(crate) fn join(&self, config: &Config, numbers: Numbers) -> Result<(), String> {
+        let Some(address) = &config.server.redis else {
+            return Ok(());
+        };
+        let bus = RedisBus::start(&self.hub, address, numbers);
+        let bus = bus.map_err(|error| error.to_string())?;
+        log::info!("one hub with all servers of {}", bus.address());
+        // Called once, at start.
+        let _ = self.bus.set(bus);
+        Ok(())
+    }
+
+    /// The way to other servers, if there is one.
+    pub(crate) fn bus(&self) -> Option<&RedisBus> {
+        self.bus.get().map(|bus| &**bus)
+    }
+
+    /// Goes over to the bounds of another configuration.
+    pub(crate) fn configure(&self, config: &Config) {
+        self.hub.configure(bounds(config));
+    }
+
+    /// For the routes of `config`.
+    ///
+    /// # Errors
+    /// A key that cannot sign.
+    pub(crate) fn routes(&self, config: &Config) -> Result<HubRoutes<'_>, String> {
+        for warning in warnings(config) {
+            log::warn!("{warning}");
+        }
+        Ok(HubRoutes {
+            held: self,
+            signer: signer(config)?.map(Arc::new),
+        })
+    }
+}
+
+impl HubRoutes<'_> {
+    /// `inner`, which may answer that its response is to be held. With `sockets` it is one that knows no
+    /// WebSockets: each is told to it as requests (WebSocket-over-HTTP).
+    pub(crate) fn grip(&self, inner: Arc<dyn Handler>, sockets: bool) -> Arc<dyn Handler> {
+        let (hub, signer) = (self.held.hub.clone(), self.signer.clone());
+        Arc::new(match sockets {
+            true => Grip::with_sockets(hub, inner, signer),
+            false => Grip::new(hub, inner, signer),
+        })
+    }
+
+    /// The handler of a route that the hub answers itself; `None` for others.
+    ///
+    /// # Errors
+    /// A key of tokens that cannot be used.
+    pub(crate) fn of_route(
+        &self,
+        (site, route): (&Site, &Route),
+    ) -> Result<Option<Arc<dyn Handler>>, String> {
+        let said = |error: String| format!("route {}: {error}", route.path);
+        if let Some(streams) = &route.hub {
+            let handler = Streams::new(self.held.hub.clone(), streams).map_err(said)?;
+            return Ok(Some(Arc::new(handler)));
+        }
+        let Some(mercure) = &route.mercure else {
+            return Ok(None);
+        };
+        let name = name_of(site, route);
+        let handler = self.held.mercures.route(&name, mercure).map_err(said)?;
+        Ok(Some(Arc::new(handler.at(&route.path))))
+    }
+}
+
+/// What is wrong with the keys of a configuration, each with its place.
+pub(crate) fn check_keys(config: &Config) -> Vec<String> {
+    let mut wrong: Vec<String> = signer(config).err().into_iter().collect();
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    for (route, mercure) in routes.filter_map(|route| Some((route, route.mercure.as_ref()?))) {
+        for (name, key) in [
+            ("publisher_key", &mercure.publisher_key),
+            ("subscriber_key", &mercure.subscriber_key),
+        ] {
+            let verifier = |key: &MercureKey| Verifier::new(&key.key, &key.algorithm).err();
+            if let Some(error) = key.as_ref().and_then(verifier) {
+                wrong.push(format!("route {}: mercure.{name}: {error}", route.path));
+            }
+        }
+    }
+    wrong
+}
+
+/// What works in a configuration and is perhaps not meant so, each with its place.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    if config.server.redis.is_none() {
+        return Vec::new();
+    }
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let alone = routes.filter(|route| route.mercure.is_some()).map(|route| {
+        format!(
+            "route {}: its Mercure hub is not shared over server.redis: publishers and subscribers \
+             of this server meet those of no other",
+            route.path
+        )
+    });
+    alone.collect()
+}
+
+/// Who signs requests to back ends, if anybody does.
+fn signer(config: &Config) -> Result<Option<Signer>, String> {
+    let Some(key) = &config.hub.grip_key else {
+        return Ok(None);
+    };
+    let signer = Signer::new(key, &config.hub.grip_issuer);
+    let signer = signer.map_err(|error| format!("hub.grip_key: {error}"))?;
+    Ok(Some(signer))
+}
+
+/// The bounds of the hub: a held stream is a connection too.
+fn bounds(config: &Config) -> Settings {
+    Settings {
+        streams_max: config.hub.streams_max.or(Some(config.limits.connections)),
+        ..config.hub.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use penstock_config::Invocation;
+
+    use super::*;
+
+    /// What is told of a file with a Mercure hub that begins like this.
+    fn told(name: &str, begin: &str) -> Vec<String> {
+        let name = format!("penstock-held-{name}-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = format!(
+            "{begin}\n[[sites]]\n[[sites.routes]]\npath = \"/.well-known/*\"\n\
+             mercure = {{ publisher_key = \"!ChangeThisMercureHubJWTSecretKey!\" }}\n"
+        );
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let config = penstock_config::resolve(&Invocation {
+            config: Some(path.clone()),
+            cwd: std::env::temp_dir(),
+            ..Invocation::default()
+        });
+        std::fs::remove_file(path).unwrap();
+        warnings(&config.unwrap_or_else(|report| panic!("{report}")))
+    }
+
+    #[test]
+    fn a_mercure_hub_that_is_not_shared_is_told_where_others_are() {
+        assert_eq!(told("alone", ""), [""; 0]);
+        let shared = told("shared", "[server]\nredis = \"redis://127.0.0.1:6379\"");
+        assert_eq!(shared.len(), 1);
+        assert!(
+            shared[0].starts_with("route /.well-known/*: its Mercure hub is not shared"),
+            "{shared:?}"
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! The hub as the admin interface sees it and publishes to it: `hub`'s words in `status`'s, and back.
+//!
+//! Called by `source`, for each snapshot and for each body that is to be published. What must stay true:
+//! nothing here waits; the kernel's share is an estimate and is called one.
+
+use penstock_hub::{Hub, RedisBus, Refused, publications};
+use penstock_status::{
+    HubCounters, HubStatus, Limit, MachineStatus, NodesStatus, PublishError, Use,
+};
+
+use crate::held::Held;
+
+/// What the kernel keeps for one TCP connection that is held and takes what it is sent: socket, inode,
+/// file, directory entry, entry in an epoll set. Measured with half a million of them; data that waits
+/// in it comes on top.
+const SOCKET_BYTES: u64 = 4_100;
+
+/// What a page of memory has on every machine that this runs on, in the kernel's count of buffers.
+const PAGE_BYTES: u64 = 4_096;
+
+/// So few streams share what the hub has anyway that a figure for one would mislead.
+const TELLING_STREAMS: u64 = 500;
+
+/// A body may have several messages, and JSON makes each longer.
+const MESSAGES_OF_A_BODY: usize = 4;
+
+/// The hub at this moment.
+pub(super) fn status(held: &Held) -> HubStatus {
+    let hub = &held.hub;
+    let (counts, bounds) = (hub.counts(), hub.settings());
+    let of = |used, max: usize| Use {
+        used,
+        max: max as u64,
+    };
+    HubStatus {
+        held: of(counts.held, bounds.streams_max.unwrap_or_default()),
+        streams: counts.streams,
+        polls: counts.polls,
+        channels: of(counts.channels, bounds.channels_max),
+        counters: HubCounters {
+            opened: counts.opened,
+            closed: counts.closed,
+            closed_slow: counts.closed_slow,
+            published: counts.published,
+            delivered: counts.delivered,
+            dropped: counts.dropped,
+            beats: counts.beats,
+        },
+        stream_bytes: counts.stream_bytes,
+        stream_bytes_each: (counts.streams >= TELLING_STREAMS)
+            .then(|| counts.stream_bytes / counts.streams.max(1)),
+        backlog_bytes: of(counts.backlog_bytes, bounds.backlogs_bytes),
+        history_bytes: of(counts.history_bytes, bounds.history.bytes_all),
+        nodes: held.bus().map(nodes),
+    }
+}
+
+/// The servers that are one hub with this one.
+fn nodes(bus: &RedisBus) -> NodesStatus {
+    let (status, totals) = (bus.status(), bus.totals());
+    NodesStatus {
+        address: bus.address().to_owned(),
+        connected: status.is_connected,
+        alone: status.is_alone,
+        waiting: status.waiting as u64,
+        lost: status.lost,
+        channels: status.channels as u64,
+        servers: totals.nodes,
+        sums: totals.sums,
+    }
+}
+
+/// The hub's bounds by their configured names.
+pub(super) fn limits(hub: &Hub) -> [Limit; 8] {
+    let (counts, bounds) = (hub.counts(), hub.settings());
+    let streams_max = bounds.streams_max.unwrap_or_default() as u64;
+    let channels_max = bounds.channels_max as u64;
+    let of_a_stream = bounds.channels_per_stream as u64;
+    [
+        Limit::count("hub.streams_max", streams_max, Some(counts.held)),
+        Limit::count("hub.channels_max", channels_max, Some(counts.channels)),
+        Limit::count("hub.channels_per_stream", of_a_stream, None),
+        Limit::bytes("hub.message_bytes", bounds.message_bytes as u64),
+        Limit::bytes("hub.backlog_bytes", bounds.backlog_bytes as u64),
+        Limit::bytes("hub.backlogs_bytes", bounds.backlogs_bytes as u64),
+        Limit::time("hub.stall_timeout", bounds.stall_timeout),
+        Limit::time("hub.drain", bounds.drain),
+    ]
+}
+
+/// The machine with so many connections of ours.
+pub(super) fn machine(connections: u64) -> MachineStatus {
+    MachineStatus {
+        load_average: read("/proc/loadavg").as_deref().and_then(load_in),
+        socket_bytes_estimated: connections * SOCKET_BYTES,
+        tcp_buffer_bytes: read("/proc/net/sockstat").as_deref().and_then(buffers_in),
+    }
+}
+
+/// Publishes what a body asks for, in its order.
+pub(super) fn publish(hub: &Hub, body: &[u8]) -> Result<(), PublishError> {
+    let items = publications(body);
+    let items = items.map_err(|error| PublishError::Malformed(error.to_string()))?;
+    for (number, item) in items.into_iter().enumerate() {
+        hub.publish(item).map_err(|refused| {
+            let text = format!("items[{number}]: {refused}");
+            match refused {
+                Refused::Message(_) => PublishError::TooLarge(text),
+                Refused::Behind(_) => PublishError::Behind(text),
+                _ => PublishError::Refused(text),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// How much of a body is read.
+pub(super) fn publish_bytes_max(hub: &Hub) -> usize {
+    let one = hub.settings().message_bytes;
+    one.saturating_mul(MESSAGES_OF_A_BODY)
+}
+
+/// A file that the kernel makes as it is read.
+#[expect(clippy::disallowed_methods, reason = "there is no disk behind it")]
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// The first number of `/proc/loadavg`.
+fn load_in(text: &str) -> Option<f64> {
+    text.split(' ').next()?.parse().ok()
+}
+
+/// The pages of the line `TCP: inuse 35 orphan 0 tw 7 alloc 35 mem 204`, in bytes.
+fn buffers_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP: "))?;
+    let mut words = line.split(' ');
+    words.find(|word| *word == "mem")?;
+    let pages: u64 = words.next()?.parse().ok()?;
+    Some(pages * PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_kernel_says() {
+        let text = "sockets: used 93\nTCP: inuse 35 orphan 0 tw 7431 alloc 35 mem 204\nUDP: inuse 0 mem 7\n";
+        assert_eq!(buffers_in(text), Some(204 * 4096));
+        assert_eq!(buffers_in("TCP: inuse 35\n"), None);
+        assert_eq!(buffers_in("UDP: inuse 0 mem 7\n"), None);
+        assert_eq!(load_in("0.52 0.58 0.59 1/467 12345\n"), Some(0.52));
+        assert_eq!(load_in(""), None);
+    }
+
+    #[test]
+    fn this_machine_says_something() {
+        let machine = machine(3);
+        assert!(machine.load_average.is_some_and(|load| load >= 0.0));
+        assert!(machine.tcp_buffer_bytes.is_some());
+        assert_eq!(machine.socket_bytes_estimated, 3 * SOCKET_BYTES);
+    }
+}

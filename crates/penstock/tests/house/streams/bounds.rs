@@ -1,0 +1,140 @@
+//! Bounds: a client that reads nothing costs no one else anything, and what is full says so.
+
+use super::*;
+
+/// Publishes so many messages of so many bytes, each with its number.
+fn flood(server: &Server, count: usize, bytes: usize) {
+    let filling = "x".repeat(bytes);
+    for number in 0..count {
+        let content = format!("{number}:{filling}");
+        let item = format!(
+            r#"{{"items": [{{"channel": "news", "http-stream": {{"content": "{content};"}}}}]}}"#
+        );
+        assert_eq!(post(server, "/publish/", "", &item).status, 200);
+    }
+}
+
+/// The numbers of the messages that were heard whole.
+fn numbers(text: &str) -> Vec<usize> {
+    let messages = text.split(';').filter_map(|message| {
+        let (number, _) = message.rsplit_once(':')?;
+        let digits = number.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    });
+    messages.collect()
+}
+
+#[test]
+fn a_client_that_reads_nothing_delays_nobody() {
+    let server = serve_with("", "[hub]\nbacklog_bytes = \"100KiB\"\n");
+    let mut stuck = Listener::open(&server, "/stream/news");
+    let mut others = [(); 5].map(|()| Listener::open(&server, "/stream/news"));
+    wait_held(&server, 6);
+    for round in 0..10 {
+        flood(&server, 20, 50_000);
+        for other in &mut others {
+            let expected = (round + 1) * 20;
+            other.until("they hear all of it", |text| {
+                text.matches(';').count() == expected
+            });
+        }
+    }
+    for other in &mut others {
+        let expected: Vec<usize> = (0..10).flat_map(|_| 0..20).collect();
+        assert_eq!(numbers(&other.text()), expected);
+    }
+    let hub = server.admin_json()["hub"].clone();
+    assert!(hub["counters"]["dropped"].as_u64().unwrap() > 0, "{hub}");
+    assert!(
+        hub["backlog_bytes"]["used"].as_u64().unwrap() <= 200 << 10,
+        "{hub}"
+    );
+    // What it reads late has holes, but is framed, and whole messages only.
+    publish(&server, "news", "the end");
+    stuck.hear("data: the end\n");
+    let text = stuck.text();
+    let whole = |message: &str| message.matches('x').count() == 50_000;
+    let messages: Vec<_> = text.split(';').filter(|m| m.contains(":x")).collect();
+    assert!(
+        messages.iter().all(|message| whole(message)),
+        "a part of a message"
+    );
+    assert!(messages.len() < 200);
+}
+
+#[test]
+fn a_client_that_is_too_slow_is_closed_where_that_is_wished() {
+    let server = serve_with(
+        "",
+        "[hub]\nbacklog_bytes = \"100KiB\"\nslow = \"disconnect\"\n",
+    );
+    let _stuck = Listener::open(&server, "/stream/news");
+    let mut other = Listener::open(&server, "/stream/news");
+    wait_held(&server, 2);
+    for round in 1..=10 {
+        flood(&server, 20, 50_000);
+        other.until("it hears all of it", |text| {
+            text.matches(';').count() == round * 20
+        });
+    }
+    eventually(PATIENCE, "the slow one is closed", || {
+        server.admin_json()["hub"]["counters"]["closed_slow"] == 1
+    });
+    wait_held(&server, 1);
+    publish(&server, "news", "still there");
+    other.hear("data: still there\n");
+}
+
+#[test]
+fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
+    let server = serve_with("", "[hub]\nstreams_max = 2\n");
+    let first = Listener::open(&server, "/stream/news");
+    let mut second = Listener::open(&server, "/stream/news");
+    for _ in 0..3 {
+        let refused = server.get("/stream/news");
+        assert_eq!(refused.status, 503);
+        assert!(refused.header("retry-after").is_some());
+        assert!(
+            refused
+                .headers
+                .iter()
+                .all(|(name, _)| !name.to_lowercase().starts_with("grip"))
+        );
+    }
+    assert_eq!(server.get("/plain").text(), "/plain");
+    drop(first);
+    wait_held(&server, 1);
+    let mut third = Listener::open(&server, "/stream/news");
+    publish(&server, "news", "both");
+    second.hear("data: both\n");
+    third.hear("data: both\n");
+}
+
+#[test]
+fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
+    let server = serve();
+    let mut talking = Listener::open(&server, "/stream/news");
+    let mut pipelined = server.connect();
+    pipelined
+        .send("GET /stream/news HTTP/1.1\r\nHost: a\r\n\r\nGET /plain HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut pipelined = Listener::over(pipelined);
+    let mut closing = Listener::open(&server, "/stream/news");
+    wait_held(&server, 3);
+    talking
+        .client
+        .send("GET /plain HTTP/1.1\r\nHost: a\r\n\r\n");
+    publish(&server, "news", "all the same");
+    talking.hear("data: all the same\n");
+    pipelined.hear("data: all the same\n");
+    for listener in [&talking, &pipelined] {
+        assert!(!listener.text().contains("/plain"), "{}", listener.text());
+    }
+    closing.client.close_write();
+    wait_held(&server, 2);
+    // One that never stops to talk is no listener.
+    let noise = vec![b'x'; 64 << 10];
+    eventually(PATIENCE, "the one that talks is cut", || {
+        talking.client.try_send(&noise).is_err() || held(&server) == 1
+    });
+    wait_held(&server, 1);
+}

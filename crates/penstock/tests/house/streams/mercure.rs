@@ -1,0 +1,108 @@
+//! A Mercure hub on a route: subscribe, publish with a token, come back, and live through a reload.
+
+use super::*;
+
+/// The secret of publishers' tokens.
+const KEY: &str = "a secret of this test, long enough for HS256";
+
+/// `{"mercure":{"publish":["*"]}}`, signed with it.
+const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.\
+    eyJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdfX0.UB4papN3XhKkYAdSAqfLHY2ffs7CdJ_21T4G-36clNc";
+
+const HUB: &str = "/.well-known/mercure";
+
+fn toml(more: &str) -> String {
+    format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nthreads = 2\n[[sites]]\n[[sites.routes]]\npath = \"{HUB}\"\n\
+         mercure = {{ publisher_key = \"{KEY}\", anonymous = true{more} }}\n"
+    )
+}
+
+/// Publishes a form; the id of the update.
+fn update(server: &Server, token: &str, form: &str) -> Response {
+    let mut client = server.connect();
+    let length = form.len();
+    client.send(format!(
+        "POST {HUB} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{form}"
+    ));
+    client.response()
+}
+
+fn listen(server: &Server, fields: &str) -> Listener {
+    Listener::asking(
+        server,
+        &format!("{HUB}?topic=https%3A%2F%2Fa%2Fbooks%2F1"),
+        fields,
+    )
+}
+
+#[test]
+fn an_update_reaches_its_topics_and_who_comes_back() {
+    let server = Site::new().config(&toml("")).serve(&[]);
+    let mut listener = listen(&server, "");
+    assert_eq!(
+        update(&server, "forged", "topic=https://a/books/1&data=x").status,
+        401
+    );
+    let answer = update(
+        &server,
+        TOKEN,
+        "topic=https%3A%2F%2Fa%2Fbooks%2F1&data=first&type=change",
+    );
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let id = answer.text();
+    assert_eq!(
+        update(&server, TOKEN, "topic=https://a/books/2&data=other").status,
+        200
+    );
+    assert_eq!(
+        update(&server, TOKEN, "topic=https://a/books/1&data=second").status,
+        200
+    );
+    let text = listener.hear("data: second\n").text();
+    assert!(
+        text.contains("event: change\n") && text.contains(&format!("id: {id}\n")),
+        "{text}"
+    );
+    assert!(
+        !text.contains("other") && !text.contains("data: x"),
+        "{text}"
+    );
+    let mut again = listen(&server, &format!("Last-Event-ID: {id}\r\n"));
+    let text = again.hear("data: second\n").text();
+    assert!(!text.contains("data: first"), "{text}");
+}
+
+#[test]
+fn a_reload_goes_on_with_subscribers_and_history() {
+    let site = Site::new().config(&toml(""));
+    let server = site.serve(&[]);
+    let mut listener = listen(&server, "");
+    let id = update(&server, TOKEN, "topic=https://a/books/1&data=before").text();
+    server
+        .site()
+        .write("penstock.toml", toml(", keep_alive = \"9s\""));
+    let (code, _, complained) = verb(&server, &["reload"], "");
+    assert_eq!(code, 0, "{complained}");
+    assert_eq!(
+        update(&server, TOKEN, "topic=https://a/books/1&data=after").status,
+        200
+    );
+    listener.hear("data: before\n").hear("data: after\n");
+    let mut again = listen(&server, &format!("Last-Event-ID: {id}\r\n"));
+    again.hear("data: after\n");
+}
+
+#[test]
+fn a_key_that_is_none_is_an_error_of_check() {
+    let toml = toml("").replace(
+        &format!("\"{KEY}\""),
+        "{ key = \"-----BEGIN PUBLIC KEY-----\\nAAAA\\n-----END PUBLIC KEY-----\\n\", algorithm = \"RS256\" }",
+    );
+    let site = Site::new().config(&toml);
+    let output = site.run(&["check"]);
+    let (_, complained) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{complained}");
+    assert!(complained.contains("publisher_key"), "{complained}");
+}

@@ -1,0 +1,101 @@
+//! Messages for the hub: `POST /publish/`, where applications and their GRIP libraries send them.
+//!
+//! `api` hands the request's body and `Accept` here; [`crate::Source`] knows the hub and the format of
+//! the items, this file knows neither. The answers are those that the libraries of this protocol know:
+//! text, or JSON for who asks for it. What must stay true: 200 is said once everything in the body is
+//! on its way, and a body is read no further than to its bound.
+
+use penstock_exchange::{Body, Fault, RequestBody, Response};
+use penstock_http::{Status, accepts, prefers};
+
+use crate::{Source, api, manage};
+
+/// Why something was not published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// It is not understood: 400. The text says which item, and what of it.
+    #[error("{0}")]
+    Malformed(String),
+    /// A message is longer than messages may be: 413.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Faster than it can be delivered: 429. The text begins with the first item that was not taken,
+    /// `items[3]: `.
+    #[error("{0}")]
+    Behind(String),
+    /// It cannot be taken now: 503.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+}
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain";
+
+impl Form {
+    /// What the value of `Accept` lets an answer be; `None` when it allows neither form.
+    pub(crate) fn wanted(accept: Option<&[u8]>) -> Option<Self> {
+        if prefers(accept, JSON, TEXT) {
+            return Some(Self::Json);
+        }
+        match (accepts(accept, TEXT), accepts(accept, JSON)) {
+            (true, _) => Some(Self::Text),
+            (false, true) => Some(Self::Json),
+            (false, false) => None,
+        }
+    }
+}
+
+/// Reads what is to be published, and has it done.
+///
+/// # Errors
+/// The client's: gone, or too slow.
+pub(crate) async fn publish(
+    source: &dyn Source,
+    form: Option<Form>,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    let Some(form) = form else {
+        let text = "the answer is text/plain or application/json\n";
+        return Ok(api::text(Status::NOT_ACCEPTABLE, text));
+    };
+    let max = source.publish_bytes_max();
+    let Ok(items) = manage::read_within(body, max).await? else {
+        let text = format!("more than {max} bytes\n");
+        return Ok(api::text(Status::CONTENT_TOO_LARGE, text));
+    };
+    let error = match source.publish(&items) {
+        Ok(()) => return Ok(published(form)),
+        Err(error) => error,
+    };
+    let status = match error {
+        PublishError::Malformed(_) => Status::BAD_REQUEST,
+        PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
+        PublishError::Behind(_) => Status::TOO_MANY_REQUESTS,
+        PublishError::Refused(_) => return Ok(api::retry_later(format!("{error}\n"))),
+    };
+    let mut response = api::text(status, format!("{error}\n"));
+    if status == Status::TOO_MANY_REQUESTS {
+        response.fields.push_static("Retry-After", "1");
+    }
+    Ok(response)
+}
+
+fn published(form: Form) -> Response {
+    match form {
+        Form::Text => api::text(Status::OK, "Published\n"),
+        Form::Json => {
+            let body = Body::Bytes(b"{\"message\":\"Published\"}\n".as_slice().into());
+            api::respond(Status::OK, JSON, body)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

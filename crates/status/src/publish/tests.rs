@@ -1,0 +1,124 @@
+//! Answers as the libraries of GRIP know them, and the bound on what is read.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::fake::{FakeSource, PUBLISH_BYTES, Pieces};
+
+/// What `POST /publish/` answers to `sent`, which the made-up server has without waiting.
+fn answer(source: &FakeSource, accept: Option<&str>, sent: Pieces) -> (u16, Response) {
+    let form = Form::wanted(accept.map(str::as_bytes));
+    let body = RequestBody::Incoming(Box::new(sent));
+    let work = pin!(publish(source, form, body));
+    let Poll::Ready(done) = work.poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("the made-up server never waits");
+    };
+    let response = done.unwrap();
+    (response.status.code(), response)
+}
+
+fn pieces(text: &str) -> Pieces {
+    Pieces {
+        left: text.into(),
+        size: 7,
+        length: Some(text.len() as u64),
+        taken: Arc::default(),
+    }
+}
+
+fn text(response: &Response) -> String {
+    let Body::Bytes(bytes) = &response.body else {
+        panic!("{:?}", response.body)
+    };
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn the_answer_has_the_form_that_is_liked_better() {
+    for (accept, expected) in [
+        (None, Some(Form::Text)),
+        (Some("*/*"), Some(Form::Text)),
+        (Some("text/*"), Some(Form::Text)),
+        (Some("application/json"), Some(Form::Json)),
+        (Some("text/*;q=0.5, application/json"), Some(Form::Json)),
+        (Some("application/json;q=0.5, text/plain"), Some(Form::Text)),
+        (Some("text/plain;q=0, application/*"), Some(Form::Json)),
+        (Some("image/png"), None),
+        (Some(""), None),
+    ] {
+        assert_eq!(
+            Form::wanted(accept.map(str::as_bytes)),
+            expected,
+            "{accept:?}"
+        );
+    }
+    for (accept, content_type, said) in [
+        ("text/plain", "text/plain; charset=utf-8", "Published\n"),
+        (
+            "application/json",
+            "application/json",
+            "{\"message\":\"Published\"}\n",
+        ),
+    ] {
+        let (status, response) = answer(&FakeSource::default(), Some(accept), pieces("items"));
+        assert_eq!((status, text(&response).as_str()), (200, said));
+        let sent = response.fields.get("content-type");
+        assert_eq!(sent, Some(content_type.as_bytes()));
+    }
+}
+
+#[test]
+fn each_failure_has_its_status_and_its_words() {
+    for (sent, accept, is_broken, status, said, is_asked) in [
+        ("{}", None, false, 400, "items is missing\n", true),
+        ("long", None, false, 413, "item 0: too long\n", true),
+        ("fast", None, false, 429, "items[3]: too fast\n", true),
+        ("items", None, true, 503, "the server stops\n", true),
+        (
+            "items",
+            Some("image/png"),
+            false,
+            406,
+            "the answer is text/plain or application/json\n",
+            false,
+        ),
+    ] {
+        let source = FakeSource::default();
+        source.is_broken.store(is_broken, Ordering::Relaxed);
+        let (found, response) = answer(&source, accept, pieces(sent));
+        assert_eq!((found, text(&response).as_str()), (status, said));
+        let later = response.fields.get("retry-after").is_some();
+        assert_eq!(later, matches!(status, 429 | 503), "{sent}");
+        assert_eq!(source.asked().len(), usize::from(is_asked), "{sent}");
+    }
+}
+
+#[test]
+fn a_body_is_read_to_its_bound_whether_it_says_its_length_or_not() {
+    for (name, len, says_length, status) in [
+        ("at the bound", PUBLISH_BYTES, true, 200),
+        ("at the bound, chunked", PUBLISH_BYTES, false, 200),
+        ("one more", PUBLISH_BYTES + 1, true, 413),
+        ("one more, chunked", PUBLISH_BYTES + 1, false, 413),
+        ("endless, chunked", 64 * PUBLISH_BYTES, false, 413),
+    ] {
+        let source = FakeSource::default();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let sent = Pieces {
+            left: " ".repeat(len).into(),
+            size: 1000,
+            length: says_length.then_some(len as u64),
+            taken: Arc::clone(&taken),
+        };
+        let (found, response) = answer(&source, None, sent);
+        assert_eq!(found, status, "{name}: {}", text(&response));
+        assert!(
+            taken.load(Ordering::Relaxed) <= PUBLISH_BYTES + 1000,
+            "{name}"
+        );
+        assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Sets of descriptors that are waited for together (`epoll`), for who holds very many of them.
+//!
+//! Used by `runtime`'s `Pollset`, which registers a set with a loop: a set is itself a descriptor that is
+//! readable while something in it happened. All interest is edge-triggered: what happened is told once,
+//! and whoever hears of it reads or writes until the socket has no more. What must stay true: a token is
+//! only a number here; that it still means the same descriptor is its giver's to know.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+/// What of a descriptor is waited for. Errors and the end of the peer's side are always told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// Something that happened to a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The number that the descriptor was added under.
+    pub token: u64,
+    flags: EventFlags,
+}
+
+impl Event {
+    /// There is something to read, which may be the end of the stream.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.flags.intersects(EventFlags::IN | EventFlags::RDHUP)
+    }
+
+    /// There is room to write.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.flags.contains(EventFlags::OUT)
+    }
+
+    /// The peer has ended its side, or the connection broke.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        self.flags.intersects(ended)
+    }
+}
+
+/// Most events that one [`wait_now`] tells.
+pub const EVENTS_MAX: usize = 256;
+
+/// An empty set.
+///
+/// # Errors
+/// When descriptors ran out.
+pub fn create() -> io::Result<OwnedFd> {
+    Ok(epoll::create(CreateFlags::CLOEXEC)?)
+}
+
+/// Adds `fd` under `token`. What is there already is told as if it had just happened.
+///
+/// # Errors
+/// When it is in the set already, cannot be waited for, or memory ran out (`max_user_watches`).
+pub fn add(
+    set: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
+    token: u64,
+    interest: Interest,
+) -> io::Result<()> {
+    Ok(epoll::add(
+        set,
+        fd,
+        EventData::new_u64(token),
+        flags(interest),
+    )?)
+}
+
+/// Changes what of `fd` is waited for; tells again what is there already.
+///
+/// # Errors
+/// When it is not in the set.
+pub fn modify(
+    set: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
+    token: u64,
+    interest: Interest,
+) -> io::Result<()> {
+    Ok(epoll::modify(
+        set,
+        fd,
+        EventData::new_u64(token),
+        flags(interest),
+    )?)
+}
+
+/// Takes `fd` out of the set.
+///
+/// # Errors
+/// When it is not in the set.
+pub fn remove(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(epoll::delete(set, fd)?)
+}
+
+/// Appends what happened since the last call, at most [`EVENTS_MAX`] of it, without waiting. Fewer: that
+/// was all.
+///
+/// # Errors
+/// What the kernel says of a descriptor that is no set.
+pub fn wait_now(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let (events, _) = match epoll::wait(set, &mut space, Some(&at_once)) {
+        Err(rustix::io::Errno::INTR) => return Ok(0),
+        waited => waited?,
+    };
+    into.extend(events.iter().map(|event| Event {
+        token: event.data.u64(),
+        flags: event.flags,
+    }));
+    Ok(events.len())
+}
+
+fn flags(interest: Interest) -> EventFlags {
+    let wanted = match interest {
+        Interest::Read => EventFlags::IN,
+        Interest::Write => EventFlags::OUT,
+        Interest::Both => EventFlags::IN | EventFlags::OUT,
+    };
+    wanted | EventFlags::RDHUP | EventFlags::ET
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net;
+    use std::os::fd::AsFd;
+
+    fn happened(set: &OwnedFd) -> Vec<Event> {
+        let mut events = Vec::new();
+        wait_now(set.as_fd(), &mut events).unwrap();
+        events
+    }
+
+    #[test]
+    fn what_happens_is_told_once_under_its_token() {
+        let set = create().unwrap();
+        let (ours, theirs) = net::worker_pair().unwrap();
+        add(set.as_fd(), ours.as_fd(), 7 << 40, Interest::Read).unwrap();
+        assert_eq!(happened(&set), []);
+        net::send(theirs.as_fd(), b"x").unwrap();
+        let [event] = happened(&set)[..] else {
+            panic!("one thing happened");
+        };
+        assert_eq!(event.token, 7 << 40);
+        assert!(event.is_readable() && !event.is_writable() && !event.is_ended());
+        assert_eq!(happened(&set), [], "it was told already");
+        drop(theirs);
+        assert!(happened(&set).iter().all(Event::is_ended));
+    }
+
+    #[test]
+    fn room_is_told_to_who_begins_to_wait_for_it() {
+        let set = create().unwrap();
+        let (ours, _theirs) = net::worker_pair().unwrap();
+        add(set.as_fd(), ours.as_fd(), 1, Interest::Read).unwrap();
+        assert_eq!(happened(&set), []);
+        modify(set.as_fd(), ours.as_fd(), 2, Interest::Both).unwrap();
+        let [event] = happened(&set)[..] else {
+            panic!("there is room");
+        };
+        assert!(event.token == 2 && event.is_writable());
+        modify(set.as_fd(), ours.as_fd(), 2, Interest::Read).unwrap();
+        assert_eq!(happened(&set), []);
+        remove(set.as_fd(), ours.as_fd()).unwrap();
+        assert!(remove(set.as_fd(), ours.as_fd()).is_err());
+    }
+
+    #[test]
+    fn more_than_one_look_shows_is_told_by_the_next() {
+        let set = create().unwrap();
+        let pairs: Vec<_> = (0..EVENTS_MAX + 10)
+            .map(|_| net::worker_pair().unwrap())
+            .collect();
+        for (token, (ours, _)) in pairs.iter().enumerate() {
+            add(set.as_fd(), ours.as_fd(), token as u64, Interest::Write).unwrap();
+        }
+        let mut seen: Vec<u64> = [happened(&set), happened(&set)]
+            .concat()
+            .iter()
+            .map(|event| event.token)
+            .collect();
+        seen.sort_unstable();
+        assert!(seen.iter().copied().eq(0..EVENTS_MAX as u64 + 10));
+    }
+}

@@ -1,0 +1,68 @@
+# frozen_string_literal: true
+
+# Sinatra holds a stream, a long poll and WebSockets by what it answers, and publishes by Net::HTTP.
+
+require "json"
+require "net/http"
+require "sinatra/base"
+
+class Rooms < Sinatra::Base
+  set :environment, :production
+  set :protection, false
+  EVENTS = "application/websocket-events"
+
+  get "/events/:room" do
+    headers "Grip-Hold" => "stream", "Grip-Channel" => params[:room]
+    content_type "text/event-stream"
+    "data: welcome\n\n"
+  end
+
+  get "/next/:room" do
+    headers "Grip-Hold" => "response", "Grip-Channel" => params[:room], "Grip-Timeout" => "30"
+    content_type "text/plain"
+    "nothing new\n"
+  end
+
+  post "/say/:room" do
+    words = request.body.read
+    formats = {
+      "http-stream" => { "content" => "data: #{words}\n\n" },
+      "http-response" => { "body" => "#{words}\n" },
+      "ws-message" => { "content" => words }
+    }
+    items = { items: [{ channel: params[:room], formats: formats }] }
+    answer = Net::HTTP.post(URI("#{ENV.fetch("CONTROL")}/publish/"), JSON.generate(items), "Content-Type" => "application/json")
+    status answer.code.to_i
+    answer.body
+  end
+
+  # A WebSocket's events: it repeats words, and leaves when it is told to.
+  post "/chat/:room" do
+    halt 400 unless request.media_type == EVENTS
+    body = request.body.read.b
+    answer = +""
+    until body.empty?
+      line, body = body.split("\r\n", 2)
+      kind, size = line.split
+      content = size ? body.slice!(0, size.hex + 2)[0...-2] : nil
+      answer << reply(kind, content)
+    end
+    headers "Sec-WebSocket-Extensions" => "grip"
+    content_type EVENTS
+    answer
+  end
+
+  def reply(kind, content)
+    case kind
+    when "OPEN" then "OPEN\r\n" + event("TEXT", "c:" + JSON.generate(type: "subscribe", channel: params[:room]))
+    when "CLOSE" then content ? event("CLOSE", content) : "CLOSE\r\n"
+    when "TEXT" then content == "leave" ? event("CLOSE", [4001].pack("n")) : event("TEXT", "m:#{content}")
+    when "BINARY" then event("BINARY", "m:" + content.reverse)
+    else ""
+    end
+  end
+
+  def event(kind, content) = "#{kind} #{content.bytesize.to_s(16)}\r\n#{content}\r\n".b
+end
+
+run Rooms

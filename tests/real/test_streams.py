@@ -1,0 +1,366 @@
+"""Held streams with the libraries and programs that others have: GRIP, WebSocket-over-HTTP, Mercure.
+
+Django with django-grip as it is, plain WSGI with gripcontrol, Sinatra with Net::HTTP; Mercure's clients for
+Python, and Chromium with `EventSource`. Everybody publishes and listens through the real server. The
+applications are in `streams/`, each with one process and one thread: a held client must not cost it.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jwt
+import requests
+from gripcontrol import GripPubControl, WebSocketMessageFormat
+from mercure_publisher import MercureConfig, MercurePublisher, MercurePublishError
+from pubcontrol import Item
+from pymercure.consumer import Consumer
+
+from browser import Browser
+from harness import RealCase, until
+from listening import PATIENCE, Events, Front, Relay
+from websockets import BINARY, CLOSE, TEXT, WebSocket
+
+APPS = Path(__file__).resolve().parent / "streams"
+GRIP_KEY = "a key of this test, which is long enough"
+
+APP = """\
+[server]
+threads = 2
+drain_idle = "100ms"
+
+[hub]
+{key}
+
+[apps.rooms]
+dir = {folder}
+kind = "{kind}"
+entry = "{entry}"
+{interpreter}
+processes = 1
+threads = 1
+env = {{ CONTROL = "{control}", GRIP_KEY = "{grip_key}" }}
+
+[[sites]]
+[[sites.routes]]
+app = "rooms"
+"""
+
+
+def app_config(kind, entry, control="http://127.0.0.1:9", key=""):
+    interpreter = f"interpreter = {json.dumps(sys.executable)}" if kind == "wsgi" else ""
+    return APP.format(
+        folder=json.dumps(str(APPS)),
+        kind=kind,
+        entry=entry,
+        interpreter=interpreter,
+        control=control,
+        key=key,
+        grip_key=GRIP_KEY,
+    )
+
+
+class Rooms(RealCase):
+    """What applications of all kinds do alike."""
+
+    def serve(self, *app, **more):
+        """A server whose application publishes over a port that is known before the server's is."""
+        relay = self.enterContext(Relay())
+        settings = self.folder() / "penstock.toml"
+        settings.write_text(app_config(*app, control=relay.url, **more))
+        self.server = self.enterContext(Front(settings))
+        relay.target = self.server.admin_port
+
+    def say(self, room, words):
+        answer = self.server.request("POST", f"/say/{room}", words)
+        self.assertEqual(answer.status, 200, answer.text)
+
+    def listen(self, room, **fields):
+        return self.enterContext(Events(f"{self.server.url}/events/{room}", **fields))
+
+    def check_streams(self):
+        listeners = [self.listen("news") for _ in range(20)]
+        other = self.listen("other")
+        for listener in [*listeners, other]:
+            self.assertEqual(listener.status, 200)
+            self.assertEqual(
+                listener.headers["Content-Type"].partition(";")[0], "text/event-stream"
+            )
+            self.assertFalse([name for name in listener.headers if name.lower().startswith("grip")])
+            listener.wait_for("welcome")
+        self.server.wait_held(21)
+        # Its only thread is free, to publish for instance.
+        self.say("news", "first")
+        self.say("other", "elsewhere")
+        self.say("news", "last")
+        for listener in listeners:
+            listener.wait_for("last")
+            self.assertEqual(listener.data, ["welcome", "first", "last"])
+        other.wait_for("elsewhere")
+        self.assertEqual(other.data, ["welcome", "elsewhere"])
+        return listeners
+
+    def check_polls(self):
+        """Some wait, then all get the same message; who waits in vain gets what the application said."""
+        answers = []
+
+        def poll():
+            answers.append(requests.get(f"{self.server.url}/next/polled", timeout=PATIENCE))
+
+        held = self.server.status()["hub"]["streams"]
+        pollers = [threading.Thread(target=poll) for _ in range(5)]
+        for poller in pollers:
+            poller.start()
+        self.server.wait_held(held, polls=5)
+        self.say("polled", "at last")
+        for poller in pollers:
+            poller.join(PATIENCE)
+        self.assertEqual([answer.text for answer in answers], ["at last\n"] * 5)
+
+    def check_websockets(self, reply="{}"):
+        asyncio.run(asyncio.wait_for(self.converse(reply), 2 * PATIENCE))
+
+    async def converse(self, reply):
+        async def join():
+            streams = await asyncio.open_connection("127.0.0.1", self.server.port)
+            return await WebSocket.open(streams, "/chat/lobby", "localhost")
+
+        ada, bob, eve = await join(), await join(), await join()
+        for count, words in enumerate(["one", "", "Grüße " * 50], 1):
+            ada.send(TEXT, words.encode())
+            said = reply.format(words, count=count).encode()
+            self.assertEqual(await ada.receive(), (TEXT, said))
+        self.assertEqual(self.server.status()["hub"]["held"]["used"], 3)
+        bob.send(BINARY, b"\x01\x02\xff\r\n")
+        self.assertEqual(await bob.receive(), (BINARY, b"\n\r\xff\x02\x01"))
+        # What is published reaches all, whoever they are.
+        await asyncio.to_thread(self.publish_to_sockets, "lobby", "to all of you")
+        for socket in (ada, bob, eve):
+            self.assertEqual(await socket.receive(), (TEXT, b"to all of you"))
+        # The client ends it, and the application's answer is what comes back.
+        self.assertEqual(await ada.close(), 1000)
+        # The application ends it.
+        bob.send(TEXT, b"leave")
+        self.assertEqual(await bob.receive(), (CLOSE, (4001).to_bytes(2, "big")))
+        bob.writer.close()
+        # Who is left is still there.
+        eve.send(TEXT, b"alone")
+        self.assertEqual(await eve.receive(), (TEXT, reply.format("alone", count=1).encode()))
+        self.assertEqual(await eve.close(), 1000)
+
+    def publish_to_sockets(self, room, words):
+        self.say(room, words)
+
+
+class Django(Rooms):
+    """django-grip, unmodified."""
+
+    def setUp(self):
+        self.serve("wsgi", "django_rooms:application", key=f'grip_key = "{GRIP_KEY}"')
+
+    def test_views_hold_streams_and_publish(self):
+        listeners = self.check_streams()
+        self.assertEqual(self.server.get("/close/news").text, "closed\n")
+        for listener in listeners:
+            listener.wait_end()
+        self.server.wait_held(1)
+
+    def test_views_hold_long_polls(self):
+        self.check_polls()
+        # The shortest time that there is.
+        self.assertEqual(self.server.get("/next/quiet?timeout=5").text, "nothing new\n")
+
+    def test_requests_are_signed(self):
+        about = json.loads(self.server.get("/about").text)
+        self.assertEqual(about, {"proxied": True, "signed": True})
+        forged = self.server.get("/about", {"Grip-Sig": "forged"})
+        self.assertEqual(json.loads(forged.text), {"proxied": True, "signed": True})
+
+    def test_websockets_are_told_to_views(self):
+        self.check_websockets("{count}: {}")
+
+
+class Unsigned(Rooms):
+    def test_a_token_that_a_client_brings_is_taken_away(self):
+        self.serve("wsgi", "django_rooms:application")
+        claims = {"iss": "penstock", "exp": int(time.time()) + 3600}
+        token = jwt.encode(claims, GRIP_KEY, algorithm="HS256")
+        about = self.server.get("/about", {"Grip-Sig": token})
+        self.assertEqual(json.loads(about.text), {"proxied": False, "signed": False})
+        self.assertEqual(self.server.get("/events/news", {"Grip-Sig": token}).status, 501)
+
+
+class Plain(Rooms):
+    """WSGI and gripcontrol, unmodified; it publishes through the library from outside."""
+
+    def setUp(self):
+        self.serve("wsgi", "plain:application")
+
+    def test_websockets_without_a_framework(self):
+        self.check_websockets()
+        self.assertEqual(self.server.get("/chat/lobby").status, 426)
+
+    def test_a_stop_says_goodbye_to_websockets(self):
+        asyncio.run(asyncio.wait_for(self.stop_under_them(), 2 * PATIENCE))
+
+    async def stop_under_them(self):
+        sockets = []
+        for _ in range(10):
+            streams = await asyncio.open_connection("127.0.0.1", self.server.port)
+            sockets.append(await WebSocket.open(streams, "/chat/lobby", "localhost"))
+        stopped = asyncio.create_task(asyncio.to_thread(self.server.__exit__, None, None, None))
+        for socket in sockets:
+            self.assertEqual(await socket.receive(), (CLOSE, (1001).to_bytes(2, "big")))
+            socket.writer.close()
+        await stopped
+
+    def publish_to_sockets(self, room, words):
+        control = GripPubControl({"control_uri": self.server.admin})
+        control.publish(room, Item(WebSocketMessageFormat(words)), blocking=True)
+
+
+class Sinatra(Rooms):
+    """Rack; publishes by Net::HTTP."""
+
+    def setUp(self):
+        self.serve("rack", "config.ru")
+
+    def test_it_holds_streams_and_publishes(self):
+        self.check_streams()
+        self.check_polls()
+
+    def test_websockets_are_told_to_it(self):
+        self.check_websockets()
+
+
+MERCURE_KEY = "!ChangeThisMercureHubJWTSecretKey!"
+HUB = "/.well-known/mercure"
+
+MERCURE = """\
+[server]
+threads = 2
+drain_idle = "100ms"
+
+[hub]
+drain = "500ms"
+
+[[sites]]
+[[sites.routes]]
+path = "/.well-known/mercure"
+mercure = {{ publisher_key = "{key}", anonymous = true }}
+
+[[sites.routes]]
+files = {{ root = {page} }}
+"""
+
+BOOKS = "https://example.com/books/{number}"
+
+
+def book(number):
+    return f"https://example.com/books/{number}"
+
+
+class Mercure(RealCase):
+    def setUp(self):
+        self.settings = self.folder() / "penstock.toml"
+        page = json.dumps(str(APPS / "page"))
+        self.settings.write_text(MERCURE.format(key=MERCURE_KEY, page=page))
+        self.server = self.enterContext(self.start())
+
+    def start(self):
+        return Front(self.settings, app=False)
+
+    def publisher(self, url, topics=("*",), key=MERCURE_KEY):
+        config = MercureConfig(
+            hub_url=url + HUB, publisher_jwt_key=key, publish_topics=list(topics)
+        )
+        return self.enterContext(MercurePublisher(config))
+
+    def test_the_clients_for_python_publish_and_listen(self):
+        heard = []
+        consumer = Consumer(self.server.url + HUB, [book(1), book(2)], heard.append)
+        consumer.daemon = True
+        consumer.start_consumption()
+        self.server.wait_held(1)
+        publisher = self.publisher(self.server.url)
+        first = publisher.publish(book(1), {"price": 12})
+        publisher.publish(book(3), "not for this one")
+        publisher.publish(book(1), "private", private=True)
+        second = publisher.publish([book(2), book(9)], "sold\nout", type="sold", id="own-id")
+        self.assertEqual(second, "own-id")
+        until("two updates", lambda: len(heard) >= 2, PATIENCE)
+        self.assertEqual(
+            [(message.message_id, message.event_type, message.data) for message in heard],
+            [(first, "message", '{"price": 12}'), (second, "sold", "sold\nout")],
+        )
+        wrong = self.publisher(self.server.url, key="another key, as long as the right one is")
+        with self.assertRaises(MercurePublishError) as refused:
+            wrong.publish(book(1), "forged")
+        self.assertEqual(refused.exception.status_code, 401)
+        # For some topics only.
+        one = self.publisher(self.server.url, [book(1)])
+        one.publish(book(1), "allowed")
+        with self.assertRaises(MercurePublishError) as refused:
+            one.publish(book(2), "not allowed")
+        self.assertEqual(refused.exception.status_code, 403)
+        # The end of the server is the end of its streams, and a proper one.
+        self.server.__exit__(None, None, None)
+        self.server = self.enterContext(self.start())
+        consumer.join(PATIENCE)
+        self.assertFalse(consumer.is_alive())
+        self.assertEqual(len(heard), 3)
+
+    def test_a_browser_comes_back_for_what_it_missed(self):
+        relay = self.enterContext(Relay())
+        relay.target = self.server.port
+        publisher = self.publisher(self.server.url)
+        with Browser() as browser:
+            browser.go(relay.url)
+            browser.wait_text("#state", "listening")
+            publisher.publish(book(0), "hidden", private=True)
+            publisher.publish(book(1), "seen")
+            browser.wait_text("li", "message: seen")
+            self.assertEqual(self.shown(browser), ["message: seen"])
+
+            token = jwt.encode({"mercure": {"subscribe": [BOOKS]}}, MERCURE_KEY, algorithm="HS256")
+            cookie = {"name": "mercureAuthorization", "value": token, "path": HUB}
+            cookie |= {"httpOnly": True, "sameSite": "Strict"}
+            browser.call("POST", "/cookie", {"cookie": cookie})
+            browser.go(relay.url)
+            browser.wait_text("#state", "listening")
+            # It asks again soon after this.
+            publisher.publish(book(1), "mine alone", private=True, retry=100)
+            publisher.publish("https://example.com/shelves/1", "not mine", private=True)
+            browser.wait_text("li", "message: mine alone")
+
+            # Its connection is cut, and two updates are published before the way is free again.
+            relay.cut()
+            browser.wait_text("#state", "connecting")
+            self.server.wait_held(0)
+            publisher.publish(book(2), "missed", private=True, type="sold")
+            publisher.publish(book(2), "missed too")
+            relay.target = self.server.port
+            browser.wait_text("li", "message: missed too")
+
+            # Another server knows nothing of it, and it comes back to that one all the same.
+            relay.cut()
+            self.server.__exit__(None, None, None)
+            self.server = self.enterContext(self.start())
+            relay.target = self.server.port
+            self.server.wait_held(1)
+            self.publisher(self.server.url).publish(book(3), "after the restart", private=True)
+            browser.wait_text("li", "message: after the restart")
+            expected = ["message: mine alone", "sold: missed", "message: missed too"]
+            self.assertEqual(self.shown(browser), [*expected, "message: after the restart"])
+
+    def shown(self, browser):
+        return browser.run("return [...document.querySelectorAll('li')].map((li) => li.innerText)")
+
+
+if __name__ == "__main__":
+    import unittest
+
+    unittest.main()
