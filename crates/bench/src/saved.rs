@@ -222,6 +222,14 @@ mod tests {
         fs::write(&path, json.to_string()).unwrap();
         let old = read(&path).unwrap();
         assert!(!text::report(&old).contains("Sent again"));
+        let (_, hold) = testing::reports().remove(testing::reports().len() - 1);
+        write(&path, &hold).unwrap();
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let cost = json["cost"].as_object_mut().unwrap();
+        assert!(cost.remove("kernel_bytes_per_stream_median").is_some());
+        fs::write(&path, json.to_string()).unwrap();
+        assert!(!text::report(&read(&path).unwrap()).contains("median"));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use penstock_exchange::{
-    Fault, FaultKind, HandlerFuture, Handling, InternalRedirect, Reply, Request, RequestPath,
-    Response,
+    Fault, FaultKind, Handler, HandlerFuture, Handling, InternalRedirect, Reply, Request,
+    RequestPath, Response, Spoken,
 };
 use penstock_http::{Method, RequestHead};
 
@@ -40,6 +40,8 @@ pub(crate) struct Work {
 /// What the handlers of a route said so far.
 pub(crate) enum Said {
     Answered(Answered),
+    /// An answer that speaks to the hub, and who is to obey it.
+    Spoke(Box<Response>, Arc<dyn Handler>),
     Works(Work),
     Redirects(Box<InternalRedirect>),
 }
@@ -95,7 +97,7 @@ pub(crate) fn route<'s>(
 /// Asks the handlers in order from `next` on, until one answers or works on it.
 pub(crate) fn ask(handlers: Handlers, next: usize, mut request: Request) -> Said {
     for at in next..handlers.len() {
-        match handlers[at].handle(request) {
+        match handlers[at].begin(request) {
             Handling::Later(work) => {
                 return Said::Works(Work {
                     work,
@@ -104,13 +106,51 @@ pub(crate) fn ask(handlers: Handlers, next: usize, mut request: Request) -> Said
                 });
             }
             Handling::Now(Ok(Reply::Pass(passed))) => request = *passed,
-            Handling::Now(Ok(Reply::Response(response))) => return Said::Answered(Ok(response)),
+            Handling::Now(Ok(Reply::Response(response))) => {
+                return Said::response(response, || Some(Arc::clone(&handlers[at])));
+            }
             Handling::Now(Ok(Reply::Redirect(redirect))) => return Said::Redirects(redirect),
             Handling::Now(Err(fault)) => return Said::Answered(Err(fault)),
         }
     }
     let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
     Said::Answered(Err(fault))
+}
+
+/// Who is at work, unless it obeys an answer of its own: then what that comes to is the last word.
+pub(crate) fn speaker(handlers: &Handlers, next: usize) -> Option<Arc<dyn Handler>> {
+    handlers.get(next.checked_sub(1)?).cloned()
+}
+
+/// Has a handler obey its own answer.
+pub(crate) fn obey(handler: &dyn Handler, spoken: Spoken) -> Said {
+    match handler.obey(spoken) {
+        Handling::Later(work) => Said::Works(Work {
+            work,
+            handlers: Handlers::default(),
+            next: 0,
+        }),
+        Handling::Now(Ok(Reply::Response(response))) => Said::Answered(Ok(response)),
+        Handling::Now(Ok(Reply::Redirect(redirect))) => Said::Redirects(redirect),
+        Handling::Now(Ok(Reply::Pass(request))) => ask(Handlers::default(), 0, *request),
+        Handling::Now(Err(fault)) => Said::Answered(Err(fault)),
+    }
+}
+
+impl Said {
+    /// An answer; `speaker` gave it, and obeys it if it speaks to the hub.
+    pub(crate) fn response(
+        response: Response,
+        speaker: impl FnOnce() -> Option<Arc<dyn Handler>>,
+    ) -> Self {
+        if response.speaks_to_hub
+            && !response.is_for_front
+            && let Some(speaker) = speaker()
+        {
+            return Self::Spoke(Box::new(response), speaker);
+        }
+        Self::Answered(Ok(response))
+    }
 }
 
 /// What edge answers itself: methods that are about the connection or the server as a whole.

@@ -20,7 +20,7 @@ use penstock_http::{
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 
-use self::asking::Followed;
+use self::asking::{Changed, Followed};
 use crate::accept::Sender;
 use crate::asks::{self, Asks, Said, Work, ask};
 use crate::filters::Filters;
@@ -82,6 +82,8 @@ struct Exchange {
     is_cut_short: bool,
     /// What the route changes of its responses.
     filters: Option<Arc<Filters>>,
+    /// What handlers were asked last, where that is not what the client did.
+    changed: Option<Box<Changed>>,
     /// What internal redirects brought, if there were any.
     redirected: Option<Box<Redirected>>,
     /// Interim responses that the socket has not taken yet: they go before the final head.
@@ -343,7 +345,7 @@ impl Connection {
             Asks::Route(path, (handlers, filters)) => {
                 let body = self.lend_reader(&mut exchange);
                 exchange.filters = filters;
-                self.ask_first(&exchange, path, handlers, body)
+                self.ask_first(&mut exchange, path, handlers, body)
             }
         };
         match self.followed(&mut exchange, said) {
@@ -367,7 +369,9 @@ impl Connection {
             } = work;
             let said = match self.watched(future, &mut exchange).await {
                 Ok(Reply::Pass(request)) => ask(handlers, next, *request),
-                Ok(Reply::Response(response)) => Said::Answered(Ok(response)),
+                Ok(Reply::Response(response)) => {
+                    Said::response(response, || asks::speaker(&handlers, next))
+                }
                 Ok(Reply::Redirect(redirect)) => Said::Redirects(redirect),
                 Err(fault) => Said::Answered(Err(fault)),
             };
@@ -444,6 +448,7 @@ impl Exchange {
             home: None,
             is_cut_short: false,
             filters: None,
+            changed: None,
             redirected: None,
             ahead: Vec::new(),
         }

@@ -8,6 +8,7 @@ mod files;
 mod held;
 mod heralded;
 mod interim;
+mod obeying;
 mod routes;
 mod sending;
 mod takeover;

@@ -13,6 +13,8 @@ use std::time::Instant;
 
 use penstock_http::{FieldBlock, RequestHead, Status};
 
+use crate::fields::Vouched;
+use crate::request::Arrival;
 use crate::{Fault, Request, Response, Timing};
 
 /// Turns requests into responses.
@@ -20,11 +22,38 @@ pub trait Handler: Send + Sync + fmt::Debug {
     /// Begins to handle `request`. The future may be dropped at any wait when the client is gone.
     fn handle(&self, request: Request) -> Handling;
 
+    /// The same, for who takes an answer that speaks to the hub back to [`Handler::obey`]: a handler that
+    /// would obey it may leave it as it came, and then keeps nothing of all the requests with ordinary ones.
+    fn begin(&self, request: Request) -> Handling {
+        self.handle(request)
+    }
+
+    /// Does what an answer of [`Handler::begin`] says to the hub. What this comes to is the answer, whatever it
+    /// says.
+    fn obey(&self, spoken: Spoken) -> Handling {
+        Handling::Now(Ok(spoken.response.into()))
+    }
+
     /// Lends `take` the answer to a request without a body, if it is at hand in memory; otherwise
     /// does not call it, and [`Handler::handle`] is asked. `take` copies and does not wait.
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
         let _ = (asked, take);
     }
+}
+
+/// An answer that speaks to the hub ([`Response::speaks_to_hub`]), and the request that it is for.
+#[derive(Debug)]
+pub struct Spoken {
+    /// What was asked.
+    pub head: Arc<RequestHead>,
+    /// The fields of it that the route's own rules said, not the client.
+    pub vouched: Vouched,
+    /// Whether it had a body, which is gone by now.
+    pub had_body: bool,
+    /// Where it came from.
+    pub arrival: Arrival,
+    /// The answer.
+    pub response: Response,
 }
 
 /// A request without a body, before it is made.

@@ -23,7 +23,9 @@ pub mod trust;
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
-pub use handler::{Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Reply};
+pub use handler::{
+    Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Reply, Spoken,
+};
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{Name, Response, Timing};
 pub use takeover::{Front, HeldFraming, Hold, Place, Takeover, TakeoverFuture, TunnelHandler};

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::{ClockId, clock_gettime};
@@ -35,6 +36,9 @@ use super::message;
 use super::order::{Ask, Order, PROTOCOL, Tick, Word};
 use crate::deploy::account;
 use crate::load;
+
+/// How long an agent may leave alone what streams receive while nothing is timed.
+const REST: Duration = Duration::from_millis(20);
 
 /// Runs an agent on the standard streams: the hidden verb `bench hold-agent`.
 #[must_use]
@@ -171,9 +175,24 @@ impl Agent {
             let next = [Some(next_tick), Some(self.next_look), self.next_opening()];
             let next = next.into_iter().chain([self.next_renewal]).flatten().min();
             let wait = next.map_or(tick, |next| next.saturating_duration_since(now));
+            let wait = self.rest(input, wait)?;
             if self.take_events(wait)? && !lines.read(input)? {
                 return Ok(());
             }
+        }
+    }
+
+    /// Lets what streams receive come together while nobody asks how long it took, so that it is not woken
+    /// for each alone; gives what is left to wait.
+    fn rest(&self, input: &impl AsFd, wait: Duration) -> io::Result<Duration> {
+        if self.connecting > 0 || self.is_publishing {
+            return Ok(wait);
+        }
+        let rest = Timespec::try_from(wait.min(REST)).map_err(io::Error::other)?;
+        let mut input = [PollFd::new(input, PollFlags::IN)];
+        match poll(&mut input, Some(&rest)) {
+            Ok(_) | Err(Errno::INTR) => Ok(Duration::ZERO),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -392,6 +392,9 @@ fn cost(
     let most = |of: fn(&HoldSample) -> Option<u64>| samples().filter_map(of).max();
     let server_bytes = most(|sample| sample.server_bytes);
     let kernel_bytes = most(|sample| sample.kernel_bytes);
+    let mut all: Vec<u64> = samples().filter_map(|sample| sample.kernel_bytes).collect();
+    all.sort_unstable();
+    let kernel_median = all.get(all.len() / 2).copied();
     let tool_bytes = most(|sample| Some(sample.tool_bytes)).unwrap_or(0);
     let streams = hold.counts.open_max;
     let per_stream = |bytes: u64| (streams > 0).then(|| number(bytes) / number(streams));
@@ -404,6 +407,7 @@ fn cost(
             .and_then(|(now, before)| per_stream(now.saturating_sub(before))),
         kernel_bytes,
         kernel_bytes_per_stream: kernel_bytes.and_then(per_stream),
+        kernel_bytes_per_stream_median: kernel_median.and_then(per_stream),
         tool_bytes,
         tool_bytes_per_stream: per_stream(tool_bytes),
         server_cpu_seconds,

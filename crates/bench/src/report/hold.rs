@@ -183,6 +183,10 @@ pub struct HoldCost {
     pub kernel_bytes: Option<u64>,
     /// The same for each stream.
     pub kernel_bytes_per_stream: Option<f64>,
+    /// The median for each stream while all were held: what is on its way, when the machine has stood still
+    /// for a moment, is not in it.
+    #[serde(default)]
+    pub kernel_bytes_per_stream_median: Option<f64>,
     /// Memory of the agents together, in bytes.
     pub tool_bytes: u64,
     /// The same for each stream.

@@ -199,6 +199,7 @@ pub(crate) fn hold() -> Report {
             server_bytes_per_stream: Some(590.0),
             kernel_bytes: Some(7_000_000),
             kernel_bytes_per_stream: Some(7000.0),
+            kernel_bytes_per_stream_median: Some(6800.0),
             tool_bytes: (3 << 20) + 90_000,
             tool_bytes_per_stream: Some(3236.0),
             server_cpu_seconds: Some(1.5),

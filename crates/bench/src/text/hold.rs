@@ -214,8 +214,10 @@ fn cost(cost: &HoldCost) -> String {
         text += &line("Server memory", &value);
     }
     if let Some(bytes) = cost.kernel_bytes {
+        let median = cost.kernel_bytes_per_stream_median;
+        let median = median.map_or_else(String::new, |it| format!("; median {}", figure(it)));
         let value = format!(
-            "{}{}, of all on this machine",
+            "{}{}, of all on this machine{median}",
             size(bytes),
             each(cost.kernel_bytes_per_stream)
         );

@@ -221,7 +221,7 @@ fn held_streams_are_counted_by_what_became_of_them() {
             "Server CPU:             2.50 us for each receipt\n",
             "Probed:                 4,000 answers at 100.0/s: 0 failed, 0 skipped\n",
             "Server memory:          20.6 MiB (before: 20.0 MiB), 590.0 bytes a stream\n",
-            "Kernel memory:          6.7 MiB, 7,000 bytes a stream, of all on this machine\n",
+            "Kernel memory:          6.7 MiB, 7,000 bytes a stream, of all on this machine; median 6,800\n",
             "CPU time:               server 1.5 s, agents 0.7 s\n",
             "\nTimes (ms)\n                     min       mean        50%        90%        99%      99.9%",
             "\nReceipt:           0.450      3.000      2.250      4.500      9.000     36.000",

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::Arrival;
 use penstock_exchange::{
-    Fault, FaultKind, InternalRedirect, Request, RequestBody, RequestPath, Trust,
+    Fault, FaultKind, InternalRedirect, Request, RequestBody, RequestPath, Response, Spoken, Trust,
 };
 use penstock_http::RequestHead;
 
 use super::{Connection, Exchange};
 use crate::asks::{self, Answered, Said, Work, ask};
 use crate::filters::{Filtered, Filters, Values};
+use crate::plan::has_body;
 use crate::redirect;
 use crate::router::{Handlers, Whose};
 
@@ -23,7 +24,7 @@ impl Connection {
     /// Asks the handlers of the client's route.
     pub(super) fn ask_first(
         &self,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         path: RequestPath,
         handlers: Handlers,
         body: RequestBody,
@@ -34,6 +35,9 @@ impl Connection {
                 Ok(filtered) => filtered,
                 Err(fault) => return Said::Answered(Err(fault)),
             };
+            if !Arc::ptr_eq(&asked.head, &exchange.head) {
+                exchange.changed = Some(Box::new(asked.changed()));
+            }
         }
         ask(handlers, 0, self.request(exchange, asked, body))
     }
@@ -44,6 +48,9 @@ impl Connection {
             said = match said {
                 Said::Answered(answered) => return Followed::Answered(answered),
                 Said::Works(work) => return Followed::Works(work),
+                Said::Spoke(response, speaker) => {
+                    asks::obey(&*speaker, self.spoken(exchange, *response))
+                }
                 Said::Redirects(redirect) => self
                     .ask_redirected(exchange, *redirect)
                     .unwrap_or_else(|fault| Said::Answered(Err(fault))),
@@ -66,6 +73,7 @@ impl Connection {
         let path = redirect::path_of(&head)?;
         let mut asked = Asked::plain(head, path);
         if let Some(handler) = handler {
+            exchange.changed = Some(Box::new(asked.changed()));
             let request = self.request(exchange, asked, RequestBody::Empty);
             return Ok(ask([handler].into(), 0, request));
         }
@@ -80,13 +88,20 @@ impl Connection {
                 redirected.filters = Some(Arc::clone(filters));
             }
         }
+        exchange.changed = Some(Box::new(asked.changed()));
         let request = self.request(exchange, asked, RequestBody::Empty);
         Ok(ask(Arc::clone(&route.handlers), 0, request))
     }
 
     fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
+        let mut request = Request::new(asked.head, asked.path, body, self.arrival(exchange));
+        request.vouched = asked.vouched;
+        request
+    }
+
+    fn arrival(&self, exchange: &Exchange) -> Arrival {
         let trust = &exchange.settings.trust;
-        let arrival = Arrival {
+        Arrival {
             peer: self.sender.peer,
             listener: Arc::clone(&self.listener),
             client: Arc::clone(&self.client),
@@ -95,10 +110,22 @@ impl Connection {
                 true => Arc::clone(trust),
                 false => Arc::new(Trust::nobody()),
             },
+        }
+    }
+
+    /// An answer that speaks to the hub, with what was asked last.
+    fn spoken(&self, exchange: &Exchange, response: Response) -> Spoken {
+        let (head, vouched) = match &exchange.changed {
+            Some(changed) => (Arc::clone(&changed.head), changed.vouched.clone()),
+            None => (Arc::clone(&exchange.head), Vouched::default()),
         };
-        let mut request = Request::new(asked.head, asked.path, body, arrival);
-        request.vouched = asked.vouched;
-        request
+        Spoken {
+            had_body: exchange.redirected.is_none() && has_body(&exchange.head),
+            head,
+            vouched,
+            arrival: self.arrival(exchange),
+            response,
+        }
     }
 
     /// What is asked once a route's filters have changed it.
@@ -149,7 +176,20 @@ struct Asked {
     vouched: Vouched,
 }
 
+/// What handlers are asked in the place of what the client did.
+pub(super) struct Changed {
+    head: Arc<RequestHead>,
+    vouched: Vouched,
+}
+
 impl Asked {
+    fn changed(&self) -> Changed {
+        Changed {
+            head: Arc::clone(&self.head),
+            vouched: self.vouched.clone(),
+        }
+    }
+
     /// What no rule has changed.
     fn plain(head: Arc<RequestHead>, path: RequestPath) -> Self {
         Self {

@@ -1,9 +1,10 @@
 //! The handler in front of an application or upstream, which obeys what its answers say to the hub.
 //!
 //! `penstock`'s wiring puts a [`Grip`] right around each back end; edge or a cache asks it. It signs the
-//! request ([`crate::token::Signer`]), asks the back end, and looks at one flag of the answer. One that
-//! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole`
-//! reads bodies, `notices` tells of clients that are gone, `follower` asks for what follows.
+//! request ([`crate::token::Signer`]), asks the back end, and looks at one flag of the answer; without a
+//! signer `edge` looks at it ([`Handler::begin`]), and ordinary requests leave no trace here. An answer that
+//! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole` reads
+//! bodies, `notices` tells of clients that are gone, `follower` asks for what follows.
 //!
 //! What must stay true: an ordinary answer is passed on as it came, body unread; a request that another
 //! handler gets (`Pass`) is the one that came; whoever is held has no part of the back end any more.
@@ -18,7 +19,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use penstock_exchange::fields::Vouched;
-use penstock_exchange::{Asked, AtHand, Fault, Handler, Handling, Reply, Request, Response};
+use penstock_exchange::{
+    Asked, AtHand, Fault, Handler, Handling, Reply, Request, Response, Spoken,
+};
 
 use super::sockets;
 use crate::token::Signer;
@@ -120,6 +123,21 @@ impl Handler for Grip {
                 }))
             }
         }
+    }
+
+    fn begin(&self, request: Request) -> Handling {
+        let shared = &self.shared;
+        // Who signs changes the request, and an upgrade may end here.
+        if shared.signer.is_some() || shared.has_sockets && request.head.is_upgrade() {
+            return self.handle(request);
+        }
+        shared.inner.handle(request)
+    }
+
+    fn obey(&self, spoken: Spoken) -> Handling {
+        let (origin, response) = Origin::of_spoken(spoken);
+        let session = Session::new(Arc::clone(&self.shared), origin);
+        Handling::Later(Box::pin(session.conclude(response)))
     }
 
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {

@@ -13,7 +13,8 @@ use penstock_exchange::fields::{Fate, Vouched, fate};
 use penstock_exchange::grip::is_grip;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody, Trust,
+    ClientState, Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody, Response,
+    Spoken, Trust,
 };
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_runtime::clock;
@@ -58,6 +59,28 @@ impl Origin {
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),
         }
+    }
+
+    /// The same of a request that is over.
+    pub(in crate::grip) fn of_spoken(spoken: Spoken) -> (Self, Response) {
+        let Spoken {
+            head,
+            vouched,
+            had_body,
+            arrival,
+            response,
+        } = spoken;
+        let only_reads = matches!(head.method(), Method::Get | Method::Head);
+        let origin = Self {
+            head,
+            peer: arrival.peer,
+            listener: arrival.listener,
+            client: arrival.client,
+            trust: arrival.trust,
+            vouched,
+            is_repeatable: only_reads && !had_body,
+        };
+        (origin, response)
     }
 
     /// The request as the back end gets it.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
     Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Place, Reply,
-    Request, RequestBody, Response, grip,
+    Request, RequestBody, Response, Spoken, grip,
 };
 use penstock_http::{HeadLimits, Progress, RequestHead, Status, parse_head};
 use penstock_runtime::loops::Loops;
@@ -149,14 +149,21 @@ impl World {
     ) -> Receiver<Act> {
         let (sender, receiver) = sync_channel(1);
         self.spawn(async move {
-            let answered = match handler.handle(request) {
-                Handling::Now(answered) => answered,
-                Handling::Later(work) => work.await,
-            };
+            let answered = as_edge_does(&*handler, request).await;
             // A test that has failed does not wait for it.
             let _ = sender.send(answered);
         });
         receiver
+    }
+
+    /// What a request comes to for a handler in front, which has no part in obeying.
+    pub(in crate::grip) fn handled(&self, request: Request) -> Response {
+        let (sender, receiver) = sync_channel(1);
+        let handling = self.grip.handle(request);
+        self.spawn(async move {
+            let _ = sender.send(done(handling).await);
+        });
+        response(ended(&receiver))
     }
 
     pub(in crate::grip) fn ask(&self, request: Request) -> Act {
@@ -288,6 +295,39 @@ impl Client {
             found.extend_from_slice(&piece[..size]);
         }
         found
+    }
+}
+
+/// Asks a handler, and has it obey its answer.
+async fn as_edge_does(handler: &dyn Handler, request: Request) -> Act {
+    let (head, vouched) = (Arc::clone(&request.head), request.vouched.clone());
+    let had_body = !matches!(request.body, RequestBody::Empty);
+    let arrival = Arrival {
+        peer: request.peer,
+        listener: Arc::clone(&request.listener),
+        client: Arc::clone(&request.client),
+        at: request.arrived,
+        trust: Arc::clone(&request.trust),
+    };
+    match done(handler.begin(request)).await {
+        Ok(Reply::Response(response)) if response.speaks_to_hub && !response.is_for_front => {
+            let spoken = Spoken {
+                head,
+                vouched,
+                had_body,
+                arrival,
+                response,
+            };
+            done(handler.obey(spoken)).await
+        }
+        answered => answered,
+    }
+}
+
+async fn done(handling: Handling) -> Act {
+    match handling {
+        Handling::Now(answered) => answered,
+        Handling::Later(work) => work.await,
     }
 }
 

@@ -63,6 +63,21 @@ fn names(fields: &FieldBlock) -> Vec<&str> {
 }
 
 #[test]
+fn a_handler_in_front_has_no_part_in_obeying() {
+    // At once, and later.
+    for target in ["/", "/a"] {
+        let world = World::new([says(&STREAM, "first\n"), says(&["A: 1"], "page")]);
+        let response = world.handled(get(target));
+        assert!(!response.speaks_to_hub && names(&response.fields) == ["Content-Type"]);
+        let mut client = world.hold(response);
+        client.expect("first\n");
+        world.hub.publish(text("a", "second\n")).unwrap();
+        client.expect("second\n");
+        assert_eq!(bytes(world.handled(get(target)).body), "page");
+    }
+}
+
+#[test]
 fn what_says_nothing_to_the_hub_passes_untouched() {
     let page = answer(201, &["A: 1", "Content-Type: text/plain"], "page");
     let fields = page.fields.clone();

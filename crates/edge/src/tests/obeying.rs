@@ -1,0 +1,137 @@
+//! Answers that speak to the hub: who gave one gets it back, with what was asked, and has the last word.
+
+use penstock_config::{HeaderRules, Rewrite};
+use penstock_exchange::{Body, InternalRedirect, Spoken, Timing};
+
+use super::*;
+use crate::Filters;
+
+/// Speaks to the hub at once or later, and obeys by saying what it was told then.
+#[derive(Debug)]
+struct Obedient {
+    is_later: bool,
+}
+
+fn speaking() -> Response {
+    let mut response = Response::text(Status::OK, "text/plain", "to the hub");
+    response.fields.append(&fields(&[("Grip-Hold", "stream")]));
+    response.speaks_to_hub = true;
+    response
+}
+
+impl Obedient {
+    fn answered(&self, response: Response) -> Handling {
+        match self.is_later {
+            true => later(async move { Ok(response.into()) }),
+            false => now(response),
+        }
+    }
+}
+
+impl Handler for Obedient {
+    fn handle(&self, request: Request) -> Handling {
+        match request.path() {
+            b"/plain" => self.answered(Response::text(Status::OK, "text/plain", "plain")),
+            _ => self.answered(speaking()),
+        }
+    }
+
+    fn obey(&self, spoken: Spoken) -> Handling {
+        let Body::Bytes(said) = spoken.response.body else {
+            panic!("its own body");
+        };
+        let (head, arrival) = (&spoken.head, &spoken.arrival);
+        let mut text = format!("{} {} ", head.method_str(), head.target());
+        text += &format!(
+            "had a body {}, vouched X-Rule {}, ",
+            spoken.had_body,
+            spoken.vouched.covers("X-Rule")
+        );
+        text += &format!("said {said:?}, listener {}", arrival.listener.scheme);
+        assert!(arrival.trust.covers(arrival.peer) && !arrival.client.is_gone());
+        let mut response = Response::text(Status::OK, "text/plain", text);
+        // The last word, even if it says the same again.
+        response.speaks_to_hub = true;
+        self.answered(response)
+    }
+}
+
+fn both_ways(check: impl Fn(Arc<dyn Handler>)) {
+    for is_later in [false, true] {
+        check(Arc::new(Obedient { is_later }));
+    }
+}
+
+#[test]
+fn who_speaks_to_the_hub_obeys_with_what_was_asked() {
+    both_ways(|handler| {
+        let house = House::new(vec![route("/", handler)]);
+        let mut client = house.client();
+        for (request, expected) in [
+            (
+                "GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n",
+                "GET /a?b had a body false, ",
+            ),
+            (
+                "POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi",
+                "POST /c had a body true, ",
+            ),
+        ] {
+            let (head, body) = client.send(request).response();
+            let rest = "vouched X-Rule false, said b\"to the hub\", listener http";
+            assert_eq!(body, format!("{expected}{rest}"), "{head}");
+        }
+        // What does not speak is not taken back.
+        assert_eq!(client.get("/plain").response().1, "plain");
+    });
+}
+
+#[test]
+fn the_one_that_obeys_is_the_one_that_spoke() {
+    let passes = scripted(|request| Handling::Now(Ok(Reply::Pass(Box::new(request)))));
+    let waits = scripted(|request| later(async { Ok(Reply::Pass(Box::new(request))) }));
+    let never = scripted(|_| panic!("it was not asked"));
+    both_ways(|handler| {
+        for first in [&passes, &waits] {
+            let mut route = route("/", Arc::clone(&handler));
+            route.handlers = [Arc::clone(first), Arc::clone(&handler), Arc::clone(&never)].into();
+            let house = House::new(vec![route]);
+            let (_, body) = house.client().get("/a").response();
+            assert!(body.starts_with("GET /a had"), "{body}");
+        }
+    });
+}
+
+#[test]
+fn what_rules_and_redirects_changed_is_what_was_asked() {
+    both_ways(|handler| {
+        let rule = HeaderRules {
+            set: [("X-Rule".to_owned(), "1".to_owned())].into(),
+            ..HeaderRules::default()
+        };
+        let rewrite = Rewrite {
+            strip_prefix: Some("/app".to_owned()),
+            add_prefix: None,
+        };
+        let mut changed = route("/app", handler);
+        changed.filters = Filters::compile(&rewrite, &rule, &HeaderRules::default()).unwrap();
+        let redirects = scripted(|_| {
+            Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
+                target: "/app/b".to_owned(),
+                handler: None,
+                fields: FieldBlock::new(),
+                rate_max: None,
+                timing: Timing::default(),
+            }))))
+        });
+        let house = House::new(vec![changed, route("/", redirects)]);
+        let mut client = house.client();
+        let rest = "had a body false, vouched X-Rule true, said b\"to the hub\", listener http";
+        let direct = client.get("/app/a").response().1;
+        assert_eq!(direct, format!("GET /a {rest}"));
+        // The body was the first target's.
+        let posted = "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi";
+        let redirected = client.send(posted).response().1;
+        assert_eq!(redirected, format!("GET /b {rest}"));
+    });
+}
