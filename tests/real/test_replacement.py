@@ -18,6 +18,7 @@ RESTARTS = int(os.environ.get("PENSTOCK_RESTARTS", "5"))
 RELOADS = int(os.environ.get("PENSTOCK_RELOADS", "5"))
 UPGRADES = int(os.environ.get("PENSTOCK_UPGRADES", "2"))
 CONNECTIONS = 64
+CALM_SECONDS = 3
 # What one replacement may take.
 PATIENCE = 60
 
@@ -69,14 +70,13 @@ class Replaced(RealCase):
             child.wait_for(r"^app \S+: .*ready in ", READY_SECONDS)
             self.url, self.admin = f"http://127.0.0.1:{listening[1]}/", f"127.0.0.1:{status[1]}"
             self.addCleanup(self.stop)
-            calm = self.load(lambda: time.sleep(3))
-            rough = self.load(self.replace_all)
+            self.load("calm", lambda: time.sleep(CALM_SECONDS))
+            self.load("restarted", self.restart_all)
+            self.load("reloaded", self.reload_all)
+            self.load("upgraded", self.upgrade_all)
         except BaseException:
             print("\n".join(child.lines[-100:]))
             raise
-        for name, figures in (("calm", calm), ("replaced", rough)):
-            total = {name: figures["total"][name] / 1000 for name in ("p99", "max")}
-            print(f"{kind}, {name}: {figures['requests']} requests, {total} ms", flush=True)
 
     def write(self):
         folder, entry = KINDS[self.kind]
@@ -85,8 +85,8 @@ class Replaced(RealCase):
             CONFIG.format(folder=folder, kind=self.kind, entry=entry, turn=self.turn)
         )
 
-    def load(self, while_it_runs):
-        """What a load of 64 connections found while `while_it_runs` ran."""
+    def load(self, name, while_it_runs):
+        """A load of 64 connections while `while_it_runs` runs."""
         command = [BIN, "bench", "run", "-c", CONNECTIONS, "-d", "3600s", "--json", "-", self.url]
         load = subprocess.Popen(
             [str(word) for word in command],
@@ -106,16 +106,21 @@ class Replaced(RealCase):
         self.assertEqual(set(figures["errors"].values()), {0}, out)
         # Closed before an answer, and sent again: allowed, but a server that drains can do better.
         self.assertEqual(figures["retried"], 0, out)
-        return figures
+        took = {name: figures["total"][name] / 1000 for name in ("p99", "max")}
+        print(f"{self.kind}, {name}: {figures['requests']} requests, {took} ms", flush=True)
 
-    def replace_all(self):
+    def restart_all(self):
         for _ in range(RESTARTS):
             self.ask("restart", "hello")
+
+    def reload_all(self):
         for _ in range(RELOADS):
             # Other settings of the application: it is started anew, and the old one drained.
             self.turn += 1
             self.write()
             self.ask("reload")
+
+    def upgrade_all(self):
         for _ in range(UPGRADES):
             before = self.pid()
             self.ask("upgrade")
