@@ -2,8 +2,8 @@
 
 64 connections ask without a pause (`penstock bench run`), while one replacement follows the other. No request
 may fail and no connection be reset. `PENSTOCK_RESTARTS`, `PENSTOCK_RELOADS` and `PENSTOCK_UPGRADES` are how many
-(5, 5, 2). How long requests took, beside a time without replacements, is printed: timings are for reading,
-not for passing.
+(5, 5, 2), `PENSTOCK_PAUSE` the seconds between two of them (0). How long requests took, beside a time without
+replacements, is printed: timings are for reading, not for passing.
 """
 
 import http.client
@@ -17,6 +17,7 @@ from harness import BIN, EXAMPLES, READY_SECONDS, Child, RealCase, until
 RESTARTS = int(os.environ.get("PENSTOCK_RESTARTS", "5"))
 RELOADS = int(os.environ.get("PENSTOCK_RELOADS", "5"))
 UPGRADES = int(os.environ.get("PENSTOCK_UPGRADES", "2"))
+PAUSE = float(os.environ.get("PENSTOCK_PAUSE", "0"))
 CONNECTIONS = 64
 CALM_SECONDS = 3
 # What one replacement may take.
@@ -130,6 +131,7 @@ class Replaced(RealCase):
         command = [str(BIN), *verb, "--admin", self.admin]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        time.sleep(PAUSE)
 
     def pid(self):
         host, _, port = self.admin.partition(":")

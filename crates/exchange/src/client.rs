@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use penstock_http::{FieldBlock, Status};
 
@@ -32,6 +33,18 @@ impl ClientState {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Awaits `work`, unless the client leaves meanwhile. For what edge polls: it does so once more when the
+    /// client is gone.
+    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.is_gone() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 
     /// Leaves an interim response (103, or another 1xx that is passed on) to be sent to an HTTP/1.1

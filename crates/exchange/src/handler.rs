@@ -24,6 +24,7 @@ pub trait Handler: Send + Sync + fmt::Debug {
 
     /// The same, for who takes an answer that speaks to the hub back to [`Handler::obey`]: a handler that
     /// would obey it may leave it as it came, and then keeps nothing of all the requests with ordinary ones.
+    /// Who hands this on to another handler hands on `obey` too, or holds are lost.
     fn begin(&self, request: Request) -> Handling {
         self.handle(request)
     }

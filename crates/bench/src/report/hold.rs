@@ -327,11 +327,17 @@ impl Hold {
             && self.probe.as_ref().is_none_or(Probed::is_clean)
     }
 
-    /// Streams opened a second while they were being opened.
+    /// Streams opened for the first time.
+    #[must_use]
+    pub fn opened_first(&self) -> u64 {
+        self.counts.opened.saturating_sub(self.counts.renewed)
+    }
+
+    /// The same a second, while they were being opened.
     #[must_use]
     pub fn opened_per_second(&self) -> f64 {
         match self.opening_seconds > 0.0 {
-            true => number(self.counts.opened) / self.opening_seconds,
+            true => number(self.opened_first()) / self.opening_seconds,
             false => 0.0,
         }
     }

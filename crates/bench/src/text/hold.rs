@@ -80,7 +80,7 @@ fn streams(hold: &Hold) -> String {
         "Opened",
         &format!(
             "{} in {:.1} s, {}/s",
-            grouped(counts.opened),
+            grouped(hold.opened_first()),
             hold.opening_seconds,
             figure(hold.opened_per_second())
         ),

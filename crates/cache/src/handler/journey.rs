@@ -7,7 +7,6 @@
 //! gets what was made for all, or what was made for it alone.
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -217,7 +216,7 @@ impl Journey {
                 false => clock::until(self.deadline, ticket.outcome()).await,
             }
         };
-        let outcome = match self.unless_gone(landed).await {
+        let outcome = match self.state.unless_gone(landed).await {
             Some(Some(outcome)) => outcome,
             Some(None) => return Step::Pass(passed(fwd, "lock-timeout")),
             None => return Step::Done(Err(left())),
@@ -225,17 +224,6 @@ impl Journey {
         let lead = leads.then(|| ticket.take_lead());
         drop(ticket);
         self.get(outcome, Getter { stale, fwd, lead }).await
-    }
-
-    /// Awaits `work`, unless its client leaves meanwhile: edge asks again when it does, as `ClientState` says.
-    async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
-        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if self.state.is_gone() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
     }
 
     /// Why the request goes to the back end by itself, and nothing of it is stored.

@@ -39,7 +39,8 @@ pub(in crate::grip) struct Origin {
     pub(in crate::grip) head: Arc<RequestHead>,
     peer: PeerAddress,
     listener: Arc<ListenerInfo>,
-    client: Arc<ClientState>,
+    /// Whether the client is still there.
+    pub(super) client: Arc<ClientState>,
     trust: Arc<Trust>,
     vouched: Vouched,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.

@@ -2,7 +2,7 @@
 //!
 //! Made by `handler`. An answer without a hold is stripped and sent; a stream is given to the hub with its
 //! head; a long poll waits here for what is published, and may ask the back end again, which may say
-//! something else then. The future is dropped when the client leaves, and the hub forgets it.
+//! something else then. When the client leaves, the wait ends and the hub forgets it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,9 +220,11 @@ impl Session {
         };
         self.shared.prepare(&poll.subscriptions).await;
         let waiting = self.shared.hub.wait(poll).map_err(full)?;
-        // Told also when this future is dropped, since its client is gone then.
+        // Told also when this future is dropped.
         let notice = Notice(gone.map(|link| self.notice(link)));
-        match waiting.await {
+        let outcome = self.origin.client.unless_gone(waiting).await;
+        let left = || Fault::new(FaultKind::ClientGone, "the client left its long poll");
+        match outcome.ok_or_else(left)? {
             PollOutcome::Message(message) => {
                 let body = message_body(&message, &own)?;
                 lay_over(&mut instruct.fields, &message.fields);

@@ -25,7 +25,8 @@ def app(environ, start):
     elif kind == "poll":
         headers.append(("Grip-Hold", "response"))
         headers.append(("Grip-Channel", name))
-        headers.append(("Grip-Timeout", "5"))
+        # Longer than any test waits, where something else is to end it.
+        headers.append(("Grip-Timeout", "5" if name == "silent" else "300"))
         body = b"nothing came"
     elif kind == "instruct":
         headers = [("Content-Type", "application/grip-instruct")]
