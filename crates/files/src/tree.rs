@@ -178,12 +178,12 @@ impl Tree {
         }
     }
 
-    /// Whether an open file is still in the state in which it was found, as far as a loop may ask.
+    /// Whether an open file is still in the state in which it was found, a millisecond ago at most, as far as a
+    /// loop may ask.
     pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
         match &one.source {
             Source::Disk(open) if self.asked_on_loops == Some(one.identity.device) => {
-                let now = open.file().metadata();
-                now.is_ok_and(|now| one.identity.is_of(&now))
+                open.is_still(|now| one.identity.is_of(now))
             }
             _ => true,
         }

@@ -13,7 +13,7 @@ mod reads;
 mod residency;
 
 use std::fmt::Debug;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ use penstock_sys::pages::{self, FileSystem, Identity};
 
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
-use self::residency::{Asked, Facts, Means, Missed, Proven};
+use self::residency::{Asked, Facts, Means, Moment, Proven};
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
@@ -52,7 +52,10 @@ pub struct DiskFile {
     is_random: AtomicBool,
     proven: Proven,
     asked: Asked,
-    missed: Missed,
+    /// When a try found that something is not in memory, where it can only be tried.
+    missed: Moment,
+    /// When it was last seen to be the same.
+    seen_same: Moment,
     faults: Option<Arc<dyn FaultSink>>,
 }
 
@@ -97,7 +100,8 @@ impl DiskFile {
             is_random: AtomicBool::new(false),
             proven: Proven::default(),
             asked: Asked::default(),
-            missed: Missed::default(),
+            missed: Moment::default(),
+            seen_same: Moment::default(),
             faults: None,
         }
     }
@@ -126,6 +130,20 @@ impl DiskFile {
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Whether `is_same` holds of the file's state, which the kernel is asked for on the loop: that it does is
+    /// remembered for a millisecond, so that a file that many want is not asked about each time.
+    pub fn is_still(&self, is_same: impl FnOnce(&Metadata) -> bool) -> bool {
+        let now_us = self.pool.reads().now_us();
+        if self.seen_same.is_within(SAME_US, now_us) {
+            return true;
+        }
+        let is_same = self.file().metadata().is_ok_and(|now| is_same(&now));
+        if is_same {
+            self.seen_same.note(now_us);
+        }
+        is_same
     }
 
     /// How many of the `len` bytes at `at` can be sent right now without waiting for the disk: a
@@ -316,7 +334,7 @@ impl DiskFile {
             Means::Tried => {
                 // A try begins to read what is missing, so that one miss stands for those that follow.
                 let now_us = self.pool.reads().now_us();
-                if self.missed.is_recent(now_us) {
+                if self.missed.is_within(MISSED_US, now_us) {
                     return 0;
                 }
                 match residency::is_ready(self.file(), at) {
@@ -460,6 +478,13 @@ fn left_in_chunk(at: u64) -> u64 {
 
 /// Read at once on the loop at most: what a socket may take, and a fortieth of a millisecond.
 const NOW_BYTES: u64 = 128 * 1024;
+
+/// How long a file that can only be tried is read in the pool after a miss without another try: some chunks of a
+/// disk that has nothing else to do.
+const MISSED_US: u64 = 5000;
+
+/// How long a file that was the same counts as the same.
+const SAME_US: u64 = 1000;
 
 #[cfg(test)]
 mod tests;

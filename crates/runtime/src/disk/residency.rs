@@ -243,25 +243,23 @@ impl Asked {
     }
 }
 
-/// When a try found that something is not in memory, of a file that can only be tried.
+/// When something was last found out, shared by all loops without a lock.
 #[derive(Debug, Default)]
-pub(super) struct Missed {
+pub(super) struct Moment {
     /// Microseconds on a clock of the caller's; 0 is never.
     at_us: AtomicU64,
 }
 
-/// How long such a file is read in the pool without another try: some chunks of a disk that has nothing else to do.
-const MISSED_US: u64 = 5000;
-
-impl Missed {
+impl Moment {
     pub(super) fn note(&self, now_us: u64) {
         self.at_us.store(now_us.max(1), Ordering::Relaxed);
     }
 
-    pub(super) fn is_recent(&self, now_us: u64) -> bool {
+    /// Whether that was less than `span_us` before.
+    pub(super) fn is_within(&self, span_us: u64, now_us: u64) -> bool {
         match self.at_us.load(Ordering::Relaxed) {
             0 => false,
-            at_us => now_us.saturating_sub(at_us) < MISSED_US,
+            at_us => now_us.saturating_sub(at_us) < span_us,
         }
     }
 }
@@ -313,13 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_stands_for_a_moment() {
-        let missed = Missed::default();
-        assert!(!missed.is_recent(0) && !missed.is_recent(10));
+    fn what_was_found_out_stands_for_a_while() {
+        let moment = Moment::default();
+        let is_recent = |now_us| moment.is_within(5000, now_us);
+        assert!(!is_recent(0) && !is_recent(10));
         for at_us in [0, 70_000] {
-            missed.note(at_us);
-            assert!(missed.is_recent(at_us) && missed.is_recent(at_us + MISSED_US - 1));
-            assert!(!missed.is_recent(at_us + MISSED_US + 1));
+            moment.note(at_us);
+            assert!(is_recent(at_us) && is_recent(at_us + 4999));
+            assert!(!is_recent(at_us + 5001));
         }
     }
 
