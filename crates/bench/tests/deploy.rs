@@ -352,7 +352,7 @@ fn counts_the_living_and_the_dead() {
     until("the living has burnt its part", || burnt.exists());
     let spent = running.spent().cpu_seconds;
     // Ticks of 10 ms are cut off for each process and kind.
-    assert!((0.7..3.0).contains(&spent), "{spent}");
+    assert!((1.5..6.0).contains(&spent), "{spent}");
     let again = running.spent().cpu_seconds;
     assert!(again >= spent, "{again}");
 }
@@ -415,8 +415,9 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
     assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     assert_eq!(running.memory().processes, 1);
     let (own, beside) = (running.spent().cpu_seconds, running.beside());
-    assert!((0.35..3.0).contains(&beside), "{beside}");
-    assert!(own < 0.35, "{own}");
+    assert!((0.75..6.0).contains(&beside), "{beside}");
+    // An interpreter that starts; what burns beside it is more.
+    assert!(own < 0.75, "{own}");
     running.stop();
     assert!(all_gone(&pids));
     drop(running);
@@ -569,7 +570,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 const BURN: &str = r#"
 import sys, time
-while time.process_time() < 0.4: pass
+while time.process_time() < 0.8: pass
 if len(sys.argv) > 1:
     open("burnt", "w").close()
     time.sleep(1000)

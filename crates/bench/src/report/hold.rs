@@ -327,10 +327,13 @@ impl Hold {
             && self.probe.as_ref().is_none_or(Probed::is_clean)
     }
 
-    /// Streams opened for the first time.
+    /// Streams opened for the first time: not those that churn closed and opened again, of which a few may
+    /// be under way at the end.
     #[must_use]
     pub fn opened_first(&self) -> u64 {
-        self.counts.opened.saturating_sub(self.counts.renewed)
+        let counts = &self.counts;
+        let first = counts.opened.saturating_sub(counts.renewed);
+        first.max(counts.open_max)
     }
 
     /// The same a second, while they were being opened.

@@ -243,6 +243,12 @@ fn streams_are_opened_again_and_some_never_read() {
     assert!(counts.renewed > 20, "{counts:?}");
     assert_eq!(counts.begun, 40 + counts.renewed);
     assert!(counts.open <= 40 && counts.open_max <= 40, "{counts:?}");
+    // Those that were opened again are told apart.
+    assert!(counts.opened > 50, "{counts:?}");
+    assert!(
+        (counts.open_max..=40).contains(&hold.opened_first()),
+        "{counts:?}"
+    );
 }
 
 fn a_stream_costs_little_memory() {
