@@ -70,6 +70,10 @@ class Child:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def _read(self):
         for line in self._process.stdout:
             self.lines.append(line.rstrip("\n"))
@@ -164,6 +168,23 @@ class Server:
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def lines(self):
+        """What it has printed and logged so far."""
+        return list(self._child.lines)
+
+    def memory(self):
+        """Bytes of the server's own process by kind: all that is resident, and what is of no file."""
+        rollup = Path(f"/proc/{self._child.pid}/smaps_rollup").read_text()
+        lines = (line.split() for line in rollup.splitlines()[1:])
+        sizes = {line[0].rstrip(":"): int(line[1]) * 1024 for line in lines}
+        return {kind: sizes[kind] for kind in ("Rss", "Anonymous")}
+
+    def memory_peak(self):
+        """The most that has been resident of it at any time, in bytes."""
+        status = Path(f"/proc/{self._child.pid}/status").read_text()
+        return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
 
     def request(self, method, target, body=None, headers=None):
         """One exchange on a connection that is kept between requests."""

@@ -47,7 +47,7 @@ connections = {{ max = {tunnels} }}
 
 
 class Front(Server):
-    """The real server, and what its process and its status page say of it."""
+    """The real server, and what its status page says of it."""
 
     def __enter__(self):
         super().__enter__()
@@ -64,13 +64,6 @@ class Front(Server):
         self._admin.request("GET", "/status.json")
         (upstream,) = json.loads(self._admin.getresponse().read())["upstreams"]
         return sum(it["active"] for it in upstream["servers"])
-
-    def memory(self):
-        """Bytes by kind: all that is resident, and what is of no file."""
-        rollup = Path(f"/proc/{self._child._process.pid}/smaps_rollup").read_text()
-        lines = (line.split() for line in rollup.splitlines()[1:])
-        sizes = {line[0].rstrip(":"): int(line[1]) * 1024 for line in lines}
-        return {kind: sizes[kind] for kind in ("Rss", "Anonymous")}
 
 
 class Tunnel:
