@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build test test-rust test-workers test-real test-backends fuzz clean
+.PHONY: run build release test test-rust test-workers test-real test-backends fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -17,6 +17,10 @@ run:
 build:
 	@echo "== build (debug)"
 	@cargo build --workspace
+
+release:
+	@echo "== the binary for production: built, trained, built again"
+	@scripts/release
 
 test: test-rust test-workers test-real
 	@echo "== all tests passed"

@@ -67,10 +67,11 @@ impl RequestPath {
     /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
     pub fn of(head: &RequestHead) -> Result<Self, UriError> {
         // `OPTIONS *` and CONNECT have no path; edge answers both itself.
-        if matches!(head.target_path_query(), "*" | "") {
-            return Ok(Self(PathText::AsSent(head.target_path_query().len())));
+        let target = head.target_path_query();
+        if matches!(target, "*" | "") {
+            return Ok(Self(PathText::AsSent(target.len())));
         }
-        let normal = normalise(head.target_path_query())?;
+        let normal = normalise(target)?;
         Ok(Self(match normal.path {
             Cow::Borrowed(path) => PathText::AsSent(path.len()),
             Cow::Owned(path) => PathText::Decoded(path),
@@ -82,7 +83,7 @@ impl RequestPath {
     #[must_use]
     pub fn bytes<'a>(&'a self, head: &'a RequestHead) -> &'a [u8] {
         match &self.0 {
-            PathText::AsSent(len) => &head.target_path_query().as_bytes()[..*len],
+            PathText::AsSent(len) => &head.path_query_bytes()[..*len],
             PathText::Decoded(path) => path,
         }
     }

@@ -348,7 +348,7 @@ impl Handler for Files {
 
 /// Whether a slash is encoded in the path: that would be one in the name of a file, and no file has one.
 fn names_slash(head: &RequestHead) -> bool {
-    let target = head.target_path_query().as_bytes();
+    let target = head.path_query_bytes();
     target.contains(&b'%') && {
         let path = target
             .split(|&byte| byte == b'?')

@@ -72,6 +72,22 @@ impl Method {
         }
     }
 
+    /// The token of a method that is listed.
+    pub const fn token(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+            Self::Patch => "PATCH",
+            Self::Connect => "CONNECT",
+            Self::Trace => "TRACE",
+            Self::Other => return None,
+        })
+    }
+
     /// Whether repeating the request has the effect of sending it once (RFC 9110 §9.2.2).
     pub const fn is_idempotent(self) -> bool {
         matches!(
@@ -122,7 +138,9 @@ impl RequestHead {
 
     /// The method as sent.
     pub fn method_str(&self) -> &str {
-        self.text(self.method_token)
+        self.method
+            .token()
+            .unwrap_or_else(|| self.text(self.method_token))
     }
 
     /// The version of the request line.
@@ -141,10 +159,20 @@ impl RequestHead {
         self.text(self.path_query)
     }
 
+    /// [`RequestHead::target_path_query`] for those who copy it: nothing is looked at.
+    pub fn path_query_bytes(&self) -> &[u8] {
+        self.bytes(self.path_query)
+    }
+
     /// The authority asked for, as sent: that of an absolute-form or CONNECT target when there is
     /// one, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
     pub fn host(&self) -> &str {
         self.text(self.host)
+    }
+
+    /// [`RequestHead::host`] for those who copy it: nothing is looked at.
+    pub fn host_bytes(&self) -> &[u8] {
+        self.bytes(self.host)
     }
 
     /// All fields in the order sent: name as sent, value without blanks around it.

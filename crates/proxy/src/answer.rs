@@ -217,7 +217,7 @@ pub(crate) fn key(call: &Call) -> Option<u64> {
     let head = &call.request.head;
     Some(match key {
         config::HashKey::Path => hash_key(call.request.path()),
-        config::HashKey::Target => hash_key(head.target_path_query().as_bytes()),
+        config::HashKey::Target => hash_key(head.path_query_bytes()),
         config::HashKey::Client => hash_key(accel::client_address(&call.request).as_bytes()),
         config::HashKey::Header(name) => hash_key(head.field(name)?),
         config::HashKey::Cookie(name) => hash_key(cookie_value(&call.request, name)?),

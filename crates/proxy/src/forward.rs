@@ -36,9 +36,12 @@ pub(crate) fn encode(
     };
     out.extend_from_slice(head.method_str().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(head.target_path_query().as_bytes());
+    out.extend_from_slice(head.path_query_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    field(out, "Host", host(config, head, server).as_bytes());
+    match &config.host {
+        config::HostHeader::Client => field(out, "Host", head.host_bytes()),
+        _ => field(out, "Host", host(config, head, server).as_bytes()),
+    }
     let named = connection_names(head);
     let mut has_words = false;
     for (name, value) in head.fields() {
@@ -209,7 +212,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
     }
     if is_ours("X-Forwarded-Host") {
         let host = earlier.said("X-Forwarded-Host").next();
-        let host = host.unwrap_or_else(|| request.head.host().as_bytes());
+        let host = host.unwrap_or_else(|| request.head.host_bytes());
         line(out, "X-Forwarded-Host", host);
     }
     // In the common case nobody has said anything before us.

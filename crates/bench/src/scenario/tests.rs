@@ -432,9 +432,13 @@ fn broken_texts_are_errors() {
 
 #[test]
 fn the_scenarios_of_the_repository_are_whole() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/scenarios");
+    let benches = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
+    let folders = ["scenarios", "training"].map(|folder| benches.join(folder));
     let mut count = 0;
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+    for entry in folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten())
+    {
         let path = entry.path();
         if path
             .extension()
@@ -444,5 +448,5 @@ fn the_scenarios_of_the_repository_are_whole() {
             count += 1;
         }
     }
-    assert!(count > 0);
+    assert!(count > 1);
 }
