@@ -3,7 +3,7 @@
 64 connections ask without a pause (`penstock bench run`), while one replacement follows the other. No request
 may fail and no connection be reset. `PENSTOCK_RESTARTS`, `PENSTOCK_RELOADS` and `PENSTOCK_UPGRADES` are how many
 (5, 5, 2), `PENSTOCK_PAUSE` the seconds between two of them (0). How long requests took, beside a time without
-replacements, is printed: timings are for reading, not for passing.
+replacements (`PENSTOCK_CALM` seconds, 3), is printed: timings are for reading, not for passing.
 """
 
 import http.client
@@ -19,7 +19,7 @@ RELOADS = int(os.environ.get("PENSTOCK_RELOADS", "5"))
 UPGRADES = int(os.environ.get("PENSTOCK_UPGRADES", "2"))
 PAUSE = float(os.environ.get("PENSTOCK_PAUSE", "0"))
 CONNECTIONS = 64
-CALM_SECONDS = 3
+CALM_SECONDS = float(os.environ.get("PENSTOCK_CALM", "3"))
 # What one replacement may take.
 PATIENCE = 60
 
@@ -108,7 +108,11 @@ class Replaced(RealCase):
         # Closed before an answer, and sent again: allowed, but a server that drains can do better.
         self.assertEqual(figures["retried"], 0, out)
         took = {name: figures["total"][name] / 1000 for name in ("p99", "max")}
-        print(f"{self.kind}, {name}: {figures['requests']} requests, {took} ms", flush=True)
+        self.calm = getattr(self, "calm", took["p99"])
+        ratio = f"p99 {took['p99'] / self.calm:.2f} x calm"
+        print(
+            f"{self.kind}, {name}: {figures['requests']} requests, {took} ms, {ratio}", flush=True
+        )
 
     def restart_all(self):
         for _ in range(RESTARTS):
