@@ -162,7 +162,9 @@ fn pipelined_requests_cost_little_memory_and_hold_up_nobody() {
 
 #[test]
 fn a_stuck_thread_leaves_its_neighbours_in_service_until_a_new_worker_is_ready() {
-    let server = serve_ready(&site("threads = 2\nresponse_timeout = \"600ms\"", ""));
+    // Each worker loads the code itself, so that the gate keeps the next one.
+    let app = "threads = 2\nresponse_timeout = \"600ms\"\npreload = false";
+    let server = serve_ready(&site(app, ""));
     let old = server.get("/pid").text();
     server.site().write("gate", "");
     ask(&server, "/stuck").expect_status(504);
@@ -258,7 +260,7 @@ fn a_request_in_a_batch_whose_client_has_left_is_not_worked_for() {
 
 #[test]
 fn a_request_given_back_whose_client_has_left_is_not_worked_for() {
-    let server = serve_ready(&site("", ""));
+    let server = serve_ready(&site("preload = false", ""));
     let worker = server.workers("app")[0];
     kill(worker, Signal::STOP);
     let client = ask(&server, "/left");
