@@ -421,3 +421,32 @@ fn a_file_is_closed_in_the_pool_unless_that_is_known_to_be_quick() {
     await_closed(3);
     pool.close();
 }
+
+#[test]
+fn that_a_file_is_the_same_is_remembered_for_a_millisecond_and_no_longer() {
+    let file = file::in_memory("same", b"content").unwrap();
+    let file = DiskFile::new(File::from(file), Pool::new("disk", 1, 1));
+    assert!(!file.is_still(|_| false));
+    let began = clock::now();
+    let mut is_asked = false;
+    assert!(file.is_still(|_| {
+        is_asked = true;
+        true
+    }));
+    assert!(is_asked, "that it is not is not remembered");
+    let seen = clock::now();
+    // The clock of the file counts whole microseconds.
+    let (span, tick) = (Duration::from_micros(SAME_US), Duration::from_micros(1));
+    loop {
+        let (before, mut is_asked) = (clock::now(), false);
+        assert!(file.is_still(|_| {
+            is_asked = true;
+            true
+        }));
+        if is_asked {
+            assert!(clock::now() - began + tick >= span, "asked too soon");
+            return;
+        }
+        assert!(before - seen < span + tick, "not asked in time");
+    }
+}
