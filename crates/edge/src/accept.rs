@@ -1,8 +1,9 @@
 //! Accepting connections on one loop's listener.
 //!
 //! One task per listener and loop. When descriptors or `limits.connections` run out it waits instead
-//! of spinning; the kernel's backlog holds the newcomers meanwhile. When the drain begins it still
-//! takes whoever already waits in the backlog, so that no connection is reset, then closes.
+//! of spinning; the kernel's backlog holds the newcomers meanwhile. It takes a few at a time, so that a
+//! rush of them keeps nobody waiting who is in. When the drain begins it still takes whoever already
+//! waits in the backlog, so that no connection is reset, then closes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,6 +22,10 @@ use crate::{Edge, access_log, heralded, tunnel};
 
 /// How long to wait for a descriptor or a connection slot to come free.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Newcomers taken in a row before those who are in get their turn: in a rush of new connections, what
+/// is ready on others must not wait until all of them are in.
+const TURN: u32 = 16;
 
 /// How long the same warning is not repeated.
 const QUIET: Duration = Duration::from_secs(10);
@@ -69,7 +74,12 @@ async fn accept_for(
         warnings: Warnings::default(),
     };
     let mut stopped = std::pin::pin!(stop.begun());
+    let mut in_a_row = 0;
     loop {
+        if in_a_row == TURN {
+            in_a_row = 0;
+            loops::yield_now().await;
+        }
         if door.is_full() {
             door.warn("limits.connections reached, not accepting for now");
             clock::sleep(PAUSE).await;
@@ -79,12 +89,18 @@ async fn accept_for(
         }
         let next = std::future::poll_fn(|cx| match listener.poll_accept(cx) {
             Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
-            Poll::Pending => stopped.as_mut().poll(cx).map(|()| None),
+            Poll::Pending => {
+                in_a_row = 0;
+                stopped.as_mut().poll(cx).map(|()| None)
+            }
         })
         .await;
         match next {
             None => break,
-            Some(Ok((socket, peer))) => door.admit(socket, peer),
+            Some(Ok((socket, peer))) => {
+                in_a_row += 1;
+                door.admit(socket, peer);
+            }
             Some(Err(error)) => {
                 if door.warnings.is_due() {
                     log::error!("{}: cannot accept: {error}", door.info.name);

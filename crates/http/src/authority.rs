@@ -48,15 +48,27 @@ impl<'a> Authority<'a> {
 // At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label but the last.
 fn is_name(host: &[u8]) -> bool {
     let labels = host.strip_suffix(b".").unwrap_or(host);
-    !labels.is_empty()
-        && host.len() <= NAME_BYTES_MAX
-        && labels.split(|&byte| byte == b'.').all(|label| {
-            !label.is_empty()
-                && label
-                    .iter()
-                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~'))
-        })
+    let mut is_label_empty = true;
+    for &byte in labels {
+        let is_dot = byte == b'.';
+        if is_dot && is_label_empty || !is_dot && !NAME[byte as usize] {
+            return false;
+        }
+        is_label_empty = is_dot;
+    }
+    !is_label_empty && host.len() <= NAME_BYTES_MAX
 }
+
+/// The bytes of a label.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
+        byte += 1;
+    }
+    table
+};
 
 fn is_ipv6(bracketed: &[u8]) -> bool {
     let Some(inner) = bracketed

@@ -21,23 +21,38 @@ pub(crate) const fn is_value_byte(byte: u8) -> bool {
 
 /// Whether all of `bytes` may stand in a field value.
 pub(crate) fn is_value(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    // Eight at a time; a word that looks doubtful (a tab does) is looked at byte by byte.
-    let is_good = words.iter().all(|word| {
-        !is_doubtful(u64::from_ne_bytes(*word)) || word.iter().all(|&byte| is_value_byte(byte))
-    });
-    is_good && rest.iter().all(|&byte| is_value_byte(byte))
+    value_prefix(bytes) == bytes.len()
 }
 
-/// Whether one of eight bytes is below the space, or is DEL; both tests are the usual ones for a zero
-/// byte, and never say no where it is yes.
-const fn is_doubtful(word: u64) -> bool {
+/// How many of `bytes`, from the first on, may stand in a field value.
+pub(crate) fn value_prefix(bytes: &[u8]) -> usize {
+    let first_bad = |bytes: &[u8]| bytes.iter().position(|&byte| !is_value_byte(byte));
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut len = 0;
+    for word in words {
+        // Eight at a time; a doubtful word (a tab makes one) is looked at byte by byte.
+        let doubts = doubts(u64::from_le_bytes(*word));
+        if doubts != 0 {
+            let first = doubts.trailing_zeros() as usize / 8;
+            if let Some(bad) = first_bad(&word[first..]) {
+                return len + first + bad;
+            }
+        }
+        len += 8;
+    }
+    len + first_bad(rest).unwrap_or(rest.len())
+}
+
+/// Marks those of eight bytes that are below the space, or DEL, by their highest bits. Both tests are the
+/// usual ones for a zero byte: the lowest mark is right, the ones above it may come of its borrow, and none is
+/// missing.
+const fn doubts(word: u64) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
     let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
     let without_del = word ^ (ONES * 0x7f);
     let del = without_del.wrapping_sub(ONES) & !without_del & HIGH;
-    below_space | del != 0
+    below_space | del
 }
 
 /// `bytes` without blanks (SP, HTAB) at either end (RFC 9110 §5.6.3, OWS).
@@ -171,16 +186,15 @@ mod tests {
                 for at in [0, len / 2, len - 1] {
                     let mut value = vec![b'a'; len];
                     value[at] = byte;
-                    assert_eq!(
-                        is_value(&value),
-                        is_value_byte(byte),
-                        "{byte} at {at} of {len}"
-                    );
+                    let good = if is_value_byte(byte) { len } else { at };
+                    assert_eq!(value_prefix(&value), good, "{byte} at {at} of {len}");
+                    assert_eq!(is_value(&value), good == len);
                 }
             }
         }
         assert!(is_value(b"") && is_value(b"a\tb c\xff d e f g h"));
-        assert!(!is_value(b"a\tb\rc d e f g h"));
+        assert_eq!(value_prefix(b"a\tb\rc d e f g h"), 3);
+        assert_eq!(value_prefix(b"a\tb \x7f\x01d e f g h"), 4);
     }
 
     #[test]

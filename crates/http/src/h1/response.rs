@@ -5,16 +5,16 @@
 //! received of the response each time more arrives. Nothing is allocated and nothing is copied: the
 //! caller finds the fields, should it want them, in the bytes that the head took.
 //!
-//! What must stay true: the outcome does not depend on how the bytes were split; no line is looked
-//! at twice; whatever readers disagree about (RFC 9112 §6.3) is an error, or closes the connection
-//! where the end of this response is beyond doubt. Interim responses are heads like any other: the
-//! caller goes on with the next one.
+//! What must stay true: the outcome does not depend on how the bytes were split, and so not on whether a
+//! field was found in one pass or its line first; no line is looked at a third time; whatever readers
+//! disagree about (RFC 9112 §6.3) is an error, or closes the connection where the end of this response
+//! is beyond doubt. Interim responses are heads like any other: the caller goes on with the next one.
 
 use thiserror::Error;
 
 use super::Progress;
 use crate::{
-    grammar::{is_token_byte, is_value, list_elements, parse_length, trim_blanks},
+    grammar::{is_token_byte, is_value, list_elements, parse_length, trim_blanks, value_prefix},
     head::Version,
 };
 
@@ -205,8 +205,15 @@ impl ResponseScanner {
         limits: &ResponseLimits,
         take: &mut impl FnMut(CheckedField<'_>),
     ) -> Result<Progress<ResponseHead>, ResponseError> {
-        for found in memchr::memchr_iter(b'\n', &buf[self.looked..]) {
-            let line_end = self.looked + found;
+        loop {
+            let usual = self.usual_field(&buf[self.line_start..]);
+            let line_end = match &usual {
+                Some(field) => self.line_start + field.line.len() + 1,
+                None => match find_line_feed(&buf[self.looked..]) {
+                    Some(found) => self.looked + found,
+                    None => break,
+                },
+            };
             if line_end >= limits.head_bytes {
                 return Err(ResponseError::HeadTooLarge);
             }
@@ -214,6 +221,7 @@ impl ResponseScanner {
                 return Err(self.bare_line_break(buf));
             };
             self.line_start = line_end + 1;
+            self.looked = self.line_start;
             let Some((version, status)) = self.status_line else {
                 self.status_line = Some(parse_status_line(line)?);
                 continue;
@@ -228,7 +236,16 @@ impl ResponseScanner {
                     len: line_end + 1,
                 }));
             }
-            take(self.take_field(line, limits)?);
+            self.fields += 1;
+            if self.fields > limits.fields {
+                return Err(ResponseError::TooManyFields);
+            }
+            let field = match usual {
+                Some(field) => field,
+                None => checked_field(line)?,
+            };
+            self.note(&field)?;
+            take(field);
         }
         self.looked = buf.len();
         if self.status_line.is_none() {
@@ -247,33 +264,30 @@ impl ResponseScanner {
         }
     }
 
-    fn take_field<'b>(
-        &mut self,
-        line: &'b [u8],
-        limits: &ResponseLimits,
-    ) -> Result<CheckedField<'b>, ResponseError> {
-        self.fields += 1;
-        if self.fields > limits.fields {
-            return Err(ResponseError::TooManyFields);
+    /// The next line, if it is a whole field without fault, by one look at each byte of it. Anything else
+    /// is `None`, and goes the way on which every fault has its name.
+    fn usual_field<'b>(&self, buf: &'b [u8]) -> Option<CheckedField<'b>> {
+        if self.status_line.is_none() || self.looked > self.line_start {
+            return None;
         }
-        let name_len = line
-            .iter()
-            .position(|&byte| !is_token_byte(byte))
-            .unwrap_or(line.len());
-        let (name, rest) = line.split_at(name_len);
-        let [b':', value @ ..] = rest else {
-            return Err(match line {
-                [b' ' | b'\t', ..] => ResponseError::FoldedField,
-                _ => ResponseError::BadFieldName,
-            });
+        let name_len = buf.iter().position(|&byte| !is_token_byte(byte))?;
+        let (name, [b':', rest @ ..]) = buf.split_at(name_len) else {
+            return None;
         };
-        if name.is_empty() {
-            return Err(ResponseError::BadFieldName);
+        let (value, end) = rest.split_at(value_prefix(rest));
+        if name.is_empty() || !end.starts_with(b"\r\n") {
+            return None;
         }
-        if !is_value(value) {
-            return Err(ResponseError::BadFieldValue);
-        }
-        let value = trim_blanks(value);
+        Some(CheckedField {
+            line: &buf[..name_len + 1 + value.len()],
+            name,
+            value: trim_blanks(value),
+        })
+    }
+
+    /// Takes note of what a field says about the message.
+    fn note(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseError> {
+        let CheckedField { name, value, .. } = *field;
         // The length and a letter decide nearly always, before any name is compared.
         match (name.len(), name[0] | 0x20) {
             (10, b'c') if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
@@ -285,10 +299,14 @@ impl ResponseScanner {
             }
             _ => {}
         }
-        Ok(CheckedField { line, name, value })
+        Ok(())
     }
 
     fn note_connection(&mut self, value: &[u8]) {
+        if value == b"keep-alive" {
+            self.keep_alive = true;
+            return;
+        }
         for option in list_elements(value) {
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -348,6 +366,37 @@ impl ResponseScanner {
         let is_doubtful = is_bodiless(status) && self.length.is_some_and(|length| length > 0);
         is_asked && !is_doubtful && status != 101 && body != ResponseBody::UntilClose
     }
+}
+
+fn find_line_feed(buf: &[u8]) -> Option<usize> {
+    match buf {
+        // The blank line.
+        [b'\r', b'\n', ..] => Some(1),
+        _ => memchr::memchr(b'\n', buf),
+    }
+}
+
+/// The field of a line without its end.
+fn checked_field(line: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
+    let name_len = line
+        .iter()
+        .position(|&byte| !is_token_byte(byte))
+        .unwrap_or(line.len());
+    let (name, rest) = line.split_at(name_len);
+    let [b':', value @ ..] = rest else {
+        return Err(match line {
+            [b' ' | b'\t', ..] => ResponseError::FoldedField,
+            _ => ResponseError::BadFieldName,
+        });
+    };
+    if name.is_empty() {
+        return Err(ResponseError::BadFieldName);
+    }
+    if !is_value(value) {
+        return Err(ResponseError::BadFieldValue);
+    }
+    let value = trim_blanks(value);
+    Ok(CheckedField { line, name, value })
 }
 
 /// Whether such a response never has a body, nor fields that frame one (RFC 9110 §8.6).
