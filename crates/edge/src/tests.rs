@@ -3,6 +3,7 @@
 //! [`House`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain socket
 //! whose reads have a deadline, so that a test that hangs fails instead.
 
+mod accepting;
 mod error_pages;
 mod files;
 mod held;
