@@ -201,7 +201,12 @@ class Validated:
     @classmethod
     def setUpClass(cls):
         cls.serve(cls.CODE, cls.FILE)
+        until("the worker says that it is ready", cls.is_started, PATIENCE)
         cls.started = len(cls.server.lines)
+
+    @classmethod
+    def is_started(cls):
+        return any(re.search(r"\]: ready in ", line) for line in cls.server.lines)
 
     def test_the_validator_finds_nothing_and_the_server_keeps_no_body(self):
         self.small_bodies()
