@@ -114,7 +114,7 @@ fn what_is_in_memory_needs_no_thread() {
     });
     busy.unwrap();
     client.get(&format!("/0-{len}")).expect_part(0, len);
-    // Pages that a socket still has are not dropped.
+    // An answer stands for some milliseconds, and pages that a socket still has are not dropped.
     await_until("nothing of it is in memory", || {
         pages::drop_cached(file.file()).unwrap();
         file.resident(0, len) == 0
