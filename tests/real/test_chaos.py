@@ -160,6 +160,8 @@ class Chaos:
         self.front = front
         self.random = random.Random(SEED)
         self.done = collections.Counter()
+        # What is yet to be done before anything is done again: in a short run, too, all of it happens.
+        self.deck = []
 
     def run(self, seconds):
         deadline = time.monotonic() + seconds
@@ -176,10 +178,15 @@ class Chaos:
         due = [it for it in self.counters if it.state != "well" and it.hurt_until < now]
         may_hurt = len(alone) > LEFT_ALONE
         if may_hurt and (not due or self.random.random() < 0.6):
-            actions = (self.kill, self.freeze, self.restart, self.drain, self.deploy)
-            self.do(self.random.choice(actions), self.random.choice(alone))
+            self.do(self.next_action(), self.random.choice(alone))
         elif due:
             self.mend(self.random.choice(due))
+
+    def next_action(self):
+        if not self.deck:
+            self.deck = [self.kill, self.freeze, self.restart, self.drain, self.deploy]
+            self.random.shuffle(self.deck)
+        return self.deck.pop()
 
     def do(self, action, counter):
         self.done[action.__name__] += 1
