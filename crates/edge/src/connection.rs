@@ -11,7 +11,7 @@ mod asking;
 mod watching;
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{ClientState, Fault, FaultKind, ListenerInfo, Reply, Timing};
@@ -71,6 +71,15 @@ enum Next {
     Over,
 }
 
+/// What was done at once when a wait for a head had ended. Small: the waiting task has room for it always.
+enum Begun {
+    Done(Fate),
+    /// The rest of an exchange.
+    Left(Box<Unfinished>),
+    /// There is no request, and the client is to be told.
+    Refused(Box<Next>),
+}
+
 /// One request in the hands of its connection.
 struct Exchange {
     settings: Arc<Settings>,
@@ -116,8 +125,16 @@ struct Unfinished {
 
 /// What is left of it.
 enum Left {
-    Work(Work),
+    Work(Working),
     Sending(Box<Sending>),
+}
+
+/// A handler at work, and what of its client is watched meanwhile.
+struct Working {
+    work: Work,
+    /// The reading side is lent to whoever reads the body, who watches the socket until it is back.
+    is_lent: bool,
+    is_watching: bool,
 }
 
 struct Sending {
@@ -184,14 +201,16 @@ impl Connection {
                     in_a_row = 0;
                     Box::pin(loops::yield_now()).await;
                 }
-                let next = std::future::poll_fn(|cx| self.poll_head(cx)).await;
-                let fate = match next {
-                    Next::Head(head) => match self.exchange(head) {
-                        Ok(fate) => fate,
-                        Err(unfinished) => Box::pin(self.finish(unfinished)).await,
-                    },
-                    Next::Over => return,
-                    refused => Box::pin(self.refuse(refused)).await,
+                let fate = match std::future::poll_fn(|cx| self.poll_next(cx)).await {
+                    Begun::Done(fate) => fate,
+                    Begun::Left(mut left) => {
+                        // Polled here: the usual wait for a handler allocates nothing more.
+                        match std::future::poll_fn(|cx| self.poll_work(cx, &mut left)).await {
+                            Some(fate) => fate,
+                            None => Box::pin(self.finish_sending(left)).await,
+                        }
+                    }
+                    Begun::Refused(refused) => Box::pin(self.refuse(*refused)).await,
                 };
                 match fate {
                     Fate::Keep => {}
@@ -201,6 +220,18 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Waits for the next request, and does of it what can be done at once.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Begun> {
+        Poll::Ready(match ready!(self.poll_head(cx)) {
+            Next::Head(head) => match self.exchange(head) {
+                Ok(fate) => Begun::Done(fate),
+                Err(left) => Begun::Left(left),
+            },
+            Next::Over => Begun::Done(Fate::Close),
+            refused => Begun::Refused(Box::new(refused)),
+        })
     }
 
     /// Waits for the next request's head.
@@ -333,8 +364,8 @@ impl Connection {
         let found = found.kept();
         let mut exchange = Exchange::new(Arc::clone(settings), head, arrived);
         self.edge.give_back(lent);
-        if let Some(Err(rest)) = at_hand {
-            return Err(exchange.unfinished(rest));
+        if let Some(Err(sending)) = at_hand {
+            return Err(exchange.unfinished(Left::Sending(sending)));
         }
         let said = match found {
             Asks::Edge(answered) => {
@@ -349,49 +380,51 @@ impl Connection {
             }
         };
         match self.followed(&mut exchange, said) {
-            Followed::Answered(answered) => self.answer(exchange, answered, arrived),
-            Followed::Works(work) => Err(exchange.unfinished(Left::Work(work))),
+            Followed::Answered(answered) => match self.answer(&mut exchange, answered, arrived) {
+                Ok(fate) => Ok(fate),
+                Err(sending) => Err(exchange.unfinished(Left::Sending(sending))),
+            },
+            Followed::Works(work) => {
+                let working = self.watch(work, &exchange);
+                Err(exchange.unfinished(Left::Work(working)))
+            }
         }
     }
 
-    /// Awaits what is left of an exchange.
-    async fn finish(&mut self, unfinished: Box<Unfinished>) -> Fate {
-        let Unfinished { mut exchange, rest } = *unfinished;
-        let mut work = match rest {
-            Left::Work(work) => work,
-            Left::Sending(sending) => return self.finish_sending(exchange, sending).await,
-        };
-        loop {
-            let Work {
-                work: future,
-                handlers,
-                next,
-            } = work;
-            let said = match self.watched(future, &mut exchange).await {
-                Ok(Reply::Pass(request)) => ask(handlers, next, *request),
-                Ok(Reply::Response(response)) => {
-                    Said::response(response, || asks::speaker(&handlers, next))
+    /// Polls the handlers of an exchange until it is answered; `None` when a part of the answer is still
+    /// to be sent.
+    fn poll_work(
+        &mut self,
+        cx: &mut Context<'_>,
+        unfinished: &mut Unfinished,
+    ) -> Poll<Option<Fate>> {
+        let Unfinished { exchange, rest } = unfinished;
+        while let Left::Work(working) = rest {
+            let reply = ready!(self.poll_watched(cx, working, exchange));
+            // What a handler holds, it holds until its reply and no longer.
+            working.work.work = Box::pin(std::future::pending());
+            let said = match reply {
+                Ok(Reply::Pass(request)) => {
+                    let handlers = std::mem::take(&mut working.work.handlers);
+                    ask(handlers, working.work.next, *request)
                 }
+                Ok(Reply::Response(response)) => Said::response(response, || {
+                    asks::speaker(&working.work.handlers, working.work.next)
+                }),
                 Ok(Reply::Redirect(redirect)) => Said::Redirects(redirect),
                 Err(fault) => Said::Answered(Err(fault)),
             };
-            let answered = match self.followed(&mut exchange, said) {
-                Followed::Works(next) => {
-                    work = next;
-                    continue;
+            match self.followed(exchange, said) {
+                Followed::Works(next) => *working = self.watch(next, exchange),
+                Followed::Answered(answered) => {
+                    match self.answer(exchange, answered, clock::now()) {
+                        Ok(fate) => return Poll::Ready(Some(fate)),
+                        Err(sending) => *rest = Left::Sending(sending),
+                    }
                 }
-                Followed::Answered(answered) => answered,
-            };
-            let unfinished = match self.answer(exchange, answered, clock::now()) {
-                Ok(fate) => return fate,
-                Err(unfinished) => *unfinished,
-            };
-            return match unfinished.rest {
-                Left::Sending(sending) => self.finish_sending(unfinished.exchange, sending).await,
-                // `answer` leaves nothing else.
-                Left::Work(_) => Fate::Abort,
-            };
+            }
         }
+        Poll::Ready(None)
     }
 
     /// Answers a head that was refused, or did not arrive in time.
@@ -514,6 +547,6 @@ mod tests {
             size_of::<Connection>()
         );
         let task = size(Connection::run);
-        assert!(task <= 432, "{task}");
+        assert!(task <= 336, "{task}");
     }
 }

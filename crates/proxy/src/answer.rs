@@ -15,13 +15,12 @@ use penstock_http::Method;
 use crate::accel;
 use crate::balance::hash_key;
 use crate::call::Call;
-use crate::claim::Lease;
 use crate::failure::{Failure, Stage};
 use crate::head::{Accel, ReplyHead};
 use crate::relay;
 use crate::roster::Outcome;
 use crate::source::Source;
-use crate::talk::{End, Talk};
+use crate::talk::End;
 use crate::tunnel::Tunnel;
 
 /// What has come of a response.
@@ -33,23 +32,10 @@ pub(crate) struct Lead {
     pub(crate) body: Vec<u8>,
 }
 
-/// Makes the reply, and sees to the rest of the body.
-pub(crate) fn reply(
-    call: &mut Call,
-    lease: Lease,
-    talk: Talk,
-    lead: Lead,
-    now: Instant,
-) -> Result<Reply, Failure> {
-    let Lead {
-        head: Some(head),
-        end,
-        body,
-        is_switched,
-    } = lead
-    else {
-        let cause = "a response without its head";
-        return Err(Failure::new(FaultKind::House, Stage::Ours, cause));
+/// Makes the reply of what is in `call`, and sees to the rest of the body.
+pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
+    let Some(head) = call.lead.head.take() else {
+        return Err(ours("a response without its head"));
     };
     let ReplyHead {
         status,
@@ -65,8 +51,9 @@ pub(crate) fn reply(
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = speaks_to_hub;
     call.timing.handler = Some((&call.shared.name).into());
-    keep_client(call, &lease, &mut response);
-    if is_switched {
+    keep_client(call, &mut response);
+    if call.lead.is_switched {
+        let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
         if !asked_for(call, response.fields.get("upgrade")) {
             lease.finish(None, Outcome::Failure { timeout: false });
             let cause = "a switch to a protocol that nobody asked for";
@@ -76,23 +63,27 @@ pub(crate) fn reply(
         response.timing = std::mem::take(&mut call.timing);
         return Ok(response.into());
     }
+    let end = call.lead.end.take();
     if let Some(accel) = accel {
         response.rate_max = accel.rate_max;
-        let redirect = match redirect(call, &accel, &response) {
-            Ok(redirect) => redirect,
+        match redirect(call, &accel, &response) {
+            Ok(None) => {}
+            Ok(Some(redirect)) => {
+                let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
+                // What the server has for a body is not wanted.
+                let connection = end.and_then(|end| talk.into_connection(&end));
+                lease.finish(connection, Outcome::Success);
+                return Ok(Reply::Redirect(Box::new(redirect)));
+            }
             Err(failure) => {
+                let (lease, _) = call.take_talk().ok_or_else(no_talk)?;
                 lease.finish(None, Outcome::Success);
                 return Err(failure);
             }
-        };
-        if let Some(redirect) = redirect {
-            // What the server has for a body is not wanted.
-            let connection = end.and_then(|end| talk.into_connection(&end));
-            lease.finish(connection, Outcome::Success);
-            return Ok(Reply::Redirect(Box::new(redirect)));
         }
     }
     let is_head = call.request.head.method() == Method::Head;
+    let body = std::mem::take(&mut call.lead.body);
     match end {
         Some(end) if end.trailers.is_none() => {
             response.body = match body {
@@ -100,10 +91,10 @@ pub(crate) fn reply(
                 body if body.is_empty() => Body::Empty,
                 body => Body::Bytes(Bytes::from(body)),
             };
-            let connection = talk.into_connection(&end);
-            lease.finish_at(now, connection, Outcome::Success);
+            call.complete(&end, now);
         }
         end => {
+            let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
             let source = std::mem::replace(&mut call.source, Source::Empty);
             let rest = relay::Rest {
                 talk,
@@ -124,6 +115,14 @@ pub(crate) fn reply(
     }
     response.timing = std::mem::take(&mut call.timing);
     Ok(response.into())
+}
+
+fn no_talk() -> Failure {
+    ours("a response without its connection")
+}
+
+fn ours(cause: &'static str) -> Failure {
+    Failure::new(FaultKind::House, Stage::Ours, cause)
 }
 
 /// Whether the client asked for the protocol that a server switches to.
@@ -187,8 +186,8 @@ fn redirect(
 }
 
 /// Gives a client without the right cookie the one of its server.
-fn keep_client(call: &Call, lease: &Lease, response: &mut Response) {
-    let Some(cookie) = &call.shared.config.sticky else {
+fn keep_client(call: &Call, response: &mut Response) {
+    let (Some(cookie), Some(lease)) = (&call.shared.config.sticky, &call.lease) else {
         return;
     };
     if sticky(call) == Some(lease.number()) {

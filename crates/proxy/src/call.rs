@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::failure::{Failure, Stage};
 use crate::roster::{MemberKey, Outcome, Want};
 use crate::source::Source;
-use crate::talk::{Said, Talk};
+use crate::talk::{End, Said, Talk};
 use crate::upstream::{Buffering, Shared};
 
 /// A response up to this size is taken whole before the client hears of it, if it is all there.
@@ -50,23 +50,21 @@ pub(crate) struct Call {
     tries: u32,
     /// A kept connection turned out to be closed: the next is a new one.
     wants_fresh: bool,
-    lease: Option<Lease>,
-    lead: Lead,
+    pub(crate) lease: Option<Lease>,
+    /// There at the step of that name; beside the step, so that it stays where it was made.
+    talking: Option<Talking>,
+    pub(crate) lead: Lead,
     step: Step,
 }
 
 /// What is done now.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the usual one is the large one, and is not to be allocated apart"
-)]
 enum Step {
     /// The request's body is read.
     Body(Work<Result<Source, Fault>>),
     Claim,
     Wait(Box<Wait>),
     Connect(Work<Result<Connection, Failure>>),
-    Talk(Talking),
+    Talk,
     Over,
 }
 
@@ -99,6 +97,7 @@ impl Call {
             tries: 0,
             wants_fresh: false,
             lease: None,
+            talking: None,
             lead: Lead::default(),
             step,
         }
@@ -180,13 +179,18 @@ impl Call {
             lease.handed_at = now;
         }
         self.begun.get_or_insert(now);
-        match Talk::begin(&self.shared, connection, &self.request, &mut self.source) {
-            Ok(talk) => {
-                self.step = Step::Talk(Talking {
-                    talk,
-                    is_reused,
-                    clock_began: now,
-                });
+        let (shared, request, source) = (&self.shared, &self.request, &mut self.source);
+        let talking = &mut self.talking;
+        let begun = Talk::begin(shared, connection, request, source, |talk| {
+            *talking = Some(Talking {
+                talk,
+                is_reused,
+                clock_began: now,
+            });
+        });
+        match begun {
+            Ok(()) => {
+                self.step = Step::Talk;
                 Ok(())
             }
             Err(failure) => {
@@ -198,7 +202,7 @@ impl Call {
 
     /// Reads until the head, and the whole body if it is there; what came is in `lead` then.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let (Step::Talk(talking), Some(lease)) = (&mut self.step, &mut self.lease) else {
+        let (Some(talking), Some(lease)) = (&mut self.talking, &mut self.lease) else {
             // Only asked at that step.
             return Poll::Pending;
         };
@@ -341,7 +345,7 @@ impl Call {
                 }
                 Poll::Ready(Err(failure)) => self.failed(failure, false)?,
             },
-            Step::Talk(_) => return self.poll_talk(cx),
+            Step::Talk => return self.poll_talk(cx),
             Step::Over => {
                 let cause = "a request was asked for its reply again";
                 return Poll::Ready(Err(Fault::new(FaultKind::House, cause)));
@@ -352,39 +356,42 @@ impl Call {
 
     fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
         let read = ready!(self.poll_head(cx));
-        let (step, lease) = (
-            std::mem::replace(&mut self.step, Step::Over),
-            self.lease.take(),
-        );
-        let (
-            Step::Talk(Talking {
-                talk, is_reused, ..
-            }),
-            Some(mut lease),
-        ) = (step, lease)
-        else {
+        self.step = Step::Over;
+        let (Some(talking), Some(lease)) = (&self.talking, &mut self.lease) else {
             // Only asked at that step.
             return Poll::Pending;
         };
         if let Err(failure) = read {
             let is_died = failure.kind == FaultKind::BackendDied;
-            let is_stale = is_reused && is_died && talk.is_unanswered();
+            let is_stale = talking.is_reused && is_died && talking.talk.is_unanswered();
             self.tries += u32::from(!is_stale);
-            talk.cut();
-            self.lease = Some(lease);
+            talking.talk.cut();
+            self.talking = None;
             return Poll::Ready(self.failed(failure, is_stale).map(|()| None));
         }
         let keeps = &lease.server().keeps;
         // Looked at first: a write each time would be shared by all loops.
-        if is_reused && !keeps.load(Ordering::Relaxed) {
+        if talking.is_reused && !keeps.load(Ordering::Relaxed) {
             keeps.store(true, Ordering::Relaxed);
         }
         let now = clock::now();
         self.timing.app = lease.answered(now);
         self.timing.connect = lease.connect_time().unwrap_or_default();
-        let lead = std::mem::take(&mut self.lead);
-        let reply = answer::reply(self, lease, talk, lead, now);
+        let reply = answer::reply(self, now);
         Poll::Ready(reply.map(Some).map_err(|failure| self.fault(failure)))
+    }
+
+    /// The place and the connection, for whoever goes on with them.
+    pub(crate) fn take_talk(&mut self) -> Option<(Lease, Talk)> {
+        let lease = self.lease.take()?;
+        Some((lease, self.talking.take()?.talk))
+    }
+
+    /// Gives the place back behind a response that is complete.
+    pub(crate) fn complete(&mut self, end: &End, now: Instant) {
+        if let Some((lease, talk)) = self.take_talk() {
+            lease.finish_at(now, talk.into_connection(end), Outcome::Success);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,9 +41,13 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// A connection to a server.
+/// A connection to a server. One allocation for its whole life: it goes through many hands with each request.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Connection(Box<Parts>);
+
+/// What there is of a connection.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
     pub(crate) counted: Counted,
@@ -87,6 +92,20 @@ impl Drop for Counted {
     }
 }
 
+impl Deref for Connection {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut Parts {
+        &mut self.0
+    }
+}
+
 impl Connection {
     /// Connects to `server` until `deadline`.
     ///
@@ -116,14 +135,14 @@ impl Connection {
 
     fn new(stream: Stream, counted: Counted) -> Self {
         let now = clock::now();
-        Self {
+        Self(Box::new(Parts {
             stream,
             deadline: LazyDeadline::new(now),
             counted,
             served: 0,
             idle_since: now,
             is_doubtful: false,
-        }
+        }))
     }
 
     /// Moves it to the loop that this runs on.
@@ -131,15 +150,15 @@ impl Connection {
     /// # Errors
     /// When the loop cannot watch one more descriptor.
     pub(crate) fn move_here(self) -> io::Result<Self> {
-        let Self {
+        let Parts {
             stream,
             counted,
             served,
             idle_since,
             ..
-        } = self;
+        } = *self.0;
         let socket: OwnedFd = stream.into_socket();
-        Ok(Self {
+        Ok(Self(Box::new(Parts {
             stream: Stream::new(socket)?,
             // A timer belongs to the loop that made it.
             deadline: LazyDeadline::new(idle_since),
@@ -147,7 +166,7 @@ impl Connection {
             served,
             idle_since,
             is_doubtful: true,
-        })
+        })))
     }
 
     /// Its server.

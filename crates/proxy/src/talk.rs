@@ -85,7 +85,8 @@ pub(crate) struct End {
 }
 
 impl Talk {
-    /// Begins `request` on `connection`.
+    /// Begins `request` on `connection`, and hands what came of it to `keep`: it is large, and so is made
+    /// where it stays.
     ///
     /// # Errors
     /// A head that the protocol has no room for, or a connection that takes nothing.
@@ -94,18 +95,36 @@ impl Talk {
         connection: Connection,
         request: &Request,
         source: &mut Source,
-    ) -> Result<Self, Failure> {
+        keep: impl FnOnce(Self),
+    ) -> Result<(), Failure> {
         let framing = source.framing();
         buffers::with_output(|out| {
-            let name = &connection.server().authority();
+            let name = connection.server().authority();
             let (codec, form) = Codec::begin(&shared.config, request, framing, name, out)?;
-            let mut talk = Self {
+            let mut sending = Sending::Body;
+            if form == BodyForm::Ajp {
+                // The first packet goes unasked, the rest as it is asked for.
+                let length = match framing {
+                    Framing::Length(length) => length,
+                    Framing::None | Framing::Chunked => 0,
+                };
+                sending = Sending::Asked {
+                    flow: BodyFlow::new(length),
+                    is_ended: length == 0,
+                };
+            } else if let Some(body) = source.take_small(WITH_HEAD_BYTES) {
+                encode_piece(form, body, out);
+                encode_end(form, out);
+                sending = Sending::Encoded;
+            }
+            let out = send_first(&connection, out)?;
+            keep(Self {
                 connection,
                 codec,
                 form,
-                out: Vec::new(),
+                out,
                 out_sent: 0,
-                sending: Sending::Body,
+                sending,
                 partial: Vec::new(),
                 has_heard: false,
                 has_data: false,
@@ -114,24 +133,8 @@ impl Talk {
                 is_early: false,
                 progress_at: None,
                 waits_for_client: false,
-            };
-            if form == BodyForm::Ajp {
-                // The first packet goes unasked, the rest as it is asked for.
-                let length = match framing {
-                    Framing::Length(length) => length,
-                    Framing::None | Framing::Chunked => 0,
-                };
-                talk.sending = Sending::Asked {
-                    flow: BodyFlow::new(length),
-                    is_ended: length == 0,
-                };
-            } else if let Some(body) = source.take_small(WITH_HEAD_BYTES) {
-                talk.encode_piece(body, out);
-                talk.encode_end(out);
-                talk.sending = Sending::Encoded;
-            }
-            talk.send_first(out)?;
-            Ok(talk)
+            });
+            Ok(())
         })
     }
 
@@ -248,23 +251,6 @@ impl Talk {
         failure
     }
 
-    fn send_first(&mut self, out: &[u8]) -> Result<(), Failure> {
-        match self.connection.stream.try_write(&[IoSlice::new(out)]) {
-            Ok(count) => {
-                self.out.extend_from_slice(&out[count..]);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.out.extend_from_slice(out);
-                Ok(())
-            }
-            Err(error) => Err(Failure::died(
-                Stage::Unsent,
-                format!("the server takes no request: {error}"),
-            )),
-        }
-    }
-
     /// Sends as much as the connection takes and the source gives.
     fn poll_send(&mut self, cx: &mut Context<'_>, source: &mut Source) -> Result<(), Failure> {
         loop {
@@ -322,34 +308,11 @@ impl Talk {
                 let sent = flow.encode(out, piece);
                 debug_assert_eq!(sent, piece.len(), "no more was taken than is wanted");
             }
-            _ if is_more => self.encode_piece(piece, out),
+            _ if is_more => encode_piece(self.form, piece, out),
             _ => {
-                self.encode_end(out);
+                encode_end(self.form, out);
                 self.sending = Sending::Encoded;
             }
-        }
-    }
-
-    fn encode_piece(&self, piece: &[u8], out: &mut Vec<u8>) {
-        if piece.is_empty() {
-            return;
-        }
-        match self.form {
-            BodyForm::Plain | BodyForm::Ajp => out.extend_from_slice(piece),
-            BodyForm::Chunked => {
-                encode_chunk_head(piece.len(), out);
-                out.extend_from_slice(piece);
-                out.extend_from_slice(b"\r\n");
-            }
-            BodyForm::FastCgi => fastcgi::encode_stdin(out, piece),
-        }
-    }
-
-    fn encode_end(&self, out: &mut Vec<u8>) {
-        match self.form {
-            BodyForm::Plain | BodyForm::Ajp => {}
-            BodyForm::Chunked => out.extend_from_slice(LAST_CHUNK),
-            BodyForm::FastCgi => fastcgi::encode_stdin_end(out),
         }
     }
 
@@ -472,6 +435,41 @@ impl Talk {
             }
         }
         Ok(())
+    }
+}
+
+/// Sends what the connection takes at once; gives the rest.
+fn send_first(connection: &Connection, out: &[u8]) -> Result<Vec<u8>, Failure> {
+    match connection.stream.try_write(&[IoSlice::new(out)]) {
+        Ok(count) => Ok(out[count..].to_vec()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(out.to_vec()),
+        Err(error) => Err(Failure::died(
+            Stage::Unsent,
+            format!("the server takes no request: {error}"),
+        )),
+    }
+}
+
+fn encode_piece(form: BodyForm, piece: &[u8], out: &mut Vec<u8>) {
+    if piece.is_empty() {
+        return;
+    }
+    match form {
+        BodyForm::Plain | BodyForm::Ajp => out.extend_from_slice(piece),
+        BodyForm::Chunked => {
+            encode_chunk_head(piece.len(), out);
+            out.extend_from_slice(piece);
+            out.extend_from_slice(b"\r\n");
+        }
+        BodyForm::FastCgi => fastcgi::encode_stdin(out, piece),
+    }
+}
+
+fn encode_end(form: BodyForm, out: &mut Vec<u8>) {
+    match form {
+        BodyForm::Plain | BodyForm::Ajp => {}
+        BodyForm::Chunked => out.extend_from_slice(LAST_CHUNK),
+        BodyForm::FastCgi => fastcgi::encode_stdin_end(out),
     }
 }
 

@@ -159,6 +159,34 @@ impl Groups {
         }
     }
 
+    /// A use of a free slot that stays free, where nothing else need move: it is its group's only one, and
+    /// the group is alone in its tier before and after. `false`, and nothing has changed, elsewhere.
+    pub(crate) fn count_alone(&mut self, bench: usize, had: u64, has: u64, used: u64) -> bool {
+        let group = &mut self.groups[self.benches[bench].group];
+        if group.slots != 1 {
+            return false;
+        }
+        let before = group.rank();
+        let Ok(place) = self.tiers.binary_search_by_key(&before, |tier| tier.rank) else {
+            debug_assert!(false, "a group with room is in the tier of its rank");
+            return false;
+        };
+        let is_alone = self.tiers[place].occupied == 1 && self.benches[bench].next == bench;
+        let in_progress = group.in_progress + has - had;
+        let after = (group.generation, Reverse(in_progress));
+        let is_above = |tier: &Tier| tier.rank > after;
+        let stays = self.tiers[..place]
+            .last()
+            .is_none_or(|tier| tier.rank < after)
+            && self.tiers.get(place + 1).is_none_or(is_above);
+        if !is_alone || !stays {
+            return false;
+        }
+        self.tiers[place].rank = after;
+        (group.in_progress, group.used) = (in_progress, used);
+        true
+    }
+
     /// Counts what a slot of this bench has in progress now, instead of what it had. The group is in
     /// no tier meanwhile.
     pub(crate) fn count(&mut self, bench: usize, had: u64, has: u64) {

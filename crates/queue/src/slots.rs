@@ -269,18 +269,21 @@ impl Slots {
     /// the last used.
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Entry)) {
         let entry = &mut self.entries[index];
-        let (bench, before) = (entry.bench, entry.sums());
-        self.groups.unlist(bench);
-        if entry.is_free() {
-            self.groups.unseat(bench, index);
-        }
+        let (bench, before, was_free) = (entry.bench, entry.sums(), entry.is_free());
         change(entry);
         self.uses += 1;
         entry.used = self.uses;
-        let after = entry.sums();
+        let (after, is_free) = (entry.sums(), entry.is_free());
         self.sums = self.sums.exchange(before, after);
-        self.groups
-            .count(bench, before.in_progress, after.in_progress);
+        let (had, has) = (before.in_progress, after.in_progress);
+        if was_free && is_free && self.groups.count_alone(bench, had, has, self.uses) {
+            return;
+        }
+        self.groups.unlist(bench);
+        if was_free {
+            self.groups.unseat(bench, index);
+        }
+        self.groups.count(bench, had, has);
         self.groups.warm(bench, self.uses);
         self.seat_if_free(index);
         self.groups.list(bench);

@@ -33,7 +33,7 @@ impl Connection {
         told: Told<'_>,
         path: &RequestPath,
         handlers: &Handlers,
-    ) -> Option<Result<Fate, Left>> {
+    ) -> Option<Result<Fate, Box<Sending>>> {
         let (head, arrived) = (told.head, told.arrived);
         if has_body(head) {
             return None;
@@ -85,22 +85,22 @@ impl Connection {
     /// Sends what a request came to, as far as the socket takes it at once.
     pub(super) fn answer(
         &mut self,
-        mut exchange: Exchange,
+        exchange: &mut Exchange,
         answered: Answered,
         now: Instant,
-    ) -> Result<Fate, Box<Unfinished>> {
+    ) -> Result<Fate, Box<Sending>> {
         // What a client sends behind CONNECT was meant for a tunnel and is no request.
         let is_tunnel = exchange.head.method() == Method::Connect;
-        let mut must_close = !self.reclaim_reader(&mut exchange) || is_tunnel;
+        let mut must_close = !self.reclaim_reader(exchange) || is_tunnel;
         let answered = match exchange.redirected.take() {
-            Some(redirected) => self.conclude_redirects(&exchange, *redirected, answered),
+            Some(redirected) => self.conclude_redirects(exchange, *redirected, answered),
             None => answered,
         };
         let answered = answered.and_then(|response| checked(response, &exchange.head, must_close));
         let mut response = match answered {
             Ok(response) => response,
             Err(fault) if fault.kind == FaultKind::ClientGone => {
-                return Ok(self.client_gone(&exchange, fault));
+                return Ok(self.client_gone(exchange, fault));
             }
             Err(fault) => {
                 must_close |= fault.kind == FaultKind::BadRequest;
@@ -112,7 +112,7 @@ impl Connection {
             }
         };
         if let Some(filters) = &exchange.filters {
-            filters.response(&mut response.fields, &self.values(&exchange));
+            filters.response(&mut response.fields, &self.values(exchange));
         }
         exchange
             .ahead
@@ -153,11 +153,11 @@ impl Connection {
     /// Sends a response as far as the socket takes it at once.
     fn send(
         &mut self,
-        exchange: Exchange,
+        exchange: &Exchange,
         response: Response,
         must_close: bool,
         now: Instant,
-    ) -> Result<Fate, Box<Unfinished>> {
+    ) -> Result<Fate, Box<Sending>> {
         let head = &exchange.head;
         let Response {
             status,
@@ -198,15 +198,16 @@ impl Connection {
             rate_max,
         };
         let started = send::send_now(&self.stream, outgoing);
-        let done = self.started(exchange.told(), end, started, heir);
-        done.map_err(|rest| exchange.unfinished(rest))
+        self.started(exchange.told(), end, started, heir)
     }
 
-    pub(super) async fn finish_sending(
-        &mut self,
-        mut exchange: Exchange,
-        mut sending: Box<Sending>,
-    ) -> Fate {
+    /// Awaits the rest of an answer.
+    pub(super) async fn finish_sending(&mut self, unfinished: Box<Unfinished>) -> Fate {
+        let Unfinished { mut exchange, rest } = *unfinished;
+        let Left::Sending(mut sending) = rest else {
+            // Only asked when nothing else is left.
+            return Fate::Abort;
+        };
         loop {
             let Sending { rest, end, heir } = *sending;
             let (sent, done) = self.send_rest(&exchange, rest).await;
@@ -214,16 +215,9 @@ impl Connection {
                 // Nothing of it is out yet: the client can still be told. What it is told has a body in
                 // memory, so this happens once.
                 Err(Cut::Body(fault)) if sent.total == 0 => {
-                    match self.answer(exchange, Err(fault), clock::now()) {
+                    match self.answer(&mut exchange, Err(fault), clock::now()) {
                         Ok(fate) => return fate,
-                        Err(unfinished) => match *unfinished {
-                            Unfinished {
-                                exchange: told,
-                                rest: Left::Sending(telling),
-                            } => (exchange, sending) = (told, telling),
-                            // `answer` leaves nothing else.
-                            Unfinished { .. } => return Fate::Abort,
-                        },
+                        Err(telling) => sending = telling,
                     }
                 }
                 Ok(()) => return self.is_out(exchange.told(), &end, sent, heir),
@@ -266,10 +260,10 @@ impl Connection {
         end: Ending,
         started: Result<Started, Cut>,
         heir: Option<Heir>,
-    ) -> Result<Fate, Left> {
+    ) -> Result<Fate, Box<Sending>> {
         match started {
             Ok(Started::Done(sent)) => Ok(self.is_out(told, &end, sent, heir)),
-            Ok(Started::Rest(rest)) => Err(Left::Sending(Box::new(Sending { rest, end, heir }))),
+            Ok(Started::Rest(rest)) => Err(Box::new(Sending { rest, end, heir })),
             Err(cut) => Ok(self.conclude(told, &end, Sent::default(), Err(cut))),
         }
     }

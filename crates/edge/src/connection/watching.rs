@@ -9,62 +9,72 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use penstock_exchange::{ClientState, Fault, HandlerFuture, Reply, RequestBody};
+use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
 use penstock_http::Version;
 use penstock_runtime::buffers;
 
-use super::{Connection, Exchange};
+use super::{Connection, Exchange, Working};
+use crate::asks::Work;
 use crate::incoming::{About, Incoming, Reader};
 use crate::plan::has_body;
 use crate::watch::PIPELINE_BYTES;
 
 impl Connection {
-    /// Awaits a handler, and meanwhile notices when the client leaves or sends more requests.
-    pub(super) async fn watched(
+    /// A handler that begins to work, and its client, who is to be watched.
+    pub(super) fn watch(&self, work: Work, exchange: &Exchange) -> Working {
+        Working {
+            work,
+            is_lent: exchange.home.is_some(),
+            is_watching: self.pending.len() < PIPELINE_BYTES,
+        }
+    }
+
+    /// Polls a handler, and notices when the client leaves or sends more requests.
+    pub(super) fn poll_watched(
         &mut self,
-        mut work: HandlerFuture,
+        cx: &mut Context<'_>,
+        working: &mut Working,
         exchange: &mut Exchange,
-    ) -> Result<Reply, Fault> {
+    ) -> Poll<Result<Reply, Fault>> {
         let Exchange {
             head, home, ahead, ..
         } = exchange;
-        // While a body is being read the reader watches the socket.
-        let mut lent = home.as_ref();
-        let mut watching = self.pending.len() < PIPELINE_BYTES;
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(reply) = work.as_mut().poll(cx) {
-                return Poll::Ready(reply);
+        let Working {
+            work: Work { work, .. },
+            is_lent,
+            is_watching,
+        } = working;
+        if let Poll::Ready(reply) = work.as_mut().poll(cx) {
+            return Poll::Ready(reply);
+        }
+        self.send_interim(cx, head.version(), ahead);
+        if let Some(place) = home.as_ref().filter(|_| *is_lent) {
+            let Some(mut reader) = place.take() else {
+                return Poll::Pending;
+            };
+            // A body that is here whole, and that nobody wants, hides a client that leaves.
+            reader.discard_buffered();
+            *is_watching = reader.is_done();
+            if *is_watching {
+                self.take_leftover(&mut reader);
+                *is_watching = self.pending.len() < PIPELINE_BYTES;
             }
-            self.send_interim(cx, head.version(), ahead);
-            if let Some(place) = lent {
-                let Some(mut reader) = place.take() else {
-                    return Poll::Pending;
-                };
-                // A body that is here whole, and that nobody wants, hides a client that leaves.
-                reader.discard_buffered();
-                watching = reader.is_done();
-                if watching {
-                    self.take_leftover(&mut reader);
-                    watching = self.pending.len() < PIPELINE_BYTES;
+            place.put(reader);
+            *is_lent = false;
+        }
+        while *is_watching {
+            match self.poll_more(cx) {
+                Poll::Pending => break,
+                Poll::Ready(true) => *is_watching = self.pending.len() < PIPELINE_BYTES,
+                Poll::Ready(false) => {
+                    *is_watching = false;
+                    self.client.mark_gone();
+                    // Asked again at once: it may have waited only for its turn.
+                    return work.as_mut().poll(cx);
                 }
-                place.put(reader);
-                lent = None;
             }
-            while watching {
-                match self.poll_more(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(true) => watching = self.pending.len() < PIPELINE_BYTES,
-                    Poll::Ready(false) => {
-                        watching = false;
-                        self.client.mark_gone();
-                        // Asked again at once: it may have waited only for its turn.
-                        return work.as_mut().poll(cx);
-                    }
-                }
-            }
-            Poll::Pending
-        })
-        .await
+        }
+        Poll::Pending
     }
 
     /// Sends the interim responses that the handler left, as far as the socket takes them; what it
