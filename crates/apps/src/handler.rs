@@ -196,7 +196,7 @@ impl Future for Call {
         if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
             self.waiting = None;
             return Poll::Ready(match answer {
-                Ok(answer) => answer.map(Reply::Response),
+                Ok(answer) => answer.map(Reply::from),
                 Err(_) => Err(Fault::new(
                     FaultKind::Unavailable,
                     "the application stopped",

@@ -88,7 +88,7 @@ impl Fetch {
             }
         }
         match answered {
-            Ok(Reply::Response(response)) => self.take(response, times, purges, landing).await,
+            Ok(Reply::Response(response)) => self.take(*response, times, purges, landing).await,
             Ok(reply) => {
                 if matches!(reply, Reply::Redirect(_)) {
                     self.shared.flights.mark(&self.key, clock::now());
@@ -441,12 +441,7 @@ pub(crate) fn lifetime_of(meta: &Meta) -> Option<Lifetime> {
 
 fn refuse_response(landing: Landing, response: Response, detail: &'static str) {
     let status = response.status;
-    refuse(
-        landing,
-        Ok(Reply::Response(response)),
-        Some(status),
-        Some(detail),
-    );
+    refuse(landing, Ok(response.into()), Some(status), Some(detail));
 }
 
 fn refuse(

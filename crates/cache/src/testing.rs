@@ -328,7 +328,7 @@ impl Read {
 /// Sends a request and reads its response.
 pub(crate) async fn fetch(cache: &Cache, request: Request) -> Read {
     match reply(cache, request).await {
-        Ok(Reply::Response(response)) => read(response).await,
+        Ok(Reply::Response(response)) => read(*response).await,
         other => panic!("a response, not {other:?}"),
     }
 }

@@ -17,7 +17,7 @@ use crate::router::{Found, Handlers, Route, Whose};
 use crate::{Settings, faults};
 
 /// What an exchange came to.
-pub(crate) type Answered = Result<Response, Fault>;
+pub(crate) type Answered = Result<Box<Response>, Fault>;
 
 /// Whom a request is for.
 pub(crate) enum Asks<R> {
@@ -140,14 +140,14 @@ pub(crate) fn obey(handler: &dyn Handler, spoken: Spoken) -> Said {
 impl Said {
     /// An answer; `speaker` gave it, and obeys it if it speaks to the hub.
     pub(crate) fn response(
-        response: Response,
+        response: Box<Response>,
         speaker: impl FnOnce() -> Option<Arc<dyn Handler>>,
     ) -> Self {
         if response.speaks_to_hub
             && !response.is_for_front
             && let Some(speaker) = speaker()
         {
-            return Self::Spoke(Box::new(response), speaker);
+            return Self::Spoke(response, speaker);
         }
         Self::Answered(Ok(response))
     }
@@ -159,7 +159,9 @@ fn answer_itself(head: &RequestHead) -> Option<Answered> {
     match head.method() {
         Method::Connect => refuse(FaultKind::NotImplemented, "CONNECT: not a proxy"),
         Method::Trace => refuse(FaultKind::MethodNotAllowed, "TRACE is refused"),
-        Method::Options if head.target_path_query() == "*" => Some(Ok(faults::respond_options())),
+        Method::Options if head.target_path_query() == "*" => {
+            Some(Ok(Box::new(faults::respond_options())))
+        }
         _ => None,
     }
 }

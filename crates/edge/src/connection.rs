@@ -417,7 +417,9 @@ impl Connection {
             match self.followed(exchange, said) {
                 Followed::Works(next) => *working = self.watch(next, exchange),
                 Followed::Answered(answered) => {
-                    match self.answer(exchange, answered, clock::now()) {
+                    let made_at = answered.as_ref().ok().and_then(|it| it.made_at);
+                    let now = made_at.unwrap_or_else(clock::now);
+                    match self.answer(exchange, answered, now) {
                         Ok(fate) => return Poll::Ready(Some(fate)),
                         Err(sending) => *rest = Left::Sending(sending),
                     }

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{
-    Fault, FaultKind, Handler, InternalRedirect, RequestPath, Response, Timing,
-};
+use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, Timing};
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
+use crate::asks::Answered;
 use crate::filters::Filters;
 
 /// Redirects in a row: enough for any design, few enough to show a loop at once.
@@ -58,7 +57,7 @@ impl Redirected {
     }
 
     /// The client's answer, from that of the last target.
-    pub(crate) fn conclude(self, answered: Result<Response, Fault>) -> Result<Response, Fault> {
+    pub(crate) fn conclude(self, answered: Answered) -> Answered {
         match answered {
             Ok(mut response) => {
                 // The type of a document does not fit the page that says that it is not there.

@@ -234,7 +234,7 @@ fn mirror() -> Arc<dyn Handler> {
 }
 
 fn now(response: Response) -> Handling {
-    Handling::Now(Ok(Reply::Response(response)))
+    Handling::Now(Ok(response.into()))
 }
 
 fn later(

@@ -14,6 +14,8 @@
 
 use std::sync::Arc;
 
+use penstock_http::is_known;
+
 use crate::grip::is_grip;
 
 /// What is done with a field.
@@ -87,24 +89,32 @@ impl Vouched {
 /// The length and a letter decide nearly always, before any name is compared.
 #[must_use]
 pub fn fate(name: &str) -> Fate {
-    let is = |known: &str| name.eq_ignore_ascii_case(known);
-    let first = name.as_bytes().first().map_or(0, |byte| byte | 0x20);
+    let bytes = name.as_bytes();
+    let first = bytes.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
-        (2, b't') if is("te") => Fate::Hop,
-        (3, b'v') if is("via") => Fate::Via,
-        (4, b'h') if is("host") => Fate::Hop,
+        (2, b't') if is_known(bytes, b"te") => Fate::Hop,
+        (3, b'v') if is_known(bytes, b"via") => Fate::Via,
+        (4, b'h') if is_known(bytes, b"host") => Fate::Hop,
         // Never HTTP_PROXY: an environment variable of that name redirects requests of its program.
-        (5, b'p') if is("proxy") => Fate::House,
-        (6, b'e') if is("expect") => Fate::Hop,
-        (7, b't' | b'u') if is("trailer") || is("upgrade") => Fate::Hop,
-        (9, b'f' | b'x') if is("forwarded") || is("x-real-ip") => Fate::FromProxy,
-        (10, b'c' | b'k') if is("connection") || is("keep-alive") => Fate::Hop,
-        (14, b'c' | b'h') if is("content-length") || is("http2-settings") => Fate::Hop,
-        (16, b'p') if is("proxy-connection") => Fate::Hop,
-        (17, b't') if is("transfer-encoding") => Fate::Hop,
+        (5, b'p') if is_known(bytes, b"proxy") => Fate::House,
+        (6, b'e') if is_known(bytes, b"expect") => Fate::Hop,
+        (7, b't' | b'u') if is_known(bytes, b"trailer") || is_known(bytes, b"upgrade") => Fate::Hop,
+        (9, b'f' | b'x') if is_known(bytes, b"forwarded") || is_known(bytes, b"x-real-ip") => {
+            Fate::FromProxy
+        }
+        (10, b'c' | b'k') if is_known(bytes, b"connection") || is_known(bytes, b"keep-alive") => {
+            Fate::Hop
+        }
+        (14, b'c' | b'h')
+            if is_known(bytes, b"content-length") || is_known(bytes, b"http2-settings") =>
+        {
+            Fate::Hop
+        }
+        (16, b'p') if is_known(bytes, b"proxy-connection") => Fate::Hop,
+        (17, b't') if is_known(bytes, b"transfer-encoding") => Fate::Hop,
         (_, b'x') => fate_of_x(name),
         // What the hub says to a back end.
-        (_, b'g') if is_grip(name.as_bytes()) => Fate::House,
+        (_, b'g') if is_grip(bytes) => Fate::House,
         _ if name.contains('_') => Fate::House,
         _ => Fate::Pass,
     }

@@ -32,7 +32,7 @@ pub trait Handler: Send + Sync + fmt::Debug {
     /// Does what an answer of [`Handler::begin`] says to the hub. What this comes to is the answer, whatever it
     /// says.
     fn obey(&self, spoken: Spoken) -> Handling {
-        Handling::Now(Ok(spoken.response.into()))
+        Handling::Now(Ok(Reply::Response(spoken.response)))
     }
 
     /// Lends `take` the answer to a request without a body, if it is at hand in memory; otherwise
@@ -54,7 +54,7 @@ pub struct Spoken {
     /// Where it came from.
     pub arrival: Arrival,
     /// The answer.
-    pub response: Response,
+    pub response: Box<Response>,
 }
 
 /// A request without a body, before it is made.
@@ -98,8 +98,8 @@ pub enum Handling {
 /// What a handler came to.
 #[derive(Debug)]
 pub enum Reply {
-    /// The answer.
-    Response(Response),
+    /// The answer. It goes through many hands, so it is made where it stays.
+    Response(Box<Response>),
     /// Not mine: the next handler of the route gets the request, unchanged.
     Pass(Box<Request>),
     /// Another route of this site has the body (`X-Accel-Redirect`).
@@ -124,7 +124,7 @@ pub struct InternalRedirect {
 
 impl From<Response> for Reply {
     fn from(response: Response) -> Self {
-        Self::Response(response)
+        Self::Response(Box::new(response))
     }
 }
 

@@ -1,7 +1,7 @@
 //! One response on its way to the client, and how long each part of it took.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_http::{FieldBlock, Status};
 
@@ -19,6 +19,8 @@ pub struct Response {
     pub body: Body,
     /// Where the time went.
     pub timing: Timing,
+    /// When it was made, from a handler that has just looked at the clock: edge then need not.
+    pub made_at: Option<Instant>,
     /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
     pub rate_max: Option<u64>,
     /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
@@ -87,6 +89,7 @@ impl Response {
             fields: FieldBlock::new(),
             body,
             timing: Timing::default(),
+            made_at: None,
             rate_max: None,
             speaks_to_cache: false,
             speaks_to_hub: false,

@@ -299,7 +299,7 @@ impl Folder {
 
     fn named(&self, mut response: Response) -> Reply {
         response.timing.handler = Some(Name::Room(reply::HANDLER));
-        Reply::Response(response)
+        response.into()
     }
 
     fn blamed(&self, mut fault: Fault) -> Fault {

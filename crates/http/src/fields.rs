@@ -13,7 +13,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::CheckedField;
-use crate::grammar::{is_token, is_value_byte, push_decimal, trim_blanks};
+use crate::grammar::{is_known, is_token, is_value_byte, push_decimal, trim_blanks};
 
 /// Why a field cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -93,7 +93,7 @@ impl FieldBlock {
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
         self.has_framing |= is_framing_name(name);
-        self.has_date |= name.len() == 4 && name.eq_ignore_ascii_case(b"date");
+        self.has_date |= is_known(name, b"date");
         let lines = self.owned();
         lines.reserve(name.len() + value.len() + 4);
         match field.usual_line() {
@@ -212,7 +212,7 @@ impl FieldBlock {
 
     fn begin_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
         self.has_framing |= is_framing_name(name.as_bytes());
-        self.has_date |= name.eq_ignore_ascii_case("date");
+        self.has_date |= is_known(name.as_bytes(), b"date");
         let lines = self.owned();
         lines.reserve(name.len() + value_len + 4);
         lines.extend_from_slice(name.as_bytes());
@@ -271,10 +271,10 @@ impl Eq for FieldBlock {}
 /// (RFC 9110 §7.6.1, RFC 9112 §6).
 pub(crate) fn is_framing_name(name: &[u8]) -> bool {
     match name.len() {
-        10 => name.eq_ignore_ascii_case(b"connection") || name.eq_ignore_ascii_case(b"keep-alive"),
-        14 => name.eq_ignore_ascii_case(b"content-length"),
-        16 => name.eq_ignore_ascii_case(b"proxy-connection"),
-        17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+        10 => is_known(name, b"connection") || is_known(name, b"keep-alive"),
+        14 => is_known(name, b"content-length"),
+        16 => is_known(name, b"proxy-connection"),
+        17 => is_known(name, b"transfer-encoding"),
         _ => false,
     }
 }

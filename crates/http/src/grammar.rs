@@ -8,6 +8,19 @@ pub(crate) const fn is_token_byte(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
 
+/// Whether a token is `known` but for its case; `known` has lower-case letters, digits and hyphens only. The
+/// length is known when the program is built, so whole words are compared at once.
+#[must_use]
+pub fn is_known<const N: usize>(token: &[u8], known: &[u8; N]) -> bool {
+    // A token's bytes with this bit are those of `known` exactly when they differ in case alone.
+    <&[u8; N]>::try_from(token).is_ok_and(|token| {
+        let bytes = token.iter().zip(known);
+        bytes.fold(0, |differs, (byte, known)| {
+            differs | ((byte | 0x20) ^ known)
+        }) == 0
+    })
+}
+
 /// Whether `bytes` is a token: not empty and token bytes only (RFC 9110 §5.6.2).
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {

@@ -28,7 +28,7 @@ pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
 pub use conditional::{Precondition, evaluate};
 pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
-pub use grammar::{is_token, parse_length};
+pub use grammar::{is_known, is_token, parse_length};
 pub use h1::{
     BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError,
     Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,

@@ -46,8 +46,9 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         speaks_to_hub,
         accel,
     } = head;
-    let mut response = Response::new(status, Body::Empty);
+    let mut response = Box::new(Response::new(status, Body::Empty));
     response.fields = fields;
+    response.made_at = Some(now);
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = speaks_to_hub;
     call.timing.handler = Some((&call.shared.name).into());
@@ -61,7 +62,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         }
         response.body = Body::Takeover(Box::new(Tunnel::of_upgrade(lease, talk)));
         response.timing = std::mem::take(&mut call.timing);
-        return Ok(response.into());
+        return Ok(Reply::Response(response));
     }
     let end = call.lead.end.take();
     if let Some(accel) = accel {
@@ -114,7 +115,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         }
     }
     response.timing = std::mem::take(&mut call.timing);
-    Ok(response.into())
+    Ok(Reply::Response(response))
 }
 
 fn no_talk() -> Failure {

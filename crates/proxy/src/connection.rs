@@ -25,6 +25,8 @@ pub(crate) struct Server {
     /// As configured, or as its name was resolved.
     pub(crate) name: Arc<str>,
     pub(crate) address: Address,
+    /// What a `Host` field calls it: the name and port that it was found by (RFC 9110 §7.2).
+    pub(crate) authority: Arc<str>,
     /// Connections there are, idle and in use, and those being made.
     pub(crate) open: AtomicU32,
     /// It was seen to keep a connection behind a response. Some servers close each one without saying so,
@@ -61,12 +63,19 @@ pub(crate) struct Parts {
 }
 
 impl Server {
-    /// What a `Host` field calls it: the name and port that it was found by (RFC 9110 §7.2).
-    pub(crate) fn authority(&self) -> &str {
-        match &self.address {
+    pub(crate) fn new(name: Arc<str>, address: Address) -> Self {
+        let authority = match &address {
             // A name that was resolved has its address behind a blank.
-            Address::Tcp(_) => self.name.split(' ').next().unwrap_or(&self.name),
-            Address::Unix(_) => "localhost",
+            Address::Tcp(_) => name.split(' ').next().unwrap_or(&name).into(),
+            Address::Unix(_) => "localhost".into(),
+        };
+        Self {
+            name,
+            address,
+            authority,
+            open: 0.into(),
+            keeps: false.into(),
+            is_on_trial: false.into(),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! never sees a field that speaks to the front end.
 
 use penstock_exchange::grip;
-use penstock_http::{CheckedField, FieldBlock, FieldError, Status, parse_length};
+use penstock_http::{CheckedField, FieldBlock, FieldError, Status, is_known, parse_length};
 
 /// A final response's head.
 #[derive(Debug)]
@@ -193,32 +193,24 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// The length and a letter decide nearly always, before any name is compared.
 fn kind(name: &[u8]) -> Kind {
-    // A token's bytes with this bit are those of `known`, which has letters and hyphens only, exactly when
-    // they differ in case alone; compared so, whole words are compared at once.
-    let is = |known: &str| {
-        let bytes = name.iter().zip(known.as_bytes());
-        bytes.fold(0, |differs, (byte, known)| {
-            differs | ((byte | 0x20) ^ known)
-        }) == 0
-    };
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
-        (2, b't') if is("te") => Kind::Drop,
-        (7, b'u') if is("upgrade") => Kind::Upgrade,
-        (7, b't') if is("trailer") => Kind::Drop,
-        (10, b'c') if is("connection") => Kind::Connection,
-        (10, b'k') if is("keep-alive") => Kind::Drop,
-        (10, b'x') if is("x-sendfile") => Kind::Sendfile,
-        (12, b'c') if is("content-type") => Kind::Type,
-        (14, b'c') if is("content-length") => Kind::Length,
-        (15, b'x') if is("x-accel-expires") => Kind::Expires,
-        (15, b'x') if is("x-accel-charset") => Kind::Drop,
-        (16, b'x') if is("x-accel-redirect") => Kind::Redirect,
-        (16, b'p') if is("proxy-connection") => Kind::Drop,
-        (17, b't') if is("transfer-encoding") => Kind::Drop,
-        (17, b'x') if is("x-accel-buffering") => Kind::Buffering,
-        (18, b'x') if is("x-accel-limit-rate") => Kind::Rate,
-        (20, b'x') if is("x-lighttpd-send-file") => Kind::Sendfile,
+        (2, b't') if is_known(name, b"te") => Kind::Drop,
+        (7, b'u') if is_known(name, b"upgrade") => Kind::Upgrade,
+        (7, b't') if is_known(name, b"trailer") => Kind::Drop,
+        (10, b'c') if is_known(name, b"connection") => Kind::Connection,
+        (10, b'k') if is_known(name, b"keep-alive") => Kind::Drop,
+        (10, b'x') if is_known(name, b"x-sendfile") => Kind::Sendfile,
+        (12, b'c') if is_known(name, b"content-type") => Kind::Type,
+        (14, b'c') if is_known(name, b"content-length") => Kind::Length,
+        (15, b'x') if is_known(name, b"x-accel-expires") => Kind::Expires,
+        (15, b'x') if is_known(name, b"x-accel-charset") => Kind::Drop,
+        (16, b'x') if is_known(name, b"x-accel-redirect") => Kind::Redirect,
+        (16, b'p') if is_known(name, b"proxy-connection") => Kind::Drop,
+        (17, b't') if is_known(name, b"transfer-encoding") => Kind::Drop,
+        (17, b'x') if is_known(name, b"x-accel-buffering") => Kind::Buffering,
+        (18, b'x') if is_known(name, b"x-accel-limit-rate") => Kind::Rate,
+        (20, b'x') if is_known(name, b"x-lighttpd-send-file") => Kind::Sendfile,
         (_, b'g') if grip::is_grip(name) => Kind::Grip,
         _ => Kind::Pass,
     }

@@ -198,6 +198,13 @@ pub(crate) struct Aftermath {
     pub(crate) transitions: Vec<(Arc<Server>, Transition)>,
 }
 
+impl Aftermath {
+    /// As after nearly every change.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.starts.is_empty() && self.dropped.is_empty() && self.transitions.is_empty()
+    }
+}
+
 impl Roster {
     pub(crate) fn new(config: &Arc<config::Upstream>, loops: usize, now: Instant) -> Self {
         let limits = QueueLimits {
@@ -442,13 +449,7 @@ impl Roster {
         }
         self.by_slot[slot.index()] = Some(index);
         let number = number(&name);
-        let server = Arc::new(Server {
-            name,
-            address,
-            open: 0.into(),
-            keeps: false.into(),
-            is_on_trial: false.into(),
-        });
+        let server = Arc::new(Server::new(name, address));
         self.members.push(Member {
             key,
             server,

@@ -99,7 +99,7 @@ impl Talk {
     ) -> Result<(), Failure> {
         let framing = source.framing();
         buffers::with_output(|out| {
-            let name = connection.server().authority();
+            let name = &connection.server().authority;
             let (codec, form) = Codec::begin(&shared.config, request, framing, name, out)?;
             let mut sending = Sending::Body;
             if form == BodyForm::Ajp {

@@ -168,8 +168,13 @@ struct RouteHandler {
 
 impl Handler for RouteHandler {
     fn handle(&self, request: Request) -> Handling {
-        let call = Call::new(Arc::clone(&self.shared), request, self.buffering);
-        Handling::Later(Box::pin(call))
+        // Made where it stays: it is large.
+        let room = Box::<Call>::new_uninit();
+        let call = Box::write(
+            room,
+            Call::new(Arc::clone(&self.shared), request, self.buffering),
+        );
+        Handling::Later(Box::into_pin(call))
     }
 }
 
@@ -213,6 +218,9 @@ impl Shared {
 
     /// Does what the lock was too short for.
     fn settle(&self, aftermath: Aftermath) {
+        if aftermath.is_nothing() {
+            return;
+        }
         let Aftermath {
             starts,
             dropped,

@@ -45,7 +45,7 @@ pub(crate) fn asked(
             Ok(Some(Box::new(Handshake { accept, offered })))
         }
         Offer::Broken(why) => Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why)))),
-        Offer::OtherVersion => Err(Box::new(Ok(Reply::Response(other_version())))),
+        Offer::OtherVersion => Err(Box::new(Ok(other_version().into()))),
     }
 }
 

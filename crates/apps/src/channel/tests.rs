@@ -217,7 +217,7 @@ struct Asked {
 impl Asked {
     async fn answer(self) -> Result<Response, Fault> {
         match within(self.call).await? {
-            Reply::Response(response) => Ok(response),
+            Reply::Response(response) => Ok(*response),
             other => panic!("{other:?}"),
         }
     }

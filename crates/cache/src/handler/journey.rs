@@ -364,9 +364,9 @@ impl Journey {
         self.shared.tell(&mut response, &told);
         let had = condition(head, response.status, &response.fields, clock::wall());
         if had == Precondition::NotModified {
-            response = serve::not_modified(response);
+            *response = serve::not_modified(*response);
         }
-        Step::Done(Ok(response.into()))
+        Step::Done(Ok(Reply::Response(response)))
     }
 
     /// Whether it takes only what the back end says after it came.

@@ -108,7 +108,7 @@ impl Connection {
                     self.edge.metrics().too_slow.increment();
                 }
                 let asked = Some((&*exchange.head, &*exchange.settings));
-                faults::respond(fault, asked, &self.edge.repeats)
+                Box::new(faults::respond(fault, asked, &self.edge.repeats))
             }
         };
         if let Some(filters) = &exchange.filters {
@@ -154,7 +154,7 @@ impl Connection {
     fn send(
         &mut self,
         exchange: &Exchange,
-        response: Response,
+        response: Box<Response>,
         must_close: bool,
         now: Instant,
     ) -> Result<Fate, Box<Sending>> {
@@ -165,10 +165,11 @@ impl Connection {
             body,
             timing,
             rate_max,
+            made_at: _,
             speaks_to_cache,
             speaks_to_hub,
             is_for_front,
-        } = response;
+        } = *response;
         if speaks_to_cache {
             fields.remove("x-accel-expires");
         }
@@ -367,7 +368,7 @@ fn planned(
 
 /// A response that can be sent: one that is final, or the switch of protocols that was asked for. With
 /// its request not read to the end (`is_cut_short`) nobody could say where the other protocol begins.
-fn checked(response: Response, head: &RequestHead, is_cut_short: bool) -> Answered {
+fn checked(response: Box<Response>, head: &RequestHead, is_cut_short: bool) -> Answered {
     let is_switch = matches!(response.body, Body::Takeover(_));
     let cause = match (is_switch, response.status) {
         (false, status) if status.is_informational() => "an interim status on a final response",

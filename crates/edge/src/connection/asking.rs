@@ -49,7 +49,7 @@ impl Connection {
                 Said::Answered(answered) => return Followed::Answered(answered),
                 Said::Works(work) => return Followed::Works(work),
                 Said::Spoke(response, speaker) => {
-                    asks::obey(&*speaker, self.spoken(exchange, *response))
+                    asks::obey(&*speaker, self.spoken(exchange, response))
                 }
                 Said::Redirects(redirect) => self
                     .ask_redirected(exchange, *redirect)
@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// An answer that speaks to the hub, with what was asked last.
-    fn spoken(&self, exchange: &Exchange, response: Response) -> Spoken {
+    fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> Spoken {
         let (head, vouched) = match &exchange.changed {
             Some(changed) => (Arc::clone(&changed.head), changed.vouched.clone()),
             None => (Arc::clone(&exchange.head), Vouched::default()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_exchange::{Body, Name};
+use penstock_exchange::{Body, Name, Response};
 use penstock_http::{HeadLimits, Progress, Status, parse_head};
 
 use super::*;
@@ -56,7 +56,7 @@ fn the_answer_nearest_to_the_client_has_the_last_word() {
     drop(redirected.follow(redirect(&second)).unwrap());
     let mut response = Response::new(Status::OK, Body::Empty);
     response.fields = fields(&[("Content-Type", "c/c"), ("ETag", "\"1\""), ("Expires", "1")]);
-    let response = redirected.conclude(Ok(response)).unwrap();
+    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
     assert_eq!(
         String::from_utf8_lossy(response.fields.as_bytes()),
         "ETag: \"1\"\r\nExpires: 0\r\nSet-Cookie: b=1\r\nContent-Type: a/a\r\n\
@@ -73,7 +73,7 @@ fn the_page_of_an_error_keeps_its_own_type() {
             .unwrap(),
     );
     let response = Response::text(Status::NOT_FOUND, "text/plain", "gone");
-    let response = redirected.conclude(Ok(response)).unwrap();
+    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
     assert_eq!(
         response.fields.get("content-type"),
         Some(&b"text/plain"[..])
@@ -99,7 +99,7 @@ fn times_add_up_and_the_first_to_answer_is_named() {
         handler: Some(Name::Room("files")),
         ..Timing::default()
     };
-    let response = redirected.conclude(Ok(response)).unwrap();
+    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
     let timing = &response.timing;
     assert_eq!(response.rate_max, Some(7));
     assert_eq!((timing.app, timing.worker), (Duration::from_secs(3), 12));

@@ -73,7 +73,7 @@ impl Site {
     /// The answer to a request that has one.
     fn response(&self, line: &str, fields: &[(&str, &str)]) -> Response {
         match self.ask_with(line, fields).1 {
-            Ok(Reply::Response(response)) => response,
+            Ok(Reply::Response(response)) => *response,
             other => panic!("{line}: {other:?}"),
         }
     }

@@ -8,7 +8,7 @@
 use super::error::ParseError;
 use crate::{
     authority::Authority,
-    grammar::{is_token, list_elements, parse_length},
+    grammar::{is_known, is_token, list_elements, parse_length},
     head::{BodyFraming, Span, Version},
 };
 
@@ -35,15 +35,15 @@ impl<'a> Facts<'a> {
     ) -> Result<(), ParseError> {
         // The length decides nearly always, before any byte is compared.
         match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => self.note_host(value, span),
-            6 if name.eq_ignore_ascii_case(b"expect") => self.note_expect(value),
-            7 if name.eq_ignore_ascii_case(b"upgrade") => {
+            4 if is_known(name, b"host") => self.note_host(value, span),
+            6 if is_known(name, b"expect") => self.note_expect(value),
+            7 if is_known(name, b"upgrade") => {
                 self.upgrade_field = true;
                 Ok(())
             }
-            10 if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
-            14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(value),
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value),
+            10 if is_known(name, b"connection") => self.note_connection(value),
+            14 if is_known(name, b"content-length") => self.note_length(value),
+            17 if is_known(name, b"transfer-encoding") => self.note_coding(value),
             _ => Ok(()),
         }
     }

@@ -14,7 +14,9 @@ use thiserror::Error;
 
 use super::Progress;
 use crate::{
-    grammar::{is_token_byte, is_value, list_elements, parse_length, trim_blanks, value_prefix},
+    grammar::{
+        is_known, is_token_byte, is_value, list_elements, parse_length, trim_blanks, value_prefix,
+    },
     head::Version,
 };
 
@@ -290,11 +292,9 @@ impl ResponseScanner {
         let CheckedField { name, value, .. } = *field;
         // The length and a letter decide nearly always, before any name is compared.
         match (name.len(), name[0] | 0x20) {
-            (10, b'c') if name.eq_ignore_ascii_case(b"connection") => self.note_connection(value),
-            (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => {
-                self.note_length(value)?;
-            }
-            (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+            (10, b'c') if is_known(name, b"connection") => self.note_connection(value),
+            (14, b'c') if is_known(name, b"content-length") => self.note_length(value)?,
+            (17, b't') if is_known(name, b"transfer-encoding") => {
                 self.note_coding(value)?;
             }
             _ => {}

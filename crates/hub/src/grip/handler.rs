@@ -171,7 +171,7 @@ fn passed_on(handling: Handling, origin: Origin) -> Handling {
     let pass_on = move |answered| {
         answered_for_front(match settled(answered, &origin) {
             Settled::Done(answered) => answered,
-            Settled::Told(response) => Ok((*response).into()),
+            Settled::Told(response) => Ok(Reply::Response(response)),
         })
     };
     match handling {
@@ -197,9 +197,7 @@ enum Settled {
 
 fn settled(answered: Result<Reply, Fault>, origin: &Origin) -> Settled {
     match answered {
-        Ok(Reply::Response(response)) if response.speaks_to_hub => {
-            Settled::Told(Box::new(response))
-        }
+        Ok(Reply::Response(response)) if response.speaks_to_hub => Settled::Told(response),
         Ok(Reply::Pass(request)) => Settled::Done(Ok(Reply::Pass(origin.restored(request)))),
         answered => Settled::Done(answered),
     }

@@ -153,7 +153,7 @@ fn answer(route: &Streams, request: Request) -> Result<Response, Fault> {
         }
     };
     reply.map(|reply| match reply {
-        Reply::Response(response) => response,
+        Reply::Response(response) => *response,
         other => panic!("passed on: {other:?}"),
     })
 }

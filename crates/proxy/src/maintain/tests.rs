@@ -331,7 +331,10 @@ fn a_name_is_no_server_before_it_is_resolved() {
             ("localhost:81 (127.0.0.1)", "up")
         );
         assert_eq!(
-            upstream.shared.roster().members()[0].server.authority(),
+            upstream.shared.roster().members()[0]
+                .server
+                .authority
+                .as_ref(),
             "localhost:81"
         );
     });

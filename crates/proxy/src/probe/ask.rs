@@ -143,7 +143,7 @@ fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
 fn host<'a>(server: &'a Server, config: &'a config::Upstream) -> &'a str {
     match &config.host {
         HostHeader::Text(text) => text,
-        HostHeader::Client | HostHeader::Server => server.authority(),
+        HostHeader::Client | HostHeader::Server => &server.authority,
     }
 }
 

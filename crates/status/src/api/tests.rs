@@ -64,7 +64,7 @@ fn answer(admin: &Admin, request: Request) -> Response {
         }
     };
     match reply.unwrap() {
-        Reply::Response(response) => response,
+        Reply::Response(response) => *response,
         other => panic!("passed on: {other:?}"),
     }
 }

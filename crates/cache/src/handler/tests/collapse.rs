@@ -75,7 +75,7 @@ fn those_who_wait_get_the_body_while_it_grows() {
         gate.open();
         for response in began {
             assert_eq!(response.body.length(), Some(4));
-            assert_eq!(read(response).await.text(), "abcd");
+            assert_eq!(read(*response).await.text(), "abcd");
         }
         assert_eq!(backend.count(), 1);
     });

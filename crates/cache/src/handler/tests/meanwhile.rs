@@ -157,7 +157,7 @@ fn what_is_on_its_way_under_another_vary_gives_way() {
         gate.open();
         match slow {
             Ok(penstock_exchange::Reply::Response(slow)) => {
-                assert_eq!(crate::testing::read(slow).await.text(), "slowly");
+                assert_eq!(crate::testing::read(*slow).await.text(), "slowly");
             }
             other => panic!("{other:?}"),
         }

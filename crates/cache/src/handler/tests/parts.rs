@@ -148,7 +148,7 @@ fn a_part_of_what_is_on_its_way_is_sent_as_it_comes() {
         assert_eq!((early.status, early.text()), (206, "123"));
         gate.open();
         match whole {
-            Ok(Reply::Response(response)) => assert_eq!(read(response).await.text(), "0123456789"),
+            Ok(Reply::Response(response)) => assert_eq!(read(*response).await.text(), "0123456789"),
             other => panic!("{other:?}"),
         }
         assert_eq!(backend.count(), 1);

@@ -81,7 +81,7 @@ impl Origin {
             vouched,
             is_repeatable: only_reads && !had_body,
         };
-        (origin, response)
+        (origin, *response)
     }
 
     /// The request as the back end gets it.

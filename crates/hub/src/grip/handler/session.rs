@@ -94,7 +94,7 @@ impl Session {
                     // The client is still there, and the back end has just heard of it.
                     notice.disarm();
                     match answered {
-                        Reply::Response(next) if next.speaks_to_hub => next,
+                        Reply::Response(next) if next.speaks_to_hub => *next,
                         answered => return Ok(answered),
                     }
                 }

@@ -337,7 +337,7 @@ pub(in crate::grip) fn ended(receiver: &Receiver<Act>) -> Act {
 
 pub(in crate::grip) fn response(answered: Act) -> Response {
     match answered {
-        Ok(Reply::Response(response)) => response,
+        Ok(Reply::Response(response)) => *response,
         other => panic!("a response, not {other:?}"),
     }
 }

@@ -111,7 +111,7 @@ impl Dialog {
             Handling::Later(work) => work.await,
         };
         match answered? {
-            Reply::Response(response) => Ok(response),
+            Reply::Response(response) => Ok(*response),
             Reply::Pass(_) => Err(Fault::new(
                 FaultKind::NotFound,
                 "nobody takes a WebSocket here",

@@ -45,13 +45,13 @@ async fn open(dialog: Dialog, accept: String) -> Result<Reply, Fault> {
         Answered::Other(mut response) => {
             take_out(&mut response.fields);
             response.speaks_to_hub = false;
-            Ok(Reply::Response(*response))
+            Ok(Reply::Response(response))
         }
         Answered::Events(answer) => {
             if answer.events.first() != Some(&Event::Open) {
                 return Err(broken("it does not begin with OPEN".to_owned()));
             }
-            agreed(dialog, *answer, &accept).map(Reply::Response)
+            agreed(dialog, *answer, &accept).map(Reply::from)
         }
     }
 }

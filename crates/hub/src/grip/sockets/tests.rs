@@ -1,6 +1,6 @@
 //! WebSockets whose back end only knows requests, with a real hub between.
 
-use penstock_exchange::{FaultKind, Reply, Request, Response};
+use penstock_exchange::{FaultKind, Reply, Request};
 use penstock_http::Status;
 
 use crate::grip::handler::testing::*;
@@ -333,10 +333,10 @@ fn handshakes_that_are_none_are_answered_here() {
             .collect();
         World::with_sockets([]).ask(request("GET", "/", &lines))
     };
-    let Ok(Reply::Response(Response { status, .. })) = without("Sec-WebSocket-Version") else {
+    let Ok(Reply::Response(response)) = without("Sec-WebSocket-Version") else {
         panic!("an answer");
     };
-    assert_eq!(status, Status::UPGRADE_REQUIRED);
+    assert_eq!(response.status, Status::UPGRADE_REQUIRED);
     let fault = without("Sec-WebSocket-Key").unwrap_err();
     assert_eq!(fault.kind, FaultKind::BadRequest);
 }

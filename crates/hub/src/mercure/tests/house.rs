@@ -207,7 +207,7 @@ pub(super) async fn answer(mercure: Mercure, request: Request) -> Result<Respons
         Handling::Later(work) => work.await?,
     };
     match reply {
-        Reply::Response(response) => Ok(response),
+        Reply::Response(response) => Ok(*response),
         other => panic!("passed on: {other:?}"),
     }
 }
