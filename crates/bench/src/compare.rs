@@ -1,8 +1,9 @@
 //! `bench compare`: deployments started, measured in turn, stopped and ranked; or two saved reports.
 //!
-//! Rounds are interleaved: every deployment is measured once before any is measured again, each time
-//! freshly started, so that a drift of the machine hits all alike. What must stay true: a deployment
-//! that fails costs its own figures only; none runs while another is measured.
+//! Rounds are interleaved: every deployment is measured once before any is measured again, so that a
+//! drift of the machine hits all alike. Each time it is freshly started, or, where a scenario has them
+//! `together`, once for all rounds. What must stay true: a deployment that fails costs its own figures
+//! only; none has work while another is measured.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -151,9 +152,18 @@ impl<'a> Contest<'a> {
     }
 
     fn measure_all(&mut self) {
+        // Those that stay from round to round.
+        let mut kept: Vec<Option<Running>> = self.found.iter().map(|_| None).collect();
+        self.measure_rounds(&mut kept);
+        for mut running in kept.into_iter().flatten() {
+            running.stop();
+        }
+    }
+
+    fn measure_rounds(&mut self, kept: &mut [Option<Running>]) {
         let rounds = self.scenario.rounds;
         for round in 1..=rounds {
-            for at in 0..self.found.len() {
+            for (at, kept) in kept.iter_mut().enumerate() {
                 if self.live.is_stopped() {
                     return;
                 }
@@ -163,7 +173,7 @@ impl<'a> Contest<'a> {
                 let name = &self.scenario.deployments[at].name;
                 let label = format!("round {round} of {rounds}: {name}");
                 self.live.show(&label);
-                match self.measure_one(at, round == 1, &label) {
+                match self.measure_one(at, round == 1, &label, kept) {
                     Ok(points) if points.is_empty() => return,
                     Ok(points) => self.found[at].rounds.push(points),
                     Err(_) if self.live.is_stopped() => return,
@@ -176,13 +186,28 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Starts a deployment, measures all points of a round, and stops it.
+    /// Measures all points of a round with a deployment that is started for it, or was `kept`.
     fn measure_one(
         &mut self,
         at: usize,
         is_first: bool,
         label: &str,
+        kept: &mut Option<Running>,
     ) -> Result<Vec<Point>, String> {
+        let mut running = match kept.take() {
+            Some(running) => running,
+            None => self.begin(at, is_first)?,
+        };
+        let points = self.measure_points(&mut running, label);
+        match self.scenario.together && points.is_ok() {
+            true => *kept = Some(running),
+            false => running.stop(),
+        }
+        points
+    }
+
+    /// Starts a deployment; the first time with what has to be there before.
+    fn begin(&mut self, at: usize, is_first: bool) -> Result<Running, String> {
         let scenario = self.scenario;
         let deployment = &scenario.deployments[at];
         let say = |error: crate::deploy::DeployError| error.to_string();
@@ -211,10 +236,7 @@ impl<'a> Contest<'a> {
             ready_timeout: scenario.ready_timeout,
             stop: &stop,
         };
-        let mut running = self.workshop.start(deployment, &conditions).map_err(say)?;
-        let points = self.measure_points(&mut running, label);
-        running.stop();
-        points
+        self.workshop.start(deployment, &conditions).map_err(say)
     }
 
     fn measure_points(&mut self, running: &mut Running, label: &str) -> Result<Vec<Point>, String> {
@@ -272,9 +294,10 @@ impl<'a> Contest<'a> {
             let is_calm = best
                 .as_ref()
                 .is_none_or(|best| others(best) <= STRANGERS_MAX);
-            // A window of many seconds is not repeated: strangers average out, and patience ends.
+            // A window of many seconds is not repeated: strangers average out, and patience ends. Nor is one of
+            // many short ones: the median leaves out those with strangers.
             let is_long = matches!(plan.until, Until::Elapsed(time) if time.as_secs() >= 10);
-            if is_calm || is_long || self.live.is_stopped() {
+            if is_calm || is_long || self.scenario.together || self.live.is_stopped() {
                 break;
             }
         }

@@ -39,6 +39,9 @@ pub struct Scenario {
     pub setup: Vec<String>,
     /// How often each deployment is measured, in turn with the others; at least 1.
     pub rounds: u32,
+    /// Each deployment is started once and stays, idle while others are measured: so windows can be short
+    /// and many, and what a noisy machine does meanwhile hits all alike.
+    pub together: bool,
     /// Where server and load run, when they are pinned.
     pub cores: Option<Cores>,
     /// How long a deployment may take until it answers.

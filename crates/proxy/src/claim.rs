@@ -42,10 +42,6 @@ pub(crate) struct Lease {
 
 /// What a claim came to at once.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the usual one is the large one, and is not to be allocated apart"
-)]
 pub(crate) enum Claim {
     /// A place, with a kept connection if there is one that looks alive.
     Place(Lease, Option<Connection>),

@@ -55,6 +55,7 @@ pub(super) fn parse(text: &str, here: &Path) -> Checked<Scenario> {
             Some(rounds) => positive(rounds)?,
             None => 3,
         },
+        together: raw.together,
         cores: raw.cores.as_ref().map(|cores| Cores {
             server: cores.server,
             load: cores.load,

@@ -20,6 +20,8 @@ pub(super) struct Scenario {
     #[serde(default)]
     pub(super) setup: Vec<Text>,
     pub(super) rounds: Option<Spanned<u32>>,
+    #[serde(default)]
+    pub(super) together: bool,
     pub(super) cores: Option<Cores>,
     pub(super) ready_timeout: Option<Text>,
     pub(super) load: Option<Spanned<Load>>,

@@ -103,6 +103,7 @@ fn fills_in_defaults() {
                 [[deployments]]\nname = 'a'\nstart = ['b']\n";
     let scenario = parse(text).unwrap();
     assert_eq!((&*scenario.first, scenario.rounds), ("a", 3));
+    assert!(!scenario.together);
     assert_eq!(scenario.ready_timeout, Duration::from_secs(20));
     assert_eq!(scenario.until, Until::Elapsed(Duration::from_secs(4)));
     assert_eq!(scenario.warm_up, Duration::from_secs(1));

@@ -239,6 +239,40 @@ fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
     assert_eq!(report["goals"][0]["met"], true);
 }
 
+#[test]
+fn deployments_that_are_measured_together_start_once() {
+    let scenario = r#"
+title = "Together"
+rounds = 5
+together = true
+[load]
+path = "/index.html"
+connections = [1, 4]
+requests = 50
+warm_up = "0s"
+[[deployments]]
+name = "a"
+files = { "root/index.html" = "a" }
+start = ["echo a >> {{here}}/starts; exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
+[[deployments]]
+name = "b"
+files = { "root/index.html" = "b" }
+start = ["echo b >> {{here}}/starts; exec {{penstock}} serve root --listen 127.0.0.1:{{port}} --admin off"]
+"#;
+    let site = Site::new().file("together.toml", scenario);
+    let (code, said, complained) =
+        bench(&site, &["compare", "together.toml", "--json", "out.json"]);
+    assert_eq!(code, 0, "{said}{complained}");
+    let starts = std::fs::read_to_string(site.dir().join("starts")).unwrap();
+    assert_eq!(starts, "a\nb\n");
+    for deployment in json(&site, "out.json")["deployments"].as_array().unwrap() {
+        let rounds = deployment["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 5, "{deployment}");
+        let points = rounds.iter().map(|points| points.as_array().unwrap().len());
+        assert!(points.into_iter().all(|count| count == 2), "{deployment}");
+    }
+}
+
 /// A comparison of one slow application, running until it is ended.
 struct Running {
     site: Site,
