@@ -24,6 +24,10 @@ mod wiring;
 use std::process::ExitCode;
 
 use clap::Parser;
+use penstock_sys::alloc::Allocator;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     cli::run(cli::Arguments::parse())

@@ -50,6 +50,7 @@ impl Loops {
                 .name(format!("loop-{index}"))
                 .spawn(move || {
                     INDEX.set(index);
+                    let _kept = penstock_sys::alloc::keep_freed();
                     // An error means that `Loops` was dropped, which also ends the loop.
                     let _ = runtime.block_on(stopped);
                 })?;

@@ -1,5 +1,5 @@
 //! The kernel: sockets, descriptors sent over sockets, files opened beneath a root, the page cache,
-//! processes.
+//! processes; and the process's memory allocator.
 //!
 //! Every other crate reaches the operating system through here or through the standard library; this
 //! is the only crate where `unsafe` compiles. Functions are thin: one system call or one short
@@ -11,6 +11,7 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
+pub mod alloc;
 pub mod daemon;
 pub mod file;
 pub mod handover;

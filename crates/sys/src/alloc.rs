@@ -1,0 +1,339 @@
+//! The process's allocator: the C library's, and before it what each loop freed and keeps for itself.
+//!
+//! A request takes some ten small blocks and gives them back, in bursts: a turn of a loop begins or ends
+//! many requests. The C library keeps seven freed blocks of each size for a thread and puts the others back
+//! together with their neighbours, only to cut them out again: that was a twelfth of Penstock's own
+//! instructions for a request through the proxy. Its number can only be set by the environment of an `exec`.
+//!
+//! `penstock` makes [`Allocator`] its global allocator; `runtime` calls [`keep_freed`] on its loops. On any other thread nothing
+//! is kept. What must stay true: a block whose layout has a class was asked of the C library with that class's
+//! whole size, wherever it was asked for, so that any thread may keep it or give it back.
+
+#![expect(
+    unsafe_code,
+    reason = "an allocator deals in raw memory: each of its functions is unsafe"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+
+/// The largest block that is kept: the largest that the C library keeps for a thread, too.
+const KEPT_MAX: usize = 1032;
+/// Classes of size: 8, 24, 40 and so on to [`KEPT_MAX`], the sizes in which glibc's blocks come on 64-bit machines: none is
+/// rounded up by more than the C library does.
+const CLASSES: usize = class_of_size(KEPT_MAX) + 1;
+/// What a thread keeps in one class at most; 2 MiB if all of them are full.
+const CLASS_BYTES: usize = 32 * 1024;
+/// From one class to the next, in bytes.
+const STEP: usize = 16;
+/// The alignment of what has a class.
+const ALIGN: usize = 8;
+
+/// The C library's allocator, in front of it what the thread keeps.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Allocator;
+
+/// While it is there, its thread keeps small blocks that are freed on it.
+#[derive(Debug)]
+pub struct KeepFreed {
+    /// It belongs to its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+/// From now on this thread keeps small blocks that are freed on it and uses them again, until what is returned is dropped.
+#[must_use]
+pub fn keep_freed() -> KeepFreed {
+    FREED.with(|freed| {
+        for (class, list) in freed.iter().enumerate() {
+            list.room.set(room_of_class(class));
+        }
+    });
+    KeepFreed {
+        not_send: PhantomData,
+    }
+}
+
+impl Drop for KeepFreed {
+    fn drop(&mut self) {
+        FREED.with(|freed| {
+            for (class, list) in freed.iter().enumerate() {
+                while let Some(block) = list.take() {
+                    // SAFETY: what is in the list of a class was asked of `System` with that class's layout.
+                    unsafe { System.dealloc(block, layout_of_class(class)) };
+                }
+                list.room.set(0);
+            }
+        });
+    }
+}
+
+// SAFETY: each block comes from `System` or from a list of blocks that came from there and that nobody uses. A block that
+// has a class is always asked for with its class's size, so it is large enough for all layouts of its class.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class(layout) else {
+            // SAFETY: the caller's promises about `layout` are passed on.
+            return unsafe { System.alloc(layout) };
+        };
+        FREED.with(|freed| freed[class].take()).unwrap_or_else(|| {
+            // SAFETY: a class's size is never zero.
+            unsafe { System.alloc(layout_of_class(class)) }
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class(layout) else {
+            // SAFETY: the caller's promises are passed on; without a class it was asked for with this layout.
+            return unsafe { System.dealloc(block, layout) };
+        };
+        // SAFETY: the caller no longer uses the block, and it has its class's size.
+        if !FREED.with(|freed| unsafe { freed[class].keep(block) }) {
+            // SAFETY: it was asked of `System` with its class's layout.
+            unsafe { System.dealloc(block, layout_of_class(class)) };
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // Large ones come zeroed from the kernel. Small ones are rare.
+        match class(layout) {
+            // SAFETY: a class's size is never zero.
+            Some(class) => unsafe { System.alloc_zeroed(layout_of_class(class)) },
+            // SAFETY: the caller's promises about `layout` are passed on.
+            None => unsafe { System.alloc_zeroed(layout) },
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (class(layout), class(wanted)) {
+            // It is large enough as it is.
+            (Some(had), Some(wanted)) if had == wanted => block,
+            // SAFETY: it was asked of `System` with its class's layout, or with `layout` when it has none.
+            (had, wanted_class) => unsafe {
+                System.realloc(
+                    block,
+                    had.map_or(layout, layout_of_class),
+                    wanted_class.map_or(size, size_of_class),
+                )
+            },
+        }
+    }
+}
+
+/// Freed blocks of one class.
+struct Freed {
+    first: Cell<*mut Link>,
+    /// How many more it may keep.
+    room: Cell<usize>,
+}
+
+/// What stands at the beginning of a kept block.
+struct Link {
+    next: *mut Self,
+}
+
+thread_local! {
+    // Without `Drop`, so that it is there until the thread's very end.
+    static FREED: [Freed; CLASSES] = const { [const { Freed { first: Cell::new(ptr::null_mut()), room: Cell::new(0) } }; CLASSES] };
+}
+
+impl Freed {
+    /// Takes the block that was freed last.
+    #[inline]
+    fn take(&self) -> Option<*mut u8> {
+        let first = self.first.get();
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: `keep` wrote a link there, and nobody used the block since.
+        self.first.set(unsafe { (*first).next });
+        self.room.set(self.room.get() + 1);
+        Some(first.cast())
+    }
+
+    /// Keeps `block`, or says no: there is no room for it.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more, and it has the size of this list's class.
+    #[inline]
+    unsafe fn keep(&self, block: *mut u8) -> bool {
+        let Some(room) = self.room.get().checked_sub(1) else {
+            return false;
+        };
+        let link = block.cast::<Link>();
+        // SAFETY: the smallest class has room for a link, and every block its alignment.
+        unsafe {
+            link.write(Link {
+                next: self.first.get(),
+            });
+        };
+        self.first.set(link);
+        self.room.set(room);
+        true
+    }
+}
+
+/// The class of blocks of this layout; none for large ones, and for those with an alignment of their own.
+#[inline]
+const fn class(layout: Layout) -> Option<usize> {
+    if layout.size() <= KEPT_MAX && layout.align() <= ALIGN {
+        Some(class_of_size(layout.size()))
+    } else {
+        None
+    }
+}
+
+#[inline]
+const fn class_of_size(size: usize) -> usize {
+    (size + 7) / STEP
+}
+
+/// The size of this class's blocks, in bytes.
+#[inline]
+const fn size_of_class(class: usize) -> usize {
+    class * STEP + 8
+}
+
+#[inline]
+const fn layout_of_class(class: usize) -> Layout {
+    match Layout::from_size_align(size_of_class(class), ALIGN) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a class's size is small"),
+    }
+}
+
+/// How many blocks of this class a thread keeps.
+const fn room_of_class(class: usize) -> usize {
+    CLASS_BYTES / size_of_class(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Layout = match Layout::from_size_align(920, 8) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a layout"),
+    };
+
+    fn take(layout: Layout) -> *mut u8 {
+        // SAFETY: no layout here has no size.
+        let block = unsafe { Allocator.alloc(layout) };
+        assert!(!block.is_null());
+        // SAFETY: the block is ours, and that large: whoever else has it shows it below, or under miri.
+        unsafe { block.write_bytes(0xA5, layout.size()) };
+        block
+    }
+
+    fn give(block: *mut u8, layout: Layout) {
+        // SAFETY: what is given here was taken with the same layout, and is given once.
+        unsafe { Allocator.dealloc(block, layout) };
+    }
+
+    fn kept(layout: Layout) -> usize {
+        let class = class(layout).expect("a class");
+        FREED.with(|freed| match freed[class].room.get() {
+            0 if freed[class].first.get().is_null() => 0,
+            room => room_of_class(class) - room,
+        })
+    }
+
+    #[test]
+    fn gives_the_block_freed_last_first() {
+        let _kept = keep_freed();
+        let (first, second) = (take(CALL), take(CALL));
+        give(first, CALL);
+        give(second, CALL);
+        assert_eq!(kept(CALL), 2);
+        assert_eq!((take(CALL), take(CALL)), (second, first));
+        assert_eq!(kept(CALL), 0);
+        give(first, CALL);
+        give(second, CALL);
+    }
+
+    #[test]
+    fn never_gives_a_block_twice_and_keeps_no_more_than_it_may() {
+        let _kept = keep_freed();
+        for size in 1..=2000 {
+            let layout = Layout::from_size_align(size, 1).expect("a layout");
+            let mut blocks: Vec<_> = (0..4).map(|_| take(layout)).collect();
+            blocks.iter().for_each(|&block| give(block, layout));
+            blocks = (0..4).map(|_| take(layout)).collect();
+            blocks.sort_unstable();
+            blocks.dedup();
+            assert_eq!(blocks.len(), 4, "of {size} bytes");
+            blocks.iter().for_each(|&block| give(block, layout));
+        }
+        let many: Vec<_> = (0..100).map(|_| take(CALL)).collect();
+        many.into_iter().for_each(|block| give(block, CALL));
+        assert_eq!(kept(CALL), CLASS_BYTES / 920);
+    }
+
+    #[test]
+    fn keeps_nothing_where_nobody_asked_for_it() {
+        give(take(CALL), CALL);
+        assert_eq!(kept(CALL), 0);
+        let guard = keep_freed();
+        give(take(CALL), CALL);
+        assert_eq!(kept(CALL), 1);
+        drop(guard);
+        assert_eq!(kept(CALL), 0);
+        give(take(CALL), CALL);
+        assert_eq!(kept(CALL), 0);
+    }
+
+    #[test]
+    fn a_block_that_grows_and_shrinks_has_its_bytes_and_its_size() {
+        let _kept = keep_freed();
+        let layout_of = |size| Layout::from_size_align(size, 8).expect("a layout");
+        let mut size = 10;
+        let mut block = take(layout_of(size));
+        for next in [12, 24, 25, 500, 1032, 1033, 90_000, 1032, 40, 8] {
+            // SAFETY: it was taken with this layout, or has had this size since the last round.
+            block = unsafe { Allocator.realloc(block, layout_of(size), next) };
+            let same = size.min(next);
+            // SAFETY: it has `next` bytes, of which these were there before.
+            let bytes = unsafe { std::slice::from_raw_parts(block, same) };
+            assert!(bytes.iter().all(|&byte| byte == 0xA5), "{size} to {next}");
+            // SAFETY: it has `next` bytes now.
+            unsafe { block.write_bytes(0xA5, next) };
+            size = next;
+        }
+        give(block, layout_of(size));
+    }
+
+    #[test]
+    fn a_block_from_one_thread_may_be_freed_on_another() {
+        let _kept = keep_freed();
+        let block = take(CALL) as usize;
+        let address = std::thread::spawn(move || {
+            let _kept = keep_freed();
+            give(block as *mut u8, CALL);
+            let again = take(CALL);
+            give(again, CALL);
+            again as usize
+        })
+        .join()
+        .expect("the other thread");
+        assert_eq!(address, block);
+    }
+
+    #[test]
+    fn zeroed_is_zeroed() {
+        let _kept = keep_freed();
+        give(take(CALL), CALL);
+        // SAFETY: the layout has a size.
+        let block = unsafe { Allocator.alloc_zeroed(CALL) };
+        // SAFETY: it has this many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(block, 920) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        give(block, CALL);
+    }
+}
