@@ -12,8 +12,8 @@ use std::str;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::CheckedField;
 use crate::grammar::{is_known, is_token, is_value_byte, push_decimal, trim_blanks};
+use crate::{CheckedField, KnownName};
 
 /// Why a field cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -92,19 +92,23 @@ impl FieldBlock {
     /// Adds a field of a head that was checked when it was read.
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
-        self.has_framing |= is_framing_name(name);
-        self.has_date |= is_known(name, b"date");
+        self.has_framing |= match field.known() {
+            KnownName::Connection | KnownName::ContentLength | KnownName::TransferEncoding => true,
+            KnownName::ContentType | KnownName::Date => false,
+            KnownName::Other => is_framing_name(name),
+        };
+        self.has_date |= field.known() == KnownName::Date;
         let lines = self.owned();
-        lines.reserve(name.len() + value.len() + 4);
         match field.usual_line() {
             Some(line) => lines.extend_from_slice(line),
             None => {
+                lines.reserve(name.len() + value.len() + 4);
                 lines.extend_from_slice(name);
                 lines.extend_from_slice(b": ");
                 lines.extend_from_slice(value);
+                lines.extend_from_slice(b"\r\n");
             }
         }
-        lines.extend_from_slice(b"\r\n");
     }
 
     /// Adds a field known when the program was written. A malformed one is a mistake that debug

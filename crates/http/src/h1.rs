@@ -19,5 +19,6 @@ pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
 pub use error::ParseError;
 pub use parse::{HeadLimits, HeadScanner, Progress, parse_head};
 pub use response::{
-    CheckedField, ResponseBody, ResponseError, ResponseHead, ResponseLimits, ResponseScanner,
+    CheckedField, KnownName, ResponseBody, ResponseError, ResponseHead, ResponseLimits,
+    ResponseScanner,
 };

@@ -30,9 +30,9 @@ pub use date::{imf_fixdate, parse_http_date};
 pub use fields::{FieldBlock, FieldError};
 pub use grammar::{is_known, is_token, parse_length};
 pub use h1::{
-    BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, LAST_CHUNK, ParseError,
-    Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead, ResponseLimits,
-    ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
+    BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, KnownName, LAST_CHUNK,
+    ParseError, Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead,
+    ResponseLimits, ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use range::multipart::{Multipart, Piece};

@@ -7,7 +7,9 @@
 //! never sees a field that speaks to the front end.
 
 use penstock_exchange::grip;
-use penstock_http::{CheckedField, FieldBlock, FieldError, Status, is_known, parse_length};
+use penstock_http::{
+    CheckedField, FieldBlock, FieldError, KnownName, Status, is_known, parse_length,
+};
 
 /// A final response's head.
 #[derive(Debug)]
@@ -85,7 +87,7 @@ impl HeadBuilder {
 
     /// Adds a field of an HTTP head, which a scanner has checked.
     pub(crate) fn take_checked(&mut self, field: CheckedField<'_>) {
-        if self.is_passed(field.name(), field.value()) {
+        if self.is_passed(field.known(), field.name(), field.value()) {
             self.head.fields.push_field(field);
         }
     }
@@ -95,7 +97,7 @@ impl HeadBuilder {
     /// # Errors
     /// When it could not be sent on.
     pub(crate) fn take(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        if self.is_passed(name.as_bytes(), value) {
+        if self.is_passed(KnownName::of(name.as_bytes()), name.as_bytes(), value) {
             self.head.fields.push(name, value)?;
         }
         Ok(())
@@ -131,8 +133,8 @@ impl HeadBuilder {
         Some(self.head)
     }
 
-    fn is_passed(&mut self, name: &[u8], value: &[u8]) -> bool {
-        match kind(name) {
+    fn is_passed(&mut self, known: KnownName, name: &[u8], value: &[u8]) -> bool {
+        match kind(known, name) {
             Kind::Pass => return true,
             Kind::Drop => {}
             Kind::Connection => self.note_connection(value),
@@ -191,23 +193,30 @@ impl HeadBuilder {
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
+fn kind(known: KnownName, name: &[u8]) -> Kind {
+    match known {
+        KnownName::Connection => Kind::Connection,
+        KnownName::ContentLength => Kind::Length,
+        KnownName::ContentType => Kind::Type,
+        KnownName::Date => Kind::Pass,
+        KnownName::TransferEncoding => Kind::Drop,
+        KnownName::Other => other_kind(name),
+    }
+}
+
 /// The length and a letter decide nearly always, before any name is compared.
-fn kind(name: &[u8]) -> Kind {
+fn other_kind(name: &[u8]) -> Kind {
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
         (2, b't') if is_known(name, b"te") => Kind::Drop,
         (7, b'u') if is_known(name, b"upgrade") => Kind::Upgrade,
         (7, b't') if is_known(name, b"trailer") => Kind::Drop,
-        (10, b'c') if is_known(name, b"connection") => Kind::Connection,
         (10, b'k') if is_known(name, b"keep-alive") => Kind::Drop,
         (10, b'x') if is_known(name, b"x-sendfile") => Kind::Sendfile,
-        (12, b'c') if is_known(name, b"content-type") => Kind::Type,
-        (14, b'c') if is_known(name, b"content-length") => Kind::Length,
         (15, b'x') if is_known(name, b"x-accel-expires") => Kind::Expires,
         (15, b'x') if is_known(name, b"x-accel-charset") => Kind::Drop,
         (16, b'x') if is_known(name, b"x-accel-redirect") => Kind::Redirect,
         (16, b'p') if is_known(name, b"proxy-connection") => Kind::Drop,
-        (17, b't') if is_known(name, b"transfer-encoding") => Kind::Drop,
         (17, b'x') if is_known(name, b"x-accel-buffering") => Kind::Buffering,
         (18, b'x') if is_known(name, b"x-accel-limit-rate") => Kind::Rate,
         (20, b'x') if is_known(name, b"x-lighttpd-send-file") => Kind::Sendfile,

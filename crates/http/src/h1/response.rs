@@ -68,12 +68,46 @@ pub struct ResponseHead {
     pub len: usize,
 }
 
+/// The names that decide something about nearly every response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownName {
+    /// `Connection`
+    Connection,
+    /// `Content-Length`
+    ContentLength,
+    /// `Content-Type`
+    ContentType,
+    /// `Date`
+    Date,
+    /// `Transfer-Encoding`
+    TransferEncoding,
+    /// Any other name.
+    Other,
+}
+
+impl KnownName {
+    /// Which of them `name` is, whatever its case.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Self {
+        // The length decides nearly always, before any name is compared.
+        match name.len() {
+            4 if is_known(name, b"date") => Self::Date,
+            10 if is_known(name, b"connection") => Self::Connection,
+            12 if is_known(name, b"content-type") => Self::ContentType,
+            14 if is_known(name, b"content-length") => Self::ContentLength,
+            17 if is_known(name, b"transfer-encoding") => Self::TransferEncoding,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// A field whose name and value a scanner has checked: it can be sent on as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedField<'b> {
-    /// Without the line end.
+    /// With the line end.
     line: &'b [u8],
     name: &'b [u8],
+    known: KnownName,
     value: &'b [u8],
 }
 
@@ -83,10 +117,15 @@ impl<'b> CheckedField<'b> {
         self.name
     }
 
-    /// Its line without the line end, if that is written as we would write it: name, colon, one space,
+    /// Which of the known names that is.
+    pub fn known(&self) -> KnownName {
+        self.known
+    }
+
+    /// Its line with the line end, if that is written as we would write it: name, colon, one space,
     /// value.
     pub(crate) fn usual_line(&self) -> Option<&'b [u8]> {
-        let is_usual = self.line.len() == self.name.len() + 2 + self.value.len()
+        let is_usual = self.line.len() == self.name.len() + 2 + self.value.len() + 2
             && self.line[self.name.len() + 1] == b' ';
         is_usual.then_some(self.line)
     }
@@ -210,7 +249,7 @@ impl ResponseScanner {
         loop {
             let usual = self.usual_field(&buf[self.line_start..]);
             let line_end = match &usual {
-                Some(field) => self.line_start + field.line.len() + 1,
+                Some(field) => self.line_start + field.line.len() - 1,
                 None => match find_line_feed(&buf[self.looked..]) {
                     Some(found) => self.looked + found,
                     None => break,
@@ -219,7 +258,8 @@ impl ResponseScanner {
             if line_end >= limits.head_bytes {
                 return Err(ResponseError::HeadTooLarge);
             }
-            let [line @ .., b'\r'] = &buf[self.line_start..line_end] else {
+            let whole = &buf[self.line_start..=line_end];
+            let [line @ .., b'\r', _] = whole else {
                 return Err(self.bare_line_break(buf));
             };
             self.line_start = line_end + 1;
@@ -244,7 +284,7 @@ impl ResponseScanner {
             }
             let field = match usual {
                 Some(field) => field,
-                None => checked_field(line)?,
+                None => checked_field(whole)?,
             };
             self.note(&field)?;
             take(field);
@@ -281,23 +321,20 @@ impl ResponseScanner {
             return None;
         }
         Some(CheckedField {
-            line: &buf[..name_len + 1 + value.len()],
+            line: &buf[..name_len + 1 + value.len() + 2],
             name,
+            known: KnownName::of(name),
             value: trim_blanks(value),
         })
     }
 
     /// Takes note of what a field says about the message.
     fn note(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseError> {
-        let CheckedField { name, value, .. } = *field;
-        // The length and a letter decide nearly always, before any name is compared.
-        match (name.len(), name[0] | 0x20) {
-            (10, b'c') if is_known(name, b"connection") => self.note_connection(value),
-            (14, b'c') if is_known(name, b"content-length") => self.note_length(value)?,
-            (17, b't') if is_known(name, b"transfer-encoding") => {
-                self.note_coding(value)?;
-            }
-            _ => {}
+        match field.known {
+            KnownName::Connection => self.note_connection(field.value),
+            KnownName::ContentLength => self.note_length(field.value)?,
+            KnownName::TransferEncoding => self.note_coding(field.value)?,
+            KnownName::ContentType | KnownName::Date | KnownName::Other => {}
         }
         Ok(())
     }
@@ -376,8 +413,9 @@ fn find_line_feed(buf: &[u8]) -> Option<usize> {
     }
 }
 
-/// The field of a line without its end.
-fn checked_field(line: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
+/// The field of a line with its end.
+fn checked_field(whole: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
+    let line = &whole[..whole.len() - 2];
     let name_len = line
         .iter()
         .position(|&byte| !is_token_byte(byte))
@@ -395,8 +433,12 @@ fn checked_field(line: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
     if !is_value(value) {
         return Err(ResponseError::BadFieldValue);
     }
-    let value = trim_blanks(value);
-    Ok(CheckedField { line, name, value })
+    Ok(CheckedField {
+        line: whole,
+        name,
+        known: KnownName::of(name),
+        value: trim_blanks(value),
+    })
 }
 
 /// Whether such a response never has a body, nor fields that frame one (RFC 9110 §8.6).
