@@ -162,6 +162,7 @@ impl Freed {
     ///
     /// # Safety
     /// Nobody uses the block any more, and it has the size of this list's class.
+    // SAFETY: it writes into the block, which is nobody else's by what the caller promises.
     #[inline]
     unsafe fn keep(&self, block: *mut u8) -> bool {
         let Some(room) = self.room.get().checked_sub(1) else {
