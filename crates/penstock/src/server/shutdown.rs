@@ -58,9 +58,7 @@ impl Server {
             }
         }
         let deadline = tokio::select! {
-            ((), ()) = async { tokio::join!(self.finish_requests(deadline), self.end_streams()) } => {
-                deadline
-            }
+            () = self.finish(deadline) => deadline,
             () = signals.again(&self) => {
                 log::warn!("stopping at once, as asked again");
                 clock::now()
@@ -116,7 +114,18 @@ impl Server {
         }
     }
 
-    async fn finish_requests(&self, deadline: Instant) {
+    /// Nobody new first; then the requests in progress and, beside them, the held streams. In this order: who
+    /// asks again for a stream that was ended must be told to go elsewhere.
+    async fn finish(&self, deadline: Instant) {
+        self.stop_listeners(deadline).await;
+        self.edge
+            .drain
+            .begin_within(self.drain_idle(), Some(deadline - self.spared()));
+        let requests = clock::until(deadline, self.edge.drain.finished());
+        tokio::join!(requests, self.end_streams());
+    }
+
+    async fn stop_listeners(&self, deadline: Instant) {
         let mut stopping: Vec<Serving> = {
             let mut live = self.live();
             let streams = std::mem::take(&mut live.streams);
@@ -130,10 +139,6 @@ impl Server {
         for serving in &stopping {
             clock::until(deadline, serving.stopped()).await;
         }
-        self.edge
-            .drain
-            .begin_within(self.drain_idle(), Some(deadline - self.spared()));
-        clock::until(deadline, self.edge.drain.finished()).await;
     }
 
     /// Ends what the hub holds, beside the requests in progress. Clients come back, so it is spread over

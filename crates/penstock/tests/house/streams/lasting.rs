@@ -166,8 +166,13 @@ fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
     let mut kept = server.connect();
     kept.send("GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n")
         .expect_status(404);
+    let mut last = server.connect();
     server.signal(Signal::TERM);
-    server.wait_log("stopping: ");
+    // The listeners end first: until then a connection is kept as ever.
+    eventually(PATIENCE, "the next server's turn", || {
+        last.send("GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n");
+        last.expect_status(404).header("connection") == Some("close")
+    });
     // A browser gives up after an error, and comes back after an end.
     kept.send("GET /events/news HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = kept.expect_status(200);
