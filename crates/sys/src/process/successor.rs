@@ -1,7 +1,9 @@
 //! The process that follows this one: a server's next, which gets its sockets and outlives it.
 //!
 //! Used by `penstock`'s upgrade. What must stay true: it does not die with us, no signal of our terminal
-//! reaches it, and until it has taken over we can still end it.
+//! reaches it, and until it has taken over we can still end it. It leads a process group, but no session: the
+//! kernel may share the processor among sessions first (`sched(7)`, the autogroup feature), and priorities,
+//! by which code that is loaded goes last, count within one alone.
 
 use std::ffi::OsString;
 use std::io;
@@ -34,7 +36,7 @@ pub struct Launch {
     pub inherit: (OsString, OwnedFd),
 }
 
-/// A process that is to follow this one: it leads a session of its own and does not die with us.
+/// A process that is to follow this one: it leads a process group of its own and does not die with us.
 #[derive(Debug)]
 pub struct Successor {
     /// Its process id.
@@ -126,17 +128,21 @@ pub fn start(launch: Launch) -> io::Result<Successor> {
         .envs(launch.env)
         .env(name, socket.as_raw_fd().to_string())
         .stdin(Stdio::null())
-        .stderr(Stdio::piped());
+        .stderr(Stdio::piped())
+        .process_group(0);
     for gone in &launch.env_removed {
         command.env_remove(gone);
     }
     let number = socket.as_raw_fd();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe system
-    // calls (setsid, fcntl); it allocates nothing.
+    // calls (signal, fcntl); it allocates nothing.
     unsafe {
         command.pre_exec(move || {
-            rustix::process::setsid()?;
+            // It may still write to our terminal, from behind (`stty tostop`).
+            if libc::signal(libc::SIGTTOU, libc::SIG_IGN) == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
             stay_open(number)
         });
     }
@@ -177,10 +183,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_successor_leads_a_session_and_its_socket_is_named() {
+    fn a_successor_leads_a_group_in_our_session_and_its_socket_is_named() {
         let (ours, theirs) = crate::handover::pair().unwrap();
-        let script = "test -S /dev/fd/$THE_FD && test -z \"$GONE\" && \
-                      test $(cut -d' ' -f6 /proc/$$/stat) = $$ && echo said >&2; exit 7";
+        let session = rustix::process::getsid(None).unwrap();
+        let script = format!(
+            "test -S /dev/fd/$THE_FD && test -z \"$GONE\" && \
+             test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {}\" && echo said >&2; exit 7",
+            session.as_raw_nonzero()
+        );
         let mut successor = start(Launch {
             program: "/bin/sh".into(),
             called: None,
