@@ -68,7 +68,12 @@ pub(crate) fn find<'s>(settings: &'s Settings, head: &RequestHead) -> Asks<&'s R
     if let Some(answered) = answer_itself(head) {
         return Asks::Edge(answered);
     }
-    match route(settings, head.host(), path.bytes(head), Whose::Client) {
+    // Not looked at where any will do: that it is text is checked each time.
+    let host = match settings.routing.has_hosts() {
+        true => head.host(),
+        false => "",
+    };
+    match route(settings, host, path.bytes(head), Whose::Client) {
         Ok(route) => Asks::Route(path, route),
         Err(fault) => Asks::Edge(Err(fault)),
     }

@@ -94,6 +94,11 @@ impl Routing {
         route.map_or(Found::NoRoute, Found::Route)
     }
 
+    /// Whether it matters which host is asked for.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !self.exact.is_empty() || !self.below.is_empty()
+    }
+
     /// The error pages of the site that answers for a host.
     pub(crate) fn error_pages(&self, authority: &str) -> Option<&ErrorPages> {
         let site = self.site(without_port(authority))?;

@@ -128,6 +128,7 @@ pub struct RequestHead {
     pub(crate) keep_alive: bool,
     pub(crate) expects_continue: bool,
     pub(crate) is_upgrade: bool,
+    pub(crate) names_fields: bool,
 }
 
 impl RequestHead {
@@ -180,6 +181,19 @@ impl RequestHead {
         self.fields
             .iter()
             .map(|field| (self.text(field.name), self.bytes(field.value)))
+    }
+
+    /// [`RequestHead::fields`] for those who copy or compare the names: that they are text is not looked at.
+    pub fn field_lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields
+            .iter()
+            .map(|field| (self.bytes(field.name), self.bytes(field.value)))
+    }
+
+    /// Whether a `Connection` field names more than what every connection may be told: fields of this hop, which
+    /// end here (RFC 9110 §7.6.1).
+    pub fn names_fields_of_hop(&self) -> bool {
+        self.names_fields
     }
 
     /// The value of the first field of that name, compared without regard to ASCII case.

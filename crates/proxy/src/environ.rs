@@ -208,7 +208,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
 /// say of clients is written anew.
 fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
     match fate(name).reaches_application(false) {
-        true => !forward::is_dropped(request, named, name),
+        true => !forward::is_dropped(request, named, name.as_bytes()),
         false => request.vouched.covers(name),
     }
 }

@@ -28,8 +28,8 @@ pub(crate) fn encode(
     server: &str,
 ) -> bool {
     let head = &*request.head;
-    let field = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
-        out.extend_from_slice(name.as_bytes());
+    let field = |out: &mut Vec<u8>, name: &[u8], value: &[u8]| {
+        out.extend_from_slice(name);
         out.extend_from_slice(b": ");
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
@@ -39,12 +39,12 @@ pub(crate) fn encode(
     out.extend_from_slice(head.path_query_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     match &config.host {
-        config::HostHeader::Client => field(out, "Host", head.host_bytes()),
-        _ => field(out, "Host", host(config, head, server).as_bytes()),
+        config::HostHeader::Client => field(out, b"Host", head.host_bytes()),
+        _ => field(out, b"Host", host(config, head, server).as_bytes()),
     }
     let named = connection_names(head);
     let mut has_words = false;
-    for (name, value) in head.fields() {
+    for (name, value) in head.field_lines() {
         match fate(name) {
             Fate::Pass if !is_dropped(request, named, name) => field(out, name, value),
             Fate::FromProxy | Fate::House if request.vouched.covers(name) => {
@@ -58,10 +58,10 @@ pub(crate) fn encode(
     let trusted = has_words && request.is_from_proxy();
     let upgrade = upgrade(head, framing);
     if let Some(protocol) = upgrade {
-        field(out, "Connection", b"Upgrade");
-        field(out, "Upgrade", protocol);
+        field(out, b"Connection", b"Upgrade");
+        field(out, b"Upgrade", protocol);
     } else if !keeps_connections(config) {
-        field(out, "Connection", b"close");
+        field(out, b"Connection", b"close");
     }
     tell_of_request(out, config.forwarded, request, trusted);
     via(out, head, trusted || request.vouched.covers("via"));
@@ -126,23 +126,16 @@ fn has_body_usually(method: Method) -> bool {
 
 /// The `Connection` field of a request that names more than the usual options; nearly always none.
 pub(crate) fn connection_names(head: &RequestHead) -> Option<&RequestHead> {
-    let is_usual = |value: &[u8]| {
-        [&b"keep-alive"[..], b"close", b"upgrade", b""]
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(value))
-    };
-    head.field_all("connection")
-        .any(|value| !is_usual(value))
-        .then_some(head)
+    head.names_fields_of_hop().then_some(head)
 }
 
 /// Whether the client's `Connection`, which is `named`, says that this field is one of the hop. What a rule
 /// says is not the client's to drop.
-pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
+pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &[u8]) -> bool {
     let is_named = named.is_some_and(|head| {
         head.field_all("connection")
             .flat_map(|value| value.split(|&byte| byte == b','))
-            .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+            .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
     });
     is_named && !request.vouched.covers(name)
 }

@@ -23,6 +23,8 @@ pub(super) struct Facts<'a> {
     keep_alive: bool,
     upgrade_option: bool,
     upgrade_field: bool,
+    /// Whether `Connection` has an option besides the three that are told apart.
+    pub(super) names_fields: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -145,9 +147,13 @@ impl<'a> Facts<'a> {
             {
                 return Err(ParseError::ConnectionNamesEssential);
             }
-            self.close |= option.eq_ignore_ascii_case(b"close");
-            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            self.upgrade_option |= option.eq_ignore_ascii_case(b"upgrade");
+            let known = match option.len() {
+                5 if is_known(option, b"close") => &mut self.close,
+                7 if is_known(option, b"upgrade") => &mut self.upgrade_option,
+                10 if is_known(option, b"keep-alive") => &mut self.keep_alive,
+                _ => &mut self.names_fields,
+            };
+            *known = true;
         }
         Ok(())
     }

@@ -257,6 +257,7 @@ fn conclude(
         keep_alive: facts.keep_alive(version),
         expects_continue,
         is_upgrade: facts.is_upgrade(version),
+        names_fields: facts.names_fields,
     })
 }
 
