@@ -290,7 +290,7 @@ async fn carry_out(mut executor: Executor, mut commands: mpsc::Receiver<Command>
         let sooner = [executor.wake_at, executor.limits.load_at()];
         let at = sooner.into_iter().flatten().min();
         let at = at.map_or(executor.next_round, |at| at.min(executor.next_round));
-        let timer = tokio::time::sleep_until(at.into());
+        let timer = clock::sleep_until(at);
         tokio::select! {
             Some(input) = inbox.recv() => executor.handle(input),
             command = commands.recv(), if !is_forgotten => match command {
@@ -458,7 +458,7 @@ impl Executor {
     fn later(&self, at: Instant, input: Input) {
         let inputs = self.inputs.clone();
         loops::spawn_here(async move {
-            tokio::time::sleep_until(at.into()).await;
+            clock::sleep_until(at).await;
             // The executor may have ended first.
             let _ = inputs.send(input).await;
         });

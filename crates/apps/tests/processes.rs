@@ -19,8 +19,8 @@ use penstock_apps::{App, Boot, Setup};
 use penstock_config::{self as config, AppKind, Processes};
 use penstock_exchange::bodies::BodyStore;
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::clock;
 use penstock_runtime::loops::Loops;
+use penstock_runtime::{clock, loops};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,21 +70,20 @@ impl Drop for Dir {
 
 fn on_a_loop(test: impl Future<Output = ()>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    // It hears of children that ended through tokio.
+    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let _entered = tokio.enter();
+    loops::block_on(test).unwrap();
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::until(clock::now() + PATIENCE, work).await;
+    let done = clock::within(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
 /// Looks again and again.
 async fn until(is_so: impl Fn() -> bool) {
-    let mut pace = tokio::time::interval(Duration::from_millis(10));
+    let mut pace = clock::Pace::new(Duration::from_millis(10));
     within(async {
         while !is_so() {
             pace.tick().await;

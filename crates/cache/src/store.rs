@@ -114,7 +114,7 @@ struct Counts {
 impl Store {
     /// Starts a store; its folder is made and its index read in the background. A folder that does not
     /// work now is tried again: that is no error. `pool` does its reading and writing. Its background
-    /// task runs on the loop (or control runtime) of the caller, and ends with the last `Arc` or
+    /// task runs on the loop (or the control loop) of the caller, and ends with the last `Arc` or
     /// with [`Store::stop`].
     #[must_use]
     pub fn start(config: &config::Cache, pool: Pool) -> Arc<Self> {

@@ -22,6 +22,7 @@ use penstock_exchange::{
 use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
+use penstock_runtime::loops::{self, Joined};
 use penstock_sys::net::PeerAddress;
 use tokio::sync::Semaphore;
 
@@ -342,7 +343,7 @@ pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> Read {
             return got;
         }
         last = Some(got);
-        tokio::task::yield_now().await;
+        loops::yield_now().await;
     }
     panic!("never a hit: {last:?}")
 }
@@ -385,18 +386,53 @@ pub(crate) async fn read(response: Response) -> Read {
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let waits = async {
         while !holds() {
-            tokio::task::yield_now().await;
+            loops::yield_now().await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(10), waits).await;
-    assert!(waited.is_ok(), "waited for: {what}");
+    let waited = clock::within(Duration::from_secs(10), waits).await;
+    assert!(waited.is_some(), "waited for: {what}");
+}
+
+/// Tasks that are begun one after the other and awaited together.
+pub(crate) struct Crowd<T>(Vec<Joined<T>>);
+
+impl<T: Send + 'static> Crowd<T> {
+    pub(crate) fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn spawn(&mut self, task: impl Future<Output = T> + Send + 'static) {
+        self.0.push(loops::spawn_joined(task));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What the next of them came to, in the order of their beginning; nothing of one that was aborted.
+    pub(crate) async fn join_next(&mut self) -> Option<Option<T>> {
+        match self.0.is_empty() {
+            true => None,
+            false => Some(self.0.remove(0).await.ok()),
+        }
+    }
+
+    pub(crate) async fn join_all(mut self) -> Vec<T> {
+        let mut outcomes = Vec::new();
+        while let Some(outcome) = self.join_next().await {
+            outcomes.push(outcome.expect("nobody aborted it"));
+        }
+        outcomes
+    }
+
+    pub(crate) fn abort_all(&mut self) {
+        self.0.iter_mut().for_each(Joined::abort);
+    }
 }
 
 /// Runs a test on a loop of its own.
 pub(crate) fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().unwrap();
-    runtime.block_on(test);
+    loops::block_on(test).unwrap();
 }
 
 /// Waits until a store has read what its folder holds.

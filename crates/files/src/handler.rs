@@ -119,7 +119,7 @@ impl Folder {
         };
         let folder = Arc::clone(self);
         Handling::Later(Box::pin(async move {
-            let is_done = clock::until(clock::now() + WAIT_MAX, waiting.done()).await;
+            let is_done = clock::within(WAIT_MAX, waiting.done()).await;
             let settled = is_done.map(|()| folder.settle(&request, Arc::clone(&found)));
             Ok(folder.named(match settled {
                 Some(Settled::Answer(response)) => response,
@@ -209,7 +209,7 @@ impl Folder {
             // The request may have its answer already.
             drop(tell.send(found));
         });
-        let told = clock::until(clock::now() + WAIT_MAX, told).await;
+        let told = clock::within(WAIT_MAX, told).await;
         let (found, is_news) = match told {
             Some(Ok(Ok(found))) => (found, true),
             // No means to check it: what was right a moment ago is better than a refusal. The pool tells

@@ -34,7 +34,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
 pub use self::inbox::Status as BusStatus;
@@ -85,7 +85,7 @@ impl RedisBus {
         };
         let me = NodeId(RandomState::new().hash_one("node"));
         hub.set_bus(Some(bus.clone()));
-        tokio::spawn(Driver::new(local, me, target, inbox).run());
+        loops::spawn_here(Driver::new(local, me, target, inbox).run());
         Ok(bus)
     }
 
@@ -113,7 +113,7 @@ impl RedisBus {
         let (told, tells) = oneshot::channel();
         self.inbox.stop(told);
         // It ends by being dropped.
-        let _ = clock::until(clock::now() + STOPPED_WITHIN, tells).await;
+        let _ = clock::within(STOPPED_WITHIN, tells).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Development mode (`serve --dev`): changed files take effect by themselves, errors explain
 //! themselves, requests are shown to the person at the terminal.
 //!
-//! `server` calls [`start`] once; a task on the control runtime then turns changes of files
+//! `server` calls [`start`] once; a task on the control loop then turns changes of files
 //! (`dev/watch.rs`, `dev/ignored.rs`) into restarts of applications and reloads of the configuration,
 //! the same that the commands do. `wiring` wraps applications in `dev/explain.rs`. What must stay true:
 //! without `--dev` nothing here runs, and no change ever waits for a restart that hangs.

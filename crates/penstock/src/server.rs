@@ -1,6 +1,6 @@
 //! The server's life: start, reload, upgrade, shutdown.
 //!
-//! Everything that belongs to no loop runs on the control runtime, on the main thread: supervisors
+//! Everything that belongs to no loop runs on the control loop, on the main thread: supervisors
 //! (whose workers die with this thread), the admin interface, signals. A start goes: sockets, the user that
 //! serves, threads, applications, then the doors open; what comes later is in `announce`, `reload`,
 //! `upgrade`, `shutdown`. What must stay true: a start fails before anything is served, a reload changes
@@ -24,7 +24,7 @@ use penstock_config::{Config, Invocation, LogTarget, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::logger::LineWriter;
-use penstock_runtime::{Loops, clock, loops};
+use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::Admin;
 use penstock_sys::process::successor::Reach;
 use penstock_sys::{daemon, identity, process};
@@ -152,15 +152,13 @@ pub(crate) fn run(
         let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
         options.log.turn_to(log).map_err(say)?;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(say)?;
-    let loops = Loops::start(config.server.threads).map_err(say)?;
-    runtime.block_on(async {
+    let tokio = TokioThread::start().map_err(say)?;
+    let _entered = tokio.enter();
+    let started = Loops::start(config.server.threads).map_err(say)?;
+    let served = loops::block_on(async {
         let old = predecessor.as_ref().map(Predecessor::pid);
         let mut signals = Signals::new(old).map_err(say)?;
-        let server = Server::start(invocation, config, options, loops, old)?;
+        let server = Server::start(invocation, config, options, started, old)?;
         signals.hear(&server);
         let began = tokio::select! {
             began = server.begin(doors, predecessor, word) => began,
@@ -171,7 +169,8 @@ pub(crate) fn run(
         }
         server.shut_down(&mut signals).await;
         began
-    })
+    });
+    served.map_err(say)?
 }
 
 /// What comes before the first thread that serves: bounds, sockets, the user.

@@ -18,13 +18,14 @@
 //! new server, once it has all sockets, takes the end of the old one's process for `go`, but never its
 //! silence: while that process is there, it serves.
 
+use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use penstock_config::ListenAddr;
-use penstock_runtime::clock;
-use penstock_sys::{daemon, handover, readiness};
-use tokio::io::unix::AsyncFd;
+use penstock_runtime::{Registered, clock};
+use penstock_sys::poll::Interest;
+use penstock_sys::{daemon, handover};
 
 use crate::inherited::{Given, Inherited, Role};
 
@@ -189,13 +190,13 @@ fn plain(address: &ListenAddr) -> String {
 
 /// One end of the conversation, on the control loop.
 #[derive(Debug)]
-pub(crate) struct Line(AsyncFd<OwnedFd>);
+pub(crate) struct Line(Registered);
 
 impl Line {
     /// # Errors
     /// When the kernel refuses the registration.
     pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self(readiness::register(socket)?))
+        Ok(Self(Registered::new(socket, Interest::Both)?))
     }
 
     /// # Errors
@@ -208,9 +209,9 @@ impl Line {
         let (text, deadline) = (word.encode(), clock::now() + PROMPT);
         let said = clock::until(deadline, async {
             loop {
-                let mut ready = self.0.writable().await?;
-                match handover::send(self.0.get_ref().as_fd(), text.as_bytes(), descriptor) {
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => ready.clear_ready(),
+                poll_fn(|cx| self.0.poll_writable(cx)).await?;
+                match handover::send(self.0.as_fd(), text.as_bytes(), descriptor) {
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_writable(),
                     done => return done,
                 }
             }
@@ -228,10 +229,10 @@ impl Line {
     pub(crate) async fn hear(&self) -> Result<Word, String> {
         let mut packet = vec![0; PACKET_BYTES];
         loop {
-            let readable = self.0.readable().await;
-            let mut ready = readable.map_err(|error| error.to_string())?;
-            match handover::receive(self.0.get_ref().as_fd(), &mut packet) {
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => ready.clear_ready(),
+            let readable = poll_fn(|cx| self.0.poll_readable(cx)).await;
+            readable.map_err(|error| error.to_string())?;
+            match handover::receive(self.0.as_fd(), &mut packet) {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_readable(),
                 Err(error) => return Err(error.to_string()),
                 Ok((0, _)) => return Err("it said nothing more".to_owned()),
                 Ok((count, _)) => return Word::parse(&String::from_utf8_lossy(&packet[..count])),
@@ -321,7 +322,7 @@ impl Predecessor {
         let line = Line::new(self.socket).map_err(|error| error.to_string())?;
         let said = line.say(&Word::Ready(taken.to_vec()), None).await;
         let heard = match said {
-            Ok(()) => clock::until(clock::now() + PROMPT, line.hear()).await,
+            Ok(()) => clock::within(PROMPT, line.hear()).await,
             Err(error) => Some(Err(error)),
         };
         match heard {
@@ -367,7 +368,7 @@ impl Serving {
     pub(crate) async fn say(self, admin: Option<ListenAddr>) -> Result<(), String> {
         self.0.say(&Word::Serving(admin), None).await?;
         // A server that knows no such word, or is gone, has closed the line.
-        let _ = clock::until(clock::now() + PROMPT, self.0.hear()).await;
+        let _ = clock::within(PROMPT, self.0.hear()).await;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the loops turn: a thread that asks each of them, and the control runtime, once a second.
+//! Whether the loops turn: a thread that asks each of them, and the control loop, once a second.
 //!
 //! Started by `server`; the service manager is told from here that we are alive, and only while all of them
 //! turn. What must stay true: it waits for no loop itself, and a loop that stands still is named once, not
@@ -28,20 +28,17 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches `loops` and the runtime that this runs on.
+    /// Watches `loops` and the one that this runs on.
     ///
     /// # Errors
     /// When no thread can be started.
     pub(crate) fn start(loops: &[LoopHandle], manager: Manager) -> std::io::Result<Self> {
-        let control = tokio::runtime::Handle::current();
-        let mut watched = vec![Watched::new("control", move |beat| {
-            control.spawn(beat);
-        })];
-        for event_loop in loops {
-            let event_loop = event_loop.clone();
-            let name = format!("loop-{}", event_loop.index());
-            watched.push(Watched::new(&name, move |beat| event_loop.spawn(beat)));
-        }
+        let control = LoopHandle::current().map(|control| ("control".to_owned(), control));
+        let loops = (loops.iter()).map(|it| (format!("loop-{}", it.index()), it.clone()));
+        let loops = control.into_iter().chain(loops);
+        let mut watched: Vec<_> = loops
+            .map(|(name, it)| Watched::new(&name, move |beat| it.spawn(beat)))
+            .collect();
         let stalls = Arc::new(AtomicU64::new(0));
         let (end, ended) = sync_channel(1);
         let counted = Arc::clone(&stalls);
@@ -126,6 +123,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use penstock_runtime::loops;
     use std::sync::Mutex;
 
     #[test]
@@ -133,13 +131,12 @@ mod tests {
         let beats: Arc<Mutex<Vec<Beat>>> = Arc::default();
         let asked = Arc::clone(&beats);
         let mut one = Watched::new("loop-0", move |beat| asked.lock().unwrap().push(beat));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
         let answer = || {
             let waiting: Vec<Beat> = beats.lock().unwrap().drain(..).collect();
             let count = waiting.len();
-            waiting.into_iter().for_each(|beat| runtime.block_on(beat));
+            waiting
+                .into_iter()
+                .for_each(|beat| loops::block_on(beat).unwrap());
             count
         };
         let start = clock::now();

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use penstock_config as config;
 use penstock_runtime::{clock, loops};
-use tokio::task::unconstrained;
 
 use crate::connection::Address;
 use crate::probe;
@@ -87,7 +86,7 @@ async fn run(shared: Weak<Shared>, source: Source) {
             };
             let now = clock::now();
             if now >= next_tick {
-                tick(&shared, now).await;
+                tick(&shared, now);
                 next_tick = now + TICK;
             }
             attended.look(&shared, &source);
@@ -96,10 +95,8 @@ async fn run(shared: Weak<Shared>, source: Source) {
     }
 }
 
-async fn tick(shared: &Shared, now: Instant) {
-    // Looking at a connection is charged to this task: with a budget, those behind the first hundred
-    // would look quiet for ever.
-    unconstrained(async { shared.change(|roster, aftermath| roster.tick(now, aftermath)) }).await;
+fn tick(shared: &Shared, now: Instant) {
+    shared.change(|roster, aftermath| roster.tick(now, aftermath));
 }
 
 /// What has a task of its own already.

@@ -5,17 +5,19 @@
 //! each ring.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_sys::{readiness, timer};
-use tokio::io::unix::AsyncFd;
+use penstock_sys::poll::Interest;
+use penstock_sys::timer;
+
+use crate::registered::Registered;
 
 /// A timer of the loop that made it, set for one moment at a time.
 #[derive(Debug)]
 pub struct Alarm {
-    timer: AsyncFd<OwnedFd>,
+    timer: Registered,
 }
 
 impl Alarm {
@@ -25,7 +27,7 @@ impl Alarm {
     /// When descriptors ran out.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            timer: readiness::register_read(timer::create()?)?,
+            timer: Registered::new(timer::create()?, Interest::Read)?,
         })
     }
 
@@ -40,7 +42,8 @@ impl Alarm {
     /// Ready once for each moment that was set.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The next setting takes back what made it readable, so nothing needs to be read.
-        ready!(self.timer.poll_read_ready(cx))?.clear_ready();
+        ready!(self.timer.poll_readable(cx))?;
+        self.timer.clear_readable();
         Poll::Ready(Ok(()))
     }
 }
@@ -48,25 +51,23 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loops;
     use std::future::poll_fn;
     use std::time::Instant;
 
     #[test]
     fn rings_once_for_each_setting_and_not_early() {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(async {
-                let alarm = Alarm::new().unwrap();
-                for after in [0, 300, 2_000] {
-                    let (start, after) = (Instant::now(), Duration::from_micros(after));
-                    alarm.set(after).unwrap();
-                    poll_fn(|cx| alarm.poll(cx)).await.unwrap();
-                    assert!(start.elapsed() >= after);
-                }
-                let again = poll_fn(|cx| Poll::Ready(alarm.poll(cx))).await;
-                assert!(again.is_pending());
-            });
+        loops::block_on(async {
+            let alarm = Alarm::new().unwrap();
+            for after in [0, 300, 2_000] {
+                let (start, after) = (Instant::now(), Duration::from_micros(after));
+                alarm.set(after).unwrap();
+                poll_fn(|cx| alarm.poll(cx)).await.unwrap();
+                assert!(start.elapsed() >= after);
+            }
+            let again = poll_fn(|cx| Poll::Ready(alarm.poll(cx))).await;
+            assert!(again.is_pending());
+        })
+        .unwrap();
     }
 }

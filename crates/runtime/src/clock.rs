@@ -3,7 +3,12 @@
 //! The only place that reads a clock for the rooms; pure crates get `now` as an argument.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::deadline::LazyDeadline;
 
 /// The monotonic time.
 #[must_use]
@@ -39,13 +44,55 @@ pub fn wall_at(at: Instant) -> Duration {
 
 /// Waits on the current loop.
 pub async fn sleep(duration: Duration) {
-    tokio::time::sleep(duration).await;
+    let now = now();
+    sleep_until(now.checked_add(duration).unwrap_or(now + FAR)).await;
+}
+
+/// Waits on the current loop until `at`.
+pub async fn sleep_until(at: Instant) {
+    let mut deadline = LazyDeadline::new(at);
+    poll_fn(|cx| deadline.poll(cx)).await;
 }
 
 /// Waits for `work` at most until `deadline`; `None` when it took longer.
 pub async fn until<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
-    tokio::time::timeout_at(deadline.into(), work).await.ok()
+    let mut work = pin!(work);
+    let mut deadline = LazyDeadline::new(deadline);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => deadline.poll(cx).map(|()| None),
+    })
+    .await
 }
+
+/// Waits for `work` at most for `duration`; `None` when it took longer.
+pub async fn within<F: Future>(duration: Duration, work: F) -> Option<F::Output> {
+    until(now() + duration, work).await
+}
+
+/// The moments at which somebody looks again whether something is so: at once, and each `every` after that.
+#[derive(Debug)]
+pub struct Pace {
+    every: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    /// A pace that begins now.
+    #[must_use]
+    pub fn new(every: Duration) -> Self {
+        Self { every, next: now() }
+    }
+
+    /// Waits for the next moment; those that were missed are left out.
+    pub async fn tick(&mut self) {
+        sleep_until(self.next).await;
+        self.next = now() + self.every;
+    }
+}
+
+/// What is longer than anybody waits: thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// A formatted date, and until when it may be used.
 #[derive(Clone, Copy)]

@@ -210,10 +210,7 @@ mod tests {
     fn a_drain_is_finished_when_the_last_guard_drops() {
         let drain = Drain::new();
         let guard = drain.guard();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        let ended = crate::loops::block_on(async {
             drain.begin();
             drain.begun().await;
             let waiting = drain.finished();
@@ -221,5 +218,6 @@ mod tests {
             tokio::join!(waiting, ending);
             assert_eq!(drain.running(), 0);
         });
+        ended.unwrap();
     }
 }

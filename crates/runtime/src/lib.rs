@@ -1,8 +1,7 @@
 //! Loops, streams, deadlines, the loop's shared buffer, pools for blocking work, and drain.
 //!
-//! The thin face between rooms and the machine: rooms never name `tokio::net` or a thread. One loop is
-//! one thread with one current-thread tokio runtime; what starts on a loop stays there. What must
-//! stay true: nothing here blocks a loop (blocking work goes through [`blocking`]), every queue has a
+//! The thin face between rooms and the machine: rooms never name a kernel's queue or a thread. One loop is
+//! one thread ([`loops`]); what starts on a loop stays there. What must stay true: nothing here blocks a loop (blocking work goes through [`blocking`]), every queue has a
 //! bound, and no buffer is held for a connection that waits.
 
 #![cfg_attr(
@@ -11,6 +10,7 @@
 )]
 
 pub mod alarm;
+
 pub mod blocking;
 pub mod buffers;
 pub mod clock;
@@ -22,7 +22,9 @@ pub mod logger;
 pub mod loops;
 pub mod pollset;
 pub mod process;
+pub mod registered;
 pub mod stream;
+pub mod tokio_thread;
 
 pub use alarm::Alarm;
 pub use deadline::LazyDeadline;
@@ -31,4 +33,6 @@ pub use drain::Drain;
 pub use listener::Listener;
 pub use loops::{LoopHandle, Loops, PerLoop};
 pub use pollset::Pollset;
+pub use registered::Registered;
 pub use stream::Stream;
+pub use tokio_thread::TokioThread;

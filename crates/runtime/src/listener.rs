@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use penstock_sys::net::{self, PeerAddress};
-use penstock_sys::readiness;
-use tokio::io::unix::AsyncFd;
+use penstock_sys::poll::Interest;
+
+use crate::registered::Registered;
 
 /// A non-blocking listener registered with the loop that made it.
 #[derive(Debug)]
 pub struct Listener {
-    socket: AsyncFd<OwnedFd>,
+    socket: Registered,
 }
 
 impl Listener {
@@ -25,16 +26,16 @@ impl Listener {
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            socket: readiness::register_read(socket)?,
+            socket: Registered::new(socket, Interest::Read)?,
         })
     }
 
     /// Takes the next connection.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(OwnedFd, PeerAddress)>> {
         loop {
-            let mut guard = ready!(self.socket.poll_read_ready(cx))?;
+            ready!(self.socket.poll_readable(cx))?;
             match net::accept(self.socket.as_fd()) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_readable(),
                 // The client left between its connect and our accept: nobody to answer.
                 Err(e)
                     if matches!(

@@ -1,18 +1,37 @@
-//! The loops: one thread each, one current-thread tokio runtime each.
+//! The loops: one thread each, which polls its tasks and waits for its descriptors and timers.
 //!
 //! `penstock` starts them, `edge` runs listeners and connections on them, `apps` the drivers of its
 //! slots. What starts on a loop stays there; [`LoopHandle::spawn`] is the way onto a loop from
-//! outside, [`spawn_here`] from inside.
+//! outside, [`spawn_here`] from inside. `turn` is a loop at work; `tasks`, `sources` and `timers` are what it
+//! consists of, `mail` is what other threads ask of it. Not tokio's runtime, though its primitives (channels,
+//! `select!`) are used everywhere: a turn of it costs a request about as much as its own parsing
+//! (docs/decisions/001-loops.md).
+
+mod joined;
+mod mail;
+mod sources;
+mod tasks;
+mod timers;
+mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::sync::Arc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 
 use thread_local::ThreadLocal;
-use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+
+use self::mail::{Letter, Mailbox};
+use self::turn::Kernel;
+
+pub use self::joined::{Joined, spawn_joined};
+
+pub(crate) use self::sources::Side;
+pub(crate) use self::turn::{Registration, Timer};
 
 thread_local! {
     static INDEX: Cell<usize> = const { Cell::new(0) };
@@ -29,7 +48,7 @@ pub struct Loops {
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     index: usize,
-    handle: Handle,
+    mail: Arc<Mailbox>,
 }
 
 impl Loops {
@@ -43,8 +62,8 @@ impl Loops {
             threads: Vec::new(),
         };
         for index in 0..count.max(1) {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let handle = runtime.handle().clone();
+            let kernel = Kernel::new()?;
+            let mail = Arc::clone(&kernel.mail);
             let (stop, stopped) = oneshot::channel();
             let thread = std::thread::Builder::new()
                 .name(format!("loop-{index}"))
@@ -52,9 +71,9 @@ impl Loops {
                     INDEX.set(index);
                     let _kept = penstock_sys::alloc::keep_freed();
                     // An error means that `Loops` was dropped, which also ends the loop.
-                    let _ = runtime.block_on(stopped);
+                    let _ = turn::run(kernel, stopped);
                 })?;
-            loops.handles.push(LoopHandle { index, handle });
+            loops.handles.push(LoopHandle { index, mail });
             loops.threads.push((stop, thread));
         }
         Ok(loops)
@@ -77,19 +96,40 @@ impl Loops {
 }
 
 impl LoopHandle {
+    /// The loop that this code runs on, if it runs on one.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        Some(Self {
+            index: current_index(),
+            mail: turn::mail()?,
+        })
+    }
+
     /// The loop's number, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Starts `task` on this loop, from any thread.
+    /// Starts `task` on this loop, from any thread. Dropped if the loop has ended.
     pub fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.handle.spawn(task);
+        self.mail.post(Letter::Spawn(Box::pin(task)));
     }
+}
+
+/// Runs a loop on this thread until `main` is done, and gives what it came to. What else runs on it is
+/// dropped then.
+///
+/// # Errors
+/// When descriptors ran out.
+///
+/// # Panics
+/// Within another loop, and when `main` does.
+pub fn block_on<F: Future>(main: F) -> io::Result<F::Output> {
+    Ok(turn::run(Kernel::new()?, main))
 }
 
 /// A value that each loop (each thread, outside of them) has for itself: nobody waits for it, and
@@ -135,14 +175,29 @@ pub fn current_index() -> usize {
 }
 
 /// Starts `task` on the loop this code runs on.
+///
+/// # Panics
+/// Where no loop runs.
 pub fn spawn_here<F>(task: F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    tokio::spawn(task);
+    let spawned = turn::spawn(Box::pin(task));
+    assert!(spawned.is_ok(), "tasks are started on loops");
 }
 
-/// Lets everything else that is ready on this loop run first.
+/// Lets everything else that is ready on this loop run first, and what has happened meanwhile.
 pub async fn yield_now() {
-    tokio::task::yield_now().await;
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        turn::defer(cx.waker());
+        Poll::Pending
+    })
+    .await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,15 +9,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
-use penstock_sys::{poll, readiness};
-use tokio::io::unix::AsyncFd;
+use penstock_sys::poll;
+
+use crate::registered::Registered;
 
 pub use penstock_sys::poll::{EVENTS_MAX, Event, Interest};
 
 /// A set of descriptors registered with the loop that made it.
 #[derive(Debug)]
 pub struct Pollset {
-    set: AsyncFd<OwnedFd>,
+    set: Registered,
 }
 
 impl Pollset {
@@ -35,7 +36,7 @@ impl Pollset {
     /// When the kernel refuses the registration.
     pub fn from_descriptor(set: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            set: readiness::register_read(set)?,
+            set: Registered::new(set, Interest::Read)?,
         })
     }
 
@@ -69,11 +70,11 @@ impl Pollset {
     /// # Errors
     /// What the kernel says, which it has no reason to.
     pub fn poll_events(&self, cx: &mut Context<'_>, into: &mut Vec<Event>) -> Poll<io::Result<()>> {
-        let mut guard = ready!(self.set.poll_read_ready(cx))?;
+        ready!(self.set.poll_readable(cx))?;
         let count = poll::wait_now(self.set.as_fd(), into)?;
         // What comes after this look raises the set's own edge anew.
         if count < EVENTS_MAX {
-            guard.clear_ready();
+            self.set.clear_readable();
         }
         Poll::Ready(Ok(()))
     }
@@ -82,23 +83,20 @@ impl Pollset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{clock, loops};
     use penstock_sys::net;
     use std::future::poll_fn;
     use std::time::Duration;
 
     fn on_a_loop(test: impl Future<Output = ()>) {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(test);
+        loops::block_on(test).unwrap();
     }
 
     async fn next(set: &Pollset) -> Vec<Event> {
         let mut events = Vec::new();
         while events.is_empty() {
             let looked = poll_fn(|cx| set.poll_events(cx, &mut events));
-            let looked = tokio::time::timeout(Duration::from_secs(10), looked).await;
+            let looked = clock::within(Duration::from_secs(10), looked).await;
             looked.expect("something happened").unwrap();
         }
         events

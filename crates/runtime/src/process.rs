@@ -2,12 +2,14 @@
 //!
 //! `apps`' executor awaits these; `sys::process` starts the child.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use penstock_sys::readiness;
-use tokio::io::unix::AsyncFd;
+use penstock_sys::poll::Interest;
+
+use crate::registered::Registered;
 
 /// How long to wait for a descriptor to watch a process with.
 const RETRY: Duration = Duration::from_millis(100);
@@ -16,9 +18,10 @@ const RETRY: Duration = Duration::from_millis(100);
 /// again: an error must not be taken for an end.
 pub async fn ended(pidfd: &OwnedFd) {
     loop {
-        let watched = pidfd.try_clone().and_then(readiness::register_read);
+        let watched = pidfd.try_clone();
+        let watched = watched.and_then(|fd| Registered::new(fd, Interest::Read));
         if let Ok(fd) = watched
-            && fd.readable().await.is_ok()
+            && poll_fn(|cx| fd.poll_readable(cx)).await.is_ok()
         {
             return;
         }
@@ -59,18 +62,18 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
 
 /// A pipe's reading end (pipes take `read`, not `recv`).
 #[derive(Debug)]
-struct Pipe(AsyncFd<OwnedFd>);
+struct Pipe(Registered);
 
 impl Pipe {
     fn new(pipe: OwnedFd) -> io::Result<Self> {
-        Ok(Self(readiness::register_read(pipe)?))
+        Ok(Self(Registered::new(pipe, Interest::Read)?))
     }
 
     async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let mut guard = self.0.readable().await?;
-            match penstock_sys::file::read_pipe(self.0.get_ref(), buffer) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+            poll_fn(|cx| self.0.poll_readable(cx)).await?;
+            match penstock_sys::file::read_pipe(&self.0, buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.0.clear_readable(),
                 done => return done,
             }
         }

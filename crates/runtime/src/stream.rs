@@ -11,20 +11,19 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_sys::{net, pages, readiness};
-use tokio::io::unix::AsyncFd;
-use tokio::task::unconstrained;
+use penstock_sys::poll::Interest;
+use penstock_sys::{net, pages};
 
 use crate::clock;
+use crate::registered::Registered;
 
 /// A non-blocking stream socket registered with the loop that made it.
 #[derive(Debug)]
 pub struct Stream {
-    socket: AsyncFd<OwnedFd>,
+    socket: Registered,
 }
 
 impl Stream {
@@ -34,7 +33,7 @@ impl Stream {
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            socket: readiness::register(socket)?,
+            socket: Registered::new(socket, Interest::Both)?,
         })
     }
 
@@ -45,7 +44,7 @@ impl Stream {
     pub async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = Self::new(net::connect_tcp(address)?)?;
         // Readiness stays set: the first write needs no other look.
-        drop(poll_fn(|cx| stream.socket.poll_write_ready(cx)).await?);
+        poll_fn(|cx| stream.socket.poll_writable(cx)).await?;
         net::connect_result(stream.socket.as_fd())?;
         Ok(stream)
     }
@@ -111,17 +110,17 @@ impl Stream {
         mut read: impl FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<(usize, bool)>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.socket.poll_read_ready(cx))?;
+            ready!(self.socket.poll_readable(cx))?;
             match read(self.socket.as_fd(), buffer) {
                 Ok((count, is_empty)) => {
                     // A short read emptied the socket: whatever comes next raises a new event. The
                     // end of the stream stays visible, so it is not cleared.
                     if count > 0 && is_empty {
-                        guard.clear_ready();
+                        self.socket.clear_readable();
                     }
                     return Poll::Ready(Ok(count));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_readable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Poll::Ready(Err(e)),
             }
@@ -135,9 +134,9 @@ impl Stream {
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+            ready!(self.socket.poll_writable(cx))?;
             match self.try_write(buffers) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 done => return Poll::Ready(done),
             }
@@ -166,7 +165,7 @@ impl Stream {
 
     /// Ready when the socket may take something, once a write has said that it does not.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_write_ready(cx).map_ok(drop)
+        self.socket.poll_writable(cx)
     }
 
     /// Sends a part of a file as far as the socket takes it, from the page cache: the caller knows that
@@ -187,13 +186,13 @@ impl Stream {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         loop {
-            let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+            ready!(self.socket.poll_writable(cx))?;
             match self.try_send_file(file, at, len) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // What stops short of the file's end met a full socket: room raises a new event.
                 Ok(count) if 0 < count && count < len && is_longer(file, at + count as u64) => {
-                    guard.clear_ready();
+                    self.socket.clear_writable();
                     return Poll::Ready(Ok(count));
                 }
                 done => return Poll::Ready(done),
@@ -233,9 +232,9 @@ impl Stream {
     ) -> io::Result<()> {
         poll_fn(|cx| {
             loop {
-                let mut guard = ready!(self.socket.poll_write_ready(cx))?;
+                ready!(self.socket.poll_writable(cx))?;
                 match net::send_descriptors(self.socket.as_fd(), bytes, descriptors) {
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
                     Err(e) => return Poll::Ready(Err(e)),
                     Ok(_) => return Poll::Ready(Ok(())),
                 }
@@ -254,11 +253,11 @@ impl Stream {
     /// `true`. Looks without reading, so bytes that arrived stay where they are.
     pub fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            let Ok(mut guard) = ready!(self.socket.poll_read_ready(cx)) else {
+            if ready!(self.socket.poll_readable(cx)).is_err() {
                 return Poll::Ready(true);
-            };
+            }
             match net::peek(self.socket.as_fd()) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_readable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 peeked => return Poll::Ready(!peeked.is_ok_and(|count| count > 0)),
             }
@@ -269,22 +268,21 @@ impl Stream {
     /// end. Costs no system call.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let ready = poll_fn(|cx| self.socket.poll_read_ready(cx).map(drop));
-        let mut cx = Context::from_waker(Waker::noop());
-        // Without a budget: a task that used up its own would find everything quiet.
-        pin!(unconstrained(ready)).poll(&mut cx).is_pending()
+        match self.socket.is_readable() {
+            Some(is_readable) => !is_readable,
+            None => self.is_open(),
+        }
     }
 
     /// Whether the peer has closed its side, or the connection broke, as far as the loop has heard: also
     /// while bytes wait to be read. Costs no system call. For a stream that nobody waits to read from.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        let ended = poll_fn(|cx| {
-            let ready = self.socket.poll_read_ready(cx);
-            ready.map(|guard| guard.is_ok_and(|guard| !guard.ready().is_read_closed()))
-        });
-        let mut cx = Context::from_waker(Waker::noop());
-        pin!(unconstrained(ended)).poll(&mut cx) == Poll::Ready(false)
+        let known = self.socket.is_ended();
+        known.unwrap_or_else(|| match net::peek(self.socket.as_fd()) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        })
     }
 
     /// The same by asking the kernel.
@@ -297,7 +295,7 @@ impl Stream {
     /// Gives the socket back, registered with no loop: another may take it.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
-        self.socket.into_inner()
+        self.socket.into_fd()
     }
 
     /// Bytes written that the peer has not taken yet; 0 when the kernel cannot tell.
@@ -324,13 +322,10 @@ const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loops;
 
     fn on_a_loop(test: impl Future<Output = ()>) {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(test);
+        loops::block_on(test).unwrap();
     }
 
     #[test]
@@ -366,7 +361,7 @@ mod tests {
             while got.len() < 10 {
                 let read =
                     poll_fn(|cx| ours.poll_read_descriptors(cx, &mut buffer, &mut descriptors));
-                let read = tokio::time::timeout(Duration::from_secs(10), read);
+                let read = clock::within(Duration::from_secs(10), read);
                 let count = read.await.expect("all of it is there").unwrap();
                 got.extend_from_slice(&buffer[..count]);
             }
@@ -416,7 +411,7 @@ mod tests {
                 left -= net::receive(b.as_fd(), &mut buffer).unwrap();
             }
             let room = poll_fn(|cx| ours.poll_writable(cx));
-            let room = tokio::time::timeout(Duration::from_secs(10), room).await;
+            let room = clock::within(Duration::from_secs(10), room).await;
             room.expect("room is noticed").unwrap();
             file.set_len(1000).unwrap();
             assert!(matches!(send(0, 5000).await, Poll::Ready(Ok(1000))));

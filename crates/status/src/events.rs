@@ -170,8 +170,7 @@ mod tests {
     }
 
     fn on_a_loop(test: impl Future<Output = ()>) {
-        let builder = &mut tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().unwrap().block_on(test);
+        penstock_runtime::loops::block_on(test).unwrap();
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub reload_error: Option<String>,
     /// Log lines that were dropped because the log could not be written fast enough.
     pub log_lines_dropped: u64,
-    /// How often a loop, or the control runtime, did not turn for 5 s.
+    /// How often a loop, or the control loop, did not turn for 5 s.
     pub loop_stalls: u64,
     /// The machine, as far as it concerns the server.
     pub machine: MachineStatus,

@@ -9,7 +9,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -242,7 +242,7 @@ pub fn proportional_bytes(pid: u32) -> io::Result<u64> {
 ///
 /// # Errors
 /// `WouldBlock` when a non-blocking pipe is empty.
-pub fn read_pipe(pipe: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+pub fn read_pipe(pipe: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::io::read(pipe, buffer)?)
 }
 

@@ -21,6 +21,5 @@ pub mod notify;
 pub mod pages;
 pub mod poll;
 pub mod process;
-pub mod readiness;
 pub mod signals;
 pub mod timer;

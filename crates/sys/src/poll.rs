@@ -1,16 +1,17 @@
 //! Sets of descriptors that are waited for together (`epoll`), for who holds very many of them.
 //!
-//! Used by `runtime`'s `Pollset`, which registers a set with a loop: a set is itself a descriptor that is
-//! readable while something in it happened. All interest is edge-triggered: what happened is told once,
-//! and whoever hears of it reads or writes until the socket has no more. What must stay true: a token is
-//! only a number here; that it still means the same descriptor is its giver's to know.
+//! Used by `runtime`: each of its loops waits at one, and its `Pollset` registers others with a loop, since a
+//! set is itself a descriptor that is readable while something in it happened. All interest is
+//! edge-triggered: what happened is told once, and whoever hears of it reads or writes until the socket has
+//! no more. What must stay true: a token is only a number here; that it still means the same descriptor is
+//! its giver's to know.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
 
 /// What of a descriptor is waited for. Errors and the end of the peer's side are always told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,9 +51,15 @@ impl Event {
         let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         self.flags.intersects(ended)
     }
+
+    /// The connection broke, or both sides have ended it.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.flags.intersects(EventFlags::HUP | EventFlags::ERR)
+    }
 }
 
-/// Most events that one [`wait_now`] tells.
+/// Most events that one look tells.
 pub const EVENTS_MAX: usize = 256;
 
 /// An empty set.
@@ -113,12 +120,24 @@ pub fn remove(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// What the kernel says of a descriptor that is no set.
 pub fn wait_now(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
+    wait(set, Some(&AT_ONCE), into)
+}
+
+/// As [`wait_now`], but waits until something has happened; a signal may end the wait with nothing.
+///
+/// # Errors
+/// As [`wait_now`].
+pub fn wait_long(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
+    wait(set, None, into)
+}
+
+fn wait(
+    set: BorrowedFd<'_>,
+    timeout: Option<&Timespec>,
+    into: &mut Vec<Event>,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let (events, _) = match epoll::wait(set, &mut space, Some(&at_once)) {
+    let (events, _) = match epoll::wait(set, &mut space, timeout) {
         Err(rustix::io::Errno::INTR) => return Ok(0),
         waited => waited?,
     };
@@ -127,6 +146,26 @@ pub fn wait_now(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize>
         flags: event.flags,
     }));
     Ok(events.len())
+}
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// A descriptor that becomes readable each time it is rung: how another thread ends a wait.
+///
+/// # Errors
+/// When descriptors ran out.
+pub fn bell() -> io::Result<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    Ok(rustix::event::eventfd(0, flags)?)
+}
+
+/// Rings a bell. An edge is told for each ring, so nobody needs to read it.
+pub fn ring(bell: BorrowedFd<'_>) {
+    // Refused only by a counter of 2^64 - 2 rings (eventfd(2)).
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
 fn flags(interest: Interest) -> EventFlags {
@@ -182,6 +221,19 @@ mod tests {
         assert_eq!(happened(&set), []);
         remove(set.as_fd(), ours.as_fd()).unwrap();
         assert!(remove(set.as_fd(), ours.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_bell_ends_a_wait_each_time_it_is_rung_though_nobody_reads_it() {
+        let (set, bell) = (create().unwrap(), bell().unwrap());
+        add(set.as_fd(), bell.as_fd(), 3, Interest::Read).unwrap();
+        for round in 0..3 {
+            assert_eq!(happened(&set), [], "round {round}");
+            ring(bell.as_fd());
+            let mut events = Vec::new();
+            assert_eq!(wait_long(set.as_fd(), &mut events).unwrap(), 1);
+            assert!(events[0].token == 3 && events[0].is_readable());
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod sessions;
 mod simulation;
 mod websockets;
 
+use penstock_runtime::{clock, loops};
 use std::future::{Future, poll_fn};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -20,11 +21,11 @@ use penstock_exchange::bodies::{BodyStore, Collected};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
+use penstock_runtime::loops::Joined;
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::channel::worker;
 use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
 use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind};
-use tokio::task::JoinHandle;
 
 use super::*;
 use crate::app::Way;
@@ -35,29 +36,23 @@ use crate::{handler, testing};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async { within(test).await });
+    loops::block_on(within(test)).unwrap();
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, work)
-        .await
-        .expect("in good time")
+    clock::within(DEADLINE, work).await.expect("in good time")
 }
 
 /// Lets all that is ready run.
 async fn settle() {
     for _ in 0..50 {
-        tokio::task::yield_now().await;
+        loops::yield_now().await;
     }
 }
 
 /// What a future comes to if it is ready; it is polled once.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    tokio::task::yield_now().await;
+    loops::yield_now().await;
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
             Poll::Ready(done) => Some(done),
@@ -102,7 +97,7 @@ struct Rig {
     worker: Worker,
     mailbox: Arc<Mailbox>,
     slot: SlotId,
-    driver: JoinHandle<End>,
+    driver: Joined<End>,
 }
 
 /// The worker's ends.
@@ -176,7 +171,7 @@ impl Rig {
             },
             mailbox,
             slot,
-            driver: tokio::spawn(driver.run()),
+            driver: loops::spawn_joined(driver.run()),
         }
     }
 
@@ -411,7 +406,7 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
         worker::data(&mut out, FLAG_END, ids[1], b"e");
         for byte in out {
             rig.worker.channel.write_all(&[byte]).await.unwrap();
-            tokio::task::yield_now().await;
+            loops::yield_now().await;
         }
         let mut asked = asked.into_iter();
         let mut next = || asked.next().unwrap();

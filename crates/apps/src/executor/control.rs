@@ -133,7 +133,7 @@ pub(super) async fn greet(
     patience: Duration,
     inputs: mpsc::Sender<Input>,
 ) {
-    let hello = clock::until(clock::now() + patience, line.hello()).await;
+    let hello = clock::within(patience, line.hello()).await;
     let input = match hello {
         Some(Ok(pid)) => Input::Greeted { worker, pid, line },
         Some(Err(why)) => {
@@ -209,7 +209,7 @@ impl Line {
         }
         let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();
         let sent = self.stream.send_descriptors(&order.bytes, &descriptors);
-        match clock::until(clock::now() + READ_TIMEOUT, sent).await {
+        match clock::within(READ_TIMEOUT, sent).await {
             Some(Ok(())) => Ok(()),
             // Its end is about to be seen.
             Some(Err(error)) if is_end(&error) => Ok(()),

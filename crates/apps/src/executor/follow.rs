@@ -146,7 +146,7 @@ async fn follow(
         () = watch_process::ended(&started.exit) => {
             // The executor ends only after `Exited`.
             let _ = inputs.send(Input::Gone { key }).await;
-            clock::until(clock::now() + LAST_WORDS, &mut words).await;
+            clock::within(LAST_WORDS, &mut words).await;
         }
     }
 }

@@ -95,7 +95,7 @@ impl Probe {
         if self.sign == Sign::ClosesConnections {
             return read.await.is_ok();
         }
-        match clock::until(clock::now() + PATIENCE, read).await {
+        match clock::within(PATIENCE, read).await {
             Some(read) => read.is_ok(),
             None => true,
         }

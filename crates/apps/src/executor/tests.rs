@@ -10,6 +10,7 @@ mod ends;
 mod refork;
 mod templates;
 
+use penstock_runtime::{clock, loops};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -126,13 +127,13 @@ impl Drop for Dir {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::until(clock::now() + PATIENCE, work).await;
+    let done = clock::within(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
 /// Looks again and again.
 async fn until(is_so: impl Fn() -> bool) {
-    let mut pace = tokio::time::interval(Duration::from_millis(5));
+    let mut pace = clock::Pace::new(Duration::from_millis(5));
     within(async {
         while !is_so() {
             pace.tick().await;
@@ -142,11 +143,10 @@ async fn until(is_so: impl Fn() -> bool) {
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    // It hears of children that ended through tokio.
+    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let _entered = tokio.enter();
+    loops::block_on(test).unwrap();
 }
 
 fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {

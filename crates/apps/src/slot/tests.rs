@@ -1,5 +1,6 @@
 //! One slot and a worker that is played here: what a driver does with words beside the usual answer.
 
+use penstock_runtime::loops;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 
@@ -80,7 +81,7 @@ impl Stage {
         let (app, mail) = (Arc::clone(&self.app), Arc::clone(&mailbox));
         let (say, end) = oneshot::channel();
         let driver = Driver::new(app, slot, mail, 1, Stream::new(ours).unwrap());
-        penstock_runtime::loops::spawn_here(async move {
+        loops::spawn_here(async move {
             let _ = say.send(driver.run().await);
         });
         Seat {
@@ -148,7 +149,7 @@ impl Thread {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::until(clock::now() + PATIENCE, work).await;
+    let done = clock::within(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -162,17 +163,13 @@ async fn answered(answer: Answer) -> Result<Vec<u8>, FaultKind> {
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    loops::block_on(test).unwrap();
 }
 
 /// Lets so much time pass.
 async fn pass(time: Duration) {
     let nothing = std::future::pending::<()>();
-    assert_eq!(clock::until(clock::now() + time, nothing).await, None);
+    assert_eq!(clock::within(time, nothing).await, None);
 }
 
 #[test]
@@ -434,12 +431,12 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
 /// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
 async fn babble(mut seat: Seat) -> End {
     assert_eq!(seat.thread.next().await, Kind::Cancel);
-    let mut pace = tokio::time::interval(Duration::from_millis(20));
+    let mut pace = clock::Pace::new(Duration::from_millis(20));
     within(async {
         loop {
             tokio::select! {
                 end = &mut seat.end => return end.unwrap(),
-                _ = pace.tick() => {
+                () = pace.tick() => {
                     let mut frame = Vec::new();
                     encode_body(&mut frame, 0, b"more");
                     // The driver may have ended just now.

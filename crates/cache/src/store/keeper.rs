@@ -1,7 +1,7 @@
 //! What a store on a disk does beside requests: opens its folder, reads its index back in, removes files,
 //! writes metas, brings small hot objects to memory, and finds out whether the disk works.
 //!
-//! One task for each store, on the loop (or control runtime) that started it; everything that may block goes
+//! One task for each store, on the loop (or the control loop) that started it; everything that may block goes
 //! to the store's pool. It holds the store only while it works, so it ends with the store. What must stay
 //! true: one operation after the other, so that the keeper never takes more than one thread of the
 //! pool; reading the index back takes at most half of that thread's time.
@@ -66,7 +66,7 @@ pub(crate) async fn keep(store: Weak<Store>, disk: Arc<Disk>) {
         if !has_more {
             let disk = Arc::clone(&keeper.disk);
             // Woken or not: it looks.
-            let _ = clock::until(clock::now() + TICK, disk.bell.notified()).await;
+            let _ = clock::within(TICK, disk.bell.notified()).await;
         }
     }
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use penstock_http::{Multipart, Span};
-use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::SMALL_BYTES;
+use penstock_runtime::{DiskFile, loops};
 
 use super::{Whole, body, random};
 use crate::{Body, FaultKind, FileBody};
@@ -19,11 +19,7 @@ fn framed() -> Multipart {
 
 /// The bytes that a body is made of, or why it was cut.
 fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    loops::block_on(async {
         let mut bytes = Vec::new();
         match body {
             Body::Bytes(all) => bytes.extend_from_slice(&all),
@@ -38,6 +34,7 @@ fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
         }
         Ok(bytes)
     })
+    .unwrap()
 }
 
 fn read_bytes(body: Body) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! What is compressed, how often, and within which bounds.
 
+use penstock_runtime::loops;
 use std::io::Read;
 
 use super::*;
@@ -8,11 +9,7 @@ use crate::known::tests::{found, makeable};
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
+    loops::block_on(future).unwrap()
 }
 
 pub(crate) fn decode(coding: Coding, encoded: &[u8]) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! The handler as edge sees it: what it answers, and whether at once or later.
 
+use penstock_runtime::loops;
 use std::future::Future;
 
 use bytes::Bytes;
@@ -103,11 +104,7 @@ impl Site {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
+    loops::block_on(future).unwrap()
 }
 
 fn text(body: &Body) -> String {

@@ -1,5 +1,6 @@
 //! Lists of real folders, with names that mean harm.
 
+use penstock_runtime::loops;
 use std::os::unix::ffi::OsStrExt;
 
 use penstock_runtime::blocking::Pool;
@@ -161,9 +162,7 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
     })
     .unwrap();
     begun.recv().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().unwrap();
-    runtime.block_on(async {
+    let ended = loops::block_on(async {
         let all =
             async { tokio::join!(listed("/"), listed("/sub/"), listed("/"), listed("/sub/")) };
         let release = async {
@@ -178,6 +177,7 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
         assert_eq!(root.unwrap().as_ptr(), again.unwrap().as_ptr());
         assert_eq!(sub.unwrap().as_ptr(), sub_again.unwrap().as_ptr());
     });
+    ended.unwrap();
     assert!(lock(&listings.under_way).is_empty());
     pool.close();
 }

@@ -1,6 +1,6 @@
 //! The task that drives one node: it feeds [`Machine`] and does what comes out.
 //!
-//! One task on the control runtime, the only owner of the machine and of the connections. Publishers and
+//! One task on the control loop, the only owner of the machine and of the connections. Publishers and
 //! subscribers reach it through [`super::inbox`]; what is for this node's subscribers goes to [`Local`].
 //! What must stay true: nothing here waits for Redis without a deadline; of each kind of question one is
 //! under way at a time; what the machine wants done at the hub is done in its order.
@@ -152,7 +152,7 @@ impl<L: Local> Driver<L> {
             }
         }
         if let Some(link) = self.link.take() {
-            let left = clock::until(clock::now() + ANSWERS_WITHIN, link.leave()).await;
+            let left = clock::within(ANSWERS_WITHIN, link.leave()).await;
             if !matches!(left, Some(Ok(()))) {
                 log::debug!("hub: Redis was not told that this server stops");
             }

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use penstock_runtime::Loops;
-use tokio::task::JoinHandle;
+use penstock_runtime::loops::Joined;
+use penstock_runtime::{Loops, TokioThread, clock, loops};
 
 use self::server::RedisServer;
 use super::*;
@@ -17,12 +17,19 @@ use crate::{EventPart, History, Settings, StreamPart, Subscription};
 /// Within so long everything happens that is to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Runs a test on a loop of its own; Redis is reached through tokio's thread.
+fn run(test: impl Future<Output = ()>) {
+    let tokio = TokioThread::start().unwrap();
+    let _entered = tokio.enter();
+    loops::block_on(test).unwrap();
+}
+
 /// One node with a subscriber of one channel.
 struct Node {
     hub: Hub,
     bus: Arc<RedisBus>,
     heard: Arc<Mutex<Vec<String>>>,
-    listening: JoinHandle<()>,
+    listening: Joined<()>,
     _loops: Loops,
 }
 
@@ -58,7 +65,7 @@ impl Node {
             hub,
             bus,
             heard: Arc::default(),
-            listening: tokio::spawn(async {}),
+            listening: loops::spawn_joined(async {}),
             _loops: loops,
         }
     }
@@ -75,7 +82,7 @@ impl Node {
         };
         listener.subscribe(subscription).unwrap();
         let heard = self.heard.clone();
-        self.listening = tokio::spawn(async move {
+        self.listening = loops::spawn_joined(async move {
             loop {
                 let Heard::Message(message) = listener.next().await else {
                     panic!("the listener fell behind");
@@ -118,7 +125,7 @@ impl Node {
             .await;
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
         self.bus.stop().await;
         self.listening.abort();
     }
@@ -126,7 +133,7 @@ impl Node {
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    let mut looks = tokio::time::interval(Duration::from_millis(2));
+    let mut looks = clock::Pace::new(Duration::from_millis(2));
     while !is_so() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         looks.tick().await;
@@ -138,369 +145,397 @@ fn sorted(mut heard: Vec<String>) -> Vec<String> {
     heard
 }
 
-#[tokio::test]
-async fn all_nodes_hear_all_messages_once_and_in_one_order() {
-    let redis = RedisServer::start().await;
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        nodes.push(Node::start(&redis.url()).await);
-    }
-    for round in 0..10 {
-        // Fewer than a listener may fall behind.
-        for message in 0..10 {
-            for (number, node) in nodes.iter().enumerate() {
-                node.publish(&format!("{number}.{round}.{message}"));
+#[test]
+fn all_nodes_hear_all_messages_once_and_in_one_order() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            nodes.push(Node::start(&redis.url()).await);
+        }
+        for round in 0..10 {
+            // Fewer than a listener may fall behind.
+            for message in 0..10 {
+                for (number, node) in nodes.iter().enumerate() {
+                    node.publish(&format!("{number}.{round}.{message}"));
+                }
+                loops::yield_now().await;
             }
-            tokio::task::yield_now().await;
+            for node in &nodes {
+                let count = (round + 1) * 30;
+                node.until("all are heard", |node| node.heard().len() >= count)
+                    .await;
+            }
         }
+        let first = nodes[0].heard();
+        let distinct: HashSet<&String> = first.iter().collect();
+        assert_eq!(distinct.len(), 300);
         for node in &nodes {
-            let count = (round + 1) * 30;
-            node.until("all are heard", |node| node.heard().len() >= count)
-                .await;
+            assert_eq!(node.heard(), first);
+            assert!(!node.bus.status().is_alone);
         }
-    }
-    let first = nodes[0].heard();
-    let distinct: HashSet<&String> = first.iter().collect();
-    assert_eq!(distinct.len(), 300);
-    for node in &nodes {
-        assert_eq!(node.heard(), first);
-        assert!(!node.bus.status().is_alone);
-    }
-    for node in nodes {
-        node.stop().await;
-    }
-}
-
-#[tokio::test]
-async fn a_node_that_comes_later_has_the_history_of_all() {
-    let redis = RedisServer::start().await;
-    let first = Node::start(&redis.url()).await;
-    for number in 0..10 {
-        first.publish(&number.to_string());
-    }
-    first.until_heard("9").await;
-    let second = Node::start(&redis.url()).await;
-    let after = |node: &Node, id: &str| -> Option<Vec<String>> {
-        let after = node.hub.history_after(CHANNEL, id)?;
-        let text = |message: Publication| message.event.unwrap().data.into();
-        Some(after.into_iter().map(text).collect())
-    };
-    let last = first.hub.last_id(CHANNEL).unwrap();
-    let (stem, number) = last.rsplit_once('-').unwrap();
-    let fourth = format!("{stem}-{}", number.parse::<u64>().unwrap() - 5);
-    let expected = ["5", "6", "7", "8", "9"].map(str::to_owned);
-    assert_eq!(after(&second, &fourth).unwrap(), expected);
-    assert_eq!(after(&first, &fourth).unwrap(), expected);
-    assert!(second.heard().is_empty(), "history is not news");
-    first.stop().await;
-    second.stop().await;
-}
-
-#[tokio::test]
-async fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    a.publish("1");
-    b.until_heard("1").await;
-    let before = b.hub.last_id(CHANNEL).unwrap();
-    redis.pause();
-    for text in ["2", "3", "4"] {
-        a.publish(text);
-    }
-    a.until_heard("4").await;
-    assert!(a.bus.status().is_alone);
-    assert_eq!(b.heard(), ["1"]);
-    redis.go_on();
-    b.until_heard("4").await;
-    a.until("shared again", |node| !node.bus.status().is_alone)
-        .await;
-    a.publish("5");
-    for node in [&a, &b] {
-        node.until_heard("5").await;
-        assert_eq!(node.heard(), ["1", "2", "3", "4", "5"]);
-        // The order may have been another elsewhere: who comes back is told of a gap.
-        assert!(node.hub.history_after(CHANNEL, &before).is_none());
-    }
-    a.stop().await;
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn a_redis_that_restarts_empty_under_load_loses_nothing() {
-    let mut redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    // Fewer at a time than a listener may fall behind.
-    let mut sent = 0;
-    let mut publish = |count: usize| {
-        for _ in 0..count {
-            a.publish(&format!("a{sent:04}"));
-            b.publish(&format!("b{sent:04}"));
-            sent += 1;
+        for node in nodes {
+            node.stop().await;
         }
-    };
-    for round in 0..3 {
-        publish(10);
-        // What Redis has by now and what it has not depends on chance, which is the point.
-        tokio::task::yield_now().await;
-        redis.kill();
-        publish(10);
-        a.until("alone", |node| node.bus.status().is_alone).await;
-        publish(10);
-        redis.run().await;
+    });
+}
+
+#[test]
+fn a_node_that_comes_later_has_the_history_of_all() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let first = Node::start(&redis.url()).await;
+        for number in 0..10 {
+            first.publish(&number.to_string());
+        }
+        first.until_heard("9").await;
+        let second = Node::start(&redis.url()).await;
+        let after = |node: &Node, id: &str| -> Option<Vec<String>> {
+            let after = node.hub.history_after(CHANNEL, id)?;
+            let text = |message: Publication| message.event.unwrap().data.into();
+            Some(after.into_iter().map(text).collect())
+        };
+        let last = first.hub.last_id(CHANNEL).unwrap();
+        let (stem, number) = last.rsplit_once('-').unwrap();
+        let fourth = format!("{stem}-{}", number.parse::<u64>().unwrap() - 5);
+        let expected = ["5", "6", "7", "8", "9"].map(str::to_owned);
+        assert_eq!(after(&second, &fourth).unwrap(), expected);
+        assert_eq!(after(&first, &fourth).unwrap(), expected);
+        assert!(second.heard().is_empty(), "history is not news");
+        first.stop().await;
+        second.stop().await;
+    });
+}
+
+#[test]
+fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        a.publish("1");
+        b.until_heard("1").await;
+        let before = b.hub.last_id(CHANNEL).unwrap();
+        redis.pause();
+        for text in ["2", "3", "4"] {
+            a.publish(text);
+        }
+        a.until_heard("4").await;
+        assert!(a.bus.status().is_alone);
+        assert_eq!(b.heard(), ["1"]);
+        redis.go_on();
+        b.until_heard("4").await;
+        a.until("shared again", |node| !node.bus.status().is_alone)
+            .await;
+        a.publish("5");
         for node in [&a, &b] {
-            node.until("connected again", |node| {
-                let status = node.bus.status();
-                status.is_connected && !status.is_alone
+            node.until_heard("5").await;
+            assert_eq!(node.heard(), ["1", "2", "3", "4", "5"]);
+            // The order may have been another elsewhere: who comes back is told of a gap.
+            assert!(node.hub.history_after(CHANNEL, &before).is_none());
+        }
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn a_redis_that_restarts_empty_under_load_loses_nothing() {
+    run(async {
+        let mut redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        // Fewer at a time than a listener may fall behind.
+        let mut sent = 0;
+        let mut publish = |count: usize| {
+            for _ in 0..count {
+                a.publish(&format!("a{sent:04}"));
+                b.publish(&format!("b{sent:04}"));
+                sent += 1;
+            }
+        };
+        for round in 0..3 {
+            publish(10);
+            // What Redis has by now and what it has not depends on chance, which is the point.
+            loops::yield_now().await;
+            redis.kill();
+            publish(10);
+            a.until("alone", |node| node.bus.status().is_alone).await;
+            publish(10);
+            redis.run().await;
+            for node in [&a, &b] {
+                node.until("connected again", |node| {
+                    let status = node.bus.status();
+                    status.is_connected && !status.is_alone
+                })
+                .await;
+            }
+            publish(10);
+            a.publish(&format!("end {round}"));
+            b.until_heard(&format!("end {round}")).await;
+        }
+        for node in [&a, &b] {
+            node.until("all are heard", |node| node.heard().len() >= 243)
+                .await;
+            let heard = node.heard();
+            for of in ["a", "b"] {
+                let of_one: Vec<String> = heard
+                    .iter()
+                    .filter(|h| h.starts_with(of))
+                    .cloned()
+                    .collect();
+                let expected: Vec<String> = (0..120).map(|n| format!("{of}{n:04}")).collect();
+                assert_eq!(of_one, expected, "each once, in the order of their node");
+            }
+            assert!(!heard.contains(&"gap".to_owned()));
+        }
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn a_full_redis_stops_nobody() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        redis.say(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        a.publish("1");
+        a.until_heard("1").await;
+        redis.say(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        b.until_heard("1").await;
+        assert_eq!(sorted(a.heard()), ["1"]);
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn a_flushed_redis_is_noticed() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        a.publish("1");
+        b.until_heard("1").await;
+        redis.say(&["FLUSHALL"]).await;
+        a.publish("2");
+        b.until_heard("2").await;
+        a.until_heard("2").await;
+        for node in [&a, &b] {
+            assert_eq!(node.heard(), ["1", "2"]);
+        }
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn nobody_goes_on_from_older_data() {
+    run(async {
+        let mut redis = RedisServer::start().await;
+        let a = Node::start(&redis.url()).await;
+        a.publish("1");
+        a.until_heard("1").await;
+        let first = a.hub.last_id(CHANNEL).unwrap();
+        redis.say(&["SAVE"]).await;
+        a.publish("2");
+        a.until_heard("2").await;
+        a.stop().await;
+        redis.kill();
+        redis.run().await;
+        // It has the first message, under the mark that it had, and nobody is left who has the second.
+        let b = Node::start(&redis.url()).await;
+        assert!(b.hub.history_after(CHANNEL, &first).is_none());
+        b.publish("3");
+        b.until_heard("3").await;
+        assert_eq!(b.heard(), ["3"]);
+        b.stop().await;
+    });
+}
+
+#[test]
+fn what_came_before_a_subscriber_is_not_news_to_it_when_redis_forgets() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        a.publish("old");
+        b.until_heard("old").await;
+        b.publish("last");
+        a.until_heard("last").await;
+        // Only the last one is in its history.
+        let c = Node::start_with(&redis.url(), 1);
+        c.until("connected", |node| node.bus.status().is_connected)
+            .await;
+        let c = c.subscribe().await;
+        redis.say(&["FLUSHALL"]).await;
+        for (node, text) in [(&a, "2"), (&b, "3")] {
+            node.publish(text);
+            c.until_heard(text).await;
+        }
+        assert_eq!(sorted(c.heard()), ["2", "3"]);
+        for node in [a, b, c] {
+            node.stop().await;
+        }
+    });
+}
+
+#[test]
+fn what_was_taken_at_the_end_arrives_and_the_rest_is_refused() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (mut a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        let publication = |number: u32| Publication {
+            channel: CHANNEL.into(),
+            event: Some(EventPart {
+                data: number.to_string().into(),
+                ..EventPart::default()
+            }),
+            ..Publication::default()
+        };
+        let hub = a.hub.clone();
+        let publishing = std::thread::spawn(move || {
+            let mut taken = 0;
+            loop {
+                match hub.publish(publication(taken)) {
+                    Ok(()) => taken += 1,
+                    Err(Refused::Behind(_)) => std::thread::yield_now(),
+                    Err(refused) => break (taken, refused),
+                }
+                // No faster than the listener of the other takes them.
+                std::thread::park_timeout(Duration::from_micros(500));
+            }
+        });
+        b.until_heard("20").await;
+        a.bus.stop().await;
+        let (taken, refused) = publishing.join().unwrap();
+        assert_eq!(refused, Refused::Draining);
+        b.until_heard(&(taken - 1).to_string()).await;
+        assert_eq!(b.heard().len(), usize::try_from(taken).unwrap());
+        a.listening.abort();
+        b.stop().await;
+    });
+}
+
+#[test]
+fn without_redis_a_node_serves_its_own_and_tells_who_came_meanwhile() {
+    run(async {
+        let mut redis = RedisServer::start().await;
+        redis.kill();
+        let a = Node::start_cold(&redis.url()).subscribe().await;
+        a.publish("1");
+        a.until_heard("1").await;
+        redis.run().await;
+        let b = Node::start(&redis.url()).await;
+        b.publish("2");
+        // It depends on who is back first; a's subscriber does not miss it without a word.
+        let is_told = |text: &String| text == "2" || text == "gap";
+        a.until("2 is heard or a gap", |node| {
+            node.heard().iter().any(is_told)
+        })
+        .await;
+        b.publish("3");
+        a.until_heard("3").await;
+        let distinct: HashSet<String> = a.heard().into_iter().collect();
+        assert_eq!(distinct.len(), a.heard().len(), "{:?}", a.heard());
+        a.stop().await;
+        b.stop().await;
+    });
+}
+
+#[test]
+fn the_numbers_of_all_nodes_are_added_up() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        for node in [&a, &b] {
+            node.until("both are counted", |node| {
+                let totals = node.bus.totals();
+                totals.nodes == 2 && totals.sum("requests") == 14
             })
             .await;
         }
-        publish(10);
-        a.publish(&format!("end {round}"));
-        b.until_heard(&format!("end {round}")).await;
-    }
-    for node in [&a, &b] {
-        node.until("all are heard", |node| node.heard().len() >= 243)
+        b.stop().await;
+        a.until("one has left", |node| node.bus.totals().nodes == 1)
             .await;
-        let heard = node.heard();
-        for of in ["a", "b"] {
-            let of_one: Vec<String> = heard
-                .iter()
-                .filter(|h| h.starts_with(of))
-                .cloned()
-                .collect();
-            let expected: Vec<String> = (0..120).map(|n| format!("{of}{n:04}")).collect();
-            assert_eq!(of_one, expected, "each once, in the order of their node");
+        assert_eq!(a.bus.totals().sum("requests"), 7);
+        a.stop().await;
+    });
+}
+
+#[test]
+fn what_is_published_right_before_the_end_arrives() {
+    run(async {
+        let redis = RedisServer::start().await;
+        let (a, b) = (
+            Node::start(&redis.url()).await,
+            Node::start(&redis.url()).await,
+        );
+        for number in 0..90 {
+            a.publish(&number.to_string());
         }
-        assert!(!heard.contains(&"gap".to_owned()));
-    }
-    a.stop().await;
-    b.stop().await;
+        a.stop().await;
+        b.until_heard("89").await;
+        b.stop().await;
+    });
 }
 
-#[tokio::test]
-async fn a_full_redis_stops_nobody() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    redis.say(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    a.publish("1");
-    a.until_heard("1").await;
-    redis.say(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    b.until_heard("1").await;
-    assert_eq!(sorted(a.heard()), ["1"]);
-    a.stop().await;
-    b.stop().await;
+#[test]
+fn a_password_is_used_and_shown_to_nobody() {
+    run(async {
+        let redis = RedisServer::with_password(Some("s3cret")).await;
+        let a = Node::start(&redis.url()).await;
+        a.publish("1");
+        a.until_heard("1").await;
+        assert!(!a.bus.status().is_alone);
+        for shown in [format!("{:?}", a.bus), a.bus.address().to_owned()] {
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+        a.stop().await;
+        let wrong = redis.url().replace("s3cret", "wr0ng");
+        let b = Node::start_cold(&wrong).subscribe().await;
+        b.publish("2");
+        b.until_heard("2").await;
+        assert!(!b.bus.status().is_connected);
+        b.stop().await;
+    });
 }
 
-#[tokio::test]
-async fn a_flushed_redis_is_noticed() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    a.publish("1");
-    b.until_heard("1").await;
-    redis.say(&["FLUSHALL"]).await;
-    a.publish("2");
-    b.until_heard("2").await;
-    a.until_heard("2").await;
-    for node in [&a, &b] {
-        assert_eq!(node.heard(), ["1", "2"]);
-    }
-    a.stop().await;
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn nobody_goes_on_from_older_data() {
-    let mut redis = RedisServer::start().await;
-    let a = Node::start(&redis.url()).await;
-    a.publish("1");
-    a.until_heard("1").await;
-    let first = a.hub.last_id(CHANNEL).unwrap();
-    redis.say(&["SAVE"]).await;
-    a.publish("2");
-    a.until_heard("2").await;
-    a.stop().await;
-    redis.kill();
-    redis.run().await;
-    // It has the first message, under the mark that it had, and nobody is left who has the second.
-    let b = Node::start(&redis.url()).await;
-    assert!(b.hub.history_after(CHANNEL, &first).is_none());
-    b.publish("3");
-    b.until_heard("3").await;
-    assert_eq!(b.heard(), ["3"]);
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn what_came_before_a_subscriber_is_not_news_to_it_when_redis_forgets() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    a.publish("old");
-    b.until_heard("old").await;
-    b.publish("last");
-    a.until_heard("last").await;
-    // Only the last one is in its history.
-    let c = Node::start_with(&redis.url(), 1);
-    c.until("connected", |node| node.bus.status().is_connected)
-        .await;
-    let c = c.subscribe().await;
-    redis.say(&["FLUSHALL"]).await;
-    for (node, text) in [(&a, "2"), (&b, "3")] {
-        node.publish(text);
-        c.until_heard(text).await;
-    }
-    assert_eq!(sorted(c.heard()), ["2", "3"]);
-    for node in [a, b, c] {
-        node.stop().await;
-    }
-}
-
-#[tokio::test]
-async fn what_was_taken_at_the_end_arrives_and_the_rest_is_refused() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    let publication = |number: u32| Publication {
-        channel: CHANNEL.into(),
-        event: Some(EventPart {
-            data: number.to_string().into(),
-            ..EventPart::default()
-        }),
-        ..Publication::default()
-    };
-    let hub = a.hub.clone();
-    let publishing = std::thread::spawn(move || {
-        let mut taken = 0;
-        loop {
-            match hub.publish(publication(taken)) {
-                Ok(()) => taken += 1,
-                Err(Refused::Behind(_)) => std::thread::yield_now(),
-                Err(refused) => break (taken, refused),
-            }
-            // No faster than the listener of the other takes them.
-            std::thread::park_timeout(Duration::from_micros(500));
+#[test]
+fn an_address_that_is_none_is_refused_without_showing_it() {
+    run(async {
+        let loops = Loops::start(1).unwrap();
+        let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
+        for url in [
+            "",
+            "http://:s3cret@h/",
+            "redis://:s3cret@h:port",
+            "nonsense",
+        ] {
+            let refused = RedisBus::start(&hub, url, Box::new(Vec::new)).unwrap_err();
+            let text = refused.to_string();
+            assert!(
+                text.starts_with("server.redis: ") && !text.contains("s3cret"),
+                "{text}"
+            );
         }
     });
-    b.until_heard("20").await;
-    a.bus.stop().await;
-    let (taken, refused) = publishing.join().unwrap();
-    assert_eq!(refused, Refused::Draining);
-    b.until_heard(&(taken - 1).to_string()).await;
-    assert_eq!(b.heard().len(), usize::try_from(taken).unwrap());
-    a.listening.abort();
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn without_redis_a_node_serves_its_own_and_tells_who_came_meanwhile() {
-    let mut redis = RedisServer::start().await;
-    redis.kill();
-    let a = Node::start_cold(&redis.url()).subscribe().await;
-    a.publish("1");
-    a.until_heard("1").await;
-    redis.run().await;
-    let b = Node::start(&redis.url()).await;
-    b.publish("2");
-    // It depends on who is back first; a's subscriber does not miss it without a word.
-    let is_told = |text: &String| text == "2" || text == "gap";
-    a.until("2 is heard or a gap", |node| {
-        node.heard().iter().any(is_told)
-    })
-    .await;
-    b.publish("3");
-    a.until_heard("3").await;
-    let distinct: HashSet<String> = a.heard().into_iter().collect();
-    assert_eq!(distinct.len(), a.heard().len(), "{:?}", a.heard());
-    a.stop().await;
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn the_numbers_of_all_nodes_are_added_up() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    for node in [&a, &b] {
-        node.until("both are counted", |node| {
-            let totals = node.bus.totals();
-            totals.nodes == 2 && totals.sum("requests") == 14
-        })
-        .await;
-    }
-    b.stop().await;
-    a.until("one has left", |node| node.bus.totals().nodes == 1)
-        .await;
-    assert_eq!(a.bus.totals().sum("requests"), 7);
-    a.stop().await;
-}
-
-#[tokio::test]
-async fn what_is_published_right_before_the_end_arrives() {
-    let redis = RedisServer::start().await;
-    let (a, b) = (
-        Node::start(&redis.url()).await,
-        Node::start(&redis.url()).await,
-    );
-    for number in 0..90 {
-        a.publish(&number.to_string());
-    }
-    a.stop().await;
-    b.until_heard("89").await;
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn a_password_is_used_and_shown_to_nobody() {
-    let redis = RedisServer::with_password(Some("s3cret")).await;
-    let a = Node::start(&redis.url()).await;
-    a.publish("1");
-    a.until_heard("1").await;
-    assert!(!a.bus.status().is_alone);
-    for shown in [format!("{:?}", a.bus), a.bus.address().to_owned()] {
-        assert!(!shown.contains("s3cret"), "{shown}");
-    }
-    a.stop().await;
-    let wrong = redis.url().replace("s3cret", "wr0ng");
-    let b = Node::start_cold(&wrong).subscribe().await;
-    b.publish("2");
-    b.until_heard("2").await;
-    assert!(!b.bus.status().is_connected);
-    b.stop().await;
-}
-
-#[tokio::test]
-async fn an_address_that_is_none_is_refused_without_showing_it() {
-    let loops = Loops::start(1).unwrap();
-    let hub = Hub::start(Settings::default(), loops.handles()).unwrap();
-    for url in [
-        "",
-        "http://:s3cret@h/",
-        "redis://:s3cret@h:port",
-        "nonsense",
-    ] {
-        let refused = RedisBus::start(&hub, url, Box::new(Vec::new)).unwrap_err();
-        let text = refused.to_string();
-        assert!(
-            text.starts_with("server.redis: ") && !text.contains("s3cret"),
-            "{text}"
-        );
-    }
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Body, Front, HeldFraming, Place};
 use penstock_http::{BodyDecoder, BodyFraming};
-use penstock_runtime::{LoopHandle, Loops, Stream, loops};
+use penstock_runtime::{LoopHandle, Loops, Stream, clock, loops};
 use penstock_sys::net;
 
 use super::*;
@@ -154,12 +154,11 @@ impl Rig {
         self.handles()[self.handles().len() - 1].spawn(async move {
             let _ = say.send(work.await);
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let outcome = runtime.block_on(async { tokio::time::timeout(PATIENCE, said).await });
-        outcome.expect("it is done in time").expect("it is done")
+        let outcome = loops::block_on(clock::within(PATIENCE, said));
+        outcome
+            .unwrap()
+            .expect("it is done in time")
+            .expect("it is done")
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use penstock_exchange::parts;
-use penstock_runtime::{clock, loops};
+use penstock_runtime::{LoopHandle, clock, loops};
 
 use super::audiences::{Audience, Wish};
 use super::update::Update;
@@ -293,11 +293,11 @@ impl Drop for Member {
             return;
         };
         // Outside of any loop the server has stopped, and nobody is left to be told.
-        if tokio::runtime::Handle::try_current().is_err() {
+        let Some(here) = LoopHandle::current() else {
             return;
-        }
+        };
         let board = Arc::clone(&self.board);
-        loops::spawn_here(async move {
+        here.spawn(async move {
             board.lock().roll.remove(&subscriber);
             board.announce(&subscriber, false);
         });

@@ -1,7 +1,7 @@
 //! Streams that come to their shard.
 //!
 //! Edge's connection still has the socket when it hands it over, and lets go of it before the loop's next
-//! turn; then the socket leaves tokio's registration and becomes a descriptor among many. What must stay
+//! turn; then the socket leaves its registration with the loop and becomes a descriptor among many. What must stay
 //! true: subscribing and reading the history happen under the channel's lock, so that what came before is
 //! in the one and what comes after finds the subscriber; the stream gets what it begins with before any
 //! message.

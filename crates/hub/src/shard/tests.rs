@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use penstock_exchange::{Front, HeldFraming, Place};
-use penstock_runtime::Stream;
+use penstock_runtime::{Stream, loops};
 use penstock_sys::net;
 
 use super::*;
@@ -46,11 +46,7 @@ fn stream(channel: &str) -> HeldStream {
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    loops::block_on(test).unwrap();
 }
 
 impl Alone {

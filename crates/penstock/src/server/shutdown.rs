@@ -84,10 +84,10 @@ impl Server {
             admin.stop(std::iter::empty());
         }
         self.admin_edge.drain.begin();
-        clock::until(clock::now() + ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
+        clock::within(ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
         if self.upgrading.load(Ordering::Relaxed) {
             // It ends the server that it has started.
-            clock::until(clock::now() + GIVING_UP, self.reloading.lock()).await;
+            clock::within(GIVING_UP, self.reloading.lock()).await;
         }
         let heir = Some(self.heir()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());

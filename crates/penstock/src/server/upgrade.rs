@@ -173,7 +173,7 @@ impl Server {
         let _ = pool.run(move || new.kill()).await;
         // Not before: it must not take our silence for our end.
         drop(line);
-        let _ = clock::until(clock::now() + LAST_WORDS, silent).await;
+        let _ = clock::within(LAST_WORDS, silent).await;
         Err(tail.below(&why))
     }
 
@@ -228,7 +228,7 @@ impl Server {
     /// Lets the new server serve; gives where it is administered.
     async fn give_way(&self, line: &Line) -> Result<Option<ListenAddr>, String> {
         line.say(&Word::Go, None).await?;
-        match clock::until(clock::now() + PROMPT, line.hear()).await {
+        match clock::within(PROMPT, line.hear()).await {
             Some(Ok(Word::Serving(admin))) => Ok(admin),
             _ => Err("it was ready and did not begin to serve".to_owned()),
         }

@@ -13,7 +13,7 @@ use penstock_status::{
 
 use crate::caches::{CachedRoute, Caches};
 
-/// The pool that purges run in. Looking through a large index takes a while, and the control runtime has
+/// The pool that purges run in. Looking through a large index takes a while, and the control loop has
 /// workers to look after; the pools of the configuration may wait for the very disk that is ill.
 pub(super) fn pool() -> Pool {
     Pool::new("purges", 1, WAITING_MAX)

@@ -8,20 +8,18 @@ use config::{Protocol, ServerAddr, UpstreamServer};
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 
 use super::capacity;
 use crate::resolve::Source;
 use crate::roster::{Claimed, Ended, MemberKey, Outcome, Place, Waiter, Want};
 use crate::{ServerSnapshot, Setup, Upstream};
 
-/// Runs a test on a loop of its own, as the control loop is one.
+/// Runs a test on a loop of its own, as the control loop is one. Its servers are on tokio's thread.
 pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
+    let tokio = penstock_runtime::TokioThread::start().unwrap();
+    let _entered = tokio.enter();
+    loops::block_on(test).unwrap();
 }
 
 /// Waits for something that has to come true.

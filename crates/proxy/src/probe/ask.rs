@@ -70,7 +70,7 @@ pub(super) async fn ask(
     }
     // On the same connection: who had to wait in the server's own line would lose the place in it.
     if make_room()
-        && let Some(answer) = clock::until(clock::now() + health.timeout, answer).await
+        && let Some(answer) = clock::within(health.timeout, answer).await
     {
         return answer;
     }

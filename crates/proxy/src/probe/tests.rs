@@ -1,5 +1,6 @@
 //! Probes of servers on loopback that answer by script.
 
+use penstock_runtime::clock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -440,7 +441,7 @@ fn a_disabled_server_is_left_alone_and_one_that_leaves_is_forgotten() {
                 .num_alive_tasks()
         };
         upstream.shared.change(|roster, aftermath| {
-            roster.remove(penstock_runtime::clock::now(), key, aftermath);
+            roster.remove(clock::now(), key, aftermath);
         });
         let (removed_at, others) = (count(&origin), count(&other));
         eventually("probes of the other", || count(&other) >= others + 6).await;

@@ -5,10 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use super::*;
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap()
-        .block_on(future)
+    crate::loops::block_on(future).unwrap()
 }
 
 const SOON: Duration = Duration::from_secs(20);

@@ -18,11 +18,7 @@ use super::*;
 const SOON: Duration = Duration::from_secs(20);
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap()
-        .block_on(async { tokio::time::timeout(SOON, future).await.expect("in time") })
+    crate::loops::block_on(async { clock::within(SOON, future).await.expect("in time") }).unwrap()
 }
 
 /// The byte at `at` of each test's file.

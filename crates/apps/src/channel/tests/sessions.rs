@@ -1,5 +1,6 @@
 //! The session of one client: pings, patience, and a server that stops.
 
+use penstock_runtime::loops;
 use std::task::Waker;
 
 use penstock_exchange::Takeover;
@@ -12,7 +13,7 @@ use crate::channel::session::Agreed;
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, JoinHandle<()>) {
+fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, Joined<()>) {
     begin_of(&shared(&Terms::default()), ping, close, LONG)
 }
 
@@ -21,12 +22,12 @@ fn begin_of(
     ping: Duration,
     close: Duration,
     room: Duration,
-) -> (Arc<Pipe>, Client, JoinHandle<()>) {
+) -> (Arc<Pipe>, Client, Joined<()>) {
     let pipe = Pipe::new(Waker::noop().clone());
     let agreed = Agreed::new(Arc::clone(&pipe), app).with_patience(ping, close, room);
     let (ours, theirs) = socket_pair();
     let session = Box::new(agreed).take(Arc::new(ours), Vec::new());
-    (pipe, Client::new(theirs), tokio::spawn(session))
+    (pipe, Client::new(theirs), loops::spawn_joined(session))
 }
 
 /// What a close says; other frames before it are let go.
@@ -109,7 +110,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
     on_a_loop(async {
         let (pipe, client, _session) = begin(LONG, LONG);
         let total = 40;
-        let sending = tokio::spawn(async move {
+        let sending = loops::spawn_joined(async move {
             for n in 0..total {
                 client.send(0x82, &vec![n; 60_000]).await;
             }
@@ -122,7 +123,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
             let message = loop {
                 match pipe.take_for_worker(u32::MAX) {
                     Taken::Message(message) => break message,
-                    Taken::Nothing => tokio::task::yield_now().await,
+                    Taken::Nothing => loops::yield_now().await,
                     Taken::Close(code, _) => panic!("closed with {code}"),
                 }
             };
@@ -135,7 +136,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
 #[test]
 fn the_client_is_told_when_the_server_stops() {
     on_a_loop(async {
-        let (pipe, mut client, session) = begin(LONG, LONG);
+        let (pipe, mut client, mut session) = begin(LONG, LONG);
         settle().await;
         session.abort();
         let (first, payload) = client.next().await.unwrap();
@@ -226,7 +227,7 @@ fn unfinished_messages_have_a_common_bound() {
             let before = app.held.bytes();
             let sent = within(client.stream.write_all(&message)).await;
             while sent.is_ok() && app.held.bytes() < before + message_bytes {
-                tokio::task::yield_now().await;
+                loops::yield_now().await;
             }
             if sent.is_err() {
                 assert_eq!(code_of(client).await, 1013);

@@ -2,6 +2,7 @@
 //! end, the worker gets each body whole and for its own request, and nothing is left. Bodies are longer
 //! than the socket takes at once, clients leave at every moment, the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
 
+use penstock_runtime::loops;
 use std::collections::HashMap;
 
 use penstock_exchange::bodies::NamelessFile;
@@ -92,7 +93,7 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
         // It does something else for a while, and what it is sent waits.
         if dice.roll(6) == 0 {
             for _ in 0..dice.roll(300) {
-                tokio::task::yield_now().await;
+                loops::yield_now().await;
             }
         }
         let idle = active.iter().all(|(id, _)| room[id] == 0);
@@ -208,9 +209,9 @@ async fn run(seed: u64) {
         let asked = rig.ask(request(&head), body_of);
         let leaves = plan == Plan::Wait || dice.roll(3) == 0;
         let pauses = dice.roll(200);
-        clients.push(tokio::spawn(async move {
+        clients.push(loops::spawn_joined(async move {
             for _ in 0..pauses {
-                tokio::task::yield_now().await;
+                loops::yield_now().await;
             }
             if leaves {
                 drop(asked);
@@ -232,12 +233,12 @@ async fn run(seed: u64) {
         slot,
         driver,
     } = rig;
-    let worker = tokio::spawn(play(worker, plans, dice));
+    let worker = loops::spawn_joined(play(worker, plans, dice));
     for client in clients {
         within(client).await.expect("every client is served");
     }
     while shared.dispatch.usage(clock::now()).in_progress > 0 {
-        tokio::task::yield_now().await;
+        loops::yield_now().await;
     }
     shared.dispatch.retire(slot, &mailbox);
     assert_eq!(within(driver).await.unwrap(), End::Retired);

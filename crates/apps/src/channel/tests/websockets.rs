@@ -1,6 +1,7 @@
 //! WebSockets from the request to the close, through the driver and the session.
 
 use penstock_exchange::TakeoverFuture;
+use penstock_runtime::loops;
 use penstock_wire::frame::{FLAG_TEXT, FLAG_WEBSOCKET};
 
 use super::*;
@@ -118,10 +119,10 @@ fn take(response: Response, early: &[u8]) -> (Client, TakeoverFuture) {
 }
 
 /// The same with its session running.
-async fn connected(rig: &mut Rig) -> (u32, Client, JoinHandle<()>) {
+async fn connected(rig: &mut Rig) -> (u32, Client, Joined<()>) {
     let (id, response) = opened(rig).await;
     let (client, session) = take(response, b"");
-    (id, client, tokio::spawn(session))
+    (id, client, loops::spawn_joined(session))
 }
 
 fn close(code: u16, reason: &str) -> Vec<u8> {
@@ -154,7 +155,7 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         assert!(response.speaks_to_hub);
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
-        let session = tokio::spawn(session);
+        let session = loops::spawn_joined(session);
         let early = rig.worker.next().await;
         assert_eq!(
             (early.kind, early.flags, early.id),
@@ -308,7 +309,7 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
         // To the worker: two halves of a window, then nothing until it gives some back.
         let half = vec![1; window / 2 - 64];
         let long = vec![2; window + 5];
-        let sending = tokio::spawn(async move {
+        let sending = loops::spawn_joined(async move {
             for payload in [&half, &half, &long] {
                 client.send(0x82, payload).await;
             }

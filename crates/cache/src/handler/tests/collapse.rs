@@ -5,18 +5,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use penstock_exchange::{Body, FaultKind, Reply};
-use tokio::task::JoinSet;
+use penstock_runtime::loops;
 
 use super::FRESH;
 use crate::Cache;
 use crate::testing::{
-    Backend, Gate, Pieces, Read, answer, cache, cache_of, fails, fetch, fetch_hit, get, memory,
-    page, read, reply, run, until,
+    Backend, Crowd, Gate, Pieces, Read, answer, cache, cache_of, fails, fetch, fetch_hit, get,
+    memory, page, read, reply, run, until,
 };
 
 /// So many requests at the same time.
-fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> JoinSet<Read> {
-    let mut crowd = JoinSet::new();
+fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> Crowd<Read> {
+    let mut crowd = Crowd::new();
     for _ in 0..count {
         let cache = Arc::clone(cache);
         crowd.spawn(async move { fetch(&cache, get("/a", lines)).await });
@@ -27,7 +27,7 @@ fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> Jo
 /// Lets everybody get as far as they can now.
 async fn settle() {
     for _ in 0..100 {
-        tokio::task::yield_now().await;
+        loops::yield_now().await;
     }
 }
 
@@ -252,7 +252,7 @@ fn a_failure_is_shared_and_the_back_end_is_not_asked_by_all_in_turn() {
         let held = Arc::clone(&gate);
         let backend = Backend::new(move |_, _| fails(FaultKind::BackendTimeout).at(&held));
         let cache = cache(&backend);
-        let mut crowd = JoinSet::new();
+        let mut crowd = Crowd::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
             crowd.spawn(async move { reply(&cache, get("/a", &[])).await });
@@ -371,7 +371,7 @@ fn a_redirect_to_a_file_is_not_waited_for_again() {
         });
         let cache = cache(&backend);
         let _ = reply(&cache, get("/a", &[])).await;
-        let mut all = JoinSet::new();
+        let mut all = Crowd::new();
         for _ in 0..3 {
             let cache = Arc::clone(&cache);
             all.spawn(async move { reply(&cache, get("/a", &[])).await.is_ok() });

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, Handler, Handling, Request};
 use penstock_http::FieldBlock;
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 
 use super::FRESH;
 use crate::testing::{
@@ -41,7 +41,7 @@ async fn taken_out_while_validated(is_write: bool) {
     fetch(&cache, get("/a", &[])).await;
     until("it is stored", || cache.counts().stored.value() == 1).await;
     let early = Arc::clone(&cache);
-    let early = tokio::spawn(async move { fetch(&early, get("/a", &[])).await });
+    let early = loops::spawn_joined(async move { fetch(&early, get("/a", &[])).await });
     until("the back end is asked", || gate.waiting() == 1).await;
     match is_write {
         true => drop(fetch(&cache, put()).await),
@@ -180,7 +180,7 @@ fn a_reload_waits_only_for_what_was_asked_after_it_came() {
             let cache = cache(&backend);
             let spawn = |request: Request| {
                 let cache = Arc::clone(&cache);
-                tokio::spawn(async move { fetch(&cache, request).await })
+                loops::spawn_joined(async move { fetch(&cache, request).await })
             };
             let earlier = get("/a", &[line]);
             // A moment later at least, whatever the clock's resolution.
@@ -192,7 +192,7 @@ fn a_reload_waits_only_for_what_was_asked_after_it_came() {
             let later = spawn(later);
             until("it is asked again", || gate.waiting() == 2).await;
             let earlier = spawn(earlier);
-            tokio::task::yield_now().await;
+            loops::yield_now().await;
             gate.open();
             assert_eq!(first.await.unwrap().text(), "0");
             assert_eq!(later.await.unwrap().text(), "1", "{line}");

@@ -6,8 +6,8 @@ use penstock_exchange::{Body, FaultKind};
 
 use super::FRESH;
 use crate::testing::{
-    Act, Backend, CLIENT, Gate, answer, cache, fails, fetch, fetch_hit, get, head_of, page, reply,
-    request_of, run, until,
+    Act, Backend, CLIENT, Crowd, Gate, answer, cache, fails, fetch, fetch_hit, get, head_of, page,
+    reply, request_of, run, until,
 };
 
 /// Stale from the first moment on, with a validator.
@@ -195,7 +195,7 @@ fn what_must_be_validated_each_time_is_validated_by_each_alone() {
             _ => answer(304, &["ETag: \"a\""], Body::Empty).at(&held),
         });
         let cache = stored(&backend).await;
-        let mut all = tokio::task::JoinSet::new();
+        let mut all = Crowd::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
             all.spawn(async move { fetch(&cache, get("/a", &[])).await });

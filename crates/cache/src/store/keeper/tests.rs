@@ -1,5 +1,6 @@
 //! Reading the index back while the pool is full.
 
+use penstock_runtime::loops;
 use std::sync::mpsc;
 
 use penstock_runtime::blocking::Pool;
@@ -32,90 +33,96 @@ fn keeper_of(disk: &Arc<Disk>, folder: &Arc<Folder>) -> Keeper {
     }
 }
 
-#[tokio::test]
-async fn a_full_pool_at_a_start_costs_no_object() {
-    let temp = TempFolder::new("full-pool");
-    let config = config(Some(temp.path()));
-    let before = started(&config).await;
-    for number in 0..20 {
-        let text = format!("http://h/{number}");
-        assert!(put(&before, &text, &body_of(&text, 1000)).await);
-    }
-    before.stop();
-    drop(before);
-    // One thread that is busy and a queue that is full.
-    let pool = Pool::new("test", 1, 1);
-    let (release, end) = mpsc::sync_channel::<()>(1);
-    pool.start(move || {
-        let _ = end.recv();
+#[test]
+fn a_full_pool_at_a_start_costs_no_object() {
+    loops::block_on(async {
+        let temp = TempFolder::new("full-pool");
+        let config = config(Some(temp.path()));
+        let before = started(&config).await;
+        for number in 0..20 {
+            let text = format!("http://h/{number}");
+            assert!(put(&before, &text, &body_of(&text, 1000)).await);
+        }
+        before.stop();
+        drop(before);
+        // One thread that is busy and a queue that is full.
+        let pool = Pool::new("test", 1, 1);
+        let (release, end) = mpsc::sync_channel::<()>(1);
+        pool.start(move || {
+            let _ = end.recv();
+        })
+        .unwrap();
+        let deadline = clock::now() + Duration::from_secs(10);
+        while pool.oldest_running().is_none() {
+            assert!(clock::now() < deadline);
+            a_moment().await;
+        }
+        let store = Store::new(&config, pool.clone());
+        let disk = Arc::clone(store.disk().unwrap());
+        let (folder, lease) = loop {
+            // The former one may still be writing.
+            match Folder::open(temp.path(), None) {
+                Ok(opened) => break opened,
+                Err(error) => assert!(clock::now() < deadline, "{error}"),
+            }
+            a_moment().await;
+        };
+        let folder = Arc::new(folder);
+        let opened = Opened {
+            folder: Arc::clone(&folder),
+            _lease: Arc::new(lease),
+        };
+        disk.set_in(Some(opened), Health::Recovering);
+        let mut keeper = keeper_of(&disk, &folder);
+        pool.start(|| ()).unwrap();
+        for _ in 0..1000 {
+            assert!(
+                !keeper.recover(&store).await,
+                "there is nothing to be done at once"
+            );
+        }
+        drop(release);
+        while keeper.recovery.is_some() {
+            assert!(clock::now() < deadline + Duration::from_secs(20));
+            keeper.recover(&store).await;
+        }
+        assert_eq!(store.usage().objects, 20);
     })
     .unwrap();
-    let deadline = clock::now() + Duration::from_secs(10);
-    while pool.oldest_running().is_none() {
-        assert!(clock::now() < deadline);
-        a_moment().await;
-    }
-    let store = Store::new(&config, pool.clone());
-    let disk = Arc::clone(store.disk().unwrap());
-    let (folder, lease) = loop {
-        // The former one may still be writing.
-        match Folder::open(temp.path(), None) {
-            Ok(opened) => break opened,
-            Err(error) => assert!(clock::now() < deadline, "{error}"),
-        }
-        a_moment().await;
-    };
-    let folder = Arc::new(folder);
-    let opened = Opened {
-        folder: Arc::clone(&folder),
-        _lease: Arc::new(lease),
-    };
-    disk.set_in(Some(opened), Health::Recovering);
-    let mut keeper = keeper_of(&disk, &folder);
-    pool.start(|| ()).unwrap();
-    for _ in 0..1000 {
-        assert!(
-            !keeper.recover(&store).await,
-            "there is nothing to be done at once"
-        );
-    }
-    drop(release);
-    while keeper.recovery.is_some() {
-        assert!(clock::now() < deadline + Duration::from_secs(20));
-        keeper.recover(&store).await;
-    }
-    assert_eq!(store.usage().objects, 20);
 }
 
-#[tokio::test]
-async fn a_note_that_failed_is_written_again_and_keys_are_noted() {
-    let temp = TempFolder::new("note-again");
-    let config = config(Some(temp.path()));
-    let store = Store::new(&config, Pool::new("test", 1, 10));
-    let disk = Arc::clone(store.disk().unwrap());
-    let (folder, lease) = Folder::open(temp.path(), None).unwrap();
-    let folder = Arc::new(folder);
-    let opened = Opened {
-        folder: Arc::clone(&folder),
-        _lease: Arc::new(lease),
-    };
-    disk.set_in(Some(opened), Health::Working);
-    let mut keeper = keeper_of(&disk, &folder);
-    keeper.recovery = None;
-    assert!(put(&store, "http://h/", &body_of("x", 1000)).await);
-    store.forget(&key("http://h/"));
-    assert!(find(&store, "http://h/").is_none());
-    disk.set_out("a test".to_owned());
-    keeper.note_purges().await;
-    assert!(!temp.path().join("purges").exists());
-    disk.set_in(None, Health::Working);
-    keeper.note_purges().await;
-    let note = folder.note("purges").unwrap().unwrap();
-    let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
-    let rule = Rule::Key(key("http://h/").text);
-    assert_eq!(note, journal::encode(&[(number, rule)]));
-    // Once the files are gone there is nothing to note.
-    while keeper.bury(&store).await || !disk.work().dying.is_empty() {}
-    keeper.note_purges().await;
-    assert!(!temp.path().join("purges").exists());
+#[test]
+fn a_note_that_failed_is_written_again_and_keys_are_noted() {
+    loops::block_on(async {
+        let temp = TempFolder::new("note-again");
+        let config = config(Some(temp.path()));
+        let store = Store::new(&config, Pool::new("test", 1, 10));
+        let disk = Arc::clone(store.disk().unwrap());
+        let (folder, lease) = Folder::open(temp.path(), None).unwrap();
+        let folder = Arc::new(folder);
+        let opened = Opened {
+            folder: Arc::clone(&folder),
+            _lease: Arc::new(lease),
+        };
+        disk.set_in(Some(opened), Health::Working);
+        let mut keeper = keeper_of(&disk, &folder);
+        keeper.recovery = None;
+        assert!(put(&store, "http://h/", &body_of("x", 1000)).await);
+        store.forget(&key("http://h/"));
+        assert!(find(&store, "http://h/").is_none());
+        disk.set_out("a test".to_owned());
+        keeper.note_purges().await;
+        assert!(!temp.path().join("purges").exists());
+        disk.set_in(None, Health::Working);
+        keeper.note_purges().await;
+        let note = folder.note("purges").unwrap().unwrap();
+        let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
+        let rule = Rule::Key(key("http://h/").text);
+        assert_eq!(note, journal::encode(&[(number, rule)]));
+        // Once the files are gone there is nothing to note.
+        while keeper.bury(&store).await || !disk.work().dying.is_empty() {}
+        keeper.note_purges().await;
+        assert!(!temp.path().join("purges").exists());
+    })
+    .unwrap();
 }

@@ -1,5 +1,6 @@
 //! Between two runs: files cut, garbled, lost, added; a kill at any moment.
 
+use penstock_runtime::loops;
 use std::os::unix::fs::FileExt;
 
 use super::*;
@@ -15,96 +16,103 @@ fn object_files(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-#[tokio::test]
-async fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
-    let temp = TempFolder::new("garbled");
-    let mut of_files = config(Some(temp.path()));
-    of_files.memory = 0;
-    let name = |number: usize| format!("http://h/{number}");
-    let size = |number: usize| 1 + number * 7919 % 150_000;
-    for seed in 0..8_usize {
-        let store = started(&of_files).await;
-        for number in 0..40 {
-            put(&store, &name(number), &body_of(&name(number), size(number))).await;
-        }
-        until(&store, |_| files(temp.path()).0 == 40).await;
-        // Every other time under the nose of the one that wrote them.
-        let live = (seed % 2 == 1).then_some(store);
-        for (index, path) in object_files(temp.path()).into_iter().enumerate() {
-            let length = std::fs::metadata(&path).unwrap().len();
-            let at = (seed as u64 * 1_000_003 + index as u64 * 7_777) % length;
-            let file = std::fs::File::options().write(true).open(&path).unwrap();
-            match (index + seed) % 7 {
-                0 => file.set_len(at).unwrap(),
-                1 => file.write_all_at(b"\x5a\xa5garbled", at).unwrap(),
-                2 => file
-                    .write_all_at(&vec![0; usize::try_from(length - at).unwrap()], at)
-                    .unwrap(),
-                3 => std::fs::remove_file(&path).unwrap(),
-                4 => file.set_len(length + 100).unwrap(),
-                _ => {}
+#[test]
+fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
+    loops::block_on(async {
+        let temp = TempFolder::new("garbled");
+        let mut of_files = config(Some(temp.path()));
+        of_files.memory = 0;
+        let name = |number: usize| format!("http://h/{number}");
+        let size = |number: usize| 1 + number * 7919 % 150_000;
+        for seed in 0..8_usize {
+            let store = started(&of_files).await;
+            for number in 0..40 {
+                put(&store, &name(number), &body_of(&name(number), size(number))).await;
             }
-            // Later than its writing, also where the clock of files is coarse.
-            let later = std::time::SystemTime::now() + Duration::from_secs(2);
-            file.set_modified(later).unwrap();
-        }
-        std::fs::write(temp.path().join("tmp/0000000000000007"), "torn").unwrap();
-        std::fs::write(temp.path().join("objects/readme"), "not ours").unwrap();
-        let store = match live {
-            Some(store) => store,
-            None => started(&of_files).await,
-        };
-        let mut found = 0;
-        for number in 0..40 {
-            for _ in 0..2 {
-                if let Some(body) = get(&store, &name(number)).await {
-                    assert!(
-                        body == body_of(&name(number), size(number)),
-                        "seed {seed}: {number}"
-                    );
-                    found += 1;
+            until(&store, |_| files(temp.path()).0 == 40).await;
+            // Every other time under the nose of the one that wrote them.
+            let live = (seed % 2 == 1).then_some(store);
+            for (index, path) in object_files(temp.path()).into_iter().enumerate() {
+                let length = std::fs::metadata(&path).unwrap().len();
+                let at = (seed as u64 * 1_000_003 + index as u64 * 7_777) % length;
+                let file = std::fs::File::options().write(true).open(&path).unwrap();
+                match (index + seed) % 7 {
+                    0 => file.set_len(at).unwrap(),
+                    1 => file.write_all_at(b"\x5a\xa5garbled", at).unwrap(),
+                    2 => file
+                        .write_all_at(&vec![0; usize::try_from(length - at).unwrap()], at)
+                        .unwrap(),
+                    3 => std::fs::remove_file(&path).unwrap(),
+                    4 => file.set_len(length + 100).unwrap(),
+                    _ => {}
+                }
+                // Later than its writing, also where the clock of files is coarse.
+                let later = std::time::SystemTime::now() + Duration::from_secs(2);
+                file.set_modified(later).unwrap();
+            }
+            std::fs::write(temp.path().join("tmp/0000000000000007"), "torn").unwrap();
+            std::fs::write(temp.path().join("objects/readme"), "not ours").unwrap();
+            let store = match live {
+                Some(store) => store,
+                None => started(&of_files).await,
+            };
+            let mut found = 0;
+            for number in 0..40 {
+                for _ in 0..2 {
+                    if let Some(body) = get(&store, &name(number)).await {
+                        assert!(
+                            body == body_of(&name(number), size(number)),
+                            "seed {seed}: {number}"
+                        );
+                        found += 1;
+                    }
                 }
             }
+            assert!((10..=70).contains(&found), "seed {seed}: {found}");
+            assert!(temp.path().join("objects/readme").exists());
+            drop(store);
+            std::fs::remove_file(temp.path().join("objects/readme")).unwrap();
+            std::fs::remove_dir_all(temp.path()).unwrap();
         }
-        assert!((10..=70).contains(&found), "seed {seed}: {found}");
-        assert!(temp.path().join("objects/readme").exists());
-        drop(store);
-        std::fs::remove_file(temp.path().join("objects/readme")).unwrap();
-        std::fs::remove_dir_all(temp.path()).unwrap();
-    }
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_file_that_changes_while_it_is_known_is_a_miss() {
-    let temp = TempFolder::new("changed");
-    let mut of_files = config(Some(temp.path()));
-    of_files.memory = 0;
-    let store = started(&of_files).await;
-    put(&store, "http://h/", &body_of("x", 100_000)).await;
-    assert!(get(&store, "http://h/").await.is_some());
-    let path = object_files(temp.path()).remove(0);
-    let file = std::fs::File::options().write(true).open(&path).unwrap();
-    // Only its times change: it is verified, and served.
-    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
-        .unwrap();
-    let reads = store.usage().reads;
-    assert!(get(&store, "http://h/").await.is_some());
-    assert!(store.usage().reads > reads);
-    let reads = store.usage().reads;
-    assert!(get(&store, "http://h/").await.is_some());
-    assert_eq!(store.usage().reads, reads, "from the loop again");
-    file.write_all_at(b"garbled", 50_000).unwrap();
-    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
-        .unwrap();
-    assert!(get(&store, "http://h/").await.is_none());
-    assert!(find(&store, "http://h/").is_none());
-    until(&store, |_| files(temp.path()).0 == 0).await;
-    assert_eq!(store.usage().errors, 1);
-    assert!(store.is_working());
+#[test]
+fn a_file_that_changes_while_it_is_known_is_a_miss() {
+    loops::block_on(async {
+        let temp = TempFolder::new("changed");
+        let mut of_files = config(Some(temp.path()));
+        of_files.memory = 0;
+        let store = started(&of_files).await;
+        put(&store, "http://h/", &body_of("x", 100_000)).await;
+        assert!(get(&store, "http://h/").await.is_some());
+        let path = object_files(temp.path()).remove(0);
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        // Only its times change: it is verified, and served.
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let reads = store.usage().reads;
+        assert!(get(&store, "http://h/").await.is_some());
+        assert!(store.usage().reads > reads);
+        let reads = store.usage().reads;
+        assert!(get(&store, "http://h/").await.is_some());
+        assert_eq!(store.usage().reads, reads, "from the loop again");
+        file.write_all_at(b"garbled", 50_000).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
+        assert!(get(&store, "http://h/").await.is_none());
+        assert!(find(&store, "http://h/").is_none());
+        until(&store, |_| files(temp.path()).0 == 0).await;
+        assert_eq!(store.usage().errors, 1);
+        assert!(store.is_working());
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn two_stores_never_share_a_folder() {
+#[test]
+fn two_stores_never_share_a_folder() {
+    loops::block_on(async {
     let temp = TempFolder::new("shared");
     let first = started(&config(Some(temp.path()))).await;
     put(&first, "http://h/", b"body").await;
@@ -119,70 +127,77 @@ async fn two_stores_never_share_a_folder() {
     until(&second, |usage| usage.state == StoreState::Working).await;
     assert_eq!(get(&second, "http://h/").await.unwrap(), b"body");
     assert!(shelf.store_for(&key("http://h/")).is_some() && shelf.stores().len() == 1);
+}).unwrap();
 }
 
-#[tokio::test]
-async fn what_was_purged_does_not_come_back_with_its_files() {
-    let temp = TempFolder::new("purged");
-    let store = started(&config(Some(temp.path()))).await;
-    for number in 0..20 {
-        let mut meta = meta_of(&format!("http://h/{number}"));
-        meta.tags = vec![format!("t{}", number % 2)];
-        put_meta(&store, meta, b"body").await;
-    }
-    let copies: Vec<_> = object_files(temp.path())
-        .into_iter()
-        .map(|path| (std::fs::read(&path).unwrap(), path))
-        .collect();
-    let note = temp.path().join("purges");
-    // As a kill between the note and the last file leaves it.
-    let opened = store.disk().unwrap().opened().unwrap();
-    crate::purge(&[Arc::clone(&store)], &crate::Purge::Tag("t1".into()));
-    until(&store, |_| {
-        object_files(temp.path()).len() == 10 && !note.exists()
+#[test]
+fn what_was_purged_does_not_come_back_with_its_files() {
+    loops::block_on(async {
+        let temp = TempFolder::new("purged");
+        let store = started(&config(Some(temp.path()))).await;
+        for number in 0..20 {
+            let mut meta = meta_of(&format!("http://h/{number}"));
+            meta.tags = vec![format!("t{}", number % 2)];
+            put_meta(&store, meta, b"body").await;
+        }
+        let copies: Vec<_> = object_files(temp.path())
+            .into_iter()
+            .map(|path| (std::fs::read(&path).unwrap(), path))
+            .collect();
+        let note = temp.path().join("purges");
+        // As a kill between the note and the last file leaves it.
+        let opened = store.disk().unwrap().opened().unwrap();
+        crate::purge(&[Arc::clone(&store)], &crate::Purge::Tag("t1".into()));
+        until(&store, |_| {
+            object_files(temp.path()).len() == 10 && !note.exists()
+        })
+        .await;
+        let number = store.disk().unwrap().number();
+        let purges = [(number, Rule::Tag("t1".into()))];
+        let bytes = keeper::journal::encode(&purges);
+        opened.folder.write_note("purges", &bytes, number).unwrap();
+        drop(opened);
+        drop(store);
+        for (bytes, path) in copies {
+            std::fs::write(path, bytes).unwrap();
+        }
+        let store = started(&config(Some(temp.path()))).await;
+        for number in 0..20 {
+            let is_there = find(&store, &format!("http://h/{number}")).is_some();
+            assert_eq!(is_there, number % 2 == 0, "{number}");
+        }
+        // What is stored from then on is not meant.
+        let mut meta = meta_of("http://h/1");
+        meta.tags = vec!["t1".to_owned()];
+        put_meta(&store, meta, b"new").await;
+        until(&store, |_| {
+            object_files(temp.path()).len() == 11 && !note.exists()
+        })
+        .await;
+        drop(store);
+        let store = started(&config(Some(temp.path()))).await;
+        assert_eq!(get(&store, "http://h/1").await.unwrap(), b"new");
     })
-    .await;
-    let number = store.disk().unwrap().number();
-    let purges = [(number, Rule::Tag("t1".into()))];
-    let bytes = keeper::journal::encode(&purges);
-    opened.folder.write_note("purges", &bytes, number).unwrap();
-    drop(opened);
-    drop(store);
-    for (bytes, path) in copies {
-        std::fs::write(path, bytes).unwrap();
-    }
-    let store = started(&config(Some(temp.path()))).await;
-    for number in 0..20 {
-        let is_there = find(&store, &format!("http://h/{number}")).is_some();
-        assert_eq!(is_there, number % 2 == 0, "{number}");
-    }
-    // What is stored from then on is not meant.
-    let mut meta = meta_of("http://h/1");
-    meta.tags = vec!["t1".to_owned()];
-    put_meta(&store, meta, b"new").await;
-    until(&store, |_| {
-        object_files(temp.path()).len() == 11 && !note.exists()
-    })
-    .await;
-    drop(store);
-    let store = started(&config(Some(temp.path()))).await;
-    assert_eq!(get(&store, "http://h/1").await.unwrap(), b"new");
+    .unwrap();
 }
 
-#[tokio::test]
-async fn of_two_files_of_one_object_the_newer_counts() {
-    let temp = TempFolder::new("twice");
-    let store = started(&config(Some(temp.path()))).await;
-    put(&store, "http://h/", b"old").await;
-    let old = object_files(temp.path()).remove(0);
-    let kept = std::fs::read(&old).unwrap();
-    put(&store, "http://h/", b"newer").await;
-    until(&store, |_| !old.exists()).await;
-    drop(store);
-    // As a kill before the older one was removed leaves it.
-    std::fs::write(&old, kept).unwrap();
-    let store = started(&config(Some(temp.path()))).await;
-    assert_eq!(get(&store, "http://h/").await.unwrap(), b"newer");
-    until(&store, |_| !old.exists()).await;
-    assert_eq!(store.usage().objects, 1);
+#[test]
+fn of_two_files_of_one_object_the_newer_counts() {
+    loops::block_on(async {
+        let temp = TempFolder::new("twice");
+        let store = started(&config(Some(temp.path()))).await;
+        put(&store, "http://h/", b"old").await;
+        let old = object_files(temp.path()).remove(0);
+        let kept = std::fs::read(&old).unwrap();
+        put(&store, "http://h/", b"newer").await;
+        until(&store, |_| !old.exists()).await;
+        drop(store);
+        // As a kill before the older one was removed leaves it.
+        std::fs::write(&old, kept).unwrap();
+        let store = started(&config(Some(temp.path()))).await;
+        assert_eq!(get(&store, "http://h/").await.unwrap(), b"newer");
+        until(&store, |_| !old.exists()).await;
+        assert_eq!(store.usage().objects, 1);
+    })
+    .unwrap();
 }

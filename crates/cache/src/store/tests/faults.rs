@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
 
+use penstock_runtime::loops;
 use std::process::Command;
 
 use super::*;
@@ -59,126 +60,138 @@ fn is_out(usage: &StoreUse) -> bool {
     matches!(usage.state, StoreState::Out { .. })
 }
 
-#[tokio::test]
-async fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
-    let temp = TempFolder::new("deleted");
-    let path = temp.path().join("cache");
-    let store = started(&config(Some(&path))).await;
-    put(&store, "http://h/large", &body_of("large", 2_000_000)).await;
-    let HitBody::Disk(object) = find(&store, "http://h/large").unwrap().body else {
-        panic!("it is on the disk");
-    };
-    let open = object.open().await.unwrap();
-    let body = body_of("growing", 3_000_000);
-    let meta = meta_of("http://h/growing");
-    let (mut filler, growing) = store.begin(&key("http://h/growing"), meta, None).unwrap();
-    let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
-    let reader = tokio::spawn(read(reader));
-    let mut slow_got = Vec::new();
-    for (number, piece) in body.chunks(100_000).enumerate() {
-        if number == 8 {
-            std::fs::remove_dir_all(&path).unwrap();
-            store
-                .disk()
-                .unwrap()
-                .set_out("noticed early, for this test".to_owned());
-        }
-        filler.push(piece);
-        filler.settle().await;
-        slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
-    }
-    assert!(!filler.finish().await, "it is not kept");
-    while let Some(piece) = next(&mut slow).await {
-        slow_got.extend_from_slice(&piece.unwrap());
-    }
-    assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
-    // What is being served from an open file goes on.
-    let mut bytes = vec![0; 2_000_000];
-    file::read_full(open.file.file(), &mut bytes, open.start).unwrap();
-    assert!(bytes == body_of("large", 2_000_000));
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    assert!(get(&store, "http://h/large").await.is_none());
-    assert!(put(&store, "http://h/large", &body).await);
-    assert!(get(&store, "http://h/large").await.unwrap() == body);
-    // Once more, noticed by itself.
-    std::fs::remove_dir_all(&path).unwrap();
-    until(&store, |_| path.join("objects").exists()).await;
-    until(&store, |usage| usage.state == StoreState::Working).await;
-}
-
-#[tokio::test]
-async fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
-    let Some(mounted) = Mounted::new("full", "6m") else {
-        return;
-    };
-    let store = started(&config(Some(mounted.0.path()))).await;
-    for number in 0..30 {
-        let text = format!("http://h/{number}");
-        let body = body_of(&text, 900_000);
-        let (mut filler, growing) = store.begin(&key(&text), meta_of(&text), None).unwrap();
-        let reader = tokio::spawn(read(growing.reader().unwrap()));
-        for piece in body.chunks(100_000) {
+#[test]
+fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
+    loops::block_on(async {
+        let temp = TempFolder::new("deleted");
+        let path = temp.path().join("cache");
+        let store = started(&config(Some(&path))).await;
+        put(&store, "http://h/large", &body_of("large", 2_000_000)).await;
+        let HitBody::Disk(object) = find(&store, "http://h/large").unwrap().body else {
+            panic!("it is on the disk");
+        };
+        let open = object.open().await.unwrap();
+        let body = body_of("growing", 3_000_000);
+        let meta = meta_of("http://h/growing");
+        let (mut filler, growing) = store.begin(&key("http://h/growing"), meta, None).unwrap();
+        let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
+        let reader = loops::spawn_joined(read(reader));
+        let mut slow_got = Vec::new();
+        for (number, piece) in body.chunks(100_000).enumerate() {
+            if number == 8 {
+                std::fs::remove_dir_all(&path).unwrap();
+                store
+                    .disk()
+                    .unwrap()
+                    .set_out("noticed early, for this test".to_owned());
+            }
             filler.push(piece);
             filler.settle().await;
+            slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
         }
-        filler.finish().await;
-        assert!(reader.await.unwrap().unwrap() == body);
-        if let Some(stored) = get(&store, &text).await {
-            assert!(stored == body);
+        assert!(!filler.finish().await, "it is not kept");
+        while let Some(piece) = next(&mut slow).await {
+            slow_got.extend_from_slice(&piece.unwrap());
         }
+        assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
+        // What is being served from an open file goes on.
+        let mut bytes = vec![0; 2_000_000];
+        file::read_full(open.file.file(), &mut bytes, open.start).unwrap();
+        assert!(bytes == body_of("large", 2_000_000));
         until(&store, |usage| usage.state == StoreState::Working).await;
-    }
-    let usage = store.usage();
-    assert!(usage.errors > 0 && usage.bytes_max < 6 << 20, "{usage:?}");
-    assert!(usage.objects >= 2, "it goes on with what fits: {usage:?}");
+        assert!(get(&store, "http://h/large").await.is_none());
+        assert!(put(&store, "http://h/large", &body).await);
+        assert!(get(&store, "http://h/large").await.unwrap() == body);
+        // Once more, noticed by itself.
+        std::fs::remove_dir_all(&path).unwrap();
+        until(&store, |_| path.join("objects").exists()).await;
+        until(&store, |usage| usage.state == StoreState::Working).await;
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn an_unmounted_disk_is_out_and_nothing_is_written_below_until_it_is_back() {
-    let Some(mounted) = Mounted::new("unmounted", "32m") else {
-        return;
-    };
-    let path = mounted.0.path().join("cache");
-    let store = started(&config(Some(&path))).await;
-    put(&store, "http://h/", &body_of("x", 500_000)).await;
-    mounted.unmount();
-    until(&store, is_out).await;
-    until(&store, |usage| {
+#[test]
+fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
+    loops::block_on(async {
+        let Some(mounted) = Mounted::new("full", "6m") else {
+            return;
+        };
+        let store = started(&config(Some(mounted.0.path()))).await;
+        for number in 0..30 {
+            let text = format!("http://h/{number}");
+            let body = body_of(&text, 900_000);
+            let (mut filler, growing) = store.begin(&key(&text), meta_of(&text), None).unwrap();
+            let reader = loops::spawn_joined(read(growing.reader().unwrap()));
+            for piece in body.chunks(100_000) {
+                filler.push(piece);
+                filler.settle().await;
+            }
+            filler.finish().await;
+            assert!(reader.await.unwrap().unwrap() == body);
+            if let Some(stored) = get(&store, &text).await {
+                assert!(stored == body);
+            }
+            until(&store, |usage| usage.state == StoreState::Working).await;
+        }
+        let usage = store.usage();
+        assert!(usage.errors > 0 && usage.bytes_max < 6 << 20, "{usage:?}");
+        assert!(usage.objects >= 2, "it goes on with what fits: {usage:?}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_unmounted_disk_is_out_and_nothing_is_written_below_until_it_is_back() {
+    loops::block_on(async {
+        let Some(mounted) = Mounted::new("unmounted", "32m") else {
+            return;
+        };
+        let path = mounted.0.path().join("cache");
+        let store = started(&config(Some(&path))).await;
+        put(&store, "http://h/", &body_of("x", 500_000)).await;
+        mounted.unmount();
+        until(&store, is_out).await;
+        until(&store, |usage| {
         matches!(&usage.state, StoreState::Out { reason } if reason.contains("not mounted"))
     })
     .await;
-    assert!(!path.exists(), "the disk below is left alone");
-    assert!(mounted.mount("32m"));
-    // A new disk in its place is as good.
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    assert!(find(&store, "http://h/").is_none());
-    assert!(put(&store, "http://h/", &body_of("x", 500_000)).await);
+        assert!(!path.exists(), "the disk below is left alone");
+        assert!(mounted.mount("32m"));
+        // A new disk in its place is as good.
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(find(&store, "http://h/").is_none());
+        assert!(put(&store, "http://h/", &body_of("x", 500_000)).await);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
-    let temp = TempFolder::new("stalled");
-    let mut of_files = config(Some(temp.path()));
-    of_files.stall_timeout = Duration::from_millis(100);
-    let store = started(&of_files).await;
-    put(&store, "http://h/", &body_of("x", 500_000)).await;
-    let disk = Arc::clone(store.disk().unwrap());
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    let stuck = disk.run(disk::Kind::Read, move || {
-        held.recv().ok();
-        Ok(())
-    });
-    assert!(matches!(stuck.await, Err(disk::DiskError::Out)));
-    until(&store, is_out).await;
-    assert!(store.begin(&key("x"), meta_of("x"), None).is_none());
-    assert!(find(&store, "http://h/").is_none());
-    assert!(disk.run(disk::Kind::Read, || Ok(())).await.is_err());
-    release.send(()).unwrap();
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    assert!(
-        get(&store, "http://h/").await.is_some(),
-        "the index is kept"
-    );
+#[test]
+fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
+    loops::block_on(async {
+        let temp = TempFolder::new("stalled");
+        let mut of_files = config(Some(temp.path()));
+        of_files.stall_timeout = Duration::from_millis(100);
+        let store = started(&of_files).await;
+        put(&store, "http://h/", &body_of("x", 500_000)).await;
+        let disk = Arc::clone(store.disk().unwrap());
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let stuck = disk.run(disk::Kind::Read, move || {
+            held.recv().ok();
+            Ok(())
+        });
+        assert!(matches!(stuck.await, Err(disk::DiskError::Out)));
+        until(&store, is_out).await;
+        assert!(store.begin(&key("x"), meta_of("x"), None).is_none());
+        assert!(find(&store, "http://h/").is_none());
+        assert!(disk.run(disk::Kind::Read, || Ok(())).await.is_err());
+        release.send(()).unwrap();
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(
+            get(&store, "http://h/").await.is_some(),
+            "the index is kept"
+        );
+    })
+    .unwrap();
 }
 
 /// The file of an object on the disk, as a request has it.
@@ -189,54 +202,63 @@ async fn opened(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
     object.open().await.unwrap().file
 }
 
-#[tokio::test]
-async fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
-    let temp = TempFolder::new("unreadable");
-    let store = started(&config(Some(temp.path()))).await;
-    put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
-    put(&store, "http://h/good", &body_of("good", 500_000)).await;
-    let file = opened(&store, "http://h/bad").await;
-    file.failed(&std::io::Error::from_raw_os_error(5));
-    let usage = store.usage();
-    assert!(is_out(&usage) && usage.errors == 1, "{usage:?}");
-    assert!(find(&store, "http://h/good").is_none(), "nobody waits");
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    assert!(find(&store, "http://h/bad").is_none());
-    assert!(get(&store, "http://h/good").await.unwrap() == body_of("good", 500_000));
+#[test]
+fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
+    loops::block_on(async {
+        let temp = TempFolder::new("unreadable");
+        let store = started(&config(Some(temp.path()))).await;
+        put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
+        put(&store, "http://h/good", &body_of("good", 500_000)).await;
+        let file = opened(&store, "http://h/bad").await;
+        file.failed(&std::io::Error::from_raw_os_error(5));
+        let usage = store.usage();
+        assert!(is_out(&usage) && usage.errors == 1, "{usage:?}");
+        assert!(find(&store, "http://h/good").is_none(), "nobody waits");
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(find(&store, "http://h/bad").is_none());
+        assert!(get(&store, "http://h/good").await.unwrap() == body_of("good", 500_000));
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
-    let temp = TempFolder::new("shorter");
-    let store = started(&config(Some(temp.path()))).await;
-    put(&store, "http://h/short", &body_of("short", 500_000)).await;
-    let file = opened(&store, "http://h/short").await;
-    file.failed(&std::io::ErrorKind::UnexpectedEof.into());
-    let usage = store.usage();
-    assert!(!is_out(&usage) && usage.errors == 1, "{usage:?}");
-    assert!(find(&store, "http://h/short").is_none());
+#[test]
+fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
+    loops::block_on(async {
+        let temp = TempFolder::new("shorter");
+        let store = started(&config(Some(temp.path()))).await;
+        put(&store, "http://h/short", &body_of("short", 500_000)).await;
+        let file = opened(&store, "http://h/short").await;
+        file.failed(&std::io::ErrorKind::UnexpectedEof.into());
+        let usage = store.usage();
+        assert!(!is_out(&usage) && usage.errors == 1, "{usage:?}");
+        assert!(find(&store, "http://h/short").is_none());
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
-    let Some(mounted) = Mounted::new("unused", "32m") else {
-        return;
-    };
-    let path = mounted.0.path().join("cache");
-    let store = started(&config(Some(&path))).await;
-    for name in ["http://h/1", "http://h/2"] {
-        put(&store, name, &body_of(name, 500_000)).await;
-        drop(opened(&store, name).await);
-    }
-    let disk = Arc::clone(store.disk().unwrap());
-    until(&store, |_| disk.work().dying.is_empty()).await;
-    assert!(!mounted.run("umount", &[]), "the folder is open");
-    // Nothing is open for writing once the files have their names.
-    until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
-    assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
-    until(&store, is_out).await;
-    until(&store, |_| mounted.run("umount", &[])).await;
-    assert!(mounted.mount("32m"));
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    assert!(put(&store, "http://h/1", &body_of("x", 500_000)).await);
+#[test]
+fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
+    loops::block_on(async {
+        let Some(mounted) = Mounted::new("unused", "32m") else {
+            return;
+        };
+        let path = mounted.0.path().join("cache");
+        let store = started(&config(Some(&path))).await;
+        for name in ["http://h/1", "http://h/2"] {
+            put(&store, name, &body_of(name, 500_000)).await;
+            drop(opened(&store, name).await);
+        }
+        let disk = Arc::clone(store.disk().unwrap());
+        until(&store, |_| disk.work().dying.is_empty()).await;
+        assert!(!mounted.run("umount", &[]), "the folder is open");
+        // Nothing is open for writing once the files have their names.
+        until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
+        assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
+        until(&store, is_out).await;
+        until(&store, |_| mounted.run("umount", &[])).await;
+        assert!(mounted.mount("32m"));
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(put(&store, "http://h/1", &body_of("x", 500_000)).await);
+    })
+    .unwrap();
 }

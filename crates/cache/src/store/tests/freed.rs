@@ -1,5 +1,6 @@
 //! Room and memory that others hold: slow clients, blocked pools, disks that go out, and what a purge must reach.
 
+use penstock_runtime::loops;
 use std::sync::mpsc;
 use std::task::Poll;
 
@@ -48,226 +49,250 @@ async fn at_once<F: Future>(work: F) -> Option<F::Output> {
     .await
 }
 
-#[tokio::test]
-async fn a_slow_client_of_a_file_that_went_does_not_hold_up_storing() {
-    let temp = TempFolder::new("slow-client");
-    let mut config = config(Some(temp.path()));
-    config.memory = 0;
-    config.stall_timeout = Duration::from_secs(30);
-    let store = started(&config).await;
-    assert!(put(&store, "http://h/old", &body_of("old", 4_000_000)).await);
-    let HitBody::Disk(object) = find(&store, "http://h/old").unwrap().body else {
-        panic!("it is on the disk");
-    };
-    let body = object.open().await.unwrap();
-    store.forget(&key("http://h/old"));
-    for number in 0..12 {
-        let text = format!("http://h/{number}");
-        assert!(
-            put(&store, &text, &body_of(&text, 1_900_000)).await,
-            "{text}"
-        );
-    }
-    assert!(store.usage().bytes >= 4_000_000);
-    drop((object, body));
-    let disk = Arc::clone(store.disk().unwrap());
-    until(&store, |usage| {
-        disk.work().dying_bytes == 0 && usage.bytes == files(temp.path()).1
+#[test]
+fn a_slow_client_of_a_file_that_went_does_not_hold_up_storing() {
+    loops::block_on(async {
+        let temp = TempFolder::new("slow-client");
+        let mut config = config(Some(temp.path()));
+        config.memory = 0;
+        config.stall_timeout = Duration::from_secs(30);
+        let store = started(&config).await;
+        assert!(put(&store, "http://h/old", &body_of("old", 4_000_000)).await);
+        let HitBody::Disk(object) = find(&store, "http://h/old").unwrap().body else {
+            panic!("it is on the disk");
+        };
+        let body = object.open().await.unwrap();
+        store.forget(&key("http://h/old"));
+        for number in 0..12 {
+            let text = format!("http://h/{number}");
+            assert!(
+                put(&store, &text, &body_of(&text, 1_900_000)).await,
+                "{text}"
+            );
+        }
+        assert!(store.usage().bytes >= 4_000_000);
+        drop((object, body));
+        let disk = Arc::clone(store.disk().unwrap());
+        until(&store, |usage| {
+            disk.work().dying_bytes == 0 && usage.bytes == files(temp.path()).1
+        })
+        .await;
     })
-    .await;
+    .unwrap();
 }
 
-#[tokio::test]
-async fn an_older_body_in_memory_does_not_hide_the_newer_one() {
-    let temp = TempFolder::new("hidden");
-    let mut config = config(Some(temp.path()));
-    config.memory = 4 << 20;
-    let store = started(&config).await;
-    assert!(put(&store, "http://h/a", b"old").await);
-    // Memory is short: others are on their way in.
-    store.growing_memory.fetch_add(9 << 20, Relaxed);
-    assert!(put(&store, "http://h/a", b"new").await);
-    store.growing_memory.fetch_sub(9 << 20, Relaxed);
-    assert_eq!(get(&store, "http://h/a").await.unwrap(), b"new");
+#[test]
+fn an_older_body_in_memory_does_not_hide_the_newer_one() {
+    loops::block_on(async {
+        let temp = TempFolder::new("hidden");
+        let mut config = config(Some(temp.path()));
+        config.memory = 4 << 20;
+        let store = started(&config).await;
+        assert!(put(&store, "http://h/a", b"old").await);
+        // Memory is short: others are on their way in.
+        store.growing_memory.fetch_add(9 << 20, Relaxed);
+        assert!(put(&store, "http://h/a", b"new").await);
+        store.growing_memory.fetch_sub(9 << 20, Relaxed);
+        assert_eq!(get(&store, "http://h/a").await.unwrap(), b"new");
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
-    let mut config = config(None);
-    config.size_max = 64 << 20;
-    config.object_max = 20 << 20;
-    let store = started(&config).await;
-    let mut readers = Vec::new();
-    for number in 0..2 {
-        let text = format!("http://h/{number}");
-        let body = body_of(&text, 9 << 20);
-        let meta = meta_of(&text);
-        let (mut filler, growing) = store.begin(&key(&text), meta, None).unwrap();
-        readers.push((text, growing.reader().unwrap()));
-        for piece in body.chunks(60_000) {
+#[test]
+fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
+    loops::block_on(async {
+        let mut config = config(None);
+        config.size_max = 64 << 20;
+        config.object_max = 20 << 20;
+        let store = started(&config).await;
+        let mut readers = Vec::new();
+        for number in 0..2 {
+            let text = format!("http://h/{number}");
+            let body = body_of(&text, 9 << 20);
+            let meta = meta_of(&text);
+            let (mut filler, growing) = store.begin(&key(&text), meta, None).unwrap();
+            readers.push((text, growing.reader().unwrap()));
+            for piece in body.chunks(60_000) {
+                filler.push(piece);
+                filler.settle().await;
+            }
+            assert!(filler.finish().await);
+            growing.doom();
+        }
+        assert_eq!(store.growing_memory.load(Relaxed), 0);
+        assert!(put(&store, "http://h/small", b"small").await);
+        for (text, reader) in readers {
+            assert!(read(reader).await.unwrap() == body_of(&text, 9 << 20));
+        }
+        assert_eq!(store.growing_memory.load(Relaxed), 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_large_body_is_joined_in_the_pool() {
+    loops::block_on(async {
+        let pool = Pool::new("test", 1, 10);
+        let blocked = Blocked::new(&pool).await;
+        let store = Store::start(&config(None), pool.clone());
+        for (size, is_small) in [(1 << 20, true), (2 << 20, false)] {
+            let body = body_of("x", size);
+            let (mut filler, _growing) = store
+                .begin(&key("http://h/"), meta_of("http://h/"), None)
+                .unwrap();
+            for piece in body.chunks(60_000) {
+                filler.push(piece);
+            }
+            let mut finish = Box::pin(filler.finish());
+            assert_eq!(at_once(&mut finish).await.is_some(), is_small);
+            if !is_small {
+                drop(blocked);
+                assert!(finish.await);
+                assert!(get(&store, "http://h/").await.unwrap() == body);
+                break;
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_short_memory_lets_little_more_in_while_a_write_is_under_way() {
+    loops::block_on(async {
+        let temp = TempFolder::new("short");
+        let pool = Pool::new("test", 1, 1000);
+        let store = Store::start(&config(Some(temp.path())), pool.clone());
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        let meta = meta_of("http://h/");
+        let (mut filler, _growing) = store.begin(&key("http://h/"), meta, None).unwrap();
+        let blocked = Blocked::new(&pool).await;
+        filler.push(&body_of("x", 70_000));
+        assert!(at_once(filler.settle()).await.is_some());
+        store.growing_memory.fetch_add(9 << 20, Relaxed);
+        assert!(at_once(filler.settle()).await.is_none());
+        drop(blocked);
+        filler.settle().await;
+        store.growing_memory.fetch_sub(9 << 20, Relaxed);
+        assert!(filler.finish().await);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_commit_that_ends_later_does_not_bring_back_what_was_purged() {
+    loops::block_on(async {
+        for is_left in [false, true] {
+            let temp = TempFolder::new(&format!("commit-{is_left}"));
+            let pool = Pool::new("test", 1, 1000);
+            let mut config = config(Some(temp.path()));
+            config.stall_timeout = Duration::from_millis(300);
+            let store = Store::start(&config, pool.clone());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            let meta = meta_of("http://h/");
+            let (mut filler, growing) = store.begin(&key("http://h/"), meta, None).unwrap();
+            filler.push(&body_of("x", 100_000));
+            let deadline = clock::now() + Duration::from_secs(10);
+            while growing.lock().written < 100_000 {
+                assert!(clock::now() < deadline);
+                filler.settle().await;
+                a_moment().await;
+            }
+            let blocked = Blocked::new(&pool).await;
+            let mut finish = Box::pin(filler.finish());
+            if is_left {
+                assert!(at_once(&mut finish).await.is_none());
+            } else {
+                assert!(!(&mut finish).await);
+            }
+            drop(finish);
+            assert_eq!(store.purge(&Rule::All), 0);
+            drop(blocked);
+            // Behind the commit.
+            pool.run(|| ()).await.unwrap();
+            assert!(!growing.is_kept());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            assert!(find(&store, "http://h/").is_none());
+            until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn readers_of_a_body_on_its_way_in_go_on_when_the_disk_goes_out() {
+    loops::block_on(async {
+        let temp = TempFolder::new("out-reader");
+        let store = started(&config(Some(temp.path()))).await;
+        let body = body_of("x", 3_000_000);
+        let (mut filler, growing) = store
+            .begin(&key("http://h/"), meta_of("http://h/"), None)
+            .unwrap();
+        let reader = growing.reader().unwrap();
+        for piece in body.chunks(50_000) {
             filler.push(piece);
             filler.settle().await;
         }
-        assert!(filler.finish().await);
-        growing.doom();
-    }
-    assert_eq!(store.growing_memory.load(Relaxed), 0);
-    assert!(put(&store, "http://h/small", b"small").await);
-    for (text, reader) in readers {
-        assert!(read(reader).await.unwrap() == body_of(&text, 9 << 20));
-    }
-    assert_eq!(store.growing_memory.load(Relaxed), 0);
-}
-
-#[tokio::test]
-async fn a_large_body_is_joined_in_the_pool() {
-    let pool = Pool::new("test", 1, 10);
-    let blocked = Blocked::new(&pool).await;
-    let store = Store::start(&config(None), pool.clone());
-    for (size, is_small) in [(1 << 20, true), (2 << 20, false)] {
-        let body = body_of("x", size);
-        let (mut filler, _growing) = store
-            .begin(&key("http://h/"), meta_of("http://h/"), None)
-            .unwrap();
-        for piece in body.chunks(60_000) {
-            filler.push(piece);
-        }
-        let mut finish = Box::pin(filler.finish());
-        assert_eq!(at_once(&mut finish).await.is_some(), is_small);
-        if !is_small {
-            drop(blocked);
-            assert!(finish.await);
-            assert!(get(&store, "http://h/").await.unwrap() == body);
-            break;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_short_memory_lets_little_more_in_while_a_write_is_under_way() {
-    let temp = TempFolder::new("short");
-    let pool = Pool::new("test", 1, 1000);
-    let store = Store::start(&config(Some(temp.path())), pool.clone());
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    let meta = meta_of("http://h/");
-    let (mut filler, _growing) = store.begin(&key("http://h/"), meta, None).unwrap();
-    let blocked = Blocked::new(&pool).await;
-    filler.push(&body_of("x", 70_000));
-    assert!(at_once(filler.settle()).await.is_some());
-    store.growing_memory.fetch_add(9 << 20, Relaxed);
-    assert!(at_once(filler.settle()).await.is_none());
-    drop(blocked);
-    filler.settle().await;
-    store.growing_memory.fetch_sub(9 << 20, Relaxed);
-    assert!(filler.finish().await);
-}
-
-#[tokio::test]
-async fn a_commit_that_ends_later_does_not_bring_back_what_was_purged() {
-    for is_left in [false, true] {
-        let temp = TempFolder::new(&format!("commit-{is_left}"));
-        let pool = Pool::new("test", 1, 1000);
-        let mut config = config(Some(temp.path()));
-        config.stall_timeout = Duration::from_millis(300);
-        let store = Store::start(&config, pool.clone());
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        let meta = meta_of("http://h/");
-        let (mut filler, growing) = store.begin(&key("http://h/"), meta, None).unwrap();
-        filler.push(&body_of("x", 100_000));
         let deadline = clock::now() + Duration::from_secs(10);
-        while growing.lock().written < 100_000 {
+        while growing.lock().written < 2_000_000 {
             assert!(clock::now() < deadline);
             filler.settle().await;
             a_moment().await;
         }
-        let blocked = Blocked::new(&pool).await;
-        let mut finish = Box::pin(filler.finish());
-        if is_left {
-            assert!(at_once(&mut finish).await.is_none());
-        } else {
-            assert!(!(&mut finish).await);
-        }
-        drop(finish);
-        assert_eq!(store.purge(&Rule::All), 0);
-        drop(blocked);
-        // Behind the commit.
-        pool.run(|| ()).await.unwrap();
-        assert!(!growing.is_kept());
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        assert!(find(&store, "http://h/").is_none());
-        until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
-    }
+        // Not in memory any more where the file system lets go of it.
+        let file = growing.lock().file.clone().unwrap();
+        file.file().unwrap().sync_all().unwrap();
+        let all = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
+        drop(file);
+        store.disk().unwrap().set_out("a test".to_owned());
+        let reading = loops::spawn_joined(read(reader));
+        filler.settle().await;
+        assert!(!filler.finish().await);
+        assert!(reading.await.unwrap().unwrap() == body);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn readers_of_a_body_on_its_way_in_go_on_when_the_disk_goes_out() {
-    let temp = TempFolder::new("out-reader");
-    let store = started(&config(Some(temp.path()))).await;
-    let body = body_of("x", 3_000_000);
-    let (mut filler, growing) = store
-        .begin(&key("http://h/"), meta_of("http://h/"), None)
-        .unwrap();
-    let reader = growing.reader().unwrap();
-    for piece in body.chunks(50_000) {
-        filler.push(piece);
-        filler.settle().await;
-    }
-    let deadline = clock::now() + Duration::from_secs(10);
-    while growing.lock().written < 2_000_000 {
-        assert!(clock::now() < deadline);
-        filler.settle().await;
-        a_moment().await;
-    }
-    // Not in memory any more where the file system lets go of it.
-    let file = growing.lock().file.clone().unwrap();
-    file.file().unwrap().sync_all().unwrap();
-    let all = rustix::fs::Advice::DontNeed;
-    rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
-    drop(file);
-    store.disk().unwrap().set_out("a test".to_owned());
-    let reading = tokio::spawn(read(reader));
-    filler.settle().await;
-    assert!(!filler.finish().await);
-    assert!(reading.await.unwrap().unwrap() == body);
-}
-
-#[tokio::test]
-async fn invalidations_wait_for_one_look_in_the_pool_and_count_at_once() {
-    let temp = TempFolder::new("soon");
-    for path in [None, Some(temp.path())] {
-        let pool = Pool::new("test", 1, 20);
-        let store = Store::start(&config(path), pool.clone());
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        for number in 0..40 {
-            let text = format!("http://h/{number}");
-            assert!(put(&store, &text, b"x").await);
+#[test]
+fn invalidations_wait_for_one_look_in_the_pool_and_count_at_once() {
+    loops::block_on(async {
+        let temp = TempFolder::new("soon");
+        for path in [None, Some(temp.path())] {
+            let pool = Pool::new("test", 1, 20);
+            let store = Store::start(&config(path), pool.clone());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            for number in 0..40 {
+                let text = format!("http://h/{number}");
+                assert!(put(&store, &text, b"x").await);
+            }
+            until(&store, |usage| usage.objects == 40).await;
+            let purges = store.purges();
+            let blocked = Blocked::new(&pool).await;
+            // It is full, too: what is meant waits for room.
+            while pool.start(|| ()).is_ok() {}
+            for number in 0..20 {
+                let url = match number % 2 {
+                    0 => format!("http://h/{number}"),
+                    _ => format!("/{number}"),
+                };
+                store.purge_soon(Rule::Url(url));
+                assert!(store.is_purged_since(purges, &meta_of(&format!("http://h/{number}"))));
+                a_moment().await;
+            }
+            assert_eq!(store.usage().objects, 40, "not on a loop");
+            for number in 0..40 {
+                let is_found = find(&store, &format!("http://h/{number}")).is_some();
+                assert_eq!(is_found, number >= 20, "{number}");
+            }
+            drop(blocked);
+            until(&store, |usage| usage.purged == 20).await;
+            for number in 0..40 {
+                assert_eq!(
+                    find(&store, &format!("http://h/{number}")).is_some(),
+                    number >= 20
+                );
+            }
         }
-        until(&store, |usage| usage.objects == 40).await;
-        let purges = store.purges();
-        let blocked = Blocked::new(&pool).await;
-        // It is full, too: what is meant waits for room.
-        while pool.start(|| ()).is_ok() {}
-        for number in 0..20 {
-            let url = match number % 2 {
-                0 => format!("http://h/{number}"),
-                _ => format!("/{number}"),
-            };
-            store.purge_soon(Rule::Url(url));
-            assert!(store.is_purged_since(purges, &meta_of(&format!("http://h/{number}"))));
-            a_moment().await;
-        }
-        assert_eq!(store.usage().objects, 40, "not on a loop");
-        for number in 0..40 {
-            let is_found = find(&store, &format!("http://h/{number}")).is_some();
-            assert_eq!(is_found, number >= 20, "{number}");
-        }
-        drop(blocked);
-        until(&store, |usage| usage.purged == 20).await;
-        for number in 0..40 {
-            assert_eq!(
-                find(&store, &format!("http://h/{number}")).is_some(),
-                number >= 20
-            );
-        }
-    }
+    })
+    .unwrap();
 }

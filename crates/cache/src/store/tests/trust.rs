@@ -1,5 +1,6 @@
 //! Files that are verified before they are served: while they are freshened, and when nobody waits any more.
 
+use penstock_runtime::loops;
 use std::task::Poll;
 
 use super::file::{Step, Verification};
@@ -22,65 +23,71 @@ async fn restarted(temp: &TempFolder, pool: Pool) -> (Arc<Store>, DiskObject) {
     (store, object)
 }
 
-#[tokio::test]
-async fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
-    let temp = TempFolder::new("freshened");
-    let (store, object) = restarted(&temp, Pool::new("test", 2, 100)).await;
-    let body = &object.item.body;
-    let file = body.folder.open_object(body.name, folder::Access::Read);
-    let file = Arc::new(DiskFile::new(file.unwrap(), store.pool.clone()));
-    let begun = Verification::new(Arc::clone(&file), body.preamble).unwrap();
-    let Step::More(rest) = begun.step().unwrap() else {
-        panic!("there is more");
-    };
-    let mut meta = Meta::clone(&object.item.meta);
-    meta.lifetime[0] = 99;
-    // Where the clock of files is coarse the change may be within the time it stands still.
-    let before = folder::Identity::of(file.file()).unwrap();
-    let deadline = clock::now() + Duration::from_secs(10);
-    while folder::Identity::of(file.file()).unwrap() == before {
-        assert!(clock::now() < deadline);
-        body.write_meta(&meta).unwrap();
-    }
-    let Step::More(rest) = rest.step().unwrap() else {
-        panic!("there is more");
-    };
-    assert!(matches!(rest.step().unwrap(), Step::Changed));
-    let hit = find(&store, "http://h/").unwrap();
-    store.freshen(&hit, meta);
-    assert!(object.open().await.is_ok());
-    assert_eq!(store.usage().errors, 0);
+#[test]
+fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
+    loops::block_on(async {
+        let temp = TempFolder::new("freshened");
+        let (store, object) = restarted(&temp, Pool::new("test", 2, 100)).await;
+        let body = &object.item.body;
+        let file = body.folder.open_object(body.name, folder::Access::Read);
+        let file = Arc::new(DiskFile::new(file.unwrap(), store.pool.clone()));
+        let begun = Verification::new(Arc::clone(&file), body.preamble).unwrap();
+        let Step::More(rest) = begun.step().unwrap() else {
+            panic!("there is more");
+        };
+        let mut meta = Meta::clone(&object.item.meta);
+        meta.lifetime[0] = 99;
+        // Where the clock of files is coarse the change may be within the time it stands still.
+        let before = folder::Identity::of(file.file()).unwrap();
+        let deadline = clock::now() + Duration::from_secs(10);
+        while folder::Identity::of(file.file()).unwrap() == before {
+            assert!(clock::now() < deadline);
+            body.write_meta(&meta).unwrap();
+        }
+        let Step::More(rest) = rest.step().unwrap() else {
+            panic!("there is more");
+        };
+        assert!(matches!(rest.step().unwrap(), Step::Changed));
+        let hit = find(&store, "http://h/").unwrap();
+        store.freshen(&hit, meta);
+        assert!(object.open().await.is_ok());
+        assert_eq!(store.usage().errors, 0);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_verification_goes_on_without_those_who_waited_and_serves_the_next() {
-    let temp = TempFolder::new("goes-on");
-    let pool = Pool::new("test", 1, 100);
-    let (store, object) = restarted(&temp, pool.clone()).await;
-    let mut opens = [object.clone(), object.clone()].map(|object| {
-        let open = async move { object.open().await.is_ok() };
-        Box::pin(open) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
-    });
-    let deadline = clock::now() + Duration::from_secs(10);
-    // Until both wait for one verification; one that is quick is over before it is seen.
-    while store.verifying.count() == 0 && object.item.body.in_use().is_none() {
-        assert!(clock::now() < deadline);
-        for open in &mut opens {
-            std::future::poll_fn(|cx| {
-                let _ = open.as_mut().poll(cx);
-                Poll::Ready(())
-            })
-            .await;
+#[test]
+fn a_verification_goes_on_without_those_who_waited_and_serves_the_next() {
+    loops::block_on(async {
+        let temp = TempFolder::new("goes-on");
+        let pool = Pool::new("test", 1, 100);
+        let (store, object) = restarted(&temp, pool.clone()).await;
+        let mut opens = [object.clone(), object.clone()].map(|object| {
+            let open = async move { object.open().await.is_ok() };
+            Box::pin(open) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
+        });
+        let deadline = clock::now() + Duration::from_secs(10);
+        // Until both wait for one verification; one that is quick is over before it is seen.
+        while store.verifying.count() == 0 && object.item.body.in_use().is_none() {
+            assert!(clock::now() < deadline);
+            for open in &mut opens {
+                std::future::poll_fn(|cx| {
+                    let _ = open.as_mut().poll(cx);
+                    Poll::Ready(())
+                })
+                .await;
+            }
+            assert!(store.verifying.count() <= 1);
+            a_moment().await;
         }
-        assert!(store.verifying.count() <= 1);
-        a_moment().await;
-    }
-    drop(opens);
-    while object.item.body.in_use().is_none() {
-        assert!(clock::now() < deadline, "nobody verifies it any more");
-        a_moment().await;
-    }
-    until(&store, |_| store.verifying.count() == 0).await;
-    assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
-    assert_eq!(store.usage().errors, 0);
+        drop(opens);
+        while object.item.body.in_use().is_none() {
+            assert!(clock::now() < deadline, "nobody verifies it any more");
+            a_moment().await;
+        }
+        until(&store, |_| store.verifying.count() == 0).await;
+        assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
+        assert_eq!(store.usage().errors, 0);
+    })
+    .unwrap();
 }

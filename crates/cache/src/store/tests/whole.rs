@@ -1,229 +1,251 @@
 //! Storing, finding, evicting, purging, freshening: a disk that works.
 
 use super::*;
+use penstock_runtime::loops;
 
-#[tokio::test]
-async fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
-    let temp = TempFolder::new("whole");
-    let sizes = [0, 1, 4096, 60_000, 70_000, 1_500_000, 4 << 20];
-    let store = started(&config(Some(temp.path()))).await;
-    for size in sizes {
-        let text = format!("http://host/{size}");
-        assert!(put(&store, &text, &body_of(&text, size)).await);
-        let hit = find(&store, &text).unwrap();
-        assert_eq!(hit.meta.length, size as u64);
-        let is_in_memory = matches!(hit.body, HitBody::Memory(_));
-        assert_eq!(is_in_memory, size <= 65_536, "{size}");
-        assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
-    }
-    assert!(get(&store, "http://host/other").await.is_none());
-    store.count(true);
-    store.count(false);
-    let usage = store.usage();
-    assert_eq!((usage.objects, usage.stored, usage.errors), (7, 7, 0));
-    assert!(
-        usage.hits == 1 && usage.misses == 1 && usage.writes >= 7,
-        "{usage:?}"
-    );
-    drop(store);
-    let store = started(&config(Some(temp.path()))).await;
-    assert_eq!(store.usage().objects, 7);
-    for size in sizes {
-        let text = format!("http://host/{size}");
-        assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
-    }
-    // A small one that is used again comes to memory.
-    for _ in 0..5 {
-        get(&store, "http://host/4096").await.unwrap();
-    }
-    until(&store, |usage| usage.memory_objects > 0).await;
-    let hit = find(&store, "http://host/4096").unwrap();
-    assert!(matches!(hit.body, HitBody::Memory(_)));
-    assert_eq!(store.usage().errors, 0);
-}
-
-#[tokio::test]
-async fn memory_alone_holds_what_fits() {
-    let mut config = config(None);
-    config.size_max = 1 << 20;
-    config.object_max = 512 << 10;
-    let store = started(&config).await;
-    for number in 0..50 {
-        let text = format!("http://host/{number}");
-        assert!(put(&store, &text, &body_of(&text, 100_000)).await);
-        assert!(store.usage().bytes <= 1 << 20);
-    }
-    assert!(store.usage().objects >= 8 && store.usage().evicted >= 40);
-    assert!(!put(&store, "http://host/large", &body_of("x", 600 << 10)).await);
-    let mut found = 0;
-    for number in 0..50 {
-        let text = format!("http://host/{number}");
-        if let Some(body) = get(&store, &text).await {
-            assert_eq!(body, body_of(&text, 100_000));
-            found += 1;
+#[test]
+fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
+    loops::block_on(async {
+        let temp = TempFolder::new("whole");
+        let sizes = [0, 1, 4096, 60_000, 70_000, 1_500_000, 4 << 20];
+        let store = started(&config(Some(temp.path()))).await;
+        for size in sizes {
+            let text = format!("http://host/{size}");
+            assert!(put(&store, &text, &body_of(&text, size)).await);
+            let hit = find(&store, &text).unwrap();
+            assert_eq!(hit.meta.length, size as u64);
+            let is_in_memory = matches!(hit.body, HitBody::Memory(_));
+            assert_eq!(is_in_memory, size <= 65_536, "{size}");
+            assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
         }
-    }
-    assert_eq!(found, store.usage().objects);
-}
-
-#[tokio::test]
-async fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
-    let temp = TempFolder::new("bound");
-    let store = started(&config(Some(temp.path()))).await;
-    let mut most = 0;
-    for number in 0..120 {
-        let text = format!("http://host/{number}");
-        let size = 1000 + number * 37_123 % 900_000;
-        put(&store, &text, &body_of(&text, size)).await;
-        let (_, bytes) = files(temp.path());
-        assert!(bytes <= 16 << 20, "{bytes} after {number}");
-        most = most.max(bytes);
-    }
-    assert!(most > 12 << 20, "the room is used: {most}");
-    let usage = store.usage();
-    assert!(usage.evicted > 20 && usage.errors == 0 && usage.bytes <= usage.bytes_max);
-    // What is counted is what is there, once what was evicted is gone.
-    let deadline = clock::now() + Duration::from_secs(10);
-    while store.usage().bytes != files(temp.path()).1 {
+        assert!(get(&store, "http://host/other").await.is_none());
+        store.count(true);
+        store.count(false);
+        let usage = store.usage();
+        assert_eq!((usage.objects, usage.stored, usage.errors), (7, 7, 0));
         assert!(
-            clock::now() < deadline,
-            "{} {:?}",
-            store.usage().bytes,
-            files(temp.path())
+            usage.hits == 1 && usage.misses == 1 && usage.writes >= 7,
+            "{usage:?}"
         );
-        a_moment().await;
-    }
-    // A smaller bound at the next start is kept to.
-    drop(store);
-    let mut smaller = config(Some(temp.path()));
-    smaller.size_max = 4 << 20;
-    smaller.object_max = 1 << 20;
-    let store = started(&smaller).await;
-    until(&store, |usage| usage.bytes <= 4 << 20).await;
-    let deadline = clock::now() + Duration::from_secs(10);
-    while files(temp.path()).1 > 4 << 20 {
-        assert!(clock::now() < deadline);
-        a_moment().await;
-    }
-    assert!(store.usage().objects > 0);
+        drop(store);
+        let store = started(&config(Some(temp.path()))).await;
+        assert_eq!(store.usage().objects, 7);
+        for size in sizes {
+            let text = format!("http://host/{size}");
+            assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
+        }
+        // A small one that is used again comes to memory.
+        for _ in 0..5 {
+            get(&store, "http://host/4096").await.unwrap();
+        }
+        until(&store, |usage| usage.memory_objects > 0).await;
+        let hit = find(&store, "http://host/4096").unwrap();
+        assert!(matches!(hit.body, HitBody::Memory(_)));
+        assert_eq!(store.usage().errors, 0);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn purging_takes_out_what_is_meant_on_disk_in_memory_and_on_its_way() {
-    let temp = TempFolder::new("purge");
-    let store = started(&config(Some(temp.path()))).await;
-    let urls = ["http://a/x", "http://a/x?y=1", "http://b/x", "http://a/z"];
-    for (number, url) in urls.iter().enumerate() {
-        let mut meta = meta_of(&format!("{url}\0de"));
-        meta.tags = vec!["all".to_owned(), format!("t{number}")];
-        assert!(put_meta(&store, meta, &body_of(url, 100_000 * (number % 2) + 10)).await);
-    }
-    let there = |store: &Arc<Store>| {
-        let is_there = |url: &&&str| find(store, &format!("{url}\0de")).is_some();
-        urls.iter().filter(is_there).count()
-    };
-    let stores = [Arc::clone(&store)];
-    let purged = |what: crate::Purge| crate::purge(&stores, &what).objects;
-    let (mut filler, growing) = store
-        .begin(&key("http://a/x?new"), meta_of("http://a/x?new"), None)
-        .unwrap();
-    filler.push(b"some");
-    assert_eq!(purged(crate::Purge::Url("http://a/".into())), 0);
-    assert_eq!(there(&store), 4);
-    assert_eq!(purged(crate::Purge::Url("http://a/x".into())), 1);
-    assert_eq!(purged(crate::Purge::Tag("t3".into())), 1);
-    assert_eq!(there(&store), 2);
-    assert_eq!(purged(crate::Purge::Prefix("/x?".into())), 1);
-    assert!(growing.reader().is_none(), "it takes no new readers");
-    assert!(find(&store, "http://a/x?new").is_none());
-    filler.push(b" more");
-    assert!(
-        !filler.finish().await,
-        "what was purged on its way is not kept"
-    );
-    assert!(find(&store, "http://a/x?new").is_none());
-    assert_eq!(purged(crate::Purge::Url("/x".into())), 1);
-    assert_eq!(there(&store), 0);
-    assert_eq!(store.usage().objects, 0);
-    until(&store, |_| files(temp.path()).0 == 0).await;
-    assert_eq!(store.usage().purged, 4);
+#[test]
+fn memory_alone_holds_what_fits() {
+    loops::block_on(async {
+        let mut config = config(None);
+        config.size_max = 1 << 20;
+        config.object_max = 512 << 10;
+        let store = started(&config).await;
+        for number in 0..50 {
+            let text = format!("http://host/{number}");
+            assert!(put(&store, &text, &body_of(&text, 100_000)).await);
+            assert!(store.usage().bytes <= 1 << 20);
+        }
+        assert!(store.usage().objects >= 8 && store.usage().evicted >= 40);
+        assert!(!put(&store, "http://host/large", &body_of("x", 600 << 10)).await);
+        let mut found = 0;
+        for number in 0..50 {
+            let text = format!("http://host/{number}");
+            if let Some(body) = get(&store, &text).await {
+                assert_eq!(body, body_of(&text, 100_000));
+                found += 1;
+            }
+        }
+        assert_eq!(found, store.usage().objects);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_purge_counts_for_what_is_not_read_back_yet() {
-    let temp = TempFolder::new("purge-early");
-    let store = started(&config(Some(temp.path()))).await;
-    for number in 0..300 {
-        let mut meta = meta_of(&format!("http://h/{number}"));
-        meta.tags = vec![format!("t{}", number % 3)];
-        put_meta(&store, meta, b"body").await;
-    }
-    drop(store);
-    let store = Store::start(&config(Some(temp.path())), Pool::new("test", 2, 1000));
-    crate::purge(&[Arc::clone(&store)], &crate::Purge::Tag("t1".into()));
-    store.forget(&key("http://h/3"));
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    for number in 0..300 {
-        let is_there = find(&store, &format!("http://h/{number}")).is_some();
-        assert_eq!(is_there, number % 3 != 1 && number != 3, "{number}");
-    }
-    until(&store, |_| files(temp.path()).0 == 199).await;
+#[test]
+fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
+    loops::block_on(async {
+        let temp = TempFolder::new("bound");
+        let store = started(&config(Some(temp.path()))).await;
+        let mut most = 0;
+        for number in 0..120 {
+            let text = format!("http://host/{number}");
+            let size = 1000 + number * 37_123 % 900_000;
+            put(&store, &text, &body_of(&text, size)).await;
+            let (_, bytes) = files(temp.path());
+            assert!(bytes <= 16 << 20, "{bytes} after {number}");
+            most = most.max(bytes);
+        }
+        assert!(most > 12 << 20, "the room is used: {most}");
+        let usage = store.usage();
+        assert!(usage.evicted > 20 && usage.errors == 0 && usage.bytes <= usage.bytes_max);
+        // What is counted is what is there, once what was evicted is gone.
+        let deadline = clock::now() + Duration::from_secs(10);
+        while store.usage().bytes != files(temp.path()).1 {
+            assert!(
+                clock::now() < deadline,
+                "{} {:?}",
+                store.usage().bytes,
+                files(temp.path())
+            );
+            a_moment().await;
+        }
+        // A smaller bound at the next start is kept to.
+        drop(store);
+        let mut smaller = config(Some(temp.path()));
+        smaller.size_max = 4 << 20;
+        smaller.object_max = 1 << 20;
+        let store = started(&smaller).await;
+        until(&store, |usage| usage.bytes <= 4 << 20).await;
+        let deadline = clock::now() + Duration::from_secs(10);
+        while files(temp.path()).1 > 4 << 20 {
+            assert!(clock::now() < deadline);
+            a_moment().await;
+        }
+        assert!(store.usage().objects > 0);
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
-    let temp = TempFolder::new("freshen");
-    let store = started(&config(Some(temp.path()))).await;
-    for (text, size) in [("http://h/small", 100), ("http://h/large", 200_000)] {
-        put(&store, text, &body_of(text, size)).await;
-        for round in 1..4 {
-            let hit = find(&store, text).unwrap();
-            let mut meta = meta_of(text);
-            meta.lifetime[1] = round;
-            let stored = store.freshen(&hit, meta);
-            assert_eq!(stored.length, size as u64);
-            assert_eq!(find(&store, text).unwrap().meta, stored);
+#[test]
+fn purging_takes_out_what_is_meant_on_disk_in_memory_and_on_its_way() {
+    loops::block_on(async {
+        let temp = TempFolder::new("purge");
+        let store = started(&config(Some(temp.path()))).await;
+        let urls = ["http://a/x", "http://a/x?y=1", "http://b/x", "http://a/z"];
+        for (number, url) in urls.iter().enumerate() {
+            let mut meta = meta_of(&format!("{url}\0de"));
+            meta.tags = vec!["all".to_owned(), format!("t{number}")];
+            assert!(put_meta(&store, meta, &body_of(url, 100_000 * (number % 2) + 10)).await);
+        }
+        let there = |store: &Arc<Store>| {
+            let is_there = |url: &&&str| find(store, &format!("{url}\0de")).is_some();
+            urls.iter().filter(is_there).count()
+        };
+        let stores = [Arc::clone(&store)];
+        let purged = |what: crate::Purge| crate::purge(&stores, &what).objects;
+        let (mut filler, growing) = store
+            .begin(&key("http://a/x?new"), meta_of("http://a/x?new"), None)
+            .unwrap();
+        filler.push(b"some");
+        assert_eq!(purged(crate::Purge::Url("http://a/".into())), 0);
+        assert_eq!(there(&store), 4);
+        assert_eq!(purged(crate::Purge::Url("http://a/x".into())), 1);
+        assert_eq!(purged(crate::Purge::Tag("t3".into())), 1);
+        assert_eq!(there(&store), 2);
+        assert_eq!(purged(crate::Purge::Prefix("/x?".into())), 1);
+        assert!(growing.reader().is_none(), "it takes no new readers");
+        assert!(find(&store, "http://a/x?new").is_none());
+        filler.push(b" more");
+        assert!(
+            !filler.finish().await,
+            "what was purged on its way is not kept"
+        );
+        assert!(find(&store, "http://a/x?new").is_none());
+        assert_eq!(purged(crate::Purge::Url("/x".into())), 1);
+        assert_eq!(there(&store), 0);
+        assert_eq!(store.usage().objects, 0);
+        until(&store, |_| files(temp.path()).0 == 0).await;
+        assert_eq!(store.usage().purged, 4);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_purge_counts_for_what_is_not_read_back_yet() {
+    loops::block_on(async {
+        let temp = TempFolder::new("purge-early");
+        let store = started(&config(Some(temp.path()))).await;
+        for number in 0..300 {
+            let mut meta = meta_of(&format!("http://h/{number}"));
+            meta.tags = vec![format!("t{}", number % 3)];
+            put_meta(&store, meta, b"body").await;
+        }
+        drop(store);
+        let store = Store::start(&config(Some(temp.path())), Pool::new("test", 2, 1000));
+        crate::purge(&[Arc::clone(&store)], &crate::Purge::Tag("t1".into()));
+        store.forget(&key("http://h/3"));
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        for number in 0..300 {
+            let is_there = find(&store, &format!("http://h/{number}")).is_some();
+            assert_eq!(is_there, number % 3 != 1 && number != 3, "{number}");
+        }
+        until(&store, |_| files(temp.path()).0 == 199).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_fresher_meta_stays_with_its_body_also_after_a_restart() {
+    loops::block_on(async {
+        let temp = TempFolder::new("freshen");
+        let store = started(&config(Some(temp.path()))).await;
+        for (text, size) in [("http://h/small", 100), ("http://h/large", 200_000)] {
+            put(&store, text, &body_of(text, size)).await;
+            for round in 1..4 {
+                let hit = find(&store, text).unwrap();
+                let mut meta = meta_of(text);
+                meta.lifetime[1] = round;
+                let stored = store.freshen(&hit, meta);
+                assert_eq!(stored.length, size as u64);
+                assert_eq!(find(&store, text).unwrap().meta, stored);
+                assert_eq!(get(&store, text).await.unwrap(), body_of(text, size));
+            }
+        }
+        let huge = "http://h/huge";
+        put(&store, huge, b"body").await;
+        let mut meta = meta_of(huge);
+        meta.tags = vec!["x".repeat(5000)];
+        store.freshen(&find(&store, huge).unwrap(), meta);
+        assert_eq!(find(&store, huge).unwrap().meta.tags[0].len(), 5000);
+        let disk = Arc::clone(store.disk().unwrap());
+        until(&store, |_| disk.work().rewrites.is_empty()).await;
+        // The writing is under way still: a reading behind it in the same keeper.
+        until(&store, |_| disk.oldest().is_none()).await;
+        drop(store);
+        let store = started(&config(Some(temp.path()))).await;
+        for (text, size) in [("http://h/small", 100), ("http://h/large", 200_000)] {
+            assert_eq!(find(&store, text).unwrap().meta.lifetime[1], 3, "{text}");
             assert_eq!(get(&store, text).await.unwrap(), body_of(text, size));
         }
-    }
-    let huge = "http://h/huge";
-    put(&store, huge, b"body").await;
-    let mut meta = meta_of(huge);
-    meta.tags = vec!["x".repeat(5000)];
-    store.freshen(&find(&store, huge).unwrap(), meta);
-    assert_eq!(find(&store, huge).unwrap().meta.tags[0].len(), 5000);
-    let disk = Arc::clone(store.disk().unwrap());
-    until(&store, |_| disk.work().rewrites.is_empty()).await;
-    // The writing is under way still: a reading behind it in the same keeper.
-    until(&store, |_| disk.oldest().is_none()).await;
-    drop(store);
-    let store = started(&config(Some(temp.path()))).await;
-    for (text, size) in [("http://h/small", 100), ("http://h/large", 200_000)] {
-        assert_eq!(find(&store, text).unwrap().meta.lifetime[1], 3, "{text}");
-        assert_eq!(get(&store, text).await.unwrap(), body_of(text, size));
-    }
-    // Where the new one did not fit, no older one comes back.
-    assert!(find(&store, huge).is_none());
+        // Where the new one did not fit, no older one comes back.
+        assert!(find(&store, huge).is_none());
+    })
+    .unwrap();
 }
 
-#[tokio::test]
-async fn variants_and_uses() {
-    let store = started(&config(None)).await;
-    for variant in ["br", "gzip"] {
-        let mut meta = meta_of("http://h/");
-        meta.vary_names = vec!["accept-encoding".to_owned()];
-        meta.variant = variant.as_bytes().to_vec();
-        put_meta(&store, meta, variant.as_bytes()).await;
-    }
-    for variant in ["br", "gzip"] {
-        let hit = store.find(&key("http://h/"), &mut |meta| {
-            meta.variant == variant.as_bytes()
-        });
-        assert!(matches!(hit.unwrap().body, HitBody::Memory(body) if body == variant));
-    }
-    let counts: Vec<_> = (0..3).map(|_| store.uses(&key("http://h/new"))).collect();
-    assert_eq!(counts, [1, 2, 3]);
-    assert_eq!(store.forget(&key("http://h/")), 2);
-    store.stop();
-    assert!(!store.is_working() && store.begin(&key("x"), meta_of("x"), None).is_none());
+#[test]
+fn variants_and_uses() {
+    loops::block_on(async {
+        let store = started(&config(None)).await;
+        for variant in ["br", "gzip"] {
+            let mut meta = meta_of("http://h/");
+            meta.vary_names = vec!["accept-encoding".to_owned()];
+            meta.variant = variant.as_bytes().to_vec();
+            put_meta(&store, meta, variant.as_bytes()).await;
+        }
+        for variant in ["br", "gzip"] {
+            let hit = store.find(&key("http://h/"), &mut |meta| {
+                meta.variant == variant.as_bytes()
+            });
+            assert!(matches!(hit.unwrap().body, HitBody::Memory(body) if body == variant));
+        }
+        let counts: Vec<_> = (0..3).map(|_| store.uses(&key("http://h/new"))).collect();
+        assert_eq!(counts, [1, 2, 3]);
+        assert_eq!(store.forget(&key("http://h/")), 2);
+        store.stop();
+        assert!(!store.is_working() && store.begin(&key("x"), meta_of("x"), None).is_none());
+    })
+    .unwrap();
 }

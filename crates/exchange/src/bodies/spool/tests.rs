@@ -3,6 +3,8 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
+use penstock_runtime::{clock, loops};
+
 use super::*;
 use crate::FaultKind;
 
@@ -17,15 +19,8 @@ fn store(memory: usize, file: u64) -> Arc<BodyStore> {
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(20), test)
-            .await
-            .expect("done within 20 s");
-    });
+    let done = loops::block_on(clock::within(Duration::from_secs(20), test));
+    done.unwrap().expect("done within 20 s");
 }
 
 async fn next(reader: &mut SpoolReader) -> Option<Result<Bytes, Fault>> {

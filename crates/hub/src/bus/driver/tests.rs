@@ -1,5 +1,6 @@
 //! What a node's hub has no room for.
 
+use penstock_runtime::loops;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,27 +52,30 @@ fn message(channel: &str) -> Publication {
     }
 }
 
-#[tokio::test]
-async fn what_was_missed_is_told_when_there_is_room_and_bounded() {
-    let hub = Arc::new(Full::default());
-    let target = Target::parse("redis://127.0.0.1:1/").unwrap();
-    let inbox = Arc::new(Inbox::new());
-    let mut driver = Driver::new(hub.clone(), NodeId(1), target, inbox);
-    for channel in ["b", "unused", "a", "b"] {
-        driver.deliver(message(channel));
-    }
-    driver.announce_missed();
-    assert!(hub.told.lock().unwrap().is_empty());
-    hub.has_room.store(true, Ordering::SeqCst);
-    driver.announce_missed();
-    let mut told = std::mem::take(&mut *hub.told.lock().unwrap());
-    told.sort();
-    assert_eq!(told, ["a", "b"]);
-    assert!(driver.missed.is_empty());
-    hub.has_room.store(false, Ordering::SeqCst);
-    for number in 0..MISSED_MAX * 3 {
-        driver.deliver(message(&format!("c{number}")));
-        assert!(driver.missed.len() <= MISSED_MAX);
-    }
-    assert!(driver.have_all_missed);
+#[test]
+fn what_was_missed_is_told_when_there_is_room_and_bounded() {
+    loops::block_on(async {
+        let hub = Arc::new(Full::default());
+        let target = Target::parse("redis://127.0.0.1:1/").unwrap();
+        let inbox = Arc::new(Inbox::new());
+        let mut driver = Driver::new(hub.clone(), NodeId(1), target, inbox);
+        for channel in ["b", "unused", "a", "b"] {
+            driver.deliver(message(channel));
+        }
+        driver.announce_missed();
+        assert!(hub.told.lock().unwrap().is_empty());
+        hub.has_room.store(true, Ordering::SeqCst);
+        driver.announce_missed();
+        let mut told = std::mem::take(&mut *hub.told.lock().unwrap());
+        told.sort();
+        assert_eq!(told, ["a", "b"]);
+        assert!(driver.missed.is_empty());
+        hub.has_room.store(false, Ordering::SeqCst);
+        for number in 0..MISSED_MAX * 3 {
+            driver.deliver(message(&format!("c{number}")));
+            assert!(driver.missed.len() <= MISSED_MAX);
+        }
+        assert!(driver.have_all_missed);
+    })
+    .unwrap();
 }

@@ -148,7 +148,7 @@ impl Session {
                 }
                 self.dialog.tell(&self.meta, &events).await
             };
-            let told = clock::until(clock::now() + CLOSE_TIMEOUT, told).await;
+            let told = clock::within(CLOSE_TIMEOUT, told).await;
             if let Some(Err(fault)) = told {
                 let cause = fault.cause;
                 log::info!("grip: a back end is not told of a lost WebSocket: {cause}");
@@ -385,7 +385,7 @@ impl Session {
                 // What it says now is not listened to.
             }
         };
-        let _ = clock::until(clock::now() + CLOSE_TIMEOUT, ended).await;
+        let _ = clock::within(CLOSE_TIMEOUT, ended).await;
     }
 }
 

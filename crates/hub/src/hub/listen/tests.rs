@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_runtime::Loops;
+use penstock_runtime::{Loops, loops};
 
 use super::*;
 use crate::{Hub, Settings, SocketPart};
@@ -40,7 +40,7 @@ fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
 
 /// What is heard next: bytes, or how many messages are missing.
 async fn heard(listener: &Listener) -> Result<Vec<u8>, u64> {
-    let next = clock::until(clock::now() + DEADLINE, listener.next()).await;
+    let next = clock::within(DEADLINE, listener.next()).await;
     match next.expect("something is heard") {
         Heard::Message(message) => match &message.publication.websocket {
             Some(SocketPart::Binary(content)) => Ok(content.bytes.to_vec()),
@@ -51,144 +51,162 @@ async fn heard(listener: &Listener) -> Result<Vec<u8>, u64> {
     }
 }
 
-#[tokio::test]
-async fn hears_its_channels_in_order_until_it_leaves_them() {
-    let (loops, hub) = hub(Settings::default());
-    let mut listener = hub.listen().unwrap();
-    for channel in ["a", "b"] {
-        listener.subscribe(subscription(channel, &[])).unwrap();
-    }
-    assert_eq!((hub.subscribers("a"), hub.subscribers("b")), (1, 1));
-    for (channel, bytes) in [("a", b"1"), ("c", b"2"), ("b", b"3"), ("a", b"4")] {
-        publish(&hub, channel, bytes);
-    }
-    assert_eq!(heard(&listener).await, Ok(b"1".to_vec()));
-    // What waits for a channel that was left is not heard.
-    listener.unsubscribe("a");
-    publish(&hub, "a", b"5");
-    publish(&hub, "b", b"6");
-    assert_eq!(heard(&listener).await, Ok(b"3".to_vec()));
-    assert_eq!(heard(&listener).await, Ok(b"6".to_vec()));
-    drop(listener);
-    assert_eq!((hub.subscribers("a"), hub.subscribers("b")), (0, 0));
-    loops.stop();
-}
-
-#[tokio::test]
-async fn who_falls_behind_loses_the_oldest_and_is_told() {
-    let (loops, hub) = hub(Settings::default());
-    let mut listener = hub.listen().unwrap();
-    listener.subscribe(subscription("a", &[])).unwrap();
-    for number in 0..150_u8 {
-        publish(&hub, "a", &[number]);
-    }
-    assert_eq!(heard(&listener).await, Err(50));
-    for number in 50..150 {
-        assert_eq!(heard(&listener).await, Ok(vec![number]));
-    }
-    loops.stop();
-}
-
-#[tokio::test]
-async fn what_waits_is_bounded_in_bytes_too() {
-    let settings = Settings {
-        backlog_bytes: 100_000,
-        ..Settings::default()
-    };
-    let (loops, hub) = hub(settings);
-    let mut listener = hub.listen().unwrap();
-    listener.subscribe(subscription("a", &[])).unwrap();
-    for number in 0..10 {
-        publish(&hub, "a", &[number; 40_000]);
-    }
-    assert_eq!(heard(&listener).await, Err(8));
-    // One that is larger than the bound is heard if nothing else waits.
-    heard(&listener).await.unwrap();
-    heard(&listener).await.unwrap();
-    publish(&hub, "a", &[7; 200_000]);
-    assert_eq!(heard(&listener).await.map(|bytes| bytes.len()), Ok(200_000));
-    loops.stop();
-}
-
-#[tokio::test]
-async fn filters_keep_messages_back_and_may_change() {
-    let (loops, hub) = hub(Settings::default());
-    let mut listener = hub.listen().unwrap();
-    listener.set_meta(vec![("user".into(), "alice".into())]);
-    listener
-        .subscribe(subscription("a", &[Filter::SkipSelf]))
-        .unwrap();
-    publish(&hub, "a", b"own");
-    publish(&hub, "a", b"own");
-    listener.set_meta(Vec::new());
-    assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
-    listener.set_meta(vec![("user".into(), "alice".into())]);
-    listener.subscribe(subscription("a", &[])).unwrap();
-    assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
-    assert_eq!(hub.subscribers("a"), 1);
-    loops.stop();
-}
-
-#[tokio::test]
-async fn bounds_and_the_drain_hold_for_listeners() {
-    let settings = Settings {
-        channels_per_stream: 1,
-        streams_max: Some(1),
-        ..Settings::default()
-    };
-    let (loops, hub) = hub(settings);
-    let mut listener = hub.listen().unwrap();
-    assert_eq!(hub.listen().map(drop), Err(Refused::Streams(1)));
-    listener.subscribe(subscription("a", &[])).unwrap();
-    assert_eq!(
-        listener.subscribe(subscription("b", &[])),
-        Err(Refused::ChannelsOfStream(1))
-    );
-    let draining = hub.clone();
-    let drained = tokio::spawn(async move { draining.drain(Duration::ZERO).await });
-    let next = clock::until(clock::now() + DEADLINE, listener.next()).await;
-    assert!(matches!(next, Some(Heard::Draining)));
-    drop(listener);
-    let drained = clock::until(clock::now() + DEADLINE, drained).await;
-    drained.expect("the drain ends").unwrap();
-    loops.stop();
-}
-
-#[tokio::test]
-async fn who_says_what_it_knows_hears_what_came_after() {
-    let (loops, hub) = hub(Settings::default());
-    for (channel, id) in ["x", "y", "z", "none"]
-        .into_iter()
-        .flat_map(|c| ["1", "2", "3"].map(|id| (c, id)))
-    {
-        let content = Content {
-            bytes: id.into(),
-            filters: Vec::new(),
-        };
-        let publication = Publication {
-            channel: channel.into(),
-            id: Some(id.into()),
-            websocket: Some(SocketPart::Binary(content)),
-            ..Publication::default()
-        };
-        hub.publish(publication).unwrap();
-    }
-    for (channel, known, missed) in [
-        ("x", Some("1"), &["2", "3"][..]),
-        ("y", Some("3"), &[]),
-        // All that is left.
-        ("z", Some("0"), &["1", "2", "3"]),
-        ("none", None, &[]),
-    ] {
+#[test]
+fn hears_its_channels_in_order_until_it_leaves_them() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
         let mut listener = hub.listen().unwrap();
-        let mut subscription = subscription(channel, &[]);
-        subscription.prev_id = known.map(Arc::from);
-        listener.subscribe(subscription).unwrap();
-        publish(&hub, channel, b"live");
-        for bytes in missed {
-            assert_eq!(heard(&listener).await, Ok(bytes.as_bytes().to_vec()));
+        for channel in ["a", "b"] {
+            listener.subscribe(subscription(channel, &[])).unwrap();
         }
-        assert_eq!(heard(&listener).await, Ok(b"live".to_vec()), "{known:?}");
-    }
-    loops.stop();
+        assert_eq!((hub.subscribers("a"), hub.subscribers("b")), (1, 1));
+        for (channel, bytes) in [("a", b"1"), ("c", b"2"), ("b", b"3"), ("a", b"4")] {
+            publish(&hub, channel, bytes);
+        }
+        assert_eq!(heard(&listener).await, Ok(b"1".to_vec()));
+        // What waits for a channel that was left is not heard.
+        listener.unsubscribe("a");
+        publish(&hub, "a", b"5");
+        publish(&hub, "b", b"6");
+        assert_eq!(heard(&listener).await, Ok(b"3".to_vec()));
+        assert_eq!(heard(&listener).await, Ok(b"6".to_vec()));
+        drop(listener);
+        assert_eq!((hub.subscribers("a"), hub.subscribers("b")), (0, 0));
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn who_falls_behind_loses_the_oldest_and_is_told() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        let mut listener = hub.listen().unwrap();
+        listener.subscribe(subscription("a", &[])).unwrap();
+        for number in 0..150_u8 {
+            publish(&hub, "a", &[number]);
+        }
+        assert_eq!(heard(&listener).await, Err(50));
+        for number in 50..150 {
+            assert_eq!(heard(&listener).await, Ok(vec![number]));
+        }
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_waits_is_bounded_in_bytes_too() {
+    loops::block_on(async {
+        let settings = Settings {
+            backlog_bytes: 100_000,
+            ..Settings::default()
+        };
+        let (loops, hub) = hub(settings);
+        let mut listener = hub.listen().unwrap();
+        listener.subscribe(subscription("a", &[])).unwrap();
+        for number in 0..10 {
+            publish(&hub, "a", &[number; 40_000]);
+        }
+        assert_eq!(heard(&listener).await, Err(8));
+        // One that is larger than the bound is heard if nothing else waits.
+        heard(&listener).await.unwrap();
+        heard(&listener).await.unwrap();
+        publish(&hub, "a", &[7; 200_000]);
+        assert_eq!(heard(&listener).await.map(|bytes| bytes.len()), Ok(200_000));
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn filters_keep_messages_back_and_may_change() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        let mut listener = hub.listen().unwrap();
+        listener.set_meta(vec![("user".into(), "alice".into())]);
+        listener
+            .subscribe(subscription("a", &[Filter::SkipSelf]))
+            .unwrap();
+        publish(&hub, "a", b"own");
+        publish(&hub, "a", b"own");
+        listener.set_meta(Vec::new());
+        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        listener.set_meta(vec![("user".into(), "alice".into())]);
+        listener.subscribe(subscription("a", &[])).unwrap();
+        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        assert_eq!(hub.subscribers("a"), 1);
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn bounds_and_the_drain_hold_for_listeners() {
+    loops::block_on(async {
+        let settings = Settings {
+            channels_per_stream: 1,
+            streams_max: Some(1),
+            ..Settings::default()
+        };
+        let (loops, hub) = hub(settings);
+        let mut listener = hub.listen().unwrap();
+        assert_eq!(hub.listen().map(drop), Err(Refused::Streams(1)));
+        listener.subscribe(subscription("a", &[])).unwrap();
+        assert_eq!(
+            listener.subscribe(subscription("b", &[])),
+            Err(Refused::ChannelsOfStream(1))
+        );
+        let draining = hub.clone();
+        let drained = loops::spawn_joined(async move { draining.drain(Duration::ZERO).await });
+        let next = clock::within(DEADLINE, listener.next()).await;
+        assert!(matches!(next, Some(Heard::Draining)));
+        drop(listener);
+        let drained = clock::within(DEADLINE, drained).await;
+        drained.expect("the drain ends").unwrap();
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn who_says_what_it_knows_hears_what_came_after() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        for (channel, id) in ["x", "y", "z", "none"]
+            .into_iter()
+            .flat_map(|c| ["1", "2", "3"].map(|id| (c, id)))
+        {
+            let content = Content {
+                bytes: id.into(),
+                filters: Vec::new(),
+            };
+            let publication = Publication {
+                channel: channel.into(),
+                id: Some(id.into()),
+                websocket: Some(SocketPart::Binary(content)),
+                ..Publication::default()
+            };
+            hub.publish(publication).unwrap();
+        }
+        for (channel, known, missed) in [
+            ("x", Some("1"), &["2", "3"][..]),
+            ("y", Some("3"), &[]),
+            // All that is left.
+            ("z", Some("0"), &["1", "2", "3"]),
+            ("none", None, &[]),
+        ] {
+            let mut listener = hub.listen().unwrap();
+            let mut subscription = subscription(channel, &[]);
+            subscription.prev_id = known.map(Arc::from);
+            listener.subscribe(subscription).unwrap();
+            publish(&hub, channel, b"live");
+            for bytes in missed {
+                assert_eq!(heard(&listener).await, Ok(bytes.as_bytes().to_vec()));
+            }
+            assert_eq!(heard(&listener).await, Ok(b"live".to_vec()), "{known:?}");
+        }
+        loops.stop();
+    })
+    .unwrap();
 }

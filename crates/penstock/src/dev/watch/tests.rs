@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 
 use super::*;
 
@@ -36,8 +36,7 @@ impl Drop for Folder {
 }
 
 fn run<F: Future>(work: F) -> F::Output {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().unwrap().block_on(work)
+    loops::block_on(work).unwrap()
 }
 
 /// The changes up to the one of `last`, which must come.

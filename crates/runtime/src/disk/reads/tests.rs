@@ -5,10 +5,7 @@ use super::*;
 const FILE: FileKey = FileKey::Handle(1);
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap()
-        .block_on(future)
+    crate::loops::block_on(future).unwrap()
 }
 
 fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<Outcome, Arc<io::Error>> {

@@ -1,0 +1,74 @@
+//! A task whose outcome somebody awaits.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::spawn_here;
+
+/// The outcome of a task, awaited; an error when the task panicked, was aborted, or its loop has ended. Dropped,
+/// the task goes on by itself.
+#[derive(Debug)]
+pub struct Joined<T> {
+    outcome: oneshot::Receiver<T>,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+/// Starts `task` on the loop this code runs on.
+///
+/// # Panics
+/// Where no loop runs.
+pub fn spawn_joined<F>(task: F) -> Joined<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    let (give, outcome) = oneshot::channel();
+    let (stop, mut stopped) = oneshot::channel();
+    spawn_here(async move {
+        let mut task = pin!(task);
+        let mut may_stop = true;
+        let done = poll_fn(|cx| {
+            if may_stop && let Poll::Ready(is_told) = Pin::new(&mut stopped).poll(cx) {
+                if is_told.is_ok() {
+                    return Poll::Ready(None);
+                }
+                // Nobody waits, and nobody can tell it to stop.
+                may_stop = false;
+            }
+            task.as_mut().poll(cx).map(Some)
+        });
+        if let Some(done) = done.await {
+            let _ = give.send(done);
+        }
+    });
+    Joined {
+        outcome,
+        stop: Some(stop),
+    }
+}
+
+impl<T> Joined<T> {
+    /// Drops the task where it waits.
+    pub fn abort(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// Whether the task has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        !self.outcome.is_empty() || self.outcome.is_terminated()
+    }
+}
+
+impl<T> Future for Joined<T> {
+    type Output = Result<T, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.outcome).poll(cx)
+    }
+}

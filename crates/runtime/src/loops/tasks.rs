@@ -1,0 +1,185 @@
+//! The tasks of one loop, and how they are woken.
+//!
+//! Pure but for the wakers: `turn` polls what is scheduled. A task's future stays in its place here and moves
+//! to nobody; a waker knows only that place, so that one which is kept for long keeps no future. What must
+//! stay true: a task that is woken while it is polled, or by another thread at any moment, is polled again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use super::mail::{Letter, Mailbox};
+use super::turn;
+
+/// A task's future.
+pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The tasks of a loop.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+/// A task's place. One that is used again has another generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    /// Away while it is polled.
+    task: Option<Task>,
+}
+
+/// One task.
+pub(super) struct Task {
+    pub(super) work: Work,
+    pub(super) waker: Waker,
+    head: Arc<Head>,
+}
+
+/// What a task is woken by.
+#[derive(Debug)]
+pub(super) struct Head {
+    home: Arc<Mailbox>,
+    key: Key,
+    /// Whether it stands in the loop's line. Only its loop looks at this.
+    is_in_line: AtomicBool,
+    /// Whether a letter of it has not been opened.
+    is_posted: AtomicBool,
+}
+
+impl Key {
+    /// The future that a thread runs its loop for.
+    pub(super) const MAIN: Self = Self {
+        index: u32::MAX,
+        generation: 0,
+    };
+}
+
+impl Tasks {
+    pub(super) const fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Keeps a new task; give its key to whoever polls.
+    pub(super) fn add(&mut self, work: Work, home: &Arc<Mailbox>) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            u32::try_from(self.places.len() - 1).expect("fewer tasks than fit in memory")
+        });
+        let place = &mut self.places[index as usize];
+        let key = Key {
+            index,
+            generation: place.generation,
+        };
+        let head = Head::new(home, key);
+        let waker = Waker::from(Arc::clone(&head));
+        place.task = Some(Task { work, waker, head });
+        key
+    }
+
+    /// Takes a task to poll it; `None` when it has ended.
+    pub(super) fn take(&mut self, key: Key) -> Option<Task> {
+        let place = self.places.get_mut(key.index as usize)?;
+        match place.generation == key.generation {
+            true => place.task.take(),
+            false => None,
+        }
+    }
+
+    /// Puts one back that waits.
+    pub(super) fn put(&mut self, key: Key, task: Task) {
+        if let Some(place) = self.places.get_mut(key.index as usize) {
+            debug_assert!(place.generation == key.generation && place.task.is_none());
+            place.task = Some(task);
+        }
+    }
+
+    /// Frees the place of one that was taken and has ended.
+    pub(super) fn end(&mut self, key: Key) {
+        if let Some(place) = self.places.get_mut(key.index as usize) {
+            place.generation = place.generation.wrapping_add(1);
+            self.free.push(key.index);
+        }
+    }
+
+    /// Takes all that there are, for good.
+    pub(super) fn drain(&mut self) -> Vec<Task> {
+        self.free.clear();
+        let places = std::mem::take(&mut self.places);
+        places.into_iter().filter_map(|place| place.task).collect()
+    }
+}
+
+impl Task {
+    /// From here on whoever wakes it schedules it anew.
+    pub(super) fn begin(&self) {
+        self.head.begin();
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+impl Head {
+    /// That of a loop's main future.
+    pub(super) fn main(home: &Arc<Mailbox>) -> Arc<Self> {
+        Self::new(home, Key::MAIN)
+    }
+
+    /// One that is put in line by who makes it.
+    fn new(home: &Arc<Mailbox>, key: Key) -> Arc<Self> {
+        Arc::new(Self {
+            home: Arc::clone(home),
+            key,
+            is_in_line: AtomicBool::new(true),
+            is_posted: AtomicBool::new(false),
+        })
+    }
+
+    /// It is polled now: whoever wakes it from here on puts it in line anew.
+    pub(super) fn begin(&self) {
+        self.is_in_line.store(false, Ordering::Relaxed);
+    }
+
+    /// Its letter is opened, on its loop. An exchange: what those wrote who found it posted must be seen by
+    /// the poll that follows.
+    pub(super) fn open(&self) {
+        self.is_posted.swap(false, Ordering::AcqRel);
+        self.line_up();
+    }
+
+    /// On its loop, and so without a locked instruction.
+    fn line_up(&self) {
+        if !self.is_in_line.load(Ordering::Relaxed) {
+            self.is_in_line.store(true, Ordering::Relaxed);
+            turn::schedule(self.key);
+        }
+    }
+}
+
+impl Wake for Head {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if turn::is_here(&self.home) {
+            self.line_up();
+        } else if !self.is_posted.swap(true, Ordering::AcqRel) {
+            self.home.post(Letter::Wake(Arc::clone(self)));
+        }
+    }
+}

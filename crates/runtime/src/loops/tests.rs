@@ -1,0 +1,303 @@
+//! A loop at work: what it promises to tasks, to other threads, and to itself.
+
+use std::cell::Cell;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use penstock_sys::net;
+
+use super::*;
+use crate::{Stream, clock};
+
+/// How long anything may take on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run<F: Future>(test: F) -> F::Output {
+    block_on(clock::within(PATIENCE, test))
+        .unwrap()
+        .expect("in time")
+}
+
+#[test]
+fn a_task_runs_where_it_was_started_and_its_outcome_is_told() {
+    let here = std::thread::current().id();
+    let there = run(spawned_thread());
+    assert_eq!(there, here);
+    let loops = Loops::start(2).unwrap();
+    for handle in loops.handles() {
+        let (tell, told) = oneshot::channel();
+        let index = handle.index();
+        handle.spawn(async move {
+            let _ = tell.send((current_index(), spawned_thread().await));
+        });
+        let (runs_at, thread) = run(told).unwrap();
+        assert_eq!(runs_at, index);
+        assert_ne!(thread, here);
+    }
+    loops.stop();
+}
+
+async fn spawned_thread() -> std::thread::ThreadId {
+    spawn_joined(async { std::thread::current().id() })
+        .await
+        .unwrap()
+}
+
+#[test]
+fn a_waker_of_another_thread_is_never_lost() {
+    run(async {
+        for round in 0..2_000_u32 {
+            let shared = Arc::new((AtomicU32::new(0), Mutex::new(None::<Waker>)));
+            let theirs = Arc::clone(&shared);
+            // It may come before, within and after the poll that says pending.
+            let other = std::thread::spawn(move || {
+                for _ in 0..round % 50 {
+                    std::hint::spin_loop();
+                }
+                theirs.0.store(1, Ordering::Release);
+                let waker = theirs.1.lock().unwrap().take();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            });
+            spawn_joined(poll_fn(move |cx| {
+                *shared.1.lock().unwrap() = Some(cx.waker().clone());
+                match shared.0.load(Ordering::Acquire) {
+                    1 => Poll::Ready(()),
+                    _ => Poll::Pending,
+                }
+            }))
+            .await
+            .unwrap();
+            other.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn many_threads_wake_one_loop_and_each_is_heard() {
+    const THREADS: usize = 4;
+    const EACH: usize = 5_000;
+    let heard = Arc::new(AtomicUsize::new(0));
+    run(async {
+        let here = LoopHandle::current().unwrap();
+        let senders: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (here, heard) = (here.clone(), Arc::clone(&heard));
+                std::thread::spawn(move || {
+                    for _ in 0..EACH {
+                        let heard = Arc::clone(&heard);
+                        here.spawn(async move {
+                            heard.fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                })
+            })
+            .collect();
+        let mut pace = clock::Pace::new(Duration::from_millis(1));
+        while heard.load(Ordering::Relaxed) < THREADS * EACH {
+            pace.tick().await;
+        }
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+    });
+}
+
+#[test]
+fn a_task_that_panics_ends_and_nothing_else_does() {
+    run(async {
+        let mut other = spawn_joined(clock::sleep_until(
+            Instant::now() + Duration::from_millis(5),
+        ));
+        let panics = spawn_joined(async { assert_eq!(current_index(), usize::MAX, "on purpose") });
+        assert!(panics.await.is_err());
+        assert!(!other.is_finished());
+        (&mut other).await.unwrap();
+    });
+}
+
+#[test]
+fn tasks_that_wake_each_other_do_not_keep_news_of_the_kernel_waiting() {
+    run(async {
+        let (ours, theirs) = net::worker_pair().unwrap();
+        let stream = Stream::new(ours).unwrap();
+        let busy = spawn_joined(poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        }));
+        let heard = spawn_joined(async move {
+            let mut buffer = [0; 8];
+            poll_fn(|cx| stream.poll_read(cx, &mut buffer))
+                .await
+                .unwrap()
+        });
+        yield_now().await;
+        net::send(theirs.as_fd(), b"news").unwrap();
+        assert_eq!(heard.await.unwrap(), 4);
+        assert!(!busy.is_finished());
+    });
+}
+
+#[test]
+fn one_that_always_finds_something_ready_lets_others_have_their_turn() {
+    run(async {
+        let (ours, theirs) = net::worker_pair().unwrap();
+        let stream = Stream::new(ours).unwrap();
+        let stop = Arc::new(AtomicUsize::new(0));
+        let is_stopped = Arc::clone(&stop);
+        // What it reads it sends again: there is always something.
+        net::send(theirs.as_fd(), b"x").unwrap();
+        let greedy = spawn_joined(async move {
+            let mut reads = 0_u64;
+            while is_stopped.load(Ordering::Relaxed) == 0 {
+                let mut buffer = [0; 1];
+                poll_fn(|cx| {
+                    let read = stream.poll_read(cx, &mut buffer);
+                    net::send(theirs.as_fd(), b"x").unwrap();
+                    read
+                })
+                .await
+                .unwrap();
+                reads += 1;
+            }
+            reads
+        });
+        // The timer is heard of between its turns.
+        clock::sleep_until(Instant::now() + Duration::from_millis(2)).await;
+        stop.store(1, Ordering::Relaxed);
+        assert!(greedy.await.unwrap() > 0);
+    });
+}
+
+#[test]
+fn who_yields_comes_after_everybody_else_and_the_kernel_s_news() {
+    run(async {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks = ["a", "b"].map(|name| {
+            let order = Arc::clone(&order);
+            spawn_joined(async move {
+                order.lock().unwrap().push(name);
+                yield_now().await;
+                order.lock().unwrap().push(name);
+            })
+        });
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), ["a", "b", "a", "b"]);
+    });
+}
+
+#[test]
+fn sleepers_wake_in_the_order_of_their_moments_and_not_early() {
+    run(async {
+        let start = Instant::now();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let sleepers = [30, 5, 20, 10].map(|after| {
+            let (order, after) = (Arc::clone(&order), Duration::from_millis(after));
+            spawn_joined(async move {
+                clock::sleep_until(start + after).await;
+                assert!(start.elapsed() >= after);
+                order.lock().unwrap().push(after.as_millis());
+            })
+        });
+        // One that gives up early must not keep the others from theirs.
+        let given_up = clock::within(
+            Duration::from_millis(1),
+            clock::sleep_until(start + PATIENCE),
+        )
+        .await;
+        assert!(given_up.is_none());
+        for sleeper in sleepers {
+            sleeper.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), [5, 10, 20, 30]);
+    });
+}
+
+#[test]
+fn what_runs_when_a_loop_ends_is_dropped_there_with_what_that_begins() {
+    thread_local! { static DROPPED: Cell<u32> = const { Cell::new(0) }; }
+    struct Noted(bool);
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            DROPPED.set(DROPPED.get() + 1);
+            if self.0 {
+                let begun = Self(false);
+                spawn_here(async move {
+                    let _begun = begun;
+                    std::future::pending::<()>().await;
+                });
+            }
+        }
+    }
+    block_on(async {
+        for _ in 0..3 {
+            let noted = Noted(true);
+            spawn_here(async move {
+                let _noted = noted;
+                clock::sleep_until(Instant::now() + PATIENCE).await;
+            });
+        }
+        yield_now().await;
+    })
+    .unwrap();
+    assert_eq!(DROPPED.get(), 6);
+    // The thread may have another.
+    assert_eq!(run(async { 7 }), 7);
+}
+
+#[test]
+fn a_stream_may_end_or_move_on_another_thread_than_its_own() {
+    let loops = Loops::start(1).unwrap();
+    run(async {
+        let (ours, theirs) = net::worker_pair().unwrap();
+        let stream = Stream::new(ours).unwrap();
+        let (tell, told) = oneshot::channel();
+        loops.handles()[0].spawn(async move {
+            let refused = poll_fn(|cx| stream.poll_read(cx, &mut [0; 8])).await;
+            let moved = Stream::new(stream.into_socket()).unwrap();
+            let mut buffer = [0; 8];
+            let read = poll_fn(|cx| moved.poll_read(cx, &mut buffer)).await;
+            let _ = tell.send((refused.is_err(), read.unwrap()));
+        });
+        net::send(theirs.as_fd(), b"hello").unwrap();
+        let (is_refused, count) = told.await.unwrap();
+        assert!(is_refused, "elsewhere it cannot be waited for");
+        assert_eq!(count, 5);
+        // Places of what was closed elsewhere are used again.
+        for _ in 0..100 {
+            let (ours, _theirs) = net::worker_pair().unwrap();
+            let stream = Stream::new(ours).unwrap();
+            std::thread::spawn(move || drop(stream)).join().unwrap();
+            yield_now().await;
+        }
+        assert!(turn::places() <= 3, "{}", turn::places());
+    });
+    loops.stop();
+}
+
+#[test]
+fn an_aborted_task_is_dropped_and_one_whose_outcome_nobody_awaits_goes_on() {
+    run(async {
+        let (alive, gone) = oneshot::channel::<()>();
+        let mut task = spawn_joined(async move {
+            let _alive = alive;
+            std::future::pending::<()>().await;
+        });
+        yield_now().await;
+        task.abort();
+        assert!(task.await.is_err());
+        assert!(gone.await.is_err());
+        let (tell, told) = oneshot::channel();
+        drop(spawn_joined(async move {
+            yield_now().await;
+            let _ = tell.send(3);
+        }));
+        assert_eq!(told.await, Ok(3));
+    });
+}

@@ -1,0 +1,123 @@
+//! An owned descriptor that a loop waits for: what streams, listeners, pipes and sets of descriptors share.
+//!
+//! The kernel tells edges, and the loop remembers: a descriptor is ready until whoever uses it says that he
+//! met the end ([`Registered::clear`]). What must stay true: it is used on the loop where it was made; given
+//! up with [`Registered::into_fd`] or dropped anywhere.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+
+use penstock_sys::poll::Interest;
+
+use crate::loops::{Registration, Side};
+
+/// A descriptor and its registration.
+#[derive(Debug)]
+pub struct Registered {
+    registration: Registration,
+    /// There until it is given back.
+    fd: Option<OwnedFd>,
+}
+
+impl Registered {
+    /// Registers `fd` with the current loop. It must not block, and no other registration of it may be there.
+    ///
+    /// # Errors
+    /// When the kernel refuses it (a regular file, or no memory left), or no loop runs here.
+    pub fn new(fd: OwnedFd, interest: Interest) -> io::Result<Self> {
+        Ok(Self {
+            registration: Registration::new(&fd, interest)?,
+            fd: Some(fd),
+        })
+    }
+
+    /// Ready when there is something to read, or no more will come.
+    ///
+    /// # Errors
+    /// On another loop than the one it was made on.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.registration.poll_ready(cx, Side::Read)
+    }
+
+    /// Ready when there is room to write, or the connection broke.
+    ///
+    /// # Errors
+    /// As [`Registered::poll_readable`].
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.registration.poll_ready(cx, Side::Write)
+    }
+
+    /// There was nothing more to read: waits for the next edge from here on.
+    pub fn clear_readable(&self) {
+        self.registration.clear(Side::Read);
+    }
+
+    /// There was no more room to write: waits for the next edge from here on.
+    pub fn clear_writable(&self) {
+        self.registration.clear(Side::Write);
+    }
+
+    /// Whether it is readable as far as the loop has heard; `None` on another loop.
+    pub(crate) fn is_readable(&self) -> Option<bool> {
+        self.registration.is_ready(Side::Read)
+    }
+
+    /// Whether the other side has ended as far as the loop has heard; `None` on another loop.
+    pub(crate) fn is_ended(&self) -> Option<bool> {
+        self.registration.is_ended(Side::Read)
+    }
+
+    /// Gives the descriptor back, registered nowhere.
+    pub fn into_fd(mut self) -> OwnedFd {
+        self.registration.remove(&self);
+        self.fd.take().expect(KEPT)
+    }
+}
+
+impl Drop for Registered {
+    /// To close it is not enough: where another descriptor stands for the same thing, the kernel would go on
+    /// to tell of it, and refuse to take the number for it anew (epoll(7), question 6).
+    fn drop(&mut self) {
+        if let Some(fd) = &self.fd {
+            self.registration.remove(fd);
+        }
+    }
+}
+
+impl AsFd for Registered {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect(KEPT).as_fd()
+    }
+}
+
+/// Why there is a descriptor.
+const KEPT: &str = "it is given back by value";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock, loops};
+    use penstock_sys::net;
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    #[test]
+    fn a_descriptor_that_stands_for_the_same_may_be_registered_after_another() {
+        let test = async {
+            let (ours, theirs) = net::worker_pair().unwrap();
+            net::send(theirs.as_fd(), b"x").unwrap();
+            for _ in 0..3 {
+                // With each try the same number.
+                let again = Registered::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
+                poll_fn(|cx| again.poll_readable(cx)).await.unwrap();
+            }
+            let given = Registered::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
+            let given = given.into_fd();
+            let again = Registered::new(given, Interest::Both).unwrap();
+            poll_fn(|cx| again.poll_writable(cx)).await.unwrap();
+        };
+        let done = loops::block_on(clock::within(Duration::from_secs(10), test)).unwrap();
+        done.expect("each is told what there is");
+    }
+}
