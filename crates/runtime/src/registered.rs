@@ -1,7 +1,7 @@
 //! An owned descriptor that a loop waits for: what streams, listeners, pipes and sets of descriptors share.
 //!
 //! The kernel tells edges, and the loop remembers: a descriptor is ready until whoever uses it says that he
-//! met the end ([`Registered::clear`]). What must stay true: it is used on the loop where it was made; given
+//! met the end ([`Registered::clear_readable`]). What must stay true: it is used on the loop where it was made; given
 //! up with [`Registered::into_fd`] or dropped anywhere.
 
 use std::io;
