@@ -306,6 +306,8 @@ async fn carry_out(mut executor: Executor, mut commands: mpsc::Receiver<Command>
             () = shared.dispatch.attention.notified() => executor.look_at_limits(),
             () = timer => executor.look_round(),
         }
+        // All loops may send inputs, and without a pause.
+        loops::yield_now().await;
     }
 }
 

@@ -67,7 +67,7 @@ pub struct BadRedis(String);
 pub type Numbers = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 impl RedisBus {
-    /// Joins `hub` to the others at `url`, on the current runtime; `numbers` are counted beside the hub's own.
+    /// Joins `hub` to the others at `url`, on the current loop, within a tokio runtime for its sockets; `numbers` are counted beside the hub's own.
     /// Redis need not be there yet.
     ///
     /// # Errors

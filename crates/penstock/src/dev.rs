@@ -124,7 +124,11 @@ async fn gather(
         if concerned && change.is_new_folder {
             folders.insert(change.path);
         }
-        let quiet = (clock::now() + QUIET).min(end);
+        let now = clock::now();
+        if now >= end {
+            break;
+        }
+        let quiet = (now + QUIET).min(end);
         next = clock::until(quiet, changes.next()).await.flatten();
     }
     let mut folders: Vec<_> = folders.into_iter().map(|path| (path, Depth::All)).collect();

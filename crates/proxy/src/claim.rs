@@ -106,17 +106,17 @@ impl Claim {
         waited: Duration,
         is_new: bool,
     ) -> Self {
-        let kept = place.kept.take().and_then(|(it, home)| alive(it, home));
+        let kept = place.kept.take().and_then(alive);
         Self::Place(Lease::new(shared, place, now, waited, is_new), kept)
     }
 }
 
 /// A kept connection that looks alive, on this loop.
-fn alive(connection: Connection, home: usize) -> Option<Connection> {
+fn alive(connection: Connection) -> Option<Connection> {
     if !connection.stream.is_quiet() {
         return None;
     }
-    let mut connection = match home == loops::current_index() {
+    let mut connection = match connection.stream.is_here() {
         true => connection,
         false => connection.move_here().ok()?,
     };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use penstock_config as config;
 use penstock_exchange::metrics::{Histogram, HistogramValues};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
+use penstock_runtime::Stream;
 use tokio::sync::oneshot;
 
 use crate::balance::{Balancer, Candidate, Policy};
@@ -143,8 +144,8 @@ pub(crate) struct Place {
     pub(crate) slot: SlotId,
     pub(crate) key: MemberKey,
     pub(crate) server: Arc<Server>,
-    /// A kept connection, with the loop that watches it.
-    pub(crate) kept: Option<(Connection, usize)>,
+    /// A kept connection.
+    pub(crate) kept: Option<Connection>,
     /// The number that a sticky cookie has for it.
     pub(crate) number: u64,
 }
@@ -618,7 +619,7 @@ impl Roster {
             false => {
                 // A fresh one it is: the idle ones make room where that is needed.
                 if member.open() >= self.config.connections.max {
-                    (aftermath.dropped).extend(member.take_idle(home).map(|(it, _)| it));
+                    (aftermath.dropped).extend(member.take_idle(home));
                 }
                 None
             }
@@ -810,7 +811,7 @@ impl Member {
     }
 
     /// The last used connection, of loop `home` where there is one.
-    fn take_idle(&mut self, home: usize) -> Option<(Connection, usize)> {
+    fn take_idle(&mut self, home: usize) -> Option<Connection> {
         if self.idle_count == 0 {
             return None;
         }
@@ -821,19 +822,21 @@ impl Member {
             true => self.idle.iter().position(|list| !list.is_empty())?,
         };
         self.idle_count -= 1;
-        Some((self.idle[from].pop()?, from))
+        self.idle[from].pop()
     }
 
     /// Drops idle connections that their server closed, and above `soft` those idle for `ttl`.
     fn sweep(&mut self, now: Instant, levels: &config::Connections, dropped: &mut Vec<Connection>) {
         let mut above = (self.open() as usize).saturating_sub(levels.soft as usize);
         for list in &mut self.idle {
+            // Once for all of a loop's: the lock is held.
+            let mut stirred = Stream::stirred(list.iter().map(|idle| &idle.stream)).into_iter();
             // Longest idle first.
             let mut at = 0;
             while at < list.len() {
                 let idle = now.saturating_duration_since(list[at].idle_since);
                 let is_old = above > 0 && idle >= levels.ttl;
-                let is_quiet = list[at].stream.is_quiet();
+                let is_quiet = !stirred.next().unwrap_or_default();
                 if is_quiet && list[at].served > 0 && idle >= SEEN_TO_KEEP {
                     self.server.keeps.store(true, Ordering::Relaxed);
                 }

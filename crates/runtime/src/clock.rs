@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::deadline::LazyDeadline;
+use crate::loops;
 
 /// The monotonic time.
 #[must_use]
@@ -48,8 +49,12 @@ pub async fn sleep(duration: Duration) {
     sleep_until(now.checked_add(duration).unwrap_or(now + FAR)).await;
 }
 
-/// Waits on the current loop until `at`.
+/// Waits on the current loop until `at`. Where that has passed others have their turn first: who sleeps again and
+/// again must not keep the loop.
 pub async fn sleep_until(at: Instant) {
+    if at <= now() {
+        return loops::yield_now().await;
+    }
     let mut deadline = LazyDeadline::new(at);
     poll_fn(|cx| deadline.poll(cx)).await;
 }

@@ -3,7 +3,8 @@
 //! `penstock` starts them, `edge` runs listeners and connections on them, `apps` the drivers of its
 //! slots. What starts on a loop stays there; [`LoopHandle::spawn`] is the way onto a loop from
 //! outside, [`spawn_here`] from inside. `turn` is a loop at work; `tasks`, `sources` and `timers` are what it
-//! consists of, `mail` is what other threads ask of it. Not tokio's runtime, though its primitives (channels,
+//! consists of, `mail` is what other threads ask of it. A task that finds its descriptors ready again and again has
+//! to give way after a while; one that lives on channels has to do so by itself ([`yield_now`]). Not tokio's runtime, though its primitives (channels,
 //! `select!`) are used everywhere: a turn of it costs a request about as much as its own parsing
 //! (docs/decisions/001-loops.md).
 

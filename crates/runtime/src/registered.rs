@@ -58,6 +58,11 @@ impl Registered {
         self.registration.clear(Side::Write);
     }
 
+    /// Whether it belongs to the loop that this code runs on.
+    pub(crate) fn is_here(&self) -> bool {
+        self.registration.is_here()
+    }
+
     /// Whether it is readable as far as the loop has heard; `None` on another loop.
     pub(crate) fn is_readable(&self) -> Option<bool> {
         self.registration.is_ready(Side::Read)

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_sys::poll::Interest;
+use penstock_sys::poll::{self, Interest};
 use penstock_sys::{net, pages};
 
 use crate::clock;
@@ -272,6 +272,18 @@ impl Stream {
             Some(is_readable) => !is_readable,
             None => self.is_open(),
         }
+    }
+
+    /// Which of `streams` have something to be read, or are over, by asking the kernel once: of whichever loop.
+    /// What cannot be asked is taken for quiet.
+    pub fn stirred<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
+        poll::stirred(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
+    }
+
+    /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be waited for.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.socket.is_here()
     }
 
     /// Whether the peer has closed its side, or the connection broke, as far as the loop has heard: also

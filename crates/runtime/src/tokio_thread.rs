@@ -3,7 +3,7 @@
 //! Names (`hickory`), Redis and signals are waited for through tokio's sockets and timers. They are awaited on
 //! our loops like everything else; what they register, they register with the runtime that a thread has
 //! entered, and it wakes them from there. `penstock` starts one for its control loop. What must stay true:
-//! nothing that a request needs goes through here, since each wait of it is two threads'.
+//! no request goes through here but one that asks Redis, since each wait of it is two threads'.
 
 use std::fmt;
 use std::io;

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 /// What of a descriptor is waited for. Errors and the end of the peer's side are always told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +131,17 @@ pub fn wait_long(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize
     wait(set, None, into)
 }
 
+/// Which of `fds` have something to be read, an end or an error: one system call, whoever else waits for them.
+///
+/// # Errors
+/// When memory ran out, or there are more than the process may open.
+pub fn stirred<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<Vec<bool>> {
+    let news = PollFlags::IN | PollFlags::RDHUP;
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, news)).collect();
+    rustix::event::poll(&mut fds, Some(&AT_ONCE))?;
+    Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
+}
+
 fn wait(
     set: BorrowedFd<'_>,
     timeout: Option<&Timespec>,
@@ -221,6 +232,16 @@ mod tests {
         assert_eq!(happened(&set), []);
         remove(set.as_fd(), ours.as_fd()).unwrap();
         assert!(remove(set.as_fd(), ours.as_fd()).is_err());
+    }
+
+    #[test]
+    fn those_that_stirred_are_told_from_the_quiet_ones() {
+        let pairs: Vec<_> = (0..4).map(|_| net::worker_pair().unwrap()).collect();
+        let stirred = || stirred(pairs.iter().map(|(ours, _)| ours.as_fd())).unwrap();
+        assert_eq!(stirred(), [false; 4]);
+        net::send(pairs[1].1.as_fd(), b"x").unwrap();
+        net::shutdown(pairs[3].1.as_fd(), net::Shutdown::Write).unwrap();
+        assert_eq!(stirred(), [false, true, false, true]);
     }
 
     #[test]

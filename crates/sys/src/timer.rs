@@ -1,6 +1,6 @@
 //! Timers as descriptors (`timerfd`): finer than the loop's own timers, which tell milliseconds apart.
 //!
-//! Used by `runtime`'s alarm, which adds readiness.
+//! Used by `runtime`: its alarm adds readiness, and each of its loops has one for all its timers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
 use super::backoff::Backoff;
@@ -150,6 +150,8 @@ impl<L: Local> Driver<L> {
                 () = inbox.bell.notified() => {}
                 () = clock::sleep(wake_at.saturating_duration_since(now)) => {}
             }
+            // What Redis sends is read on another thread, and may never end.
+            loops::yield_now().await;
         }
         if let Some(link) = self.link.take() {
             let left = clock::within(ANSWERS_WITHIN, link.leave()).await;

@@ -203,7 +203,7 @@ fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
         .await;
         // A request gets one, and knows that it may have been closed meanwhile.
         let place = claim(&upstream);
-        let (connection, _) = place.kept.as_ref().unwrap();
+        let connection = place.kept.as_ref().unwrap();
         assert!(connection.is_reused());
         assert_eq!(first(&upstream).requests, 1);
     });
@@ -226,7 +226,7 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
         let want = format!("{name} is draining, 1 request in progress");
         assert_eq!(said, Ok(want));
         assert_eq!(first(&upstream).connections_open, 1);
-        let kept = place.kept.take();
+        let kept = place.kept.take().map(|kept| (kept, usize::MAX));
         upstream
             .shared
             .release(clock::now(), place.slot, kept, &ended());

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
@@ -14,6 +15,8 @@ use super::spawn_here;
 pub struct Joined<T> {
     outcome: oneshot::Receiver<T>,
     stop: Option<oneshot::Sender<()>>,
+    /// The task has the other end while it is there.
+    alive: Weak<()>,
 }
 
 /// Starts `task` on the loop this code runs on.
@@ -27,7 +30,10 @@ where
 {
     let (give, outcome) = oneshot::channel();
     let (stop, mut stopped) = oneshot::channel();
+    let here = Arc::new(());
+    let alive = Arc::downgrade(&here);
     spawn_here(async move {
+        let _here = here;
         let mut task = pin!(task);
         let mut may_stop = true;
         let done = poll_fn(|cx| {
@@ -47,6 +53,7 @@ where
     Joined {
         outcome,
         stop: Some(stop),
+        alive,
     }
 }
 
@@ -61,7 +68,7 @@ impl<T> Joined<T> {
     /// Whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        !self.outcome.is_empty() || self.outcome.is_terminated()
+        self.alive.strong_count() == 0
     }
 }
 

@@ -72,6 +72,14 @@ impl Mailbox {
 
     /// Asks the loop; what an ended one is asked is dropped.
     pub(super) fn post(&self, letter: Letter) {
+        self.leave(letter);
+        if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
+            poll::ring(self.bell.as_fd());
+        }
+    }
+
+    /// The same for what can wait until the loop has something else to do.
+    pub(super) fn leave(&self, letter: Letter) {
         let refused = match &mut *self.letters() {
             Some(letters) => {
                 letters.push(letter);
@@ -79,14 +87,10 @@ impl Mailbox {
             }
             None => Some(letter),
         };
-        if refused.is_some() {
-            return;
-        }
-        // Either the loop sees this before it waits, or we see that it does: both sides write, then read.
+        // Outside of the lock: it may hold a future.
+        drop(refused);
+        // Either the loop sees this before it waits, or who posts sees that it does: both write, then read.
         self.has_letters.store(true, Ordering::SeqCst);
-        if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
-            poll::ring(self.bell.as_fd());
-        }
     }
 
     /// Whether there is something to take.
@@ -94,17 +98,16 @@ impl Mailbox {
         self.has_letters.load(Ordering::Relaxed)
     }
 
-    /// Takes what was asked, in order; costs a load when there is nothing.
-    pub(super) fn take(&self) -> Vec<Letter> {
+    /// Takes what was asked, in order, into `into`, which is empty; costs a load when there is nothing.
+    pub(super) fn take(&self, into: &mut Vec<Letter>) {
         if !self.has_letters() {
-            return Vec::new();
+            return;
         }
         // Before the letters: one that is posted in between is looked for once more.
         self.has_letters.store(false, Ordering::SeqCst);
-        self.letters()
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
+        if let Some(letters) = &mut *self.letters() {
+            std::mem::swap(letters, into);
+        }
     }
 
     /// Whether the loop may wait: from here on each post rings, until [`Mailbox::awake`].

@@ -1,8 +1,8 @@
 //! A loop at work: tasks are polled, then the kernel is asked what happened, again and again.
 //!
 //! [`super::block_on`] runs one on its thread. All that a loop consists of is its thread's own, so that nothing
-//! in here is locked; other threads leave letters (`mail`). What must stay true: nothing is borrowed while
-//! a future is polled or dropped, or a waker called or dropped, since these may come back here; tasks that
+//! in here is locked; other threads leave letters (`mail`). What must stay true: nothing is borrowed for
+//! a change while a future is polled or dropped, or a waker called or dropped, since these may come back here; tasks that
 //! wake each other keep the kernel's news waiting for no more than [`TURN_TASKS`] polls; a panic ends the task
 //! that panicked and nothing else.
 
@@ -14,14 +14,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_sys::poll::{self, Event, Interest};
 use penstock_sys::timer;
 
 use super::mail::{Letter, Mailbox};
 use super::sources::{Side, Sources, Token};
-use super::tasks::{Head, Key, Task, Tasks, Work};
+use super::tasks::{Head, Key, Tasks, Work};
 use super::timers::{TimerKey, Timers};
 
 /// Polls in a row before the kernel is asked what happened meanwhile.
@@ -107,10 +107,12 @@ impl Here {
         &self,
         main: &mut Main<'_, F>,
         mail: &Arc<Mailbox>,
+        letters: &mut Vec<Letter>,
     ) -> Option<F::Output> {
         let mut left = TURN_TASKS;
         loop {
-            for letter in mail.take() {
+            mail.take(letters);
+            for letter in letters.drain(..) {
                 self.open(letter, mail);
             }
             loop {
@@ -172,7 +174,7 @@ impl Here {
     fn look(&self, kernel: &Kernel, events: &mut Vec<Event>) {
         let unset = self.timers.borrow_mut().take_unset();
         if let Some(at) = unset {
-            let after = at.saturating_duration_since(Instant::now());
+            let after = whole_milliseconds(at.saturating_duration_since(Instant::now()));
             // Refused only of what is no timer.
             let _ = timer::set(kernel.alarm.as_fd(), after);
         }
@@ -200,8 +202,11 @@ impl Here {
             }
         }
         if !self.deferred.borrow().is_empty() {
-            let deferred = self.deferred.take();
-            deferred.into_iter().for_each(Waker::wake);
+            let mut deferred = self.deferred.take();
+            deferred.drain(..).for_each(Waker::wake);
+            // Who yields often needs no new room each time.
+            let meanwhile = self.deferred.replace(deferred);
+            self.deferred.borrow_mut().extend(meanwhile);
         }
     }
 
@@ -251,9 +256,10 @@ pub(super) fn run<F: Future>(kernel: Kernel, main: F) -> F::Output {
             head,
         };
         here.ready.borrow_mut().push_back(Key::MAIN);
+        let mut letters = Vec::new();
         let mut events = Vec::with_capacity(poll::EVENTS_MAX);
         loop {
-            if let Some(output) = here.run_tasks(&mut main, &mail) {
+            if let Some(output) = here.run_tasks(&mut main, &mail, &mut letters) {
                 return output;
             }
             let kernel = here.kernel.borrow();
@@ -270,8 +276,9 @@ struct Ending<'h>(&'h Here);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let here = self.0;
-        let letters = here.mail().map(|mail| mail.close()).unwrap_or_default();
-        drop(letters);
+        for letter in here.mail().map(|mail| mail.close()).unwrap_or_default() {
+            dispose(letter);
+        }
         // What is dropped may begin something new: that is dropped too.
         loop {
             let tasks = here.tasks.borrow_mut().drain();
@@ -289,10 +296,19 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Drops a task; a panic of what it holds ends with it.
-fn dispose(task: Task) {
+/// Drops what holds a future; a panic of that ends with it.
+fn dispose<T>(holds: T) {
     // What was thrown is in the log already, by the panic hook.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(holds)));
+}
+
+/// Rounded up: timers whose moments are near each other ring together, a thousand times a second at most.
+fn whole_milliseconds(after: Duration) -> Duration {
+    let part = after.subsec_nanos() % 1_000_000;
+    match part {
+        0 => after,
+        _ => after + Duration::from_nanos(u64::from(1_000_000 - part)),
+    }
 }
 
 /// Whether the loop of `mail` is this thread's.
@@ -356,6 +372,11 @@ impl Registration {
             poll::add(set, fd.as_fd(), token.to_u64(), interest)?;
             Ok(registration)
         })
+    }
+
+    /// Whether it belongs to this thread's loop.
+    pub(crate) fn is_here(&self) -> bool {
+        is_here(&self.home)
     }
 
     /// Ready when the loop has heard that the descriptor is, until [`Registration::clear`].
@@ -426,7 +447,7 @@ impl Drop for Registration {
         });
         match kept {
             Ok(Some(kept)) => drop(kept),
-            _ => self.home.post(Letter::Forget(self.token)),
+            _ => self.home.leave(Letter::Forget(self.token)),
         }
     }
 }
@@ -475,7 +496,7 @@ impl Drop for Timer {
         });
         match kept {
             Ok(Some(kept)) => drop(kept),
-            _ => self.home.post(Letter::Disarm(self.key)),
+            _ => self.home.leave(Letter::Disarm(self.key)),
         }
     }
 }
