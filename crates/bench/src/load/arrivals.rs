@@ -144,6 +144,14 @@ impl Arrivals {
         self.waiting = 0;
     }
 
+    /// The counted arrivals that were handed to connections which have not begun them: each one's number, and
+    /// when it was due.
+    pub(super) fn untaken(&self) -> impl Iterator<Item = (usize, Instant)> {
+        let arrivals = self.slots.iter().map(|slot| slot.arrival);
+        let counted = |arrival: Option<Arrival>| arrival.filter(|arrival| arrival.is_counted);
+        (arrivals.enumerate()).filter_map(move |(slot, it)| Some((slot, counted(it)?.due)))
+    }
+
     /// What was due before now belongs to no window.
     pub(super) fn forget(&mut self) {
         self.waiting = 0;
@@ -208,6 +216,15 @@ mod tests {
             assert_eq!(arrival.due, base + slot * MS);
         }
         assert_eq!((recorder.schedule.due, recorder.schedule.skipped), (3, 0));
+    }
+
+    #[test]
+    fn what_was_handed_out_and_not_begun_is_known_at_the_end() {
+        let (base, mut arrivals, mut recorder) = schedule(3);
+        hand_out(&mut arrivals, base + 2 * MS, &mut recorder);
+        arrivals.take(1, Waker::noop()).unwrap();
+        let untaken: Vec<_> = arrivals.untaken().collect();
+        assert_eq!(untaken, [(0, base), (2, base + 2 * MS)]);
     }
 
     #[test]

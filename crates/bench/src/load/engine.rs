@@ -361,6 +361,11 @@ fn collect(state: &mut LoopState) -> Collected {
     for mut it in std::mem::take(&mut state.loads) {
         if let Some(arrivals) = &mut it.arrivals {
             arrivals.settle(at, &mut it.recorder);
+            // Its connection was woken and has not had its turn.
+            let untaken: Vec<_> = arrivals.untaken().collect();
+            for (slot, due) in untaken {
+                it.mark(slot, Some(due));
+            }
         }
         it.leave(at);
         recorders.push(it.recorder);

@@ -364,7 +364,7 @@ impl Run {
 
 impl LoopLoad {
     /// Notes what a connection has under way.
-    fn mark(&mut self, slot: usize, began: Option<Instant>) {
+    pub(super) fn mark(&mut self, slot: usize, began: Option<Instant>) {
         if let Some(place) = self.under_way.get_mut(slot) {
             *place = began;
         }
