@@ -313,9 +313,13 @@ fn whole_milliseconds(after: Duration) -> Duration {
 
 /// Whether the loop of `mail` is this thread's.
 pub(super) fn is_here(mail: &Mailbox) -> bool {
-    // A thread that ends has no loop any more.
-    HERE.try_with(|here| here.id.get() == mail.id())
-        .unwrap_or(false)
+    at_home(mail, |_| ()).is_some()
+}
+
+/// Does something with the loop of `mail`, if it is this thread's. A thread that ends has none any more.
+fn at_home<T>(mail: &Mailbox, work: impl FnOnce(&Here) -> T) -> Option<T> {
+    let done = HERE.try_with(|here| (here.id.get() == mail.id()).then(|| work(here)));
+    done.ok().flatten()
 }
 
 /// Schedules a task of this thread's loop.
@@ -419,7 +423,7 @@ impl Registration {
     }
 
     fn known(&self, ask: impl FnOnce(&Sources) -> bool) -> Option<bool> {
-        HERE.with(|here| (here.id.get() == self.home.id()).then(|| ask(&here.sources.borrow())))
+        at_home(&self.home, |here| ask(&here.sources.borrow()))
     }
 
     /// What was ready has been used up: the next edge tells of more.
@@ -442,12 +446,11 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let kept = HERE.try_with(|here| {
-            (here.id.get() == self.home.id()).then(|| here.sources.borrow_mut().remove(self.token))
+        let kept = at_home(&self.home, |here| {
+            here.sources.borrow_mut().remove(self.token)
         });
-        match kept {
-            Ok(Some(kept)) => drop(kept),
-            _ => self.home.leave(Letter::Forget(self.token)),
+        if kept.is_none() {
+            self.home.leave(Letter::Forget(self.token));
         }
     }
 }
@@ -491,12 +494,9 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        let kept = HERE.try_with(|here| {
-            (here.id.get() == self.home.id()).then(|| here.timers.borrow_mut().disarm(self.key))
-        });
-        match kept {
-            Ok(Some(kept)) => drop(kept),
-            _ => self.home.leave(Letter::Disarm(self.key)),
+        let kept = at_home(&self.home, |here| here.timers.borrow_mut().disarm(self.key));
+        if kept.is_none() {
+            self.home.leave(Letter::Disarm(self.key));
         }
     }
 }
