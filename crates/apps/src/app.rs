@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
-use penstock_exchange::Fault;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
+use penstock_exchange::{Fault, Handler};
 use penstock_runtime::LoopHandle;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -47,6 +47,8 @@ pub struct Setup {
     pub loops: Vec<LoopHandle>,
     /// Where bodies wait.
     pub store: BodyStore,
+    /// Answers with a file below the application's `sendfile_root`, if it has one.
+    pub sendfile: Option<Arc<dyn Handler>>,
     /// Whether something serves already on this machine that its boot must not slow down: what it follows.
     pub gives_way: bool,
     /// Whether people work on the applications here (`serve --dev`).
@@ -130,7 +132,12 @@ impl App {
             config::AppKind::Rack => Way::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };
-        let shared = Arc::new(AppShared::new(&config, way, setup.store.clone()));
+        let shared = Arc::new(AppShared::new(
+            &config,
+            way,
+            setup.store.clone(),
+            setup.sendfile.clone(),
+        ));
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
         let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));
@@ -234,6 +241,16 @@ impl App {
     /// Finishes what is in progress until `deadline`, then ends all workers; returns when no process
     /// is left.
     pub async fn drain(&self, deadline: Instant) {
+        self.end(Some(deadline)).await;
+    }
+
+    /// Finishes all that is in progress, each request and stream in the time that it has anyway, as in a
+    /// worker that is replaced; returns when no process is left.
+    pub async fn finish(&self) {
+        self.end(None).await;
+    }
+
+    async fn end(&self, deadline: Option<Instant>) {
         let (done, answer) = oneshot::channel();
         if self
             .commands

@@ -466,6 +466,9 @@ impl ChannelDriver {
         });
         if self.suspect_at.is_none() {
             self.suspect_at = Some(now + self.patience);
+            // Once in that time: they are those of all its requests.
+            self.mailbox.ledger.want_stacks();
+            self.app.dispatch.attention.notify_one();
         }
     }
 }

@@ -21,7 +21,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::NamelessFile;
-use penstock_exchange::{ClientState, Fault, FaultKind, Response};
+use penstock_exchange::{ClientState, Fault, FaultKind, InternalRedirect, Reply, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use tokio::sync::{Notify, oneshot};
 
@@ -42,7 +42,7 @@ pub(crate) struct Job {
     /// Whether the answer's body will not be sent (a HEAD request).
     pub(crate) is_head: bool,
     /// Takes the answer, once. Closed when nobody waits for it.
-    pub(crate) reply: Option<oneshot::Sender<Result<Response, Fault>>>,
+    pub(crate) reply: Option<oneshot::Sender<Result<Reply, Fault>>>,
     /// Says when the client has left.
     pub(crate) client: Arc<ClientState>,
     /// It asks for a WebSocket.
@@ -52,6 +52,15 @@ pub(crate) struct Job {
 impl Job {
     /// Gives the answer to whoever waits for it.
     pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
+        self.reply(answer.map(Reply::from));
+    }
+
+    /// Another handler has the body.
+    pub(crate) fn redirect(&mut self, redirect: Box<InternalRedirect>) {
+        self.reply(Ok(Reply::Redirect(redirect)));
+    }
+
+    fn reply(&mut self, answer: Result<Reply, Fault>) {
         if let Some(reply) = self.reply.take() {
             // The client may have left.
             let _ = reply.send(answer);

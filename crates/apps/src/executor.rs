@@ -10,6 +10,7 @@
 //! and its group killed when it ends, so nothing is left behind; a boot failure is told before the
 //! exit; the task ends when no process is left.
 
+mod busyness;
 mod control;
 mod follow;
 mod forking;
@@ -36,6 +37,7 @@ use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::process::{self, Exit, Handle};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::busyness::{Busyness, Wanted};
 use self::control::{Control, Line};
 use self::follow::{Held, Readiness, Tail};
 use self::limits::{Limits, Measured};
@@ -60,7 +62,8 @@ const ROUND: Duration = Duration::from_secs(1);
 pub(crate) enum Command {
     Restart(oneshot::Sender<Result<(), String>>),
     Drain {
-        deadline: Instant,
+        /// When what is left is ended; `None` leaves each request its own deadlines.
+        deadline: Option<Instant>,
         done: oneshot::Sender<()>,
     },
 }
@@ -125,6 +128,8 @@ enum Input {
     },
     /// What processes use of memory.
     Measured(Measured),
+    /// And what they have wanted of a processor.
+    Wanted(Wanted),
     /// The date of the file that asks for a restart, if it is there; `None` when nobody could look.
     RestartFile(Option<Option<SystemTime>>),
     DrainOverdue,
@@ -168,6 +173,7 @@ pub(crate) struct Executor {
     /// Who asked for the restart that is under way, if one is.
     rolling: Option<Vec<oneshot::Sender<Result<(), String>>>>,
     limits: Limits,
+    busyness: Busyness,
     drained: Vec<oneshot::Sender<()>>,
     wake_at: Option<Instant>,
     next_round: Instant,
@@ -177,6 +183,8 @@ pub(crate) struct Executor {
     folder: Option<Folder>,
     templates: Templates,
     is_draining: bool,
+    /// The last process that ended unasked or was killed, when and how.
+    last_failure: Option<String>,
     /// Something that this application follows serves until it has booted.
     follows: bool,
     /// Under `serve --dev`.
@@ -248,6 +256,7 @@ impl Executor {
             restarts: Vec::new(),
             rolling: None,
             limits,
+            busyness: Busyness::default(),
             drained: Vec::new(),
             wake_at: None,
             next_round: clock::now() + ROUND,
@@ -256,6 +265,7 @@ impl Executor {
             folder: None,
             templates: Templates::default(),
             is_draining: false,
+            last_failure: None,
             follows: setup.gives_way,
             is_development: setup.development,
             is_retelling: false,
@@ -322,7 +332,9 @@ impl Executor {
                 self.drained.push(done);
                 self.is_draining = true;
                 self.refuse("the application is stopping", None);
-                self.later(deadline, Input::DrainOverdue);
+                if let Some(deadline) = deadline {
+                    self.later(deadline, Input::DrainOverdue);
+                }
                 self.event(Event::Drain);
             }
             Input::DrainOverdue => self.event(Event::DrainOverdue),
@@ -343,6 +355,7 @@ impl Executor {
             Input::Idle { worker } => self.idle(worker),
             Input::StuckOverdue { worker } => self.handle_stuck_overdue(worker),
             Input::Measured(measured) => self.handle_measured(measured),
+            Input::Wanted(wanted) => self.handle_wanted(wanted),
             Input::RestartFile(looked) => self.handle_restart_file(looked),
             Input::SlotGone { worker } => {
                 if self.children.contains_key(&worker) {
@@ -359,6 +372,7 @@ impl Executor {
             self.next_round = now + ROUND;
             self.expire_waiting(now);
             self.look_at_limits();
+            self.ask_busyness();
             self.look_for_template();
         }
         self.say_load();

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use penstock_exchange::bodies::{Collected, collect};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Response, Timing,
+    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Timing,
 };
 use penstock_http::Method;
 use penstock_queue::Ticket;
@@ -138,7 +138,7 @@ pub(crate) fn submit(
 #[derive(Debug)]
 pub(crate) struct Call {
     shared: Arc<AppShared>,
-    answer: oneshot::Receiver<Result<Response, Fault>>,
+    answer: oneshot::Receiver<Result<Reply, Fault>>,
     client: Arc<ClientState>,
     waiting: Option<Waiting>,
 }
@@ -196,7 +196,7 @@ impl Future for Call {
         if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
             self.waiting = None;
             return Poll::Ready(match answer {
-                Ok(answer) => answer.map(Reply::from),
+                Ok(answer) => answer,
                 Err(_) => Err(Fault::new(
                     FaultKind::Unavailable,
                     "the application stopped",

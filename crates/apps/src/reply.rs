@@ -2,15 +2,18 @@
 //!
 //! Called by `slot` and `channel`. Framing and connection fields are the front end's: an application's
 //! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
-//! (PEP 3333: applications must not send hop-by-hop fields; old ones do).
+//! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
+//! (`X-Accel-*`, `X-Sendfile`) no client sees.
 
 use penstock_exchange::grip::speaks_to_hub;
-use penstock_exchange::{Body, Fault, FaultKind, Response, Timing};
+use penstock_exchange::{
+    Accel, Body, Fault, FaultKind, InternalRedirect, Response, Sendable, Timing,
+};
 use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::HeadParts;
 
 /// Fields of the application that are not passed on.
-const NOT_PASSED: [&str; 9] = [
+const NOT_PASSED: [&str; 14] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -19,6 +22,11 @@ const NOT_PASSED: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
     "x-accel-buffering",
+    "x-accel-charset",
+    "x-accel-limit-rate",
+    "x-accel-mapping",
+    "x-accel-redirect",
+    "x-sendfile",
     "content-length",
 ];
 
@@ -32,16 +40,19 @@ pub(crate) struct ReplyHead {
     pub(crate) is_unbuffered: bool,
     /// Whether the client gets a body at all.
     pub(crate) wants_body: bool,
+    /// Its body is not this response's.
+    pub(crate) redirect: Option<Box<InternalRedirect>>,
 }
 
 /// Makes the client's head.
 ///
 /// # Errors
-/// A `Content-Length` that is not one number.
+/// A `Content-Length` that is not one number, a body elsewhere that may not be followed.
 pub(crate) fn head(
     parts: &HeadParts<'_>,
     is_head: bool,
     timing: Timing,
+    sendable: Option<Sendable<'_>>,
 ) -> Result<ReplyHead, Fault> {
     let Some(status) = Status::new(parts.status) else {
         return Err(broken(format!("status {}", parts.status), timing));
@@ -51,6 +62,7 @@ pub(crate) fn head(
     let mut is_unbuffered = false;
     let mut speaks_to_cache = false;
     let mut is_for_hub = false;
+    let mut accel = None;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if is_passed(name) {
@@ -72,6 +84,8 @@ pub(crate) fn head(
             declared = length;
         } else if name.eq_ignore_ascii_case("x-accel-buffering") {
             is_unbuffered |= value.eq_ignore_ascii_case(b"no");
+        } else {
+            asks_for(&mut accel, name, value);
         }
     }
     let mut response = Response::new(status, Body::Empty);
@@ -79,13 +93,33 @@ pub(crate) fn head(
     response.timing = timing;
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = is_for_hub;
+    let mut redirect = None;
+    if let Some(accel) = accel {
+        response.rate_max = accel.rate_max;
+        let found = accel.internal_redirect(sendable, &response.fields, &response.timing);
+        let found = found.map_err(|cause| broken(cause, response.timing.clone()));
+        redirect = found?.map(Box::new);
+    }
     let wants_body = !is_head && !status.forbids_body();
     Ok(ReplyHead {
         response,
         declared,
         is_unbuffered,
         wants_body,
+        redirect,
     })
+}
+
+/// Takes in a field that speaks to the front end, if this is one.
+fn asks_for(accel: &mut Option<Accel>, name: &str, value: &[u8]) {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    if is("x-accel-redirect") {
+        accel.get_or_insert_default().set_redirect(value);
+    } else if is("x-sendfile") {
+        accel.get_or_insert_default().set_sendfile(value);
+    } else if is("x-accel-limit-rate") {
+        accel.get_or_insert_default().set_rate(value);
+    }
 }
 
 /// Whether a field of that name goes to the client as the application said it.

@@ -35,6 +35,9 @@ pub(crate) fn server(server: &mut Server, root: Option<&DeTable<'_>>) {
     if !says("shutdown_timeout") {
         server.shutdown_timeout = PATIENCE;
     }
+    if !says("upgrade_timeout") {
+        server.upgrade_timeout = PATIENCE;
+    }
 }
 
 /// Long enough for a request that is nearly done.

@@ -73,6 +73,8 @@ pub struct Server {
     pub log: LogTarget,
     /// How long a shutdown waits for requests in progress.
     pub shutdown_timeout: Duration,
+    /// How long the server that an upgrade has replaced may finish what it has; never shorter than a shutdown.
+    pub upgrade_timeout: Duration,
     /// How long a connection that waits for its next request is kept once the server stops; never longer
     /// than the idle time-out.
     pub drain_idle: Duration,
@@ -106,6 +108,7 @@ impl Default for Server {
             access_log: None,
             log: LogTarget::Stderr,
             shutdown_timeout: Duration::from_secs(30),
+            upgrade_timeout: Duration::from_secs(300),
             drain_idle: Duration::from_secs(5),
             redis: None,
             user: None,

@@ -7,6 +7,7 @@
 
 use crate::error::Problem;
 use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes};
+use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::{FlagOrWord, Section};
 
@@ -26,6 +27,10 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     table.duration("stop_timeout", &mut app.stop_timeout);
     table.duration("stream_timeout", &mut app.stream_timeout);
     read_replacement(table, app);
+    if let Some(root) = table.path("sendfile_root") {
+        check_folder(table, "sendfile_root", &root);
+        app.sendfile_root = Some(root.value);
+    }
 }
 
 /// What depends on the kind of an application whose code Penstock loads.
@@ -57,7 +62,7 @@ pub(crate) fn refuse_of_programs(table: &Section<'_>) {
 }
 
 /// What only a worker of Penstock's own can be told.
-const OF_SCRIPTS: [&str; 10] = [
+const OF_SCRIPTS: [&str; 11] = [
     "scale",
     "idle_ttl",
     "io_threads",
@@ -68,6 +73,7 @@ const OF_SCRIPTS: [&str; 10] = [
     "requests_max",
     "collect_when_idle",
     "stream_timeout",
+    "sendfile_root",
 ];
 
 fn read_number(table: &Section<'_>, default: Processes) -> Processes {

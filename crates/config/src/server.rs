@@ -58,6 +58,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     }
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
+    table.duration("upgrade_timeout", &mut server.upgrade_timeout);
     table.duration("drain_idle", &mut server.drain_idle);
     server.redis = redis::read(&table);
     read_process(&table, server);

@@ -5,6 +5,7 @@
 //! here. What must stay true: a handler knows nothing of connections, and edge nothing of who made a
 //! body.
 
+pub mod accel;
 pub mod bodies;
 pub mod body;
 pub mod cgi;
@@ -20,6 +21,7 @@ pub mod response;
 pub mod takeover;
 pub mod trust;
 
+pub use accel::{Accel, Sendable};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};

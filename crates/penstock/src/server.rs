@@ -17,9 +17,10 @@ mod upgrade;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
+use penstock_apps::App;
 use penstock_config::{Config, Invocation, LogTarget, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
@@ -99,6 +100,8 @@ pub(crate) struct Server {
     draining: AtomicBool,
     /// The process of the server that this one follows.
     predecessor: Option<u32>,
+    /// It was asked to make haste.
+    is_hurried: AtomicBool,
     /// The process that serves in place of this one; 0 is none.
     heir: AtomicU32,
     /// The way to it.
@@ -116,6 +119,8 @@ pub(crate) struct Server {
 pub(crate) struct Live {
     pub(crate) config: Config,
     pub(crate) rooms: Rooms,
+    /// Applications that reloads have replaced, as long as they finish what they have.
+    pub(crate) leaving: Vec<Weak<App>>,
     pub(crate) cached_routes: Vec<CachedRoute>,
     pub(crate) listeners: Vec<Serving>,
     pub(crate) streams: Vec<TcpServing>,
@@ -258,11 +263,13 @@ impl Server {
             stop: Notify::new(),
             draining: AtomicBool::new(false),
             predecessor,
+            is_hurried: AtomicBool::new(false),
             heir: AtomicU32::new(0),
             reach: OnceLock::new(),
             live: Mutex::new(Live {
                 config,
                 rooms,
+                leaving: Vec::new(),
                 cached_routes,
                 listeners: Vec::new(),
                 streams: Vec::new(),

@@ -313,6 +313,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
             max: app.processes.max,
         },
         last_scaling: app.last_scaling,
+        last_failure: app.last_failure,
         restarting: app.is_restarting,
         restart_error: app.restart_error,
         spawning: app.spawning,

@@ -5,6 +5,7 @@
 //! with its last request.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup};
@@ -85,6 +86,7 @@ pub(crate) fn start(
     let setup = AppSetup {
         loops: beside.loops.to_vec(),
         store: store.clone(),
+        sendfile: None,
         gives_way: beside.gives_way,
         development: beside.development,
     };
@@ -116,7 +118,15 @@ fn start_app(
     started: &mut Started,
 ) -> Result<Arc<App>, String> {
     let app = match &wanted.upstream {
-        None => App::start(wanted.clone(), setup),
+        None => {
+            let root = wanted.sendfile_root.as_deref();
+            let sendfile = open_sendfile(root, &started.rooms.pools, loops)?;
+            let setup = AppSetup {
+                sendfile,
+                ..setup.clone()
+            };
+            App::start(wanted.clone(), &setup)
+        }
         Some(behind) => {
             let pools = &started.rooms.pools;
             let upstream = start_upstream(behind, &setup.store, pools, loops)?;
@@ -135,26 +145,35 @@ fn start_upstream(
     pools: &Pools,
     loops: &[LoopHandle],
 ) -> Result<Arc<Upstream>, String> {
-    let sendfile = match &wanted.sendfile_root {
-        None => None,
-        Some(root) => {
-            let setup = FilesSetup {
-                files: sent_for(root),
-                pool: default_pool(pools),
-                loops: loops.len(),
-                falls_through: false,
-            };
-            let files = Files::open(setup);
-            let files = files.map_err(|error| format!("{}: {error}", root.display()))?;
-            Some(Arc::new(files) as Arc<dyn Handler>)
-        }
-    };
+    let sendfile = open_sendfile(wanted.sendfile_root.as_deref(), pools, loops)?;
     let setup = Setup {
         loops: loops.len(),
         store: store.clone(),
         sendfile,
     };
     Ok(Upstream::start(wanted.clone(), setup))
+}
+
+/// What answers with the files below the root of `X-Sendfile`.
+///
+/// # Errors
+/// A folder that cannot be opened.
+fn open_sendfile(
+    root: Option<&Path>,
+    pools: &Pools,
+    loops: &[LoopHandle],
+) -> Result<Option<Arc<dyn Handler>>, String> {
+    let Some(root) = root else {
+        return Ok(None);
+    };
+    let setup = FilesSetup {
+        files: sent_for(root),
+        pool: default_pool(pools),
+        loops: loops.len(),
+        falls_through: false,
+    };
+    let files = Files::open(setup).map_err(|error| format!("{}: {error}", root.display()))?;
+    Ok(Some(Arc::new(files)))
 }
 
 /// The pool that is always there.
@@ -172,7 +191,7 @@ pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
 
 /// The files that an application may name in `X-Sendfile`: one path each, and nothing said about them that
 /// the application does not say, since they may be meant for one client alone.
-fn sent_for(root: &std::path::Path) -> config::Files {
+fn sent_for(root: &Path) -> config::Files {
     config::Files {
         try_: vec![TryPattern::path()],
         precompressed: Vec::new(),

@@ -9,14 +9,16 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_config as config;
-use penstock_exchange::{Body, FaultKind, InternalRedirect, Reply, Request, Response};
+use penstock_exchange::{
+    Accel, Body, FaultKind, InternalRedirect, Reply, Request, Response, Sendable,
+};
 use penstock_http::Method;
 
-use crate::accel;
 use crate::balance::hash_key;
 use crate::call::Call;
+use crate::client::client_address;
 use crate::failure::{Failure, Stage};
-use crate::head::{Accel, ReplyHead};
+use crate::head::ReplyHead;
 use crate::relay;
 use crate::roster::Outcome;
 use crate::source::Source;
@@ -150,40 +152,11 @@ fn redirect(
     accel: &Accel,
     response: &Response,
 ) -> Result<Option<InternalRedirect>, Failure> {
-    let (target, handler) = match accel {
-        Accel {
-            redirect: Some(target),
-            ..
-        } => (target.clone(), None),
-        Accel {
-            sendfile: Some(path),
-            ..
-        } => {
-            let Some(handler) = call.shared.sendfile.clone() else {
-                return Ok(None);
-            };
-            let root = call.shared.config.sendfile_root.as_deref();
-            let target = root.and_then(|root| accel::target_below(root, path));
-            let target = target.ok_or_else(|| {
-                let path = String::from_utf8_lossy(path).escape_debug().to_string();
-                let cause = format!("X-Sendfile outside of sendfile_root: `{path}`");
-                Failure::broken(Stage::Answered, cause)
-            })?;
-            (target, Some(handler))
-        }
-        _ => return Ok(None),
-    };
-    if !target.starts_with('/') {
-        let cause = format!("X-Accel-Redirect to no path: `{}`", target.escape_debug());
-        return Err(Failure::broken(Stage::Answered, cause));
-    }
-    Ok(Some(InternalRedirect {
-        target,
-        handler,
-        fields: accel::surviving(&response.fields),
-        rate_max: accel.rate_max,
-        timing: call.timing.clone(),
-    }))
+    let (root, handler) = (&call.shared.config.sendfile_root, &call.shared.sendfile);
+    let sendable = root.as_deref().zip(handler.as_ref());
+    let sendable = sendable.map(|(root, handler)| Sendable { root, handler });
+    let redirect = accel.internal_redirect(sendable, &response.fields, &call.timing);
+    redirect.map_err(|cause| Failure::broken(Stage::Answered, cause))
 }
 
 /// Gives a client without the right cookie the one of its server.
@@ -218,7 +191,7 @@ pub(crate) fn key(call: &Call) -> Option<u64> {
     Some(match key {
         config::HashKey::Path => hash_key(call.request.path()),
         config::HashKey::Target => hash_key(head.path_query_bytes()),
-        config::HashKey::Client => hash_key(accel::client_address(&call.request).as_bytes()),
+        config::HashKey::Client => hash_key(client_address(&call.request).as_bytes()),
         config::HashKey::Header(name) => hash_key(head.field(name)?),
         config::HashKey::Cookie(name) => hash_key(cookie_value(&call.request, name)?),
     })

@@ -6,6 +6,7 @@
 //! a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
 //! never sees a field that speaks to the front end.
 
+use penstock_exchange::Accel;
 use penstock_exchange::grip;
 use penstock_http::{
     CheckedField, FieldBlock, FieldError, KnownName, Status, is_known, parse_length,
@@ -27,17 +28,6 @@ pub(crate) struct ReplyHead {
     pub(crate) speaks_to_hub: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<Accel>>,
-}
-
-/// What a response asks of the front end.
-#[derive(Debug, Default)]
-pub(crate) struct Accel {
-    /// Another route has the body (`X-Accel-Redirect`).
-    pub(crate) redirect: Option<String>,
-    /// A file is the body (`X-Sendfile`).
-    pub(crate) sendfile: Option<Vec<u8>>,
-    /// Bytes per second at most (`X-Accel-Limit-Rate`).
-    pub(crate) rate_max: Option<u64>,
 }
 
 /// Takes the fields of a head one by one.
@@ -153,11 +143,9 @@ impl HeadBuilder {
                 return true;
             }
             Kind::Buffering => self.head.is_unbuffered |= value.eq_ignore_ascii_case(b"no"),
-            Kind::Redirect => {
-                self.accel().redirect = std::str::from_utf8(value).ok().map(str::to_owned);
-            }
-            Kind::Sendfile => self.accel().sendfile = Some(value.to_vec()),
-            Kind::Rate => self.accel().rate_max = parse_length(value).filter(|&rate| rate > 0),
+            Kind::Redirect => self.accel().set_redirect(value),
+            Kind::Sendfile => self.accel().set_sendfile(value),
+            Kind::Rate => self.accel().set_rate(value),
             Kind::Expires => {
                 self.head.speaks_to_cache = true;
                 return true;

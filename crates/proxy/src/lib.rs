@@ -9,12 +9,12 @@
 //! its bound; a connection carries one request at a time and is dropped after any doubt; a request is
 //! repeated only where that is safe; bytes of one response never reach another client.
 
-mod accel;
 mod answer;
 mod balance;
 mod budget;
 mod call;
 mod claim;
+mod client;
 mod codec;
 mod connection;
 mod ejection;

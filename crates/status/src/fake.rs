@@ -62,6 +62,9 @@ impl FakeSource {
                 max: 4,
             },
             last_scaling: Some("3 requests waited 140 ms with all 2 slots busy".into()),
+            last_failure: Some(
+                "Wed, 25 Nov 2026 08:00:00 GMT: process 4711 exited with 1 unasked".into(),
+            ),
             restarting: false,
             restart_error: None,
             spawning: "forking".into(),

@@ -19,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::pipe::PipeFlags;
 use rustix::process::{
@@ -287,6 +288,30 @@ pub fn kill_group(pid: u32) -> io::Result<()> {
         as_pid(pid)?,
         Signal::KILL,
     )?)
+}
+
+/// For how long the threads of a process have wanted a processor, whether they had one or waited for one: of those
+/// that it has now, since their start (`sched-stats.rst`, the first two numbers). Zero where the kernel does not count.
+///
+/// # Errors
+/// When it is gone.
+pub fn wanted(pid: u32) -> io::Result<Duration> {
+    let mut total = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "for the threads of a pool: nobody waits for them on a loop"
+        )]
+        let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else {
+            continue; // It has just ended.
+        };
+        let times = text
+            .split(' ')
+            .take(2)
+            .filter_map(|t| t.parse::<u64>().ok());
+        total += times.sum::<u64>();
+    }
+    Ok(Duration::from_nanos(total))
 }
 
 fn as_pid(pid: u32) -> io::Result<Pid> {

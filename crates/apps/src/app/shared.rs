@@ -3,6 +3,7 @@
 //! Made once by `App::start`. What must stay true: the state that is shown is written by the executor
 //! alone; no lock here is held across an await.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_exchange::{Fault, FaultKind, Handler, Sendable, Timing};
 use penstock_queue::QueueLimits;
 use penstock_wire::Dialect;
 
@@ -31,6 +32,9 @@ pub(crate) struct AppShared {
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
     pub(crate) store: ArcSwap<BodyStore>,
+    /// Answers with a file of `sendfile_root`, which `X-Sendfile` may name.
+    sendfile: Option<Arc<dyn Handler>>,
+    sendfile_root: Option<PathBuf>,
     /// The limits of its WebSockets' messages, and what their clients hold.
     pub(crate) messages: ArcSwap<MessageLimits>,
     pub(crate) held: Held,
@@ -77,6 +81,8 @@ pub(crate) struct StateView {
     pub(crate) target: usize,
     /// Why that changed last.
     pub(crate) last_scaling: Option<String>,
+    /// When and how a process ended last that was not to.
+    pub(crate) last_failure: Option<String>,
     pub(crate) is_restarting: bool,
     /// Why the last restart was given up.
     pub(crate) restart_error: Option<String>,
@@ -109,7 +115,12 @@ pub(crate) struct WorkerView {
 
 impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
-    pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
+    pub(crate) fn new(
+        config: &config::App,
+        way: Way,
+        store: BodyStore,
+        sendfile: Option<Arc<dyn Handler>>,
+    ) -> Self {
         let queue_limits = QueueLimits {
             len_max: config.queue_max,
             timeout: config.queue_timeout,
@@ -121,6 +132,8 @@ impl AppShared {
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
             store: ArcSwap::from_pointee(store),
+            sendfile,
+            sendfile_root: config.sendfile_root.clone(),
             messages: ArcSwap::default(),
             held: Held::default(),
             pace: Pace::default(),
@@ -132,6 +145,13 @@ impl AppShared {
             state: Mutex::default(),
             output: Output::default(),
         }
+    }
+
+    /// The files that `X-Sendfile` may name, if any.
+    pub(crate) fn sendable(&self) -> Option<Sendable<'_>> {
+        let handler = self.sendfile.as_ref()?;
+        let root = self.sendfile_root.as_deref()?;
+        Some(Sendable { root, handler })
     }
 
     pub(crate) fn queue_timeout(&self) -> Duration {

@@ -29,6 +29,8 @@ pub struct AppSnapshot {
     pub processes: ProcessesSnapshot,
     /// Why their number changed last.
     pub last_scaling: Option<String>,
+    /// When and how a process last ended unasked or was killed.
+    pub last_failure: Option<String>,
     /// Whether a restart is under way or waits for its turn.
     pub is_restarting: bool,
     /// Why the last restart was given up, until the next one begins.
@@ -129,6 +131,7 @@ impl App {
             generation: view.generation,
             processes,
             last_scaling: view.last_scaling,
+            last_failure: view.last_failure,
             is_restarting: view.is_restarting,
             restart_error: view.restart_error,
             spawning: view.spawning,

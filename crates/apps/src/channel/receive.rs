@@ -163,13 +163,13 @@ impl ChannelDriver {
         entry.is_counted = answered.body_len.is_none();
         let length = answered.body_len.map(u64::from);
         let head = match head {
-            Ok(parts) => reply::head(&parts, is_head, timing),
+            Ok(parts) => reply::head(&parts, is_head, timing, self.app.sendable()),
             Err(error) => {
                 let cause = format!("response head: {error}");
                 Err(Fault::new(FaultKind::AppBroken, cause).timed(timing))
             }
         };
-        let head = match head {
+        let mut head = match head {
             Ok(head) => head,
             Err(fault) => {
                 self.answer(id, Err(fault));
@@ -177,6 +177,13 @@ impl ChannelDriver {
                 return Ok(());
             }
         };
+        if let Some(redirect) = head.redirect.take() {
+            if let Some(State::Asked(start)) = self.streams.entry(id).map(|e| &mut e.state) {
+                start.job.redirect(redirect);
+            }
+            self.discard(id, answered.end);
+            return Ok(());
+        }
         if !head.wants_body {
             let ReplyHead {
                 mut response,

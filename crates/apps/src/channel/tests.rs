@@ -128,7 +128,7 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
         pool: Pool::new("test", 1, 64),
     };
     let way = Way::Workers(Dialect::Python);
-    Arc::new(AppShared::new(&config, way, store))
+    Arc::new(AppShared::new(&config, way, store, None))
 }
 
 impl Rig {
@@ -444,7 +444,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
     let store = BodyStore::clone(&app.store.load());
-    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store);
+    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store, None);
     assert_eq!(gevent.reactor, Some(Form::Environ));
     assert!(handshake::asked(&gevent, &good).unwrap().is_none());
     let plain = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head;

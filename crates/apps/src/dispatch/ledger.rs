@@ -38,6 +38,8 @@ pub(crate) struct Ledger {
     due: AtomicU64,
     /// Too many of its requests do not end.
     is_stuck: AtomicBool,
+    /// Where its requests stand is to be in the log.
+    wants_stacks: AtomicBool,
     members: Mutex<Members>,
 }
 
@@ -63,6 +65,7 @@ impl Default for Ledger {
             served: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             is_stuck: AtomicBool::new(false),
+            wants_stacks: AtomicBool::new(false),
             members: Mutex::default(),
         }
     }
@@ -87,6 +90,16 @@ impl Ledger {
     /// Whether it is to be replaced for that.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// Where its requests stand is to be in the log: one of them has had its time.
+    pub(crate) fn want_stacks(&self) {
+        self.wants_stacks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was asked since the last call.
+    pub(crate) fn take_wants_stacks(&self) -> bool {
+        self.wants_stacks.swap(false, Ordering::Relaxed)
     }
 
     /// Counts; `true` when the executor wants to hear of it.

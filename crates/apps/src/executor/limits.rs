@@ -104,6 +104,7 @@ impl Executor {
                 self.recycle(worker, why);
             }
             self.cut_streams(worker, now);
+            self.show_stacks(worker);
         }
         if self.limits.measure_at <= now && !self.limits.is_measuring {
             self.measure(now);
@@ -131,6 +132,7 @@ impl Executor {
             oldest_wait: usage.oldest_wait,
             in_progress: usage.in_progress,
             places: usage.slots,
+            busy_percent: self.busy_percent(),
         }
     }
 
@@ -180,6 +182,17 @@ impl Executor {
             .age_max
             .is_some_and(|max| age >= watch.less_time(max));
         is_old.then_some(Worn::Age(age))
+    }
+
+    /// Asks a worker in which a request has had its time to write where all of them stand.
+    fn show_stacks(&self, worker: WorkerId) {
+        if let Some(child) = self.children.get(&worker)
+            && let Role::Worker(slots) = &child.role
+            && slots.ledger().take_wants_stacks()
+        {
+            // One that is gone has nothing to say.
+            let _ = child.process.ask_for_stacks();
+        }
     }
 
     /// Asks for a worker's replacement, once.

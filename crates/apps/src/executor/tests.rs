@@ -168,6 +168,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
             temp_dir: dir.0.clone(),
             pool: Pool::new("default", 1, 1),
         },
+        sendfile: None,
         gives_way: false,
         development: false,
     };

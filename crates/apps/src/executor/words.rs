@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::{Fault, FaultKind};
+use penstock_runtime::clock;
 
 use super::{Executor, Role};
 use crate::app::{Boot, Refusal, StateView, WorkerView};
@@ -45,6 +46,7 @@ impl Executor {
                     "{name}[{}]: worker {status} unasked; replaced {when}",
                     pid(p)
                 );
+                self.last_failure = Some(dated(&format!("process {} {status} unasked", pid(p))));
             }
             Report::BootFailed {
                 report, next_try, ..
@@ -73,6 +75,7 @@ impl Executor {
                     _ => log::Level::Error,
                 };
                 log::log!(level, "{name}[{}]: worker killed: {reason}", pid(p));
+                self.last_failure = Some(dated(&format!("process {} killed: {reason}", pid(p))));
             }
             Report::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
@@ -136,6 +139,7 @@ impl Executor {
             generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
             target: self.supervisor.target(),
             last_scaling: self.supervisor.last_scaling().map(str::to_owned),
+            last_failure: self.last_failure.clone(),
             is_restarting: self.supervisor.is_restarting(),
             restart_error: self.supervisor.restart_error().map(str::to_owned),
             spawning: self.spawn_way(),
@@ -217,6 +221,13 @@ fn killed_for(reason: KillReason) -> usize {
         KillReason::StopTimedOut => 3,
         KillReason::MemoryExceeded { .. } => 4,
     }
+}
+
+/// What happened just now.
+fn dated(what: &str) -> String {
+    let date = penstock_http::imf_fixdate(clock::wall().as_secs());
+    let date = String::from_utf8_lossy(&date);
+    format!("{date}: {what}")
 }
 
 fn next_time(delay: Duration) -> String {

@@ -180,7 +180,7 @@ impl Executor {
         Ok((launch, control, line))
     }
 
-    fn reactor(&self) -> Option<&'static str> {
+    pub(super) fn reactor(&self) -> Option<&'static str> {
         match self.config.concurrency {
             Concurrency::Gevent => Some("gevent"),
             _ if self.config.has_reactor() => Some("tasks"),

@@ -13,7 +13,7 @@ fn made(fields: &[(&str, &str)]) -> ReplyHead {
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
     let parts = parse_head(joined.as_bytes(), count).unwrap();
-    head(&parts, false, Timing::default()).unwrap()
+    head(&parts, false, Timing::default(), None).unwrap()
 }
 
 #[test]
@@ -43,4 +43,23 @@ fn fields_of_the_connection_are_the_front_ends() {
     assert_eq!(made.response.fields.as_bytes(), b"X-Accel-Expires: 0\r\n");
     assert_eq!(made.declared, Some(5));
     assert!(made.is_unbuffered && made.response.speaks_to_cache);
+}
+
+#[test]
+fn what_asks_for_another_body_is_obeyed_and_goes_to_nobody() {
+    let head = made(&[
+        ("X-Accel-Redirect", "/private/a"),
+        ("x-accel-limit-rate", "1000"),
+        ("X-Accel-Charset", "utf-8"),
+        ("Set-Cookie", "a=1"),
+        ("ETag", "of the first"),
+    ]);
+    let redirect = head.redirect.unwrap();
+    assert_eq!(redirect.target, "/private/a");
+    assert_eq!(redirect.rate_max, Some(1000));
+    assert_eq!(redirect.fields.as_bytes(), b"Set-Cookie: a=1\r\n");
+    let slow = made(&[("X-Accel-Limit-Rate", "1000"), ("X-Sendfile", "/srv/a")]);
+    assert_eq!(slow.response.rate_max, Some(1000));
+    assert!(slow.redirect.is_none(), "nothing is sendable");
+    assert!(slow.response.fields.as_bytes().is_empty());
 }

@@ -24,7 +24,7 @@ impl Driver {
         body_len: Option<u32>,
         end: bool,
     ) {
-        let head = match head {
+        let mut head = match head {
             Ok(head) => head,
             Err(fault) => {
                 self.answer(Err(fault));
@@ -32,6 +32,13 @@ impl Driver {
                 return;
             }
         };
+        if let Some(redirect) = head.redirect.take() {
+            if let Some(entry) = self.line.front_mut() {
+                entry.start.job.redirect(redirect);
+            }
+            self.discard(end);
+            return;
+        }
         if !head.wants_body {
             let ReplyHead {
                 mut response,

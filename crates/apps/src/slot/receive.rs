@@ -121,7 +121,7 @@ impl Driver {
                     .front()
                     .is_some_and(|entry| entry.start.job.is_head);
                 let head = match head {
-                    Ok(parts) => reply::head(&parts, is_head, timing),
+                    Ok(parts) => reply::head(&parts, is_head, timing, self.app.sendable()),
                     Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
                 };
                 self.begin(head, body, body_len, end);

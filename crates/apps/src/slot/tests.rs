@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
-use penstock_exchange::{Body, BodyStream, Response};
+use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net;
@@ -22,7 +22,7 @@ use crate::dispatch::{Ledger, Placed};
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Answer = oneshot::Receiver<Result<Response, Fault>>;
+type Answer = oneshot::Receiver<Result<Reply, Fault>>;
 
 /// An application whose workers are played by the test.
 struct Stage {
@@ -58,7 +58,12 @@ impl Stage {
             pool: Pool::new("test", 1, 8),
         };
         Self {
-            app: Arc::new(AppShared::new(&about, Way::Workers(Dialect::Python), store)),
+            app: Arc::new(AppShared::new(
+                &about,
+                Way::Workers(Dialect::Python),
+                store,
+                None,
+            )),
             ledger: Arc::default(),
         }
     }
@@ -153,8 +158,16 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     done.expect("it comes to something in time")
 }
 
+/// The answer, which is no redirect.
+async fn response(answer: Answer) -> Result<Box<Response>, Fault> {
+    match within(answer).await.expect("every request is answered")? {
+        Reply::Response(response) => Ok(response),
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn answered(answer: Answer) -> Result<Vec<u8>, FaultKind> {
-    let response = within(answer).await.expect("every request is answered");
+    let response = response(answer).await;
     match response.map_err(|fault| fault.kind)?.body {
         Body::Bytes(bytes) => Ok(bytes.to_vec()),
         Body::Empty => Ok(Vec::new()),
@@ -302,7 +315,7 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
             );
         };
         seat.thread.say(begin).await;
-        let response = within(answer).await.unwrap().unwrap();
+        let response = response(answer).await.unwrap();
         let Body::Stream(mut body) = response.body else {
             panic!("a stream");
         };
@@ -339,7 +352,7 @@ async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<d
         );
     };
     seat.thread.say(begin).await;
-    match within(answer).await.unwrap().unwrap().body {
+    match response(answer).await.unwrap().body {
         Body::Stream(body) => body,
         other => panic!("not a stream: {other:?}"),
     }

@@ -65,6 +65,9 @@ pub struct Load {
     pub in_progress: usize,
     /// Slots of the workers that are admitted and not retired.
     pub places: usize,
+    /// Per cent of a processor that the workers want together, at most 100 for each: of those that take nearly
+    /// every request at once. `None` where slots tell how much there is to do.
+    pub busy_percent: Option<usize>,
 }
 
 /// Everything that can happen to an application.

@@ -4,7 +4,8 @@
 //! [`Step`] when their number should change. One more (several when many wait) when the first in line
 //! has waited for `up_after` with every slot busy, unless those that boot already will take the line,
 //! or it will be gone before more would help; one less when for `idle_ttl` one less would have done
-//! with a quarter to spare.
+//! with a quarter to spare. Where slots say little ([`Load::busy_percent`]), also one more when all workers are
+//! busy for [`BUSY_FOR`], and none less unless the others would be half idle.
 //!
 //! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
 //! than `spawn_rate` a second, and never do more boot than serve; it does not shrink for `idle_ttl`
@@ -24,6 +25,10 @@ use super::{Load, Policy};
 pub(super) struct Scaling {
     demand: Window,
     line: Line,
+    /// The sum of how busy all are.
+    busyness: Window,
+    /// Since when every worker is busy.
+    busy_since: Option<Instant>,
     growth: Rate,
     last: Option<String>,
 }
@@ -64,13 +69,18 @@ impl Scaling {
         self.demand
             .note(now, load.in_progress + load.waiting, policy.idle_ttl);
         self.line.note(now, load.waiting, fleet.ready);
+        if let Some(busy) = load.busy_percent {
+            self.busyness.note(now, busy, policy.idle_ttl);
+        }
         let more = self.more(now, load, fleet, policy);
+        let more = more.or_else(|| self.more_for_busy(now, load, fleet, policy));
         let step = more.or_else(|| self.less(now, load, fleet, policy))?;
         for _ in fleet.target..step.to {
             self.growth.note(now);
         }
         // After a change, what was used before it says nothing.
-        self.demand = Window::default();
+        (self.demand, self.busyness) = (Window::default(), Window::default());
+        self.busy_since = None;
         self.last = Some(format!(
             "from {} to {}: {}",
             fleet.target, step.to, step.why
@@ -121,11 +131,44 @@ impl Scaling {
         })
     }
 
+    /// One more where all that serve have been busy, whatever room they have.
+    fn more_for_busy(
+        &mut self,
+        now: Instant,
+        load: &Load,
+        fleet: Fleet,
+        policy: &Policy,
+    ) -> Option<Step> {
+        let is_busy = |busy| fleet.ready > 0 && busy >= fleet.ready * BUSY_PERCENT;
+        if !load.busy_percent.is_some_and(is_busy) {
+            self.busy_since = None;
+            return None;
+        }
+        let since = *self.busy_since.get_or_insert(now);
+        let rate = policy.spawn_rate.max(1) as usize;
+        let has_room = fleet.may_grow
+            && fleet.ready >= fleet.target
+            && fleet.target < policy.processes_max
+            && self.growth.room(now, rate) > 0;
+        let is_long = now.saturating_duration_since(since) >= BUSY_FOR;
+        (is_long && has_room).then(|| Step {
+            to: fleet.target + 1,
+            why: match fleet.ready {
+                1 => format!("it was busy for {BUSY_FOR:?}"),
+                ready => format!("all {ready} were busy for {BUSY_FOR:?}"),
+            },
+        })
+    }
+
     fn less(&self, now: Instant, load: &Load, fleet: Fleet, policy: &Policy) -> Option<Step> {
         let each = slots_each(load, fleet)?;
         let peak = self.demand.peak(now, policy.idle_ttl)?;
         let to = fleet.target.checked_sub(1)?;
-        let fits = peak * 4 <= to * each * 3;
+        let is_calm = match load.busy_percent {
+            None => true,
+            Some(_) => self.busyness.peak(now, policy.idle_ttl)? <= to * CALM_PERCENT,
+        };
+        let fits = is_calm && peak * 4 <= to * each * 3;
         let is_allowed = fleet.may_shrink && to >= policy.processes_min.max(1);
         (fits && is_allowed).then(|| Step {
             to,
@@ -228,6 +271,16 @@ impl Window {
         self.peaks.iter().map(|(_, peak)| *peak).max()
     }
 }
+
+/// How busy a worker is of which another may relieve it.
+const BUSY_PERCENT: usize = 85;
+
+/// For how long all must be so busy.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+
+/// How busy each may be at most when there is one less. What makes a number of workers grow is more than that for
+/// the same number, so that no load makes them go up and down.
+const CALM_PERCENT: usize = 50;
 
 /// For how long the line is watched to see where it goes.
 const TREND: Duration = Duration::from_secs(1);

@@ -240,6 +240,8 @@ impl World {
             oldest_wait: Duration::from_millis(if waiting > 3 { 150 } else { 50 }),
             in_progress: used.min(places),
             places,
+            // As where slots tell, and as of reactors.
+            busy_percent: used.is_multiple_of(3).then_some(used * 40),
         }
     }
 

@@ -66,6 +66,8 @@ pub struct App {
     pub stop_timeout: Duration,
     /// How long WebSockets and streams may go on in a worker that is being replaced.
     pub stream_timeout: Duration,
+    /// The folder inside which a response's `X-Sendfile` may name files; none ignores the field.
+    pub sendfile_root: Option<PathBuf>,
     /// Variables added to the environment of its workers.
     pub env: BTreeMap<String, String>,
     /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
@@ -105,6 +107,7 @@ impl App {
             boot_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             stream_timeout: Duration::from_secs(300),
+            sendfile_root: None,
             env: BTreeMap::new(),
             command: Vec::new(),
             upstream: None,

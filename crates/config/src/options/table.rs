@@ -36,6 +36,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Where every request is logged; a text alone is the path, in the combined format."),
     row("server", "shutdown_timeout", Time(0), Is(r#""30s""#), r#""30s""#,
         "How long a stop waits for requests in progress."),
+    row("server", "upgrade_timeout", Time(0), Is(r#""5m""#), r#""5m""#,
+        "How long the server that `penstock upgrade` has replaced may finish requests, streams and WebSockets that it has; at least `server.shutdown_timeout`. A stop or the next upgrade leaves it that much."),
     row("server", "drain_idle", Time(0), Is(r#""5s""#), r#""5s""#,
         "How long a stop, or the old server of an upgrade, keeps a connection that waits for its next request, which is then answered with `Connection: close`; at most `limits.idle_timeout`."),
     row("server", "log", Text("\"stdout\", \"stderr\" or a path"), Is(r#""stderr""#), r#""logs/server.log""#,
@@ -151,6 +153,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How long a worker that was asked to end may take before it is killed; 2s in development."),
     row("apps.NAME", "stream_timeout", Time(1), Is(r#""5m""#), r#""5m""#,
         "How long WebSockets and streams may go on in a worker that is being replaced; 2s in development.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "sendfile_root", Path, Means("the field is ignored"), r#""public""#,
+        "Folder inside which a response's `X-Sendfile` may name files by absolute path; of a `command` or `fastcgi` application it stands in `upstream`.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "preload", FlagOrWord(&["auto"]), Is("\"auto\""), "true",
         "Whether the code is loaded once, in a template process from which the workers are forked: they start in milliseconds \

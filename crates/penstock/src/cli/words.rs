@@ -50,6 +50,7 @@ fn app_in_words(app: &Value, lines: &mut Vec<String>) {
     ));
     let notes = [
         ("last change of their number: ", &app["last_scaling"]),
+        ("last failure: ", &app["last_failure"]),
         ("start of workers: ", &app["spawning"]),
     ];
     for (what, note) in notes {

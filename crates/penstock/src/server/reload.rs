@@ -19,9 +19,6 @@ use crate::tcp::{self, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
 use crate::wiring::{self, Built};
 
-/// How long an application that was taken out of the configuration may finish.
-const REMOVED_DRAIN: Duration = Duration::from_secs(60);
-
 /// How long all processes of a new application may take beyond the boot time-out of one.
 const BOOT_SLACK: Duration = Duration::from_secs(5);
 
@@ -135,9 +132,9 @@ impl Server {
                 Ok(done)
             }
             Err(error) => {
-                fresh
-                    .into_iter()
-                    .for_each(|app| drain_later(app, Duration::ZERO));
+                for app in fresh {
+                    loops::spawn_here(async move { app.drain(clock::now()).await });
+                }
                 Err(error)
             }
         }
@@ -172,11 +169,14 @@ impl Server {
         }
         let mut changes = Vec::new();
         let old = std::mem::replace(&mut live.rooms, rooms);
+        let patience = live.config.server.shutdown_timeout;
+        live.leaving.retain(|app| app.strong_count() > 0);
         for (name, old) in old.apps {
             let new = live.rooms.apps.get(&name);
             if new.is_none_or(|new| !Arc::ptr_eq(new, &old)) {
                 changes.push(format!("application {name} replaced"));
-                drain_later(old, REMOVED_DRAIN);
+                live.leaving.push(Arc::downgrade(&old));
+                finish_later(old, patience);
             }
         }
         for (name, old) in old.upstreams {
@@ -220,7 +220,7 @@ impl Server {
         // Threads of the pools that are gone or changed end once their work is done.
         for (name, pool) in old.pools {
             if live.config.blocking.get(&name) != config.blocking.get(&name) {
-                close_later(pool);
+                close_later(pool, patience);
             }
         }
         live.config = config;
@@ -281,22 +281,23 @@ fn at_start_only(
     differ.map(|(key, _)| key).collect()
 }
 
-/// Ends an application that the configuration no longer has. Requests that began before the reload
-/// still hold the old routing, and with it the application: they come first.
-fn drain_later(app: Arc<App>, patience: Duration) {
+/// Lets an application finish that the configuration no longer has. Requests that began before the reload
+/// still hold the old routing, and with it the application: those that come within `patience` are served.
+/// Then its idle workers end, and the others with the last that they have.
+fn finish_later(app: Arc<App>, patience: Duration) {
     loops::spawn_here(async move {
         let deadline = clock::now() + patience;
         while Arc::strong_count(&app) > 1 && clock::now() < deadline {
             clock::sleep(STILL_USED).await;
         }
-        app.drain(deadline.max(clock::now() + STILL_USED)).await;
+        app.finish().await;
     });
 }
 
 /// Requests that began before a reload may still use the old pool for a while.
-fn close_later(pool: penstock_runtime::blocking::Pool) {
+fn close_later(pool: penstock_runtime::blocking::Pool, patience: Duration) {
     loops::spawn_here(async move {
-        clock::sleep(REMOVED_DRAIN).await;
+        clock::sleep(patience).await;
         pool.close();
     });
 }

@@ -2,10 +2,11 @@
 //!
 //! A part of `server`. What must stay true: no request that was accepted is lost before its deadline; a
 //! client that keeps its connection learns by `Connection: close` that the next request is to go elsewhere;
-//! a held stream gets a proper end, on a clock of its own, and not all of them at the same moment.
+//! a held stream gets a proper end, on a clock of its own, and not all of them at the same moment. After an
+//! upgrade what is long has a longer clock, too: nobody waits for its end.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_apps::App;
@@ -41,13 +42,17 @@ impl Server {
     /// Finishes what is in progress, then ends everything, in the order of the requests' way.
     pub(super) async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
         self.draining.store(true, Ordering::Relaxed);
-        let timeout = self.live().config.server.shutdown_timeout;
-        let deadline = clock::now() + timeout;
+        let (timeout, upgrade_timeout) = {
+            let server = &self.live().config.server;
+            (server.shutdown_timeout, server.upgrade_timeout)
+        };
+        let soon = clock::now() + timeout;
         let open = format!("{} connections open", self.edge.connections());
         match self.heir() {
             0 => {
                 log::info!("stopping: {open}");
                 self.options.manager.stopping(&open);
+                self.hurry_predecessor();
             }
             // To the service manager this is not the end. New administrators meet the other one.
             heir => {
@@ -57,13 +62,22 @@ impl Server {
                 }
             }
         }
-        let deadline = tokio::select! {
-            () = self.finish(deadline) => deadline,
-            () = signals.again(&self) => {
-                log::warn!("stopping at once, as asked again");
-                clock::now()
+        let mut finished = None;
+        if self.heir() != 0 {
+            let late = soon.max(clock::now() + upgrade_timeout);
+            finished = self.finish_unless_asked(soon, late, signals).await;
+            if finished.is_none() {
+                log::info!("stopping: within {timeout:?}, as asked");
             }
-        };
+        }
+        if finished.is_none() {
+            let soon = clock::now() + timeout;
+            finished = self.finish_unless_asked(soon, soon, signals).await;
+        }
+        let deadline = finished.unwrap_or_else(|| {
+            log::warn!("stopping at once, as asked again");
+            clock::now()
+        });
         let left = self.edge.drain.running();
         if left > 0 {
             log::warn!("{left} connections cut");
@@ -94,9 +108,26 @@ impl Server {
         log::info!("stopped");
     }
 
+    /// As [`Server::finish`], until a signal asks for less patience: `late`, or `None` when one did.
+    async fn finish_unless_asked(
+        &self,
+        soon: Instant,
+        late: Instant,
+        signals: &mut Signals,
+    ) -> Option<Instant> {
+        tokio::select! {
+            () = self.finish(soon, late) => Some(late),
+            () = signals.again(self) => None,
+        }
+    }
+
     /// Drains all applications at the same time.
     async fn drain_apps(&self, deadline: Instant) {
-        let apps: Vec<Arc<App>> = self.live().rooms.apps.values().cloned().collect();
+        let apps: Vec<Arc<App>> = {
+            let live = self.live();
+            let leaving = live.leaving.iter().filter_map(Weak::upgrade);
+            live.rooms.apps.values().cloned().chain(leaving).collect()
+        };
         let patience = apps.iter().map(|app| app.config().stop_timeout).max();
         let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_SLACK;
         let (running, mut ended) = mpsc::channel::<()>(1);
@@ -115,13 +146,24 @@ impl Server {
     }
 
     /// Nobody new first; then the requests in progress and, beside them, the held streams. In this order: who
-    /// asks again for a stream that was ended must be told to go elsewhere.
-    async fn finish(&self, deadline: Instant) {
-        self.stop_listeners(deadline).await;
+    /// asks again for a stream that was ended must be told to go elsewhere. What is not done `soon` has until
+    /// `late`, and keeps no more workers from then on than it needs.
+    async fn finish(&self, soon: Instant, late: Instant) {
+        self.stop_listeners(soon).await;
         self.edge
             .drain
-            .begin_within(self.drain_idle(), Some(deadline - self.spared()));
-        let requests = clock::until(deadline, self.edge.drain.finished());
+            .begin_within(self.drain_idle(), Some(soon - self.spared()));
+        let requests = async {
+            let finished = clock::until(soon, self.edge.drain.finished()).await;
+            if finished.is_none() && soon < late {
+                let open = self.edge.connections();
+                log::info!(
+                    "stopping: {open} connections still open, for long requests and streams"
+                );
+                let finished = clock::until(late, self.edge.drain.finished());
+                tokio::join!(finished, self.drain_apps(late));
+            }
+        };
         tokio::join!(requests, self.end_streams());
     }
 

@@ -91,6 +91,7 @@ impl Server {
         let is_there = || std::os::unix::process::parent_id() == old;
         if is_there() {
             log::info!("upgrade: waits for the end of process {old}, the server before this one");
+            self.hurry_predecessor();
         }
         let deadline = clock::now() + self.live().config.server.shutdown_timeout + PREDECESSOR;
         while is_there() {
@@ -105,6 +106,24 @@ impl Server {
             clock::sleep(LOOK).await;
         }
         Ok(())
+    }
+
+    /// Asks the server before this one, if it still finishes what it has, to take no longer than for a stop.
+    /// Once: asked again it ends at once.
+    pub(super) fn hurry_predecessor(&self) {
+        let Some(old) = self.predecessor else {
+            return;
+        };
+        if self.is_hurried.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match Reach::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
+            Ok(Some(Ok(()))) => log::info!("process {old}, the server before this one, is to end"),
+            Ok(None) => {}
+            Ok(Some(Err(error))) | Err(error) => {
+                log::warn!("process {old}, the server before this one, is not told: {error}");
+            }
+        }
     }
 
     async fn try_upgrade(self: &Arc<Self>, binary: Option<PathBuf>) -> Result<Follows, String> {

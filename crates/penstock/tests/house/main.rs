@@ -35,6 +35,7 @@ mod rack;
 mod regressions;
 mod reload;
 mod responses;
+mod sendfile;
 mod slow_clients;
 mod streams;
 mod support;

@@ -37,8 +37,19 @@ const FORKED: Model = Model("forked", "misbehaving:app", "");
 const PLAIN: Model = Model("plain", "misbehaving:app", "preload = false");
 const THREADS: Model = Model("threads", "misbehaving:app", "threads = 3");
 const ASGI: Model = Model("asgi", "misbehaving:tasks", "kind = \"asgi\"");
+/// Needs gevent, which is in the virtualenv of the tests with real programs.
+const GREENLETS: Model = Model(
+    "greenlets",
+    "misbehaving:app",
+    concat!(
+        "async = \"gevent\"\ninterpreter = \"",
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../.venv/bin/python\""
+    ),
+);
 const RACK: Model = Model("rack", "config.ru", "");
 const RACK_PLAIN: Model = Model("rack, plain", "config.ru", "preload = false");
+const FIBERS: Model = Model("fibers", "config.ru", "async = true");
 const RACK_THREADS: Model = Model("rack, threads", "config.ru", "threads = 3");
 
 impl Model {

@@ -5,6 +5,7 @@
 //! through it without an error; the new server is another process, which ends by itself when it is told.
 
 mod ends;
+mod long;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

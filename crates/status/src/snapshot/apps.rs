@@ -29,6 +29,8 @@ pub struct AppStatus {
     pub processes: ProcessesStatus,
     /// Why their number changed last, in words.
     pub last_scaling: Option<String>,
+    /// When and how a process last ended unasked or was killed, in words.
+    pub last_failure: Option<String>,
     /// Whether a restart is under way or waits for its turn.
     pub restarting: bool,
     /// Why the last restart was given up, until the next one begins.

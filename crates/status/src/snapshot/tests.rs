@@ -79,7 +79,7 @@ const KEYS: &str = "
     apps[].counters.recycled.refork apps[].counters.recycled.requests
     apps[].counters.recycled.stuck apps[].counters.scaled_down apps[].counters.scaled_up
     apps[].counters.started apps[].counters.timed_out apps[].counters.worker_died
-    apps[].generation apps[].interpreter apps[].kind apps[].last_scaling apps[].name
+    apps[].generation apps[].interpreter apps[].kind apps[].last_failure apps[].last_scaling apps[].name
     apps[].processes.max apps[].processes.min apps[].processes.ready apps[].processes.target
     apps[].queue.in_progress apps[].queue.max apps[].queue.oldest_wait_seconds
     apps[].queue.slots apps[].queue.waiting apps[].report

@@ -156,6 +156,7 @@ function processesText(app) {
   return [
     `${ready} of ${range} processes ready`, app.spawning,
     app.last_scaling ? `last change: ${app.last_scaling}` : "",
+    app.last_failure ? `last failure: ${app.last_failure}` : "",
     recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",
     app.restarting ? "a restart is under way" : "",
     app.restart_error ? "the last restart was given up" : "",

@@ -81,11 +81,24 @@ impl Successor {
     }
 }
 
-/// A way to send signals to a successor, which meets no other process of its number.
+/// A way to send signals to the server after this one or before it, which meets no other process of its number.
 #[derive(Debug)]
 pub struct Reach(OwnedFd);
 
 impl Reach {
+    /// The way to the server before this one, `pid`, while that is there; `None` when it has ended.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub fn to_predecessor(pid: u32) -> io::Result<Option<Self>> {
+        let way = match rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::empty()) {
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            way => way?,
+        };
+        // Asked last: what is our parent now was the process of that number all along.
+        Ok((std::os::unix::process::parent_id() == pid).then_some(Self(way)))
+    }
+
     /// Asks it to read its configuration again.
     ///
     /// # Errors

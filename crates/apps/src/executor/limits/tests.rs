@@ -101,6 +101,7 @@ impl Rig {
                 temp_dir: dir.clone(),
                 pool: Pool::new("default", 2, 100),
             },
+            sendfile: None,
             gives_way: false,
             development: false,
         };

@@ -96,6 +96,7 @@ impl Running {
                 temp_dir: dir.0.clone(),
                 pool: Pool::new("default", 1, 100),
             },
+            sendfile: None,
             gives_way: false,
             development: false,
         };

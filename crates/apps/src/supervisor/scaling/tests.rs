@@ -120,6 +120,7 @@ impl World {
             oldest_wait: first.map_or(Duration::ZERO, |(since, _)| self.now - *since),
             in_progress: self.serving.values().map(Vec::len).sum(),
             places: EACH * self.serving.len(),
+            busy_percent: None,
         }
     }
 
@@ -340,6 +341,7 @@ const BUSY: Load = Load {
     oldest_wait: Duration::from_millis(140),
     in_progress: 8,
     places: 8,
+    busy_percent: None,
 };
 
 #[test]
@@ -452,6 +454,57 @@ fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
         ..FOUR
     };
     assert_eq!(watch(|_| used(0), replacing), None);
+}
+
+/// Four reactors with room for thousands, as busy as that together.
+fn busy(percent: usize) -> Load {
+    Load {
+        waiting: 0,
+        oldest_wait: Duration::ZERO,
+        in_progress: 9,
+        places: 4000,
+        busy_percent: Some(percent),
+    }
+}
+
+#[test]
+fn grows_when_all_are_busy_though_they_have_room() {
+    let why = "all 4 were busy for 5s".to_owned();
+    assert_eq!(watch(|_| busy(350), FOUR), Some((5, Step { to: 5, why })));
+    let one = Fleet {
+        target: 1,
+        ready: 1,
+        ..FOUR
+    };
+    let (_, step) = watch(|_| busy(90), one).unwrap();
+    assert_eq!(step.why, "it was busy for 5s");
+    let pauses = |second| busy(if second % 4 == 0 { 250 } else { 400 });
+    assert_eq!(watch(pauses, FOUR), None, "not without a pause");
+    let uneven = |_| busy(300);
+    assert_eq!(watch(uneven, FOUR), None, "three of four");
+    let booting = Fleet { target: 5, ..FOUR };
+    assert_eq!(watch(|_| busy(400), booting), None, "one boots already");
+    let most = Fleet {
+        target: 8,
+        ready: 8,
+        ..FOUR
+    };
+    assert_eq!(watch(|_| busy(800), most), None, "at the most");
+    let failing = Fleet {
+        may_grow: false,
+        ..FOUR
+    };
+    assert_eq!(watch(|_| busy(400), failing), None);
+}
+
+#[test]
+fn shrinks_only_where_the_others_would_be_half_idle() {
+    let (at, step) = watch(|_| busy(150), FOUR).unwrap();
+    assert_eq!((at, step.to), (60, 3));
+    assert_eq!(watch(|_| busy(151), FOUR), None);
+    let burst = |second| busy(if second == 30 { 300 } else { 0 });
+    let (at, _) = watch(burst, FOUR).unwrap();
+    assert!((90..=95).contains(&at), "a burst counts for as long: {at}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ impl Bed {
             oldest_wait: Duration::from_secs(1),
             in_progress: places,
             places,
+            busy_percent: None,
         };
         let idle = Load {
             places,
@@ -175,6 +176,7 @@ fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
             oldest_wait: Duration::from_secs(1),
             in_progress: 2,
             places: 2,
+            busy_percent: None,
         };
         assert_eq!(bed.send(Event::Load(three)), NOTHING);
     }

@@ -230,6 +230,13 @@ def app(environ, start):
     return [body]
 
 
+async def wait_for_ever():
+    import asyncio
+
+    note("begun")
+    await asyncio.Event().wait()
+
+
 async def tasks(scope, receive, send):
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
@@ -243,6 +250,8 @@ async def tasks(scope, receive, send):
         while not os.path.exists(os.path.join(FOLDER, query)):
             await asyncio.sleep(0.003)
         path = "/"
+    if path == "/wait":
+        await wait_for_ever()
     body = act(path, query)
     headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,11 +1,11 @@
 //! Limits on a worker's life, under load: replaced in due form, and nobody notices.
 
-use super::{ASGI, FORKED, Model, RACK, THREADS};
+use super::{ASGI, FIBERS, FORKED, GREENLETS, Model, RACK, THREADS};
 use crate::support::{PATIENCE, eventually};
 
 #[test]
 fn workers_are_replaced_after_their_requests_without_an_error() {
-    for model in [FORKED, THREADS, ASGI, RACK] {
+    for model in [FORKED, THREADS, ASGI, GREENLETS, RACK, FIBERS] {
         let Model(name, ..) = model;
         let house = model.serve("processes = 2\nrequests_max = 100");
         let old = house.settled(2);

@@ -5,7 +5,7 @@
 
 use rustix::process::{Pid, Signal, getpriority_process};
 
-use super::{ASGI, FORKED, House, LOOK, Model, PLAIN, RACK, pause};
+use super::{ASGI, FIBERS, FORKED, GREENLETS, House, LOOK, Model, PLAIN, RACK, pause};
 use crate::support::{PATIENCE, eventually};
 
 /// Open descriptors of the server, without those of connections that are about to end.
@@ -31,7 +31,7 @@ fn zombies(house: &House) -> Vec<String> {
 
 #[test]
 fn twenty_restarts_in_a_row_leave_nothing_behind() {
-    for model in [FORKED, ASGI, RACK] {
+    for model in [FORKED, ASGI, GREENLETS, RACK, FIBERS] {
         let Model(name, ..) = model;
         let times = if name == "forked" { 20 } else { 5 };
         let house = model.serve("processes = 2");

@@ -4,7 +4,7 @@
 //! somebody else. What must stay true: a request in the other worker is finished, the next ones are
 //! served, and a worker that is lost is replaced.
 
-use super::{ASGI, FORKED, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
+use super::{ASGI, FIBERS, FORKED, GREENLETS, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
 use crate::support::{Broken, PATIENCE, eventually};
 
 /// Does `path` beside a request in the other worker, or at least another thread; gives the answer, if there
@@ -44,7 +44,16 @@ fn costs_its_worker(house: &House, path: &str) -> Option<u16> {
     answer
 }
 
-const MODELS: [Model; 6] = [FORKED, PLAIN, THREADS, ASGI, RACK, RACK_THREADS];
+const MODELS: [Model; 8] = [
+    FORKED,
+    PLAIN,
+    THREADS,
+    ASGI,
+    GREENLETS,
+    RACK,
+    RACK_THREADS,
+    FIBERS,
+];
 
 #[test]
 fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
@@ -56,6 +65,8 @@ fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
             assert_eq!(answer, Some(502), "{name}, {path}\n{}", house.log());
         }
         house.wait_log("unasked");
+        let last = house.app()["last_failure"].as_str().unwrap().to_owned();
+        assert!(last.contains("GMT: process "), "{name}: {last}");
         assert!(house.counter("worker_died") >= 1, "{name}");
     }
 }
@@ -78,7 +89,7 @@ fn one_that_asks_to_exit_fails_and_costs_nobody_else_anything() {
 
 #[test]
 fn a_flood_of_rubbish_on_the_outputs_holds_up_nobody() {
-    for model in [FORKED, ASGI, RACK] {
+    for model in [FORKED, ASGI, GREENLETS, RACK, FIBERS] {
         let Model(name, ..) = model;
         let house = model.serve("processes = 2");
         let old = house.settled(2);

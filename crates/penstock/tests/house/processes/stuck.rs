@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ASGI, FORKED, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
+use super::{ASGI, FIBERS, FORKED, GREENLETS, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
 use crate::support::{PATIENCE, eventually};
 
 /// Waits until the worker that has begun last is replaced.
@@ -47,6 +47,37 @@ fn a_stuck_request_is_cut_with_its_stack_in_the_log() {
         );
         assert_eq!(house.counter("timed_out"), 1, "{name}");
         house.wait_log("worker killed:");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_ever_in_a_reactor_costs_no_worker() {
+    for (model, path, frame) in [
+        (ASGI, "/wait", "in wait_for_ever"),
+        (GREENLETS, "/stuck", "in stuck"),
+        (FIBERS, "/stuck", "config.ru"),
+    ] {
+        let Model(name, ..) = model;
+        let house =
+            model.serve("processes = 1\nresponse_timeout = \"500ms\"\nstop_timeout = \"500ms\"");
+        let old = house.settled(1);
+        let mut client = house.ask(path);
+        eventually(PATIENCE, "it has begun", || {
+            !house.lines("begun").is_empty()
+        });
+        assert_eq!(
+            house.get("/").text(),
+            old[0].to_string(),
+            "{name}: beside it"
+        );
+        client.expect_status(504);
+        house.wait_log(frame);
+        assert_eq!(
+            house.get("/").text(),
+            old[0].to_string(),
+            "{name}: it goes on"
+        );
+        assert_eq!(house.counter("timed_out"), 1, "{name}");
     }
 }
 

@@ -1,0 +1,178 @@
+//! What a response asks of the front end, and no client sees: another body from inside, or a rate.
+//!
+//! `proxy` and `apps` take the fields out of the heads that they read, and answer with the
+//! [`InternalRedirect`] that they come to. Pure.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use penstock_http::{FieldBlock, parse_length};
+
+use crate::handler::{Handler, InternalRedirect};
+use crate::response::Timing;
+
+/// What a response asks of the front end.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Accel {
+    /// Another route has the body (`X-Accel-Redirect`).
+    pub redirect: Option<String>,
+    /// A file is the body (`X-Sendfile`).
+    pub sendfile: Option<Vec<u8>>,
+    /// Bytes per second at most (`X-Accel-Limit-Rate`).
+    pub rate_max: Option<u64>,
+}
+
+/// The files that `X-Sendfile` may name.
+#[derive(Debug, Clone, Copy)]
+pub struct Sendable<'a> {
+    /// The folder that they are below.
+    pub root: &'a Path,
+    /// What answers with one of them, by its path below the folder.
+    pub handler: &'a Arc<dyn Handler>,
+}
+
+impl Accel {
+    /// Takes in `X-Accel-Redirect`.
+    pub fn set_redirect(&mut self, value: &[u8]) {
+        self.redirect = std::str::from_utf8(value).ok().map(str::to_owned);
+    }
+
+    /// Takes in `X-Sendfile`.
+    pub fn set_sendfile(&mut self, value: &[u8]) {
+        self.sendfile = Some(value.to_vec());
+    }
+
+    /// Takes in `X-Accel-Limit-Rate`: 0, and what is no number, is no limit.
+    pub fn set_rate(&mut self, value: &[u8]) {
+        self.rate_max = parse_length(value).filter(|&rate| rate > 0);
+    }
+
+    /// Where the body is, if that is elsewhere. `X-Sendfile` is ignored where nothing is sendable; of `fields`,
+    /// those of the first answer, some survive.
+    ///
+    /// # Errors
+    /// Why it may not be followed: a path that is none, or not one below the folder.
+    pub fn internal_redirect(
+        &self,
+        sendable: Option<Sendable<'_>>,
+        fields: &FieldBlock,
+        timing: &Timing,
+    ) -> Result<Option<InternalRedirect>, String> {
+        let (target, handler) = match (&self.redirect, &self.sendfile, sendable) {
+            (Some(target), _, _) => (target.clone(), None),
+            (None, Some(path), Some(Sendable { root, handler })) => {
+                let target = target_below(root, path).ok_or_else(|| {
+                    let path = String::from_utf8_lossy(path).escape_debug().to_string();
+                    format!("X-Sendfile outside of sendfile_root: `{path}`")
+                })?;
+                (target, Some(Arc::clone(handler)))
+            }
+            (None, _, _) => return Ok(None),
+        };
+        if !target.starts_with('/') {
+            let target = target.escape_debug();
+            return Err(format!("X-Accel-Redirect to no path: `{target}`"));
+        }
+        Ok(Some(InternalRedirect {
+            target,
+            handler,
+            fields: surviving(fields),
+            rate_max: self.rate_max,
+            timing: timing.clone(),
+        }))
+    }
+}
+
+/// Fields of the first answer that go into the one that an internal redirect leads to.
+const SURVIVING: [&str; 7] = [
+    "content-type",
+    "content-disposition",
+    "content-language",
+    "set-cookie",
+    "cache-control",
+    "expires",
+    "accept-ranges",
+];
+
+/// The fields that survive an internal redirect.
+fn surviving(fields: &FieldBlock) -> FieldBlock {
+    let mut kept = FieldBlock::new();
+    for (name, value) in fields.iter() {
+        if SURVIVING
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+        {
+            // It was a field before.
+            let _ = kept.push(name, value);
+        }
+    }
+    kept
+}
+
+/// The target, percent-encoded, under which the files below `root` know the absolute `path`; `None`
+/// when it is not below, or could leave.
+fn target_below(root: &Path, path: &[u8]) -> Option<String> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    let below = path.strip_prefix(root).ok()?;
+    let mut target = String::new();
+    for part in below.components() {
+        let Component::Normal(name) = part else {
+            return None;
+        };
+        target.push('/');
+        for &byte in name.as_bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    target.push(char::from(byte));
+                }
+                _ => target.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    (!target.is_empty()).then_some(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_below_the_root_have_a_target() {
+        let root = Path::new("/srv/files");
+        for (path, expected) in [
+            ("/srv/files/a b/c.txt", Some("/a%20b/c.txt")),
+            ("/srv/files/%2e%2e/x", Some("/%252e%252e/x")),
+            ("/srv/files", None),
+            ("/srv/files/", None),
+            ("/srv/filesx/a", None),
+            ("/srv/files/../secret", None),
+            ("/etc/passwd", None),
+            ("srv/files/a", None),
+            ("", None),
+        ] {
+            let target = target_below(root, path.as_bytes());
+            assert_eq!(target.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_describes_the_first_body_does_not_survive() {
+        let mut fields = FieldBlock::new();
+        for (name, value) in [
+            ("ETag", "\"a\""),
+            ("Content-Type", "text/plain"),
+            ("Last-Modified", "x"),
+            ("Set-Cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("Server", "x"),
+        ] {
+            fields.push(name, value.as_bytes()).unwrap();
+        }
+        let kept = surviving(&fields);
+        assert_eq!(
+            kept.as_bytes(),
+            b"Content-Type: text/plain\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\n"
+        );
+    }
+}
