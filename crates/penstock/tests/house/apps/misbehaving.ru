@@ -76,7 +76,7 @@ ACTS = {
   "exit" => ->(_) { exit(0) },
   "stuck" => lambda do |_|
     note("begun")
-    sleep
+    sleep(3600)
   end,
   "garbage" => lambda do |_|
     rubbish = (0..255).to_a.reverse.pack("C*")
