@@ -70,12 +70,15 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     }
     let limits = read_limits(&top);
     let hub = hub::read(&top, &limits);
-    let blocking = read_blocking(&top);
+    let mut blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
     let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
         Some(upstream::read(name, table, &apps))
     });
     let caches = cache::read(&top, &blocking);
+    for cache in caches.values() {
+        blocking.entry(cache.blocking.clone()).or_default();
+    }
     let streams = stream::read(&top, &upstream_names);
     let mut sites = site::read(
         &top,

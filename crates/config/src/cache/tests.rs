@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+use crate::model::{BlockingPool, Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 use crate::testing::{Folder, accept, check, check_errors};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
@@ -424,4 +424,16 @@ fn reports_names_that_nothing_could_have() {
             ],
         ),
     ]);
+}
+
+#[test]
+fn each_disk_has_a_pool_of_its_own() {
+    let folder = Folder::site();
+    let text = "[caches.a]\npath = \"a\"\n[caches.b]\npath = \"b\"\n[caches.m]\n\
+                [blocking.cache-b]\nthreads = 3\n[apps.a]\n";
+    let config = accept(&folder, text);
+    let names = config.caches.values().map(|cache| cache.blocking.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["cache-a", "cache-b", "default"]);
+    assert_eq!(config.blocking["cache-a"], BlockingPool::default());
+    assert_eq!(config.blocking["cache-b"].threads, 3);
 }

@@ -17,7 +17,8 @@ pub struct Cache {
     pub memory: u64,
     /// Bytes of the largest body that is stored; at most `size_max`.
     pub object_max: u64,
-    /// The name of the blocking pool that does its reading and writing.
+    /// The name of the blocking pool that does its reading and writing: its own, `cache-NAME`, where it has a disk
+    /// and says nothing else, since what hangs at one disk is to hold up nothing of another.
     pub blocking: String,
     /// A disk whose oldest operation takes longer than this is left alone until it works again.
     pub stall_timeout: Duration,
@@ -30,10 +31,13 @@ impl Cache {
         Self {
             name: name.to_owned(),
             memory: if path.is_some() { 64 << 20 } else { size_max },
+            blocking: match path {
+                Some(_) => format!("cache-{name}"),
+                None => "default".to_owned(),
+            },
             path,
             size_max,
             object_max: (1_u64 << 30).min(size_max),
-            blocking: "default".to_owned(),
             stall_timeout: Duration::from_secs(10),
         }
     }

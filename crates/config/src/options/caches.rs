@@ -21,8 +21,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         .only("a cache with a `path`"),
     row("caches.NAME", "object_max", Size(1), Means("\"1GiB\", or `size_max` if that is less"), r#""64MiB""#,
         "Largest body that is stored."),
-    row("caches.NAME", "blocking", Text("the name of a [blocking.NAME] table"), Is(r#""default""#), r#""default""#,
-        "Pool that reads and writes it; give each disk its own."),
+    row("caches.NAME", "blocking", Text("the name of a [blocking.NAME] table"), Means("`\"cache-NAME\"`, a pool of its own; `\"default\"` without `path`"), r#""default""#,
+        "Pool that reads and writes it: one that no other disk shares, because what hangs at one holds up all that is in the same pool. A table of that name says how large it is."),
     row("caches.NAME", "stall_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
         "A disk with an operation that takes longer is left alone until it works again; requests for its share go to the back end meanwhile."),
 

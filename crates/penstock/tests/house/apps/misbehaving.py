@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import threading
-from time import sleep as pause
+from time import process_time, sleep as pause
 
 LIFE = 60
 LEAKED = []
@@ -121,6 +121,14 @@ def leak(query):
     return os.getpid()
 
 
+def burn(_query):
+    """Computes for 20 ms."""
+    end = process_time() + 0.02
+    while process_time() < end:
+        pass
+    return os.getpid()
+
+
 def length(_query):
     return "the body has come"
 
@@ -212,7 +220,7 @@ def parent(query):
 ACTS = {
     act.__name__: act
     for act in (
-        pid, version, hold, leave, exit, stuck, deaf, garbage, flood, descriptors, leak, length, umask, user,
+        pid, version, burn, hold, leave, exit, stuck, deaf, garbage, flood, descriptors, leak, length, umask, user,
         close, bomb, children, parent,
     )
 }

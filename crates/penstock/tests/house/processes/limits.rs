@@ -64,3 +64,14 @@ fn workers_come_with_the_load_and_go_when_they_are_idle() {
         assert!(house.app()["last_scaling"].is_string(), "{name}");
     }
 }
+
+#[test]
+fn reactors_come_when_those_that_serve_are_busy() {
+    let house = ASGI.serve("processes = { min = 1, max = 2 }");
+    house.settled(1);
+    house.under_load("/burn", || {
+        house.settled(2);
+    });
+    let why = house.app()["last_scaling"].as_str().unwrap().to_owned();
+    assert_eq!(why, "from 1 to 2: it was busy for 5s");
+}
