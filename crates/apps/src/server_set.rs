@@ -26,6 +26,9 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
     /// Requests in progress at an address, also after [`ServerSet::remove`].
     fn in_progress(&self, address: &ServerAddr) -> usize;
 
+    /// Requests in a row at an address that were not answered in time, up to now.
+    fn unanswered(&self, address: &ServerAddr) -> usize;
+
     /// How much there is to do: requests in line and in progress, and how many could be. The number of
     /// processes follows it.
     fn usage(&self) -> QueueUse;
@@ -41,6 +44,10 @@ impl ServerSet for Nobody {
     fn remove(&self, _: &ServerAddr) {}
 
     fn in_progress(&self, _: &ServerAddr) -> usize {
+        0
+    }
+
+    fn unanswered(&self, _: &ServerAddr) -> usize {
         0
     }
 

@@ -18,6 +18,7 @@ use penstock_http::caching::{
     validation_fields, variant, vary_names,
 };
 use penstock_http::{FieldBlock, Status};
+use penstock_runtime::repeats::left_out;
 use penstock_runtime::{clock, loops};
 
 use crate::ask::{self, Client};
@@ -97,9 +98,14 @@ impl Fetch {
             }
             Err(fault) => {
                 self.shared.counts.failures.increment();
-                if landing.is_background() {
-                    let target = self.client.head.target();
-                    log::warn!("cache: {target} is not revalidated: {}", fault.cause);
+                if landing.is_background()
+                    && let Some(count) = self.shared.repeats.admit(&fault.cause, clock::now())
+                {
+                    let (target, left_out) = (self.client.head.target(), left_out(count));
+                    log::warn!(
+                        "cache: {target} is not revalidated: {}{left_out}",
+                        fault.cause
+                    );
                 }
                 land_failure(landing, fault);
             }

@@ -18,7 +18,7 @@ use penstock_config::RouteCache;
 use penstock_exchange::{Asked as AskedAtHand, AtHand, Handler, Handling, Request, Response};
 use penstock_http::caching::{CacheStatus, Fwd, Reuse, push_cache_status, reuse_with, variant};
 use penstock_http::{RequestHead, Status};
-use penstock_runtime::{PerLoop, clock};
+use penstock_runtime::{PerLoop, Repeats, clock};
 
 use crate::counts::CacheCounts;
 use crate::fetch::lifetime_of;
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) shelf: Shelf,
     pub(crate) flights: Arc<Flights>,
     pub(crate) counts: Arc<CacheCounts>,
+    /// A back end that fails does so for each request.
+    pub(crate) repeats: Repeats,
     scratch: PerLoop<Scratch>,
 }
 
@@ -107,6 +109,7 @@ impl Cache {
             shelf: Shelf::new(stores),
             flights: Arc::default(),
             counts: Arc::default(),
+            repeats: Repeats::default(),
             scratch: PerLoop::new(),
         };
         Self {

@@ -63,6 +63,7 @@ fn read_sending(table: &Section<'_>, files: &mut Files) {
     files.types = read_types(table);
     files.symlinks = match table.word("symlinks").map(|word| word.value) {
         Some("none") => Symlinks::Never,
+        Some("any") => Symlinks::Any,
         _ => Symlinks::Inside,
     };
 }

@@ -10,10 +10,10 @@ mod page;
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::clock;
+use penstock_runtime::repeats::{Repeats, left_out};
 
 use self::page::Page;
 use crate::Settings;
-use crate::repeats::{Repeats, left_out};
 
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";

@@ -19,7 +19,6 @@ mod pace;
 mod plan;
 mod received;
 mod redirect;
-mod repeats;
 mod router;
 mod send;
 mod tunnel;
@@ -33,7 +32,7 @@ use penstock_config::Limits;
 use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::{Drain, LoopHandle, PerLoop, loops};
+use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, loops};
 
 pub use accept::{accept, accept_tunnel};
 pub use access_log::AccessLog;
@@ -53,7 +52,7 @@ pub struct Edge {
     pub drain: Drain,
     open: AtomicUsize,
     /// What the log was told of failures of late.
-    repeats: repeats::Repeats,
+    repeats: Repeats,
 }
 
 /// What a reload replaces, whole.
@@ -92,7 +91,7 @@ impl Edge {
             metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
             open: AtomicUsize::new(0),
-            repeats: repeats::Repeats::default(),
+            repeats: Repeats::default(),
         }
     }
 

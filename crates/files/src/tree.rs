@@ -131,6 +131,7 @@ impl Tree {
             symlinks: match files.symlinks {
                 Symlinks::Inside => file::Symlinks::Beneath,
                 Symlinks::Never => file::Symlinks::Never,
+                Symlinks::Any => file::Symlinks::Anywhere,
             },
             reading: Unnoted::default(),
             pool,

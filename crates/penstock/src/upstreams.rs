@@ -218,6 +218,10 @@ impl ServerSet for Processes {
         self.0.in_progress(address)
     }
 
+    fn unanswered(&self, address: &config::ServerAddr) -> usize {
+        self.0.unanswered(address)
+    }
+
     fn usage(&self) -> QueueUse {
         let now = self.0.snapshot();
         let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);

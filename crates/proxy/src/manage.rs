@@ -89,6 +89,14 @@ impl Upstream {
         members.map(|it| it.active() as usize).sum()
     }
 
+    /// Requests in a row that the server has not answered in time, up to now.
+    #[must_use]
+    pub fn unanswered(&self, address: &config::ServerAddr) -> usize {
+        let roster = self.shared.roster();
+        let member = (roster.members().iter()).find(|it| it.spec.address == *address);
+        member.map_or(0, |it| it.unanswered() as usize)
+    }
+
     fn add_new(&self, server: config::UpstreamServer) -> Result<String, ManageError> {
         let name = server.address.to_string();
         for (what, number) in [

@@ -109,6 +109,8 @@ struct MemberCounts {
     timeouts: u64,
     connects: u64,
     reuses: u64,
+    /// Time-outs since it answered last.
+    unanswered: u32,
 }
 
 /// Who waits: told where its place is, once.
@@ -345,10 +347,14 @@ impl Roster {
         let member = &mut self.members[index];
         member.active = member.active.saturating_sub(1);
         let transition = match outcome {
-            Outcome::Success => member.ejection.success(now),
+            Outcome::Success => {
+                member.counts.unanswered = 0;
+                member.ejection.success(now)
+            }
             Outcome::Failure { timeout } => {
                 member.counts.failures += 1;
                 member.counts.timeouts += u64::from(timeout);
+                member.counts.unanswered += u32::from(timeout);
                 member.ejection.failure(now, may_eject)
             }
             Outcome::Neutral => None,
@@ -857,6 +863,11 @@ impl Member {
 
     pub(crate) fn active(&self) -> u32 {
         self.active
+    }
+
+    /// Requests in a row that it has not answered in time.
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.counts.unanswered
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

@@ -23,6 +23,7 @@ pub mod loops;
 pub mod pollset;
 pub mod process;
 pub mod registered;
+pub mod repeats;
 pub mod stream;
 pub mod tokio_thread;
 
@@ -34,5 +35,6 @@ pub use listener::Listener;
 pub use loops::{LoopHandle, Loops, PerLoop};
 pub use pollset::Pollset;
 pub use registered::Registered;
+pub use repeats::Repeats;
 pub use stream::Stream;
 pub use tokio_thread::TokioThread;

@@ -37,6 +37,8 @@ pub enum Symlinks {
     Beneath,
     /// Refuses each: `FilesystemLoop` (`ELOOP`).
     Never,
+    /// Follows each, wherever it leads; the path itself must stay below the root all the same.
+    Anywhere,
 }
 
 /// Whether reads of a file that is opened set its time of access.
@@ -127,8 +129,11 @@ fn open_resolved(
         relative
     };
     let links = match symlinks {
-        Symlinks::Beneath => ResolveFlags::NO_MAGICLINKS,
-        Symlinks::Never => ResolveFlags::NO_SYMLINKS,
+        Symlinks::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        Symlinks::Never => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        // What the kernel would refuse otherwise.
+        Symlinks::Anywhere if leads_out(relative) => return Err(Errno::XDEV),
+        Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
     };
     let noting = match access_time {
         AccessTime::Noted => OFlags::empty(),
@@ -139,9 +144,15 @@ fn open_resolved(
         Path::new(OsStr::from_bytes(relative)),
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting,
         Mode::empty(),
-        ResolveFlags::BENEATH | links | more,
+        links | more,
     )?;
     Ok(File::from(fd))
+}
+
+/// Whether a path could lead out of its root without a symbolic link: it is absolute or goes up.
+fn leads_out(relative: &[u8]) -> bool {
+    let mut parts = relative.split(|&byte| byte == b'/');
+    relative.starts_with(b"/") || parts.any(|part| part == b"..")
 }
 
 /// Reads at `offset` only what is in memory already (`preadv2` with `RWF_NOWAIT`): the loop may call
@@ -310,6 +321,25 @@ mod tests {
         let refused =
             open_beneath_cached_with(&root, b"in", Symlinks::Never, AccessTime::Kept).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn links_are_followed_anywhere_where_that_is_wanted_but_no_path_leads_out() {
+        let dir = tree("anywhere");
+        let root = open_root(&dir.join("root")).unwrap();
+        let open = |path: &[u8]| {
+            open_beneath_with(&root, path, Symlinks::Anywhere, AccessTime::Noted).is_ok()
+        };
+        assert!(open(b"sub/a.txt") && open(b"in") && open(b"out"));
+        for outside in [
+            &b"../secret"[..],
+            b"sub/../../secret",
+            b"/etc/passwd",
+            b"..",
+        ] {
+            assert!(!open(outside), "{}", String::from_utf8_lossy(outside));
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

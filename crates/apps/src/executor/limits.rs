@@ -160,9 +160,11 @@ impl Executor {
             self.children.get(&worker)?,
             self.limits.watches.get(&worker)?,
         );
-        if let Role::Worker(slots) = &child.role
-            && slots.ledger().is_stuck()
-        {
+        let is_stuck = match &child.role {
+            Role::Worker(slots) => slots.ledger().is_stuck(),
+            Role::Server(listed) => self.is_server_stuck(listed),
+        };
+        if is_stuck {
             return Some(Worn::Stuck);
         }
         let served = match &child.role {

@@ -191,6 +191,13 @@ impl Executor {
         false
     }
 
+    /// Whether a process does not come to an end with as many requests as it takes at once: it is not asked what
+    /// it does, only what comes of it.
+    pub(super) fn is_server_stuck(&self, listed: &Listed) -> bool {
+        let set = self.server_set().filter(|_| listed.is_in_set);
+        set.is_some_and(|set| set.unanswered(&listed.address) >= self.config.threads.max(1))
+    }
+
     /// How long requests that a retiring process has may take: as long as the upstream lets one
     /// take, or, where that is without end, until an answer has begun and stalled. What goes on
     /// beyond, an upgraded connection above all, ends as the process does on SIGTERM.

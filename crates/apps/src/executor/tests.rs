@@ -72,6 +72,10 @@ impl ServerSet for Servers {
         usize::from(self.busy.lock().unwrap().as_ref() == Some(address))
     }
 
+    fn unanswered(&self, _: &ServerAddr) -> usize {
+        0
+    }
+
     fn usage(&self) -> QueueUse {
         QueueUse::default()
     }

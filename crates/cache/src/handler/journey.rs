@@ -18,6 +18,7 @@ use penstock_http::caching::{
 };
 use penstock_http::{Method, Precondition, RequestHead, Status};
 use penstock_runtime::clock;
+use penstock_runtime::repeats::left_out;
 
 use super::{Found, Shared, Stale, Usable, pass, passed, selects, unsatisfiable};
 use crate::ask::Client;
@@ -483,8 +484,14 @@ async fn stale_on_error(
         status: shared.rules.tells.then_some(status),
     };
     let response = serve::answer(head, &stale.hit, &note).await.ok()?;
-    if let Some(cause) = cause {
-        log::warn!("cache: {} is served stale: {cause}", head.target());
+    if let Some(cause) = cause
+        && let Some(count) = shared.repeats.admit(cause, clock::now())
+    {
+        let target = head.target();
+        log::warn!(
+            "cache: {target} is served stale: {cause}{}",
+            left_out(count)
+        );
     }
     shared.counts.stale.increment();
     let bytes = response.body.length();

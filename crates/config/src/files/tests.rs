@@ -94,7 +94,7 @@ fn reports_what_is_wrong() {
             "links",
             "symlinks = \"insid\"",
             &[
-                "penstock.toml:5:12: `symlinks` cannot be \"insid\": expected \"inside\" or \"none\"; did you mean `inside`?",
+                "penstock.toml:5:12: `symlinks` cannot be \"insid\": expected \"inside\" or \"none\" or \"any\"; did you mean `inside`?",
             ],
         ),
         (

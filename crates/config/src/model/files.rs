@@ -91,4 +91,6 @@ pub enum Symlinks {
     Inside,
     /// None: `"none"`.
     Never,
+    /// All: `"any"`.
+    Any,
 }

@@ -277,8 +277,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
          else of its name (`*.css`); `*` stands for anything, and the first that matches counts, in the order of the file."),
     row("sites.routes.files", "types", Map, Is("{}"), r#"{ webmanifest = "application/manifest+json" }"#,
         "Media types by extension, over those that are known."),
-    row("sites.routes.files", "symlinks", OneOf(&["inside", "none"]), Is(r#""inside""#), r#""none""#,
-        "Which symbolic links below the root are followed: those that stay inside it, or none; others are not found."),
+    row("sites.routes.files", "symlinks", OneOf(&["inside", "none", "any"]), Is(r#""inside""#), r#""none""#,
+        "Which symbolic links below the root are followed: those that stay inside it, none, or any, wherever they lead; others are not found."),
 
     row("sites.routes.rewrite", "strip_prefix", Text(PREFIX), Means("nothing"), r#""/api""#,
         "Taken off the front of the path, if it is there."),

@@ -12,6 +12,7 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, ResponseFraming, ResponseLine, Status, encode_head};
 use penstock_runtime::clock;
+use penstock_runtime::repeats::left_out;
 
 use super::watching::interim;
 use super::{Connection, Ending, Exchange, Fate, Left, Sending, Told, Unfinished};
@@ -20,7 +21,6 @@ use crate::asks::Answered;
 use crate::faults;
 use crate::plan::{Plan, has_body, is_bodiless};
 use crate::redirect::Redirected;
-use crate::repeats::left_out;
 use crate::router::Handlers;
 use crate::send::{self, Cut, Outgoing, Rest, Sent, Started};
 use crate::tunnel::Heir;

@@ -470,3 +470,38 @@ fn names_decide_how_long_a_file_may_be_kept_and_links_whether_it_is_there() {
         assert_eq!(server.get(path).status, 404, "{path}");
     }
 }
+
+#[test]
+fn links_lead_anywhere_where_that_is_wanted() {
+    let site = Site::new()
+        .file("public/index.html", "index")
+        .file("shared/a.txt", "shared")
+        .file("secret.txt", SECRET);
+    let public = site.dir().join("public");
+    std::os::unix::fs::symlink("../shared", public.join("uploads")).unwrap();
+    std::os::unix::fs::symlink(site.dir().join("shared"), public.join("absolute")).unwrap();
+    std::os::unix::fs::symlink("/nothing/there", public.join("dangling")).unwrap();
+    let server = files_only(site, ", symlinks = \"any\"");
+    // Twice: the second time what is looked up is in memory.
+    for _ in 0..2 {
+        for path in ["/uploads/a.txt", "/absolute/a.txt"] {
+            assert_eq!(server.get(path).text(), "shared", "{path}");
+        }
+        for path in [
+            "/../secret.txt",
+            "/uploads/../../secret.txt",
+            "/uploads/%2e%2e/%2e%2e/secret.txt",
+            "/uploads/..%2f..%2fsecret.txt",
+            "/dangling",
+            "/dangling/a.txt",
+        ] {
+            let answer = server.get(path);
+            assert!(
+                matches!(answer.status, 400 | 404),
+                "{path}: {}",
+                answer.status
+            );
+            assert!(!answer.text().contains(SECRET), "{path}");
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod idle_memory;
 mod overload;
 mod pools;
 mod processes;
+mod programs;
 mod proxy;
 mod rack;
 mod regressions;

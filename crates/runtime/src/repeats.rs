@@ -1,7 +1,8 @@
 //! How often the log is told the same: an ill disk or a full pool fails each request, and a line for each of
 //! those would fill the next disk.
 //!
-//! `faults` and `connection` ask [`Repeats`] before they write what went wrong in the house. What must stay true:
+//! Whoever may have to write the same for each request (`edge` of what went wrong in the house, `cache` of a back end
+//! that fails) asks [`Repeats`] before. What must stay true:
 //! each cause is told for each of its first requests, then no more that second; what was left out is counted in
 //! the next line; what is remembered has a bound. `now` is an argument.
 
@@ -19,7 +20,7 @@ const CAUSES_MAX: usize = 8;
 
 /// What the log was told of late, by all loops.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats {
+pub struct Repeats {
     /// Never held while a line is written.
     state: Mutex<State>,
 }
@@ -43,7 +44,8 @@ struct Cause {
 
 impl Repeats {
     /// Whether to write a line about `cause` now: with how many were left out since the last.
-    pub(crate) fn admit(&self, cause: &str, now: Instant) -> Option<u64> {
+    #[must_use]
+    pub fn admit(&self, cause: &str, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.admit(cause, now)
     }
@@ -81,7 +83,8 @@ impl State {
 }
 
 /// The end of a line behind which some were left out.
-pub(crate) fn left_out(count: u64) -> String {
+#[must_use]
+pub fn left_out(count: u64) -> String {
     match count {
         0 => String::new(),
         count => format!(" (and {count} such failures that were not logged)"),
