@@ -14,7 +14,7 @@ use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, Handler};
-use penstock_runtime::LoopHandle;
+use penstock_runtime::{LoopHandle, clock};
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -236,6 +236,16 @@ impl App {
             .await
             .map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Whether requests wait for a process: to end now would leave them to their time-outs.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        let usage = match &self.shared.way {
+            Way::Workers(_) => self.shared.dispatch.usage(clock::now()),
+            Way::Servers(set) => set.usage(),
+        };
+        usage.waiting > 0
     }
 
     /// Finishes what is in progress until `deadline`, then ends all workers; returns when no process

@@ -108,6 +108,8 @@ pub(crate) struct ChannelDriver {
     lost_at: Option<Instant>,
     /// When to look whether the worker still reads: a request has timed out.
     suspect_at: Option<Instant>,
+    /// When its requests' stacks may be asked for again: they are those of all, and cost all of them time.
+    stacks_again_at: Option<Instant>,
     write_broken: bool,
     /// The worker closed the socket with bytes of ours unread in it.
     left_unread: bool,
@@ -146,6 +148,7 @@ impl ChannelDriver {
             leave_at: None,
             lost_at: None,
             suspect_at: None,
+            stacks_again_at: None,
             write_broken: false,
             left_unread: false,
         }
@@ -466,12 +469,17 @@ impl ChannelDriver {
         });
         if self.suspect_at.is_none() {
             self.suspect_at = Some(now + self.patience);
-            // Once in that time: they are those of all its requests.
+        }
+        if self.stacks_again_at.is_none_or(|at| at <= now) {
+            self.stacks_again_at = Some(now + STACKS_EVERY);
             self.mailbox.ledger.want_stacks();
             self.app.dispatch.attention.notify_one();
         }
     }
 }
+
+/// The least time between two lists of stacks.
+const STACKS_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests;

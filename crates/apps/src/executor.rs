@@ -129,7 +129,7 @@ enum Input {
     /// What processes use of memory.
     Measured(Measured),
     /// And what they have wanted of a processor.
-    Wanted(Wanted),
+    Wanted(Option<Wanted>),
     /// The date of the file that asks for a restart, if it is there; `None` when nobody could look.
     RestartFile(Option<Option<SystemTime>>),
     DrainOverdue,

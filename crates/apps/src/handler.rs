@@ -48,6 +48,10 @@ impl Handler for App {
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
             let body = collect(body, &shared.store.load_full()).await?;
+            // It may have begun to stop while the body came.
+            if let Some(fault) = shared.refusal() {
+                return Err(fault);
+            }
             submit(&shared, &request, body, None)?.await
         }))
     }

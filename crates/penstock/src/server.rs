@@ -102,6 +102,8 @@ pub(crate) struct Server {
     predecessor: Option<u32>,
     /// It was asked to make haste.
     is_hurried: AtomicBool,
+    /// This one has begun to serve.
+    serves: AtomicBool,
     /// The process that serves in place of this one; 0 is none.
     heir: AtomicU32,
     /// The way to it.
@@ -264,6 +266,7 @@ impl Server {
             draining: AtomicBool::new(false),
             predecessor,
             is_hurried: AtomicBool::new(false),
+            serves: AtomicBool::new(false),
             heir: AtomicU32::new(0),
             reach: OnceLock::new(),
             live: Mutex::new(Live {
@@ -333,6 +336,7 @@ impl Server {
     }
 
     fn open_doors(&self, doors: Doors) {
+        self.serves.store(true, Ordering::Relaxed);
         let mut live = self.live();
         let upstreams = live.rooms.upstreams.clone();
         let served = doors.serve(

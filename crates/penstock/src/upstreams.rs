@@ -5,7 +5,7 @@
 //! with its last request.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup};
@@ -75,8 +75,14 @@ pub(crate) fn start(
     started.rooms.caches = caches::start(config, running, |name| pool_named(&pools, name));
     started.rooms.pools = pools;
     started.rooms.bounds = config.blocking.clone();
+    // What `X-Sendfile` names is read in the pool that there was when it was started.
+    let has_pool = old.bounds.get("default") == config.blocking.get("default");
+    let may_keep = |root: &Option<PathBuf>| has_pool || root.is_none();
     for (name, wanted) in &config.upstreams {
-        let kept = old.upstreams.get(name);
+        let kept = old
+            .upstreams
+            .get(name)
+            .filter(|_| may_keep(&wanted.sendfile_root));
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
             None => start_upstream(wanted, &store, &started.rooms.pools, beside.loops)?,
@@ -91,7 +97,12 @@ pub(crate) fn start(
         development: beside.development,
     };
     for (name, wanted) in &config.apps {
-        let kept = old.apps.get(name);
+        let behind = wanted
+            .upstream
+            .as_ref()
+            .and_then(|it| it.sendfile_root.clone());
+        let root = wanted.sendfile_root.clone().or(behind);
+        let kept = old.apps.get(name).filter(|_| may_keep(&root));
         let app = match kept.filter(|running| running.config() == wanted) {
             Some(running) => {
                 if let Some(upstream) = old.upstreams.get(name) {

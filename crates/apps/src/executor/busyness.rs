@@ -47,14 +47,17 @@ impl Executor {
         let (store, inputs) = (self.shared.store.load_full(), self.inputs.clone());
         loops::spawn_here(async move {
             let wanted = store.pool.run(work).await;
-            let nothing = (clock::now(), Vec::new());
             // The executor may have ended first.
-            let _ = inputs.send(Input::Wanted(wanted.unwrap_or(nothing))).await;
+            let _ = inputs.send(Input::Wanted(wanted.ok())).await;
         });
     }
 
-    pub(super) fn handle_wanted(&mut self, (at, all): Wanted) {
+    /// `None` when nobody could look: what was known stays.
+    pub(super) fn handle_wanted(&mut self, wanted: Option<Wanted>) {
         self.busyness.is_asking = false;
+        let Some((at, all)) = wanted else {
+            return;
+        };
         let before = std::mem::take(&mut self.busyness.seen);
         for (worker, wanted) in all {
             let percent = before.get(&worker).map_or(0, |seen| {

@@ -282,12 +282,16 @@ fn at_start_only(
 }
 
 /// Lets an application finish that the configuration no longer has. Requests that began before the reload
-/// still hold the old routing, and with it the application: those that come within `patience` are served.
-/// Then its idle workers end, and the others with the last that they have.
+/// still hold the old routing, and with it the application: those that come within `patience` are served, and
+/// those that wait in line for as long as they may. Then its idle workers end, and the others with the last that
+/// they have.
 fn finish_later(app: Arc<App>, patience: Duration) {
     loops::spawn_here(async move {
-        let deadline = clock::now() + patience;
-        while Arc::strong_count(&app) > 1 && clock::now() < deadline {
+        let began = clock::now();
+        let (deadline, last) = (began + patience, began + app.config().queue_timeout);
+        while Arc::strong_count(&app) > 1 && clock::now() < deadline
+            || app.has_waiting() && clock::now() < deadline.max(last)
+        {
             clock::sleep(STILL_USED).await;
         }
         app.finish().await;

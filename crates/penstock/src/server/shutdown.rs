@@ -25,6 +25,9 @@ const APPS_SLACK: Duration = Duration::from_secs(3);
 /// How long the admin interface may finish its answers at the very end.
 const ADMIN_DRAIN: Duration = Duration::from_millis(500);
 
+/// How often to look for what has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// How long an upgrade that the end meets may take to be given up.
 const GIVING_UP: Duration = Duration::from_secs(2);
 
@@ -65,14 +68,17 @@ impl Server {
         let mut finished = None;
         if self.heir() != 0 {
             let late = soon.max(clock::now() + upgrade_timeout);
-            finished = self.finish_unless_asked(soon, late, signals).await;
-            if finished.is_none() {
-                log::info!("stopping: within {timeout:?}, as asked");
+            tokio::select! {
+                () = self.finish(soon, late) => finished = Some(late),
+                _ = signals.hurried(&self) => log::info!("stopping: within {timeout:?}, as asked"),
             }
         }
         if finished.is_none() {
             let soon = clock::now() + timeout;
-            finished = self.finish_unless_asked(soon, soon, signals).await;
+            tokio::select! {
+                () = self.finish(soon, soon) => finished = Some(soon),
+                () = signals.again(&self) => {}
+            }
         }
         let deadline = finished.unwrap_or_else(|| {
             log::warn!("stopping at once, as asked again");
@@ -94,6 +100,8 @@ impl Server {
         for cache in self.live().rooms.caches.values() {
             cache.stop();
         }
+        // Whoever waits for the end of this one takes it for the end of all.
+        clock::until(deadline, self.predecessor_ends()).await;
         if let Some(admin) = &mut self.live().admin {
             admin.stop(std::iter::empty());
         }
@@ -106,19 +114,6 @@ impl Server {
         let heir = Some(self.heir()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
         log::info!("stopped");
-    }
-
-    /// As [`Server::finish`], until a signal asks for less patience: `late`, or `None` when one did.
-    async fn finish_unless_asked(
-        &self,
-        soon: Instant,
-        late: Instant,
-        signals: &mut Signals,
-    ) -> Option<Instant> {
-        tokio::select! {
-            () = self.finish(soon, late) => Some(late),
-            () = signals.again(self) => None,
-        }
     }
 
     /// Drains all applications at the same time.
@@ -161,10 +156,22 @@ impl Server {
                     "stopping: {open} connections still open, for long requests and streams"
                 );
                 let finished = clock::until(late, self.edge.drain.finished());
-                tokio::join!(finished, self.drain_apps(late));
+                let apps = async {
+                    clock::until(late, self.none_waits()).await;
+                    self.drain_apps(late).await;
+                };
+                tokio::join!(finished, apps);
             }
         };
         tokio::join!(requests, self.end_streams());
+    }
+
+    /// Waits until no request waits for a process.
+    async fn none_waits(&self) {
+        let some_waits = || self.live().rooms.apps.values().any(|app| app.has_waiting());
+        while some_waits() {
+            clock::sleep(LOOK).await;
+        }
     }
 
     async fn stop_listeners(&self, deadline: Instant) {

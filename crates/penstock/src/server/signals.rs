@@ -49,8 +49,9 @@ impl Signal {
         })
     }
 
-    /// Waits until it comes from somebody who may send it. Cancel safe.
-    async fn obeyed(&mut self, server: &Server) {
+    /// Waits until it comes from somebody who may send it; whether only the server that follows this one has.
+    /// Cancel safe.
+    async fn obeyed(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
             let arrived = self.watch.take();
             let heir = server.heir();
@@ -61,11 +62,11 @@ impl Signal {
                 self.refuse(server, sender);
             }
             if arrived.is_from_outside || arrived.inside.is_some_and(is_heir) {
-                return;
+                return !arrived.is_from_outside;
             }
         }
         // It cannot come any more.
-        std::future::pending::<()>().await;
+        std::future::pending().await
     }
 
     fn refuse(&mut self, server: &Server, sender: Sender) {
@@ -108,18 +109,23 @@ impl Signals {
     /// Waits until the server is to stop.
     pub(super) async fn wait(&mut self, server: &Server) {
         tokio::select! {
-            () = self.terminate.obeyed(server) => {}
-            () = self.interrupt.obeyed(server) => {}
+            _ = self.terminate.obeyed(server) => {}
+            _ = self.interrupt.obeyed(server) => {}
             () = server.stop.notified() => {}
         }
     }
 
-    /// A second Ctrl-C or SIGTERM: no more patience.
-    pub(super) async fn again(&mut self, server: &Server) {
+    /// Ctrl-C or SIGTERM from anybody while the server that follows serves: less patience.
+    pub(super) async fn hurried(&mut self, server: &Server) -> bool {
         tokio::select! {
-            () = self.terminate.obeyed(server) => {}
-            () = self.interrupt.obeyed(server) => {}
+            is_heir = self.terminate.obeyed(server) => is_heir,
+            is_heir = self.interrupt.obeyed(server) => is_heir,
         }
+    }
+
+    /// A second Ctrl-C or SIGTERM: no more patience. The server that follows never asks for that.
+    pub(super) async fn again(&mut self, server: &Server) {
+        while self.hurried(server).await {}
     }
 }
 

@@ -108,10 +108,22 @@ impl Server {
         Ok(())
     }
 
+    /// Waits for the end of the server before this one, if it was asked to make haste.
+    pub(super) async fn predecessor_ends(&self) {
+        let is_there = || Some(std::os::unix::process::parent_id()) == self.predecessor;
+        while self.is_hurried.load(Ordering::Relaxed) && is_there() {
+            clock::sleep(LOOK).await;
+        }
+    }
+
     /// Asks the server before this one, if it still finishes what it has, to take no longer than for a stop.
     /// Once: asked again it ends at once.
     pub(super) fn hurry_predecessor(&self) {
-        let Some(old) = self.predecessor else {
+        // Before it serves it is the other that does.
+        let Some(old) = self
+            .predecessor
+            .filter(|_| self.serves.load(Ordering::Relaxed))
+        else {
             return;
         };
         if self.is_hurried.swap(true, Ordering::Relaxed) {

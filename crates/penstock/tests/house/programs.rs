@@ -36,7 +36,7 @@ fn ready(server: &Server) -> Vec<i64> {
 fn a_program_that_answers_nothing_any_more_is_replaced() {
     let toml = "[server]\nthreads = 1\n[apps.app]\nkind = \"command\"\n\
                 command = [\"python3\", \"program.py\", \"{port}\"]\nprocesses = 2\n\
-                response_timeout = \"300ms\"\nupstream = { retry = { attempts = 1 } }\nstop_timeout = \"300ms\"\n";
+                response_timeout = \"2s\"\nupstream = { retry = { attempts = 1 } }\nstop_timeout = \"300ms\"\n";
     let server = Site::new()
         .file("program.py", PROGRAM)
         .config(toml)

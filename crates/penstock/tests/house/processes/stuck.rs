@@ -59,7 +59,7 @@ fn a_request_that_waits_for_ever_in_a_reactor_costs_no_worker() {
     ] {
         let Model(name, ..) = model;
         let house =
-            model.serve("processes = 1\nresponse_timeout = \"500ms\"\nstop_timeout = \"500ms\"");
+            model.serve("processes = 1\nresponse_timeout = \"2s\"\nstop_timeout = \"500ms\"");
         let old = house.settled(1);
         let mut client = house.ask(path);
         eventually(PATIENCE, "it has begun", || {
