@@ -15,6 +15,7 @@ mod bench;
 mod bodies;
 mod boot;
 mod cache;
+mod clock_jump;
 mod command_line;
 mod daemon;
 mod dev;

@@ -121,6 +121,16 @@ def leak(query):
     return os.getpid()
 
 
+def oom(_query):
+    """Takes all the memory that it may have, which is little more than it has."""
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 20))
+
+
 def burn(_query):
     """Computes for 20 ms."""
     end = process_time() + 0.02
@@ -220,7 +230,7 @@ def parent(query):
 ACTS = {
     act.__name__: act
     for act in (
-        pid, version, burn, hold, leave, exit, stuck, deaf, garbage, flood, descriptors, leak, length, umask, user,
+        pid, version, burn, oom, hold, leave, exit, stuck, deaf, garbage, flood, descriptors, leak, length, umask, user,
         close, bomb, children, parent,
     )
 }

@@ -105,6 +105,13 @@ ACTS = {
     LEAKED << File.open("/dev/null")
     Process.pid
   end,
+  "oom" => lambda do |_|
+    pages, = File.read("/proc/self/statm").split
+    limit = (pages.to_i * 4096) + (64 << 20)
+    Process.setrlimit(:AS, limit, limit)
+    hoard = []
+    loop { hoard << ("x" * (1 << 20)) }
+  end,
   "leak" => lambda do |megabytes|
     LEAKED << ("x" * (megabytes.to_i << 20))
     Process.pid

@@ -122,3 +122,22 @@ fn one_that_becomes_somebody_else_is_served_or_replaced_but_ends_with_the_server
         assert_eq!(house.settled(2).len(), 2, "{name}");
     }
 }
+
+#[test]
+fn one_that_runs_out_of_memory_fails_and_costs_nobody_else_anything() {
+    for model in MODELS {
+        let Model(name, ..) = model;
+        let house = model.serve("processes = 2");
+        let answer = beside_another(&house, "/oom");
+        assert!(
+            matches!(answer, Some(500 | 502)),
+            "{name}: {answer:?}\n{}",
+            house.log()
+        );
+        house.settled(2);
+        house.wait_log("MemoryError");
+        for _ in 0..4 {
+            assert_eq!(house.get("/").status, 200, "{name}");
+        }
+    }
+}
