@@ -339,6 +339,7 @@ fn a_worker_is_to_be_replaced_when_requests_that_were_given_up_fill_it() {
         let first = rig.get("/hangs");
         let id = rig.worker.opened().await;
         assert_eq!(first.fault().await, FaultKind::AppTimeout);
+        assert!(ledger.take_wants_stacks(), "where its requests stand");
         rig.worker.expect(Kind::Gone, id).await;
         let second = rig.get("/hangs");
         rig.worker.opened().await;
@@ -353,7 +354,7 @@ fn a_worker_is_to_be_replaced_when_requests_that_were_given_up_fill_it() {
                 assert_eq!(frame.expect("it goes on").kind, Kind::Gone);
             }
         }
-        assert!(ledger.take_wants_stacks() && !ledger.take_wants_stacks());
+        assert!(!ledger.take_wants_stacks(), "not again so soon");
         // The executor retires it, and it goes without an end of theirs.
         rig.retire();
         assert_eq!(rig.ended().await, End::Retired);

@@ -72,18 +72,23 @@ fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
 }
 
 #[test]
-fn one_that_asks_to_exit_fails_and_costs_nobody_else_anything() {
+fn one_that_asks_to_exit_or_runs_out_of_memory_fails_and_costs_nobody_else_anything() {
     for model in MODELS {
         let Model(name, ..) = model;
         let house = model.serve("processes = 2");
-        let answer = beside_another(&house, "/exit");
-        assert!(
-            matches!(answer, Some(500 | 502)),
-            "{name}: {answer:?}\n{}",
-            house.log()
-        );
-        house.settled(2);
-        house.wait_log("SystemExit");
+        for (path, error) in [("/exit", "SystemExit"), ("/oom", "MemoryError")] {
+            let answer = beside_another(&house, path);
+            assert!(
+                matches!(answer, Some(500 | 502)),
+                "{name}: {path}: {answer:?}\n{}",
+                house.log()
+            );
+            house.settled(2);
+            house.wait_log(error);
+            for _ in 0..4 {
+                assert_eq!(house.get("/").status, 200, "{name}: {path}");
+            }
+        }
     }
 }
 
@@ -120,24 +125,5 @@ fn one_that_becomes_somebody_else_is_served_or_replaced_but_ends_with_the_server
         }
         assert_eq!(house.restart().0, 0, "{name}\n{}", house.log());
         assert_eq!(house.settled(2).len(), 2, "{name}");
-    }
-}
-
-#[test]
-fn one_that_runs_out_of_memory_fails_and_costs_nobody_else_anything() {
-    for model in MODELS {
-        let Model(name, ..) = model;
-        let house = model.serve("processes = 2");
-        let answer = beside_another(&house, "/oom");
-        assert!(
-            matches!(answer, Some(500 | 502)),
-            "{name}: {answer:?}\n{}",
-            house.log()
-        );
-        house.settled(2);
-        house.wait_log("MemoryError");
-        for _ in 0..4 {
-            assert_eq!(house.get("/").status, 200, "{name}");
-        }
     }
 }
