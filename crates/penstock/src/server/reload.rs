@@ -19,6 +19,10 @@ use crate::tcp::{self, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
 use crate::wiring::{self, Built};
 
+/// How long requests that began before a reload may take to come to what they were routed to, or else
+/// `shutdown_timeout`; no longer than an upgrade leaves them.
+const ROUTED_MAX: Duration = Duration::from_secs(60);
+
 /// How long all processes of a new application may take beyond the boot time-out of one.
 const BOOT_SLACK: Duration = Duration::from_secs(5);
 
@@ -169,7 +173,9 @@ impl Server {
         }
         let mut changes = Vec::new();
         let old = std::mem::replace(&mut live.rooms, rooms);
-        let patience = live.config.server.shutdown_timeout;
+        let server = &live.config.server;
+        let patience = server.upgrade_timeout.min(ROUTED_MAX);
+        let patience = patience.max(server.shutdown_timeout);
         live.leaving.retain(|app| app.strong_count() > 0);
         for (name, old) in old.apps {
             let new = live.rooms.apps.get(&name);

@@ -21,14 +21,20 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"done"})
 "#;
 
-fn toml(app: &str) -> String {
-    let server = "[server]\nlisten = [\"127.0.0.1:0\"]\nshutdown_timeout = \"200ms\"\n";
-    format!("{server}[apps.site]\nkind = \"asgi\"\nprocesses = 2\n{app}\n")
+/// A stop waits for 200 ms.
+fn toml(server: &str, app: &str) -> String {
+    format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nshutdown_timeout = \"200ms\"\n{server}\n\
+         [apps.site]\nkind = \"asgi\"\nprocesses = 2\n{app}\n"
+    )
 }
 
 /// A server with a stream in progress, and its workers.
-fn serve() -> (Server, RawClient, Vec<i32>) {
-    let server = Site::new().file("app.py", APP).config(&toml("")).serve(&[]);
+fn serve(more: &str) -> (Server, RawClient, Vec<i32>) {
+    let server = Site::new()
+        .file("app.py", APP)
+        .config(&toml(more, ""))
+        .serve(&[]);
     server.wait_ready("site");
     let mut stream = server.connect();
     stream.send("GET /events HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -65,7 +71,7 @@ fn finish(server: &Server, mut stream: RawClient, worker: i32) {
 
 #[test]
 fn a_stream_outlives_the_time_of_a_stop_after_an_upgrade() {
-    let (server, stream, workers) = serve();
+    let (server, stream, workers) = serve("");
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
     let heir = Heir::of(&server);
     let left = wait_until_one_is_left(&workers);
@@ -78,7 +84,7 @@ fn a_stream_outlives_the_time_of_a_stop_after_an_upgrade() {
 
 #[test]
 fn a_stop_of_the_new_server_ends_the_old_one_in_the_time_of_a_stop() {
-    let (server, mut stream, workers) = serve();
+    let (server, mut stream, workers) = serve("");
     assert_eq!(upgrade(&server, &[]).0, Some(0), "{}", server.log());
     let heir = Heir::of(&server);
     wait_until_one_is_left(&workers);
@@ -95,10 +101,11 @@ fn a_stop_of_the_new_server_ends_the_old_one_in_the_time_of_a_stop() {
 
 #[test]
 fn a_stream_outlives_the_replacement_of_its_application_by_a_reload() {
-    let (server, stream, workers) = serve();
+    let brief = "upgrade_timeout = \"200ms\"";
+    let (server, stream, workers) = serve(brief);
     server
         .site()
-        .write("penstock.toml", toml("env = { VERSION = \"2\" }"));
+        .write("penstock.toml", toml(brief, "env = { VERSION = \"2\" }"));
     assert_eq!(
         server.admin("POST", "/reload").status,
         200,
