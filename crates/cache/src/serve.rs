@@ -14,7 +14,7 @@ use penstock_http::{
     content_range_unsatisfied, parse_http_date, select_range,
 };
 
-use crate::store::{Gone, Hit, HitBody, Meta};
+use crate::store::{Gone, Held, Hit, HitBody, Meta};
 
 /// What the access log calls who answers.
 pub(crate) const HANDLER: &str = "cache";
@@ -37,15 +37,24 @@ pub(crate) struct Note<'a> {
 /// Where a body comes from.
 enum Source {
     Memory(Bytes),
-    Disk(FileBody),
+    File(FileBody),
     Growing(HitBody),
+}
+
+impl From<&Held> for Source {
+    fn from(held: &Held) -> Self {
+        match held {
+            Held::Bytes(bytes) => Self::Memory(bytes.clone()),
+            Held::Pages(body) => Self::File(body.clone()),
+        }
+    }
 }
 
 impl Source {
     fn length(&self, meta: &Meta) -> Option<u64> {
         match self {
             Self::Memory(bytes) => Some(bytes.len() as u64),
-            Self::Disk(file) => Some(file.len.min(meta.length)),
+            Self::File(file) => Some(file.len.min(meta.length)),
             Self::Growing(HitBody::Growing(growing)) => growing.declared(),
             Self::Growing(_) => None,
         }
@@ -67,7 +76,7 @@ impl Source {
                     Body::Bytes(part)
                 }
             }
-            Self::Disk(file) => Body::File(FileBody {
+            Self::File(file) => Body::File(FileBody {
                 start: file.start + start,
                 len: len.unwrap_or_else(|| file.len.saturating_sub(start)),
                 file: file.file,
@@ -85,7 +94,7 @@ impl Source {
     fn parts(self, framed: Multipart) -> Option<Body> {
         let whole = match self {
             Self::Memory(bytes) => Whole::Memory(bytes),
-            Self::Disk(file) => Whole::File(file),
+            Self::File(file) => Whole::File(file),
             Self::Growing(_) => return None,
         };
         Some(parts::body(whole, framed))
@@ -95,7 +104,7 @@ impl Source {
 /// The answer from a stored response that is in memory; none if it is not.
 pub(crate) fn answer_now(head: &RequestHead, hit: &Hit, note: &Note<'_>) -> Option<Response> {
     let source = match &hit.body {
-        HitBody::Memory(bytes) => Source::Memory(bytes.clone()),
+        HitBody::Memory(held) => held.into(),
         HitBody::Growing(_) | HitBody::Disk(_) => return None,
     };
     answer_from(head, &hit.meta, source, note).ok()
@@ -118,7 +127,7 @@ pub(crate) async fn answer(
             hit.meta.response_time,
         ) == Precondition::NotModified;
     let source = match &hit.body {
-        HitBody::Memory(bytes) => Source::Memory(bytes.clone()),
+        HitBody::Memory(held) => held.into(),
         HitBody::Growing(_) => Source::Growing(hit.body.clone()),
         // Needs no file: its length is known.
         HitBody::Disk(_) if is_bodiless => {
@@ -129,7 +138,7 @@ pub(crate) async fn answer(
                 note,
             ));
         }
-        HitBody::Disk(object) => Source::Disk(object.open().await?),
+        HitBody::Disk(object) => Source::File(object.open().await?),
     };
     answer_from(head, &hit.meta, source, note)
 }

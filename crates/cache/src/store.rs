@@ -24,6 +24,7 @@ mod filler;
 mod folder;
 mod format;
 mod growing;
+mod held;
 mod keeper;
 mod key;
 mod object;
@@ -39,9 +40,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use penstock_config as config;
 use penstock_runtime::blocking::Pool;
+use penstock_runtime::disk::Arena;
 use penstock_runtime::{DiskFile, loops};
 
 use disk::{DYING_MAX, Disk, DiskItem};
@@ -53,6 +54,7 @@ use tier::{Item, Tier};
 
 pub(crate) use filler::Filler;
 pub(crate) use growing::Growing;
+pub(crate) use held::Held;
 pub(crate) use key::{Key, LIFETIME_WORDS, Meta};
 pub(crate) use object::{DiskObject, Gone, Hit, HitBody};
 pub(crate) use purging::Rule;
@@ -68,8 +70,8 @@ const OPEN_MAX: usize = 512;
 /// A small object is read into memory at its second use of those that eviction has not forgotten.
 const HOT_USES: u8 = 2;
 
-/// An object that is larger is not kept in memory in front of a disk: from there a descriptor serves as well.
-const MEMORY_OBJECT_MAX: u64 = 1 << 20;
+/// An object on its way to a disk stays in memory until its end, if it is not larger: one write is enough for it.
+const ONE_WRITE_MAX: u64 = 1 << 20;
 
 /// Shards of what is on its way in.
 const SHARDS: usize = 16;
@@ -78,7 +80,9 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub struct Store {
     config: config::Cache,
-    memory: Tier<Bytes>,
+    memory: Tier<Held>,
+    /// For the larger bodies of memory alone.
+    arena: Option<Arena>,
     disk: Option<Arc<Disk>>,
     is_stopped: AtomicBool,
     /// What may block or takes long.
@@ -129,9 +133,19 @@ impl Store {
     fn new(config: &config::Cache, pool: Pool) -> Arc<Self> {
         let path = config.path.clone();
         let disk = path.map(|path| Arc::new(Disk::new(config, path, pool.clone())));
+        let arena = match disk {
+            Some(_) => None,
+            None => Arena::new(pool.clone())
+                .inspect_err(|error| {
+                    let name = &config.name;
+                    log::info!("cache `{name}`: each client gets a copy of larger bodies: {error}");
+                })
+                .ok(),
+        };
         Arc::new(Self {
             config: config.clone(),
             memory: Tier::new(),
+            arena,
             disk,
             is_stopped: AtomicBool::new(false),
             pool,
@@ -324,11 +338,11 @@ impl Store {
     }
 
     /// Removes the files of objects that were taken out, and counts them.
-    fn bury(&self, on_disk: Vec<Arc<DiskItem>>, in_memory: &[Arc<Item<Bytes>>]) -> u64 {
+    fn bury(&self, on_disk: Vec<Arc<DiskItem>>, in_memory: &[Arc<Item<Held>>]) -> u64 {
         // An object that is in both tiers has one meta.
         let metas: std::collections::HashSet<_> =
             on_disk.iter().map(|item| Arc::as_ptr(&item.meta)).collect();
-        let is_alone = |item: &&Arc<Item<Bytes>>| !metas.contains(&Arc::as_ptr(&item.meta));
+        let is_alone = |item: &&Arc<Item<Held>>| !metas.contains(&Arc::as_ptr(&item.meta));
         let count = on_disk.len() + in_memory.iter().filter(is_alone).count();
         if let Some(disk) = &self.disk {
             disk.bury(on_disk);
@@ -358,7 +372,7 @@ impl Store {
     /// Bytes of the largest body that is kept in memory.
     fn memory_object_max(&self) -> u64 {
         match self.disk {
-            Some(_) => (self.config.memory / 16).min(MEMORY_OBJECT_MAX),
+            Some(_) => (self.config.memory / 16).min(held::BYTES_MAX),
             None => self.config.object_max,
         }
     }

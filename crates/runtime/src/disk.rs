@@ -9,6 +9,7 @@
 //! slow client drains its socket. How it can be asked depends on the file system (`residency`); readings
 //! under way, and the memory that they take, are the pool's (`reads`).
 
+mod arena;
 mod reads;
 mod residency;
 
@@ -23,6 +24,8 @@ use bytes::Bytes;
 use penstock_sys::file;
 use penstock_sys::pages::{self, FileSystem, Identity};
 
+pub use self::arena::Arena;
+use self::arena::Extent;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
 use self::residency::{Asked, Facts, Means, Moment, Proven};
@@ -42,7 +45,7 @@ pub const READ_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct DiskFile {
     /// There until it is dropped.
-    file: Option<File>,
+    source: Option<Source>,
     pool: Pool,
     /// How its residency can be asked, as far as known ([`Facts::to_bits`]).
     facts: AtomicU8,
@@ -57,6 +60,15 @@ pub struct DiskFile {
     /// When it was last seen to be the same.
     seen_same: Moment,
     faults: Option<Arc<dyn FaultSink>>,
+}
+
+/// What is sent.
+#[derive(Debug)]
+enum Source {
+    /// A file of its own.
+    File(File),
+    /// A part of one that others share.
+    Extent(Extent),
 }
 
 /// Who wants to know that a file cannot be read, whoever reads it. Called on loops and in pools: does not block.
@@ -92,10 +104,14 @@ impl DiskFile {
     /// Takes an open regular file. Makes no system call that could wait for a disk.
     #[must_use]
     pub fn new(file: File, pool: Pool) -> Self {
+        Self::of(Source::File(file), pool, Facts::UNKNOWN)
+    }
+
+    fn of(source: Source, pool: Pool, facts: Facts) -> Self {
         Self {
-            file: Some(file),
+            source: Some(source),
             pool,
-            facts: AtomicU8::new(Facts::UNKNOWN.to_bits()),
+            facts: AtomicU8::new(facts.to_bits()),
             identity: OnceLock::new(),
             is_random: AtomicBool::new(false),
             proven: Proven::default(),
@@ -123,7 +139,11 @@ impl DiskFile {
     /// The file.
     #[must_use]
     pub fn file(&self) -> &File {
-        self.file.as_ref().expect("it is there until it is dropped")
+        match self.source.as_ref() {
+            Some(Source::File(file)) => file,
+            Some(Source::Extent(extent)) => extent.file(),
+            None => unreachable!("it is there until it is dropped"),
+        }
     }
 
     /// The pool that reads it.
@@ -460,14 +480,20 @@ impl DiskFile {
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
-        // An object that was replaced or evicted meanwhile: its blocks are freed with its last
-        // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
-        let is_local = matches!(self.known().means, Means::Memory | Means::Counted);
-        let is_quick = is_local && pages::is_nameless(self.file()).is_ok_and(|is_gone| !is_gone);
-        if let Some(file) = self.file.take()
+        let is_quick = match &self.source {
+            // An object that was replaced or evicted meanwhile: its blocks are freed with its last
+            // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
+            Some(Source::File(file)) => {
+                let is_local = matches!(self.known().means, Means::Memory | Means::Counted);
+                is_local && pages::is_nameless(file).is_ok_and(|is_gone| !is_gone)
+            }
+            Some(Source::Extent(extent)) => extent.is_small(),
+            None => true,
+        };
+        if let Some(source) = self.source.take()
             && !is_quick
         {
-            self.pool.run_detached(move || drop(file));
+            self.pool.run_detached(move || drop(source));
         }
     }
 }

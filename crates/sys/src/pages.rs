@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, AtFlags, FileType, Statx, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
 
 /// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
@@ -54,6 +54,16 @@ pub fn cached_pages(file: &File, at: u64, len: u64) -> io::Result<u64> {
 #[cfg(any(target_arch = "mips", target_arch = "mips64"))]
 pub fn cached_pages(_file: &File, _at: u64, _len: u64) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Gives the pages of the `len` bytes at `at` back, which read as zeros from here on; the file stays as long as
+/// it is. Pages that a socket still sends stay as they are until it has.
+///
+/// # Errors
+/// `Unsupported` where the file system has no holes.
+pub fn give_back(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, at, len)?)
 }
 
 /// The bytes of a page.

@@ -13,7 +13,7 @@ use penstock_runtime::clock;
 use super::{Found, Shared};
 use crate::rules::{Asked, Asker, is_override};
 use crate::serve::{HANDLER, NAME};
-use crate::store::{HitBody, Key};
+use crate::store::{Held, HitBody, Key};
 
 /// Bodies up to this size are copied behind their head, which is cheaper than counting references.
 const AT_HAND_BYTES: usize = 8 * 1024;
@@ -49,7 +49,7 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
         let Found::Usable(usable) = shared.look(store, &key, head, &PLAIN, now) else {
             return;
         };
-        let HitBody::Memory(body) = &usable.hit.body else {
+        let HitBody::Memory(Held::Bytes(body)) = &usable.hit.body else {
             return;
         };
         if usable.is_stale || body.len() > AT_HAND_BYTES {

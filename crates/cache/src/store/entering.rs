@@ -12,13 +12,14 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use bytes::Bytes;
 use penstock_runtime::DiskFile;
-use penstock_runtime::disk::FaultSink;
+use penstock_runtime::disk::{Arena, FaultSink};
 use rustix::io::Errno;
 
 use super::disk::{Disk, DiskItem, Kind};
 use super::file::ObjectFile;
+use super::held::{self, Held};
 use super::tier::Item;
-use super::{Growing, HOT_USES, Key, Meta, OPEN_MAX, Store, filler, keeper};
+use super::{Growing, HOT_USES, Key, Meta, ONE_WRITE_MAX, OPEN_MAX, Store, filler, keeper};
 
 /// For those on their way in.
 impl Store {
@@ -28,7 +29,15 @@ impl Store {
 
     /// Bytes of an object on its way in that stay in memory until its end.
     pub(super) fn small_max(&self) -> u64 {
-        self.memory_object_max().max(64 * 1024)
+        match self.disk {
+            Some(_) => (self.config.memory / 16).clamp(64 << 10, ONE_WRITE_MAX),
+            None => self.memory_object_max(),
+        }
+    }
+
+    /// The arena for a body of `total` bytes; none where it is held in a buffer.
+    pub(super) fn arena_for(&self, total: u64) -> Option<&Arena> {
+        self.arena.as_ref().filter(|_| total > held::BYTES_MAX)
     }
 
     pub(super) fn fits_memory(&self, meta: &Meta) -> bool {
@@ -46,7 +55,7 @@ impl Store {
         key: &Key,
         growing: &Growing,
         meta: &Arc<Meta>,
-        body: Bytes,
+        body: Held,
     ) -> bool {
         let item = memory_item(key.hash, meta, body);
         if item.weight() > self.memory_max() {
@@ -165,7 +174,7 @@ impl Store {
         let Some(disk) = &self.disk else {
             return;
         };
-        let in_memory = memory_item(item.hash, &item.meta, body);
+        let in_memory = memory_item(item.hash, &item.meta, Held::Bytes(body));
         let entered = disk
             .tier
             .while_there(item, || self.memory.insert(&in_memory));
@@ -302,7 +311,7 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
 }
 
 /// What a memory tier holds.
-pub(super) fn memory_item(hash: u128, meta: &Arc<Meta>, body: Bytes) -> Arc<Item<Bytes>> {
-    let weight = body.len() as u64 + meta.memory();
+pub(super) fn memory_item(hash: u128, meta: &Arc<Meta>, body: Held) -> Arc<Item<Held>> {
+    let weight = body.weight() + meta.memory();
     Item::new(hash, Arc::clone(meta), body, weight)
 }

@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use penstock_exchange::{Fault, FaultKind};
+use penstock_exchange::{Fault, FaultKind, FileBody};
+use penstock_runtime::disk::Arena;
 use twox_hash::XxHash3_64;
 
 use super::disk::{Disk, DiskError, Kind};
 use super::file::TempFile;
 use super::folder::{Folder, on_disk};
 use super::growing::{End, Growing};
-use super::{Key, Meta, Store};
+use super::{Held, Key, Meta, Store};
 
 /// Bytes of one write: large enough that a disk spends its time with bytes, not with seeks.
 const WRITE_BYTES: u64 = 512 * 1024;
@@ -32,8 +33,8 @@ const PENDING_MAX: u64 = 2 * WRITE_BYTES;
 /// Where memory is short: bytes beyond which nothing more comes in while a write is under way.
 const SHORT_MAX: u64 = 64 * 1024;
 
-/// Larger bodies are joined in the pool.
-const JOIN_HERE_MAX: u64 = 1 << 20;
+/// Larger bodies are brought to the memory tier in the pool.
+const HOLD_HERE_MAX: u64 = 1 << 20;
 
 /// Bytes of an object that is not kept, between its writer and its slowest reader.
 const WINDOW: u64 = 512 * 1024;
@@ -141,7 +142,7 @@ impl Filler {
         let is_in_memory_only = self.file.is_none() && self.writing.is_none();
         let mut kept = false;
         if is_in_memory_only && self.store.fits_memory(&meta) {
-            let body = self.joined(total).await;
+            let body = self.held(total).await;
             kept = self
                 .store
                 .insert_in_memory(&self.key, &self.growing, &meta, body.clone());
@@ -166,15 +167,20 @@ impl Filler {
         }
     }
 
-    /// The whole body in one piece.
-    async fn joined(&mut self, total: u64) -> Bytes {
+    /// The whole body, as the memory tier has it.
+    async fn held(&mut self, total: u64) -> Held {
         let pieces = self.growing.pieces_from(0);
-        if total <= JOIN_HERE_MAX {
-            return join(&pieces);
+        if total > HOLD_HERE_MAX {
+            let (store, pieces) = (Arc::clone(&self.store), pieces.clone());
+            let there = self
+                .store
+                .pool
+                .run(move || held(&pieces, store.arena_for(total)));
+            if let Ok(held) = there.await {
+                return held;
+            }
         }
-        let for_work = pieces.clone();
-        let joined = self.store.pool.run(move || join(&for_work)).await;
-        joined.unwrap_or_else(|_| join(&pieces))
+        held(&pieces, self.store.arena_for(total))
     }
 
     /// The body cannot be completed: its readers are cut with `fault`, nothing is kept.
@@ -391,6 +397,17 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.folder.release(self.bytes);
+    }
+}
+
+fn held(pieces: &[Bytes], arena: Option<&Arena>) -> Held {
+    let in_pages = arena.and_then(|arena| arena.store(pieces).ok());
+    match in_pages {
+        Some((file, start)) => {
+            let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+            Held::Pages(FileBody { file, start, len })
+        }
+        None => Held::Bytes(join(pieces)),
     }
 }
 

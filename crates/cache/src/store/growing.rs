@@ -21,12 +21,15 @@ use penstock_runtime::clock;
 use penstock_sys::file::read_at_if_cached;
 use tokio::sync::Notify;
 
-use super::Meta;
 use super::disk::{Disk, DiskError, Kind};
 use super::file::{TempFile, read_full};
+use super::{Held, Meta};
 
 /// Bytes read from the file at a time.
 const READ_BYTES: u64 = 128 * 1024;
+
+/// Bytes taken from the memory tier at a time.
+const HELD_BYTES: usize = 128 * 1024;
 
 /// Small pieces are joined up to this size.
 const JOIN_BYTES: usize = 4 * 1024;
@@ -60,8 +63,8 @@ pub(super) struct State {
     pub(super) is_doomed: bool,
     /// Held whole by the memory tier: it is found there.
     pub(super) is_elsewhere: bool,
-    /// The pieces are one, which the memory tier has, too.
-    is_joined: bool,
+    /// The whole body, when the memory tier has it.
+    held: Option<Held>,
     readers: Vec<Option<Place>>,
     /// The writer waits for readers to go on.
     pub(super) writer: Option<Waker>,
@@ -231,19 +234,22 @@ impl Growing {
         wake_readers(state);
     }
 
-    /// The whole body in one piece, which is accounted for elsewhere: it takes the place of all pieces.
-    pub(super) fn hold(&self, body: Bytes) {
+    /// The whole body, which is accounted for elsewhere: it takes the place of all pieces.
+    pub(super) fn hold(&self, body: Held) {
         let mut state = self.lock();
         self.memory.fetch_sub(state.pieces_bytes, Relaxed);
         state.pieces_bytes = 0;
-        state.is_joined = true;
         state.pieces.clear();
-        state.pieces.push_back((0, body));
+        state.held = Some(body);
     }
 
     /// Pieces from position `from` on.
     pub(super) fn pieces_from(&self, from: u64) -> Vec<Bytes> {
         let state = self.lock();
+        if let Some(held) = &state.held {
+            let rest = held.part(from, usize::MAX);
+            return if rest.is_empty() { vec![] } else { vec![rest] };
+        }
         let first = state
             .pieces
             .partition_point(|(at, piece)| at + piece.len() as u64 <= from);
@@ -272,8 +278,7 @@ impl Growing {
         } else {
             0
         };
-        while !state.is_joined
-            && let Some((at, piece)) = state.pieces.front()
+        while let Some((at, piece)) = state.pieces.front()
             && at + piece.len() as u64 <= needed
         {
             let bytes = piece.len() as u64;
@@ -364,6 +369,9 @@ impl BodyStream for GrowingReader {
 
 impl State {
     fn piece_at(&self, position: u64) -> Option<Bytes> {
+        if let Some(held) = &self.held {
+            return Some(held.part(position, HELD_BYTES));
+        }
         let index = self.pieces.partition_point(|(at, _)| *at <= position);
         let (at, piece) = self.pieces.get(index.checked_sub(1)?)?;
         let skip = usize::try_from(position - at).ok()?;

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use penstock_exchange::FileBody;
 use penstock_runtime::DiskFile;
 use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
@@ -16,7 +15,7 @@ use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
 use super::disk::{Disk, DiskError, DiskItem, Kind};
 use super::entering::{Watch, is_damage, is_lost};
 use super::folder::{Access, Identity};
-use super::{Growing, Meta, Store, verifying};
+use super::{Growing, Held, Meta, Store, verifying};
 
 /// An object that was found.
 #[derive(Debug, Clone)]
@@ -31,7 +30,7 @@ pub(crate) struct Hit {
 #[derive(Debug, Clone)]
 pub(crate) enum HitBody {
     /// All of it in memory.
-    Memory(Bytes),
+    Memory(Held),
     /// In a file.
     Disk(DiskObject),
     /// Still on its way here: `meta.length` is not known yet.

@@ -10,6 +10,7 @@ mod whole;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::Bytes;
 use penstock_exchange::BodyStream;
 use penstock_http::{FieldBlock, Status};
 use penstock_runtime::clock;
@@ -133,7 +134,7 @@ pub(crate) fn find(store: &Arc<Store>, text: &str) -> Option<Hit> {
 pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
     let hit = find(store, text)?;
     match hit.body {
-        HitBody::Memory(bytes) => Some(bytes.to_vec()),
+        HitBody::Memory(held) => Some(held.part(0, usize::MAX).to_vec()),
         HitBody::Growing(growing) => read(growing.reader()?).await.ok(),
         HitBody::Disk(object) => {
             let body = object.open().await.ok()?;

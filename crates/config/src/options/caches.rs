@@ -17,7 +17,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("caches.NAME", "size_max", Size(4096), Means("\"10GiB\", without a `path` \"256MiB\""), r#""100GiB""#,
         "Bytes it may hold, on its disk or in memory."),
     row("caches.NAME", "memory", Size(0), Means("\"64MiB\", or `size_max` if that is less"), r#""64MiB""#,
-        "Bytes of small, hot objects that are kept in memory too; \"0B\" is none.")
+        "Bytes of small, hot objects (up to 16 KiB) that are kept in memory too; \"0B\" is none. \
+         Larger ones are sent from the page cache.")
         .only("a cache with a `path`"),
     row("caches.NAME", "object_max", Size(1), Means("\"1GiB\", or `size_max` if that is less"), r#""64MiB""#,
         "Largest body that is stored."),

@@ -15,7 +15,7 @@ fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
             let hit = find(&store, &text).unwrap();
             assert_eq!(hit.meta.length, size as u64);
             let is_in_memory = matches!(hit.body, HitBody::Memory(_));
-            assert_eq!(is_in_memory, size <= 65_536, "{size}");
+            assert_eq!(is_in_memory, size <= 16_384, "{size}");
             assert_eq!(get(&store, &text).await.unwrap(), body_of(&text, size));
         }
         assert!(get(&store, "http://host/other").await.is_none());
@@ -69,6 +69,39 @@ fn memory_alone_holds_what_fits() {
             }
         }
         assert_eq!(found, store.usage().objects);
+    })
+    .unwrap();
+}
+
+#[test]
+fn memory_alone_sends_large_bodies_by_reference_and_readers_on_their_way_have_them_from_there() {
+    loops::block_on(async {
+        let store = started(&config(None)).await;
+        for size in [1, 16_384, 16_385, 100_000, 3 << 20] {
+            let text = format!("http://host/{size}");
+            let body = body_of(&text, size);
+            let (mut filler, growing) = store
+                .begin(&key(&text), meta_of(&text), Some(size as u64))
+                .unwrap();
+            // The writer does not wait for who has not begun to read.
+            let early = growing.reader().unwrap();
+            for piece in body.chunks(30_000) {
+                filler.push(piece);
+                filler.settle().await;
+            }
+            assert!(filler.finish().await);
+            let hit = find(&store, &text).unwrap();
+            let is_in_pages = matches!(hit.body, HitBody::Memory(Held::Pages(_)));
+            assert_eq!(is_in_pages, size > 16_384, "{size}");
+            assert_eq!(get(&store, &text).await.unwrap(), body);
+            // What is served goes on when the object goes.
+            assert_eq!(store.forget(&key(&text)), 1);
+            assert_eq!(read(early).await.unwrap(), body);
+            let HitBody::Memory(held) = hit.body else {
+                panic!("{size}: not in memory");
+            };
+            assert_eq!(held.part(0, usize::MAX), body);
+        }
     })
     .unwrap();
 }
@@ -239,7 +272,9 @@ fn variants_and_uses() {
             let hit = store.find(&key("http://h/"), &mut |meta| {
                 meta.variant == variant.as_bytes()
             });
-            assert!(matches!(hit.unwrap().body, HitBody::Memory(body) if body == variant));
+            assert!(
+                matches!(hit.unwrap().body, HitBody::Memory(Held::Bytes(body)) if body == variant)
+            );
         }
         let counts: Vec<_> = (0..3).map(|_| store.uses(&key("http://h/new"))).collect();
         assert_eq!(counts, [1, 2, 3]);
