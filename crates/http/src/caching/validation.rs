@@ -111,7 +111,7 @@ pub fn condition(
     stored: &FieldBlock,
     response_time: Duration,
 ) -> Precondition {
-    if status != Status::OK {
+    if status != Status::OK || !has_condition(request) {
         return Precondition::Proceed;
     }
     let modified = stored
@@ -124,6 +124,13 @@ pub fn condition(
         stored.get("etag").unwrap_or_default(),
         Some(modified),
     )
+}
+
+/// Whether a field begins as those of conditions do: most requests have none, and nothing is then to be read of
+/// what is stored.
+fn has_condition(request: &RequestHead) -> bool {
+    let starts = |name: &str| name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"));
+    request.fields().any(|(name, _)| starts(name))
 }
 
 /// `W/` or nothing, and a quoted string without quotes in it (RFC 9110 §8.8.3).
