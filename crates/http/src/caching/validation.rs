@@ -129,7 +129,10 @@ pub fn condition(
 /// Whether a field begins as those of conditions do: most requests have none, and nothing is then to be read of
 /// what is stored.
 fn has_condition(request: &RequestHead) -> bool {
-    let starts = |name: &str| name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"));
+    let starts = |name: &str| {
+        name.get(..3)
+            .is_some_and(|start| start.eq_ignore_ascii_case("if-"))
+    };
     request.fields().any(|(name, _)| starts(name))
 }
 
