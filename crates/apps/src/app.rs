@@ -8,7 +8,7 @@ mod shared;
 mod snapshot;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
@@ -154,6 +154,12 @@ impl App {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// When the loading began of the code that serves: what was changed later is not in it.
+    #[must_use]
+    pub fn code_since(&self) -> SystemTime {
+        *self.shared.code_since()
     }
 
     /// The configuration that it runs with.

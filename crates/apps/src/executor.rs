@@ -68,6 +68,15 @@ pub(crate) enum Command {
     },
 }
 
+/// A restart under way.
+#[derive(Debug)]
+struct Rolling {
+    /// When it began.
+    since: SystemTime,
+    /// Who wait for its end.
+    asked: Vec<oneshot::Sender<Result<(), String>>>,
+}
+
 /// A process in the executor's messages. A worker that becomes a template keeps its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
@@ -171,7 +180,7 @@ pub(crate) struct Executor {
     /// Who asked for a restart that has not begun.
     restarts: Vec<oneshot::Sender<Result<(), String>>>,
     /// Who asked for the restart that is under way, if one is.
-    rolling: Option<Vec<oneshot::Sender<Result<(), String>>>>,
+    rolling: Option<Rolling>,
     limits: Limits,
     busyness: Busyness,
     drained: Vec<oneshot::Sender<()>>,
@@ -442,7 +451,12 @@ impl Executor {
             Action::RestartDone(result) => {
                 // Those who asked while one was under way wait for the next, which they began.
                 let asked = match self.rolling.take() {
-                    Some(rolling) => rolling,
+                    Some(rolling) => {
+                        if result.is_ok() {
+                            *self.shared.code_since() = rolling.since;
+                        }
+                        rolling.asked
+                    }
                     None => std::mem::take(&mut self.restarts),
                 };
                 for done in asked {

@@ -2,13 +2,12 @@
 //! themselves, requests are shown to the person at the terminal.
 //!
 //! `server` calls [`start`] once; a task on the control loop then turns changes of files
-//! (`dev/watch.rs`, `dev/ignored.rs`) into restarts of applications and reloads of the configuration,
+//! (`dev/watch.rs`, `code`) into restarts of applications and reloads of the configuration,
 //! the same that the commands do. `wiring` wraps applications in `dev/explain.rs`. What must stay true:
 //! without `--dev` nothing here runs, and no change ever waits for a restart that hangs.
 
 mod explain;
 mod frames;
-mod ignored;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -24,6 +23,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::explain::explained;
 use self::watch::{Change, Changes, Watch};
+use crate::code::{self, Apart};
 use crate::server::{Live, Server};
 use crate::upstreams::default_pool;
 
@@ -63,8 +63,7 @@ struct Places {
     /// Names and folders of applications.
     apps: Vec<(String, PathBuf)>,
     config: Option<PathBuf>,
-    /// Folders and files that are served or written while the server runs.
-    not_code: Vec<PathBuf>,
+    apart: Apart,
 }
 
 /// What is to be done about changes.
@@ -88,7 +87,7 @@ struct Restarting {
 async fn follow(server: Arc<Server>, watch: Watch, mut changes: Changes) {
     let watch = Arc::new(Mutex::new(watch));
     let restarting = Arc::new(Restarting::default());
-    let outputs = outputs();
+    let outputs = code::outputs();
     let mut places = Places::default();
     let mut due = Due::default();
     while !server.is_draining() {
@@ -208,39 +207,15 @@ impl Restarting {
     }
 }
 
-/// Where standard output and standard error go, if those are files: a shell may have said so.
-fn outputs() -> Vec<PathBuf> {
-    let links = ["/proc/self/fd/1", "/proc/self/fd/2"];
-    let targets = links
-        .iter()
-        .filter_map(|link| std::fs::read_link(link).ok());
-    targets.filter(|target| target.is_absolute()).collect()
-}
-
 impl Places {
     fn of(live: &Live, outputs: &[PathBuf]) -> Self {
         let config = &live.config;
         let apps = live.rooms.apps.values();
         let apps = apps.map(|app| (app.name().to_owned(), app.config().dir.clone()));
-        let routes = config.sites.iter().flat_map(|site| &site.routes);
-        let served =
-            routes.filter_map(|route| route.files.as_ref().map(|files| files.root.clone()));
-        let access = config.server.access_log.as_ref().map(|log| &log.path);
-        let logs = [Some(&config.server.log), access].into_iter().flatten();
-        let logs = logs.filter_map(|log| match log {
-            LogTarget::File(path) => Some(path.clone()),
-            LogTarget::Stdout | LogTarget::Stderr => None,
-        });
-        let written = logs.chain(outputs.iter().cloned());
-        let caches = config
-            .caches
-            .values()
-            .filter_map(|cache| cache.path.clone());
-        let temp = config.limits.temp_dir.clone();
         Self {
             apps: apps.collect(),
             config: config.path.clone(),
-            not_code: served.chain(written).chain(caches).chain([temp]).collect(),
+            apart: Apart::of(config, outputs),
         }
     }
 
@@ -261,13 +236,7 @@ impl Places {
         }
         let mut is_code = false;
         for (name, dir) in &self.apps {
-            let Ok(below) = path.strip_prefix(dir) else {
-                continue;
-            };
-            // An application that lies in a folder of this kind is code all the same.
-            let is_apart =
-                |other: &PathBuf| other != dir && other.starts_with(dir) && path.starts_with(other);
-            if ignored::is_code(below) && !self.not_code.iter().any(is_apart) {
+            if self.apart.leaves(path, dir) {
                 due.apps.insert(name.clone());
                 is_code = true;
             }
@@ -288,11 +257,11 @@ mod tests {
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
             ],
             config: Some("/srv/tmp/a/penstock.toml".into()),
-            not_code: vec![
+            apart: Apart::these(vec![
                 "/srv/tmp".into(),
                 "/srv/tmp/a/public".into(),
                 "/srv/tmp/a/run.txt".into(),
-            ],
+            ]),
         };
         let rows: [(&str, bool, &[&str]); 8] = [
             ("/srv/tmp/a/penstock.toml", true, &[]),

@@ -6,6 +6,7 @@
 
 mod caches;
 mod cli;
+mod code;
 mod dev;
 mod held;
 mod identity;

@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
@@ -52,6 +52,8 @@ pub(crate) struct AppShared {
     pub(crate) state: Mutex<StateView>,
     /// What its processes have written of late.
     pub(crate) output: Output,
+    /// When the loading began of the code that serves.
+    code_since: Mutex<SystemTime>,
 }
 
 /// How the application's processes get their requests.
@@ -144,6 +146,7 @@ impl AppShared {
             refusing: ArcSwapOption::empty(),
             state: Mutex::default(),
             output: Output::default(),
+            code_since: Mutex::new(SystemTime::now()),
         }
     }
 
@@ -184,17 +187,19 @@ impl AppShared {
         }
     }
 
+    pub(crate) fn code_since(&self) -> MutexGuard<'_, SystemTime> {
+        let since = self.code_since.lock();
+        since.unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn state(&self) -> StateView {
         self.state
             .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
     pub(crate) fn set_state(&self, view: StateView) {
-        *self
-            .state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = view;
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = view;
     }
 }

@@ -5,12 +5,12 @@
 //! supervisor's own.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 
-use super::{Executor, Role};
+use super::{Executor, Role, Rolling};
 use crate::app::{Boot, Refusal, StateView, WorkerView};
 use crate::supervisor::{AppState, KillReason, Report, Worker, WorkerState, Worn};
 
@@ -79,7 +79,10 @@ impl Executor {
             }
             Report::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
-                self.rolling = Some(std::mem::take(&mut self.restarts));
+                self.rolling = Some(Rolling {
+                    since: SystemTime::now(),
+                    asked: std::mem::take(&mut self.restarts),
+                });
             }
             Report::Restarted { generation, took } => {
                 log::info!("{name}: generation {generation} serves, after {took:.1?}");

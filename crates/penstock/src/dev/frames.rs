@@ -8,7 +8,7 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use super::ignored;
+use crate::code::ignored;
 
 /// A line of a file that a traceback names.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use notify::event::{CreateKind, EventKind, ModifyKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
-use super::ignored;
+use crate::code;
 
 /// Changes that may wait to be looked at.
 const CHANGES_MAX: usize = 1024;
@@ -113,17 +113,7 @@ impl Watch {
             if !self.add(&folder) {
                 return;
             }
-            let Ok(entries) = std::fs::read_dir(&folder) else {
-                continue;
-            };
-            // What a symbolic link points to is not the application's, or is found by itself.
-            let below = entries.flatten().filter(|entry| {
-                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                is_folder && ignored::is_folder_of_code(&entry.file_name())
-            });
-            // A virtual environment may have any name.
-            let below = below.map(|entry| entry.path());
-            left.extend(below.filter(|folder| !folder.join("pyvenv.cfg").exists()));
+            left.extend(code::folders_in(&folder));
         }
     }
 

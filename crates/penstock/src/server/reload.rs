@@ -14,6 +14,7 @@ use penstock_sys::process::successor::Reach;
 
 use super::{STOPPING, Server};
 use crate::cli;
+use crate::code::{self, Apart};
 use crate::listeners::{self, Opened, Serving, Supply};
 use crate::tcp::{self, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
@@ -31,6 +32,9 @@ const STILL_USED: Duration = Duration::from_millis(20);
 
 /// How long the loops may take to leave listeners that a reload has stopped.
 const CLOSING: Duration = Duration::from_secs(1);
+
+/// What a reload says that has found nothing to change.
+const NOTHING: &str = "done";
 
 impl Server {
     /// Builds the new configuration beside the old one and swaps when all of it works.
@@ -62,12 +66,14 @@ impl Server {
             return Err(STOPPING.to_owned());
         }
         self.options.manager.reloading();
-        let result = self.try_reload().await;
+        let result = match self.try_reload().await {
+            Ok(done) => self.take_up_code(done).await,
+            Err(error) => {
+                log::error!("reload: refused, nothing was changed\n{error}");
+                Err(error)
+            }
+        };
         self.options.manager.ready(&self.told());
-        match &result {
-            Ok(text) => log::info!("reload: {text}"),
-            Err(error) => log::error!("reload: refused, nothing was changed\n{error}"),
-        }
         self.live().reload_error = result.as_ref().err().cloned();
         result
     }
@@ -142,6 +148,68 @@ impl Server {
                 Err(error)
             }
         }
+    }
+
+    /// Restarts the applications whose code was changed since it was loaded; `done` is what the configuration came
+    /// to, which serves by now.
+    ///
+    /// # Errors
+    /// Which new code does not serve, and why; the old one does.
+    async fn take_up_code(&self, done: String) -> Result<String, String> {
+        let (mut all, mut failed) = (vec![done], Vec::new());
+        for app in self.changed_apps().await {
+            let name = app.name();
+            match app.restart().await {
+                Ok(()) => all.push(format!("application {name} restarted")),
+                Err(error) => failed.push(format!(
+                    "application `{name}` serves on with its old code\n{error}"
+                )),
+            }
+        }
+        // Nothing else happened than what did.
+        if all.len() > 1 && all[0] == NOTHING {
+            all.remove(0);
+        }
+        let done = all.join(", ");
+        log::info!("reload: {done}");
+        if failed.is_empty() {
+            return Ok(done);
+        }
+        let failed = failed.join("\n");
+        log::error!("reload: {failed}");
+        Err(format!("the configuration is in place, but {failed}"))
+    }
+
+    /// Those in whose folders something has changed since their code was loaded.
+    async fn changed_apps(&self) -> Vec<Arc<App>> {
+        let (apps, apart, pool) = {
+            let live = self.live();
+            let apps: Vec<_> = live.rooms.apps.values().cloned().collect();
+            let apart = Apart::of(&live.config, &code::outputs());
+            (apps, apart, default_pool(&live.rooms.pools))
+        };
+        let look = move || {
+            let has_changed = |app: &Arc<App>| {
+                let (name, dir) = (app.name(), &app.config().dir);
+                match code::changed_since(dir, app.code_since(), &apart) {
+                    Ok(Some(file)) => {
+                        log::info!("{name}: {} has changed", file.display());
+                        true
+                    }
+                    Ok(None) => false,
+                    Err(error) => {
+                        let dir = dir.display();
+                        log::warn!("{name}: its code was not looked at: {error} in {dir}");
+                        false
+                    }
+                }
+            };
+            apps.into_iter().filter(has_changed).collect()
+        };
+        pool.run(look).await.unwrap_or_else(|error| {
+            log::warn!("reload: nobody looked whether code has changed: {error}");
+            Vec::new()
+        })
     }
 
     /// Puts all that is new in its place; what changed, and the listeners that were stopped.
@@ -232,7 +300,7 @@ impl Server {
         live.config = config;
         live.reloads += 1;
         let done = match changes.is_empty() {
-            true => "done".to_owned(),
+            true => NOTHING.to_owned(),
             false => changes.join(", "),
         };
         (done, gone)

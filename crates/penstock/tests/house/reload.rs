@@ -129,6 +129,34 @@ fn ask(server: &Server, path: &str) -> RawClient {
 }
 
 #[test]
+fn a_reload_takes_up_changed_code_one_process_at_a_time_and_nobody_is_refused() {
+    let site = site("processes = 2");
+    let server = serve(&site);
+    reload(&server);
+    assert!(!server.log().contains("has changed"), "{}", server.log());
+    let answers = under_load(&server, || {
+        site.write("app.py", code("two"));
+        reload(&server);
+        assert_eq!(server.get("/").text(), "two");
+    });
+    assert!(answers.contains_key("one") && answers.contains_key("two"));
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    let restarted = || server.log().matches("restart to generation").count();
+    assert_eq!(restarted(), 1, "{}", server.log());
+    // What is as it was loaded is left alone.
+    reload(&server);
+    assert_eq!(restarted(), 1, "{}", server.log());
+    // Its configuration is in place, and the command says that the code is not.
+    site.write("app.py", "raise RuntimeError('not today')\n");
+    let (status, _, complained) = verb(&server, &["reload"]);
+    assert_eq!(status, 1, "{complained}");
+    for part in ["application `app` serves on with its old code", "not today"] {
+        assert!(complained.contains(part), "{part}: {complained}");
+    }
+    assert_eq!(server.get("/").text(), "two");
+}
+
+#[test]
 fn a_hangup_brings_a_new_route() {
     let site = site("processes = 1").file("pages/new/index.html", "new page");
     let server = serve(&site);

@@ -38,9 +38,9 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
         assert_eq!(house.get("/").status, 200, "{name}");
         assert_eq!(house.settled(2), old, "{name}: nothing was done");
         assert_eq!(house.admin_json()["reloads"], 0, "{name}");
-        // Those of others are heard as before.
+        // Those of others are heard as before; what was written into its folder is taken for code.
         house.signal(Signal::HUP);
-        house.wait_log("reload: done");
+        house.wait_log("reload: application app restarted");
     }
 }
 

@@ -112,7 +112,8 @@ fn a_reload_that_an_upgrade_keeps_waiting_reaches_the_server_that_serves() {
     server.wait_log("reload: waits for the end of the upgrade");
     std::fs::remove_file(server.site().dir().join("slow")).unwrap();
     server.wait_log(&format!("SIGHUP passed on to process {new}"));
-    server.wait_log("reload: done");
+    // What it has written beside its code is taken for code.
+    server.wait_log("reload: application site restarted");
     let heir = Heir::of(&server);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     heir.end();

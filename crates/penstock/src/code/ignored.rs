@@ -1,6 +1,6 @@
 //! Which files of an application's folder are its code: all but what nobody would restart it for.
 //!
-//! Used by `watch` before a folder is looked into and for each change. Pure. What must stay true: what
+//! Used by `code` before a folder is looked into and for each change. Pure. What must stay true: what
 //! an application writes while it runs (logs, caches, databases, uploads) restarts nothing.
 
 use std::ffi::OsStr;
