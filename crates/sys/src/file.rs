@@ -213,8 +213,8 @@ pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// An empty anonymous file in memory, to be written at any offset: what was never written or was given back
-/// (`pages::give_back`) takes no memory.
+/// An anonymous file in memory of [`SPARSE_BYTES`], to be written at any offset: what was never written or was
+/// given back (`pages::give_back`) takes no memory.
 ///
 /// # Errors
 /// What `memfd_create` says; `Unsupported` where this process may not write beyond some offset
@@ -224,8 +224,12 @@ pub fn sparse_in_memory(name: &str) -> io::Result<File> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, SPARSE_BYTES)?;
     Ok(fd.into())
 }
+
+/// The size of a [`sparse_in_memory`] file: at a gigabyte a second it lasts for a century.
+pub const SPARSE_BYTES: u64 = 1 << 62;
 
 /// The resident memory of process `pid` in bytes, from `/proc`. Blocks for some microseconds.
 ///
