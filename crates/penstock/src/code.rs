@@ -16,9 +16,6 @@ use penstock_config::{Config, LogTarget};
 /// Files and folders of one application that are looked at, at most.
 const ENTRIES_MAX: usize = 100_000;
 
-/// File systems date by the clock's last tick, which may be some milliseconds ago.
-const TICK: Duration = Duration::from_millis(10);
-
 /// Folders and files that are served or written while the server runs, and its configuration: no code, wherever
 /// they are.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -100,8 +97,9 @@ pub(crate) fn changed_since(
     since: SystemTime,
     apart: &Apart,
 ) -> Result<Option<PathBuf>, String> {
-    let since = since.checked_sub(TICK).unwrap_or(since);
-    let is_newer = |of: &Metadata| changed_at(of).is_some_and(|at| at >= since);
+    // File systems date by the clock's last tick, some milliseconds ago: what is written in the one in which
+    // loading begins is read by an interpreter that has yet to start.
+    let is_newer = |of: &Metadata| changed_at(of).is_some_and(|at| at > since);
     for path in dir.ancestors() {
         let is_other = path
             .symlink_metadata()
@@ -164,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A moment after all that was written so far, by the file system's own clock.
+    /// A moment after all that was written so far and before what is written next, by the file system's own clock.
     fn now(folder: &Path) -> SystemTime {
         let probe = folder.join("probe");
         let written = || {
@@ -174,8 +172,8 @@ mod tests {
         let first = written();
         loop {
             let at = written();
-            if at > first + 2 * TICK {
-                return at;
+            if at > first {
+                return first + (at.duration_since(first).unwrap() / 2);
             }
         }
     }
