@@ -12,7 +12,8 @@ use penstock_exchange::fields::{Fate, Vouched, fate, is_word_of_proxy};
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{Fault, FaultKind, ListenerInfo, Request, RequestBody, Trust};
 use penstock_http::caching::Validators;
-use penstock_http::{HeadWriter, RequestHead};
+use penstock_http::{HeadWriter, RequestHead, Span};
+use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
 use crate::rules::{Asker, Rules, push_host};
@@ -55,6 +56,14 @@ impl Client {
         self.arrived
     }
 
+    /// The same client, as if its request had come now: what is asked for it later has a time of its own.
+    pub(crate) fn anew(&self) -> Self {
+        Self {
+            arrived: clock::now(),
+            ..self.clone()
+        }
+    }
+
     /// What keys are made of for it.
     pub(crate) fn asker(&self) -> Asker<'_> {
         Asker {
@@ -65,7 +74,8 @@ impl Client {
     }
 }
 
-/// The question that stands for the request of `client` and all with its key.
+/// The question that stands for the request of `client` and all with its key; for a part of the answer, if one
+/// is named.
 ///
 /// # Errors
 /// When it makes no valid head: what is added is not the client's, so this is the house's fault.
@@ -73,9 +83,10 @@ pub(crate) fn question(
     rules: &Rules,
     client: &Client,
     validators: Validators<'_>,
+    part: Option<Span>,
 ) -> Result<Request, Fault> {
     let broken = |cause: String| Fault::new(FaultKind::House, format!("cache: {cause}"));
-    let head = head(rules, client, validators).map_err(broken)?;
+    let head = head(rules, client, validators, part).map_err(broken)?;
     let path = RequestPath::of(&head).map_err(|error| broken(error.to_string()))?;
     let arrival = Arrival {
         peer: client.peer,
@@ -90,7 +101,12 @@ pub(crate) fn question(
     Ok(question)
 }
 
-fn head(rules: &Rules, client: &Client, validators: Validators<'_>) -> Result<RequestHead, String> {
+fn head(
+    rules: &Rules,
+    client: &Client,
+    validators: Validators<'_>,
+    part: Option<Span>,
+) -> Result<RequestHead, String> {
     let old = &client.head;
     let asker = client.asker();
     let mut target = Vec::new();
@@ -122,6 +138,10 @@ fn head(rules: &Rules, client: &Client, validators: Validators<'_>) -> Result<Re
     }
     if let Some(date) = validators.if_modified_since {
         writer.field("If-Modified-Since", date);
+    }
+    if let Some(Span { start, len }) = part {
+        let last = start.saturating_add(len.saturating_sub(1));
+        writer.field("Range", format!("bytes={start}-{last}").as_bytes());
     }
     writer.finish().map_err(|error| error.to_string())
 }

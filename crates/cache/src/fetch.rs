@@ -8,6 +8,8 @@
 //! What must stay true: a response that was cut is never stored; what is not for everybody reaches only
 //! the one who led; a failure of the back end takes nothing away that may still be served stale.
 
+mod slice;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use penstock_runtime::{clock, loops};
 use crate::ask::{self, Client};
 use crate::flight::{Landing, Lead, Outcome};
 use crate::handler::Shared;
+use crate::slices::Slice;
 use crate::store::{Filler, Growing, Hit, HitBody, Key, LIFETIME_WORDS, Meta, Store};
 
 /// What is to be fetched.
@@ -36,6 +39,8 @@ pub(crate) struct Fetch {
     pub(crate) client: Client,
     /// What is stored and stale.
     pub(crate) base: Option<Hit>,
+    /// Only this slice of it, which is stored by itself.
+    pub(crate) slice: Option<Slice>,
 }
 
 /// When the question went out and when the head of its answer came, since the epoch.
@@ -89,7 +94,10 @@ impl Fetch {
             }
         }
         match answered {
-            Ok(Reply::Response(response)) => self.take(*response, times, purges, landing).await,
+            Ok(Reply::Response(response)) => match self.slice.take() {
+                Some(slice) => slice.take(self, *response, times, purges, landing).await,
+                None => self.take(*response, times, purges, landing).await,
+            },
             Ok(reply) => {
                 if matches!(reply, Reply::Redirect(_)) {
                     self.shared.flights.mark(&self.key, clock::now());
@@ -115,7 +123,12 @@ impl Fetch {
     /// Asks; nothing when nobody waits for it any more.
     async fn ask(&self, landing: &Landing) -> Option<(Result<Reply, Fault>, Times)> {
         let request = clock::wall();
-        let question = match ask::question(&self.shared.rules, &self.client, self.validators()) {
+        let question = match ask::question(
+            &self.shared.rules,
+            &self.client,
+            self.validators(),
+            self.slice.as_ref().map(Slice::span),
+        ) {
             Ok(question) => question,
             Err(fault) => {
                 let response = request;
@@ -291,6 +304,7 @@ impl Fetch {
             vary_names,
             tags: rules.tags_of(&response.fields),
             length: 0,
+            sliced: None,
         }
     }
 
@@ -302,7 +316,7 @@ impl Fetch {
         {
             self.store.forget_hit(base);
         }
-        let is_other = |meta: &Meta| meta.vary_names != new.vary_names;
+        let is_other = |meta: &Meta| meta.sliced.is_none() && meta.vary_names != new.vary_names;
         for _ in 0..OTHERS_MAX {
             let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
                 break;
@@ -316,8 +330,9 @@ impl Fetch {
     }
 
     /// Reads the body into the store.
-    async fn fill(self, body: Body, mut filler: Filler) {
+    async fn fill(&self, body: Body, mut filler: Filler) {
         let counts = &self.shared.counts;
+        let key = filler.key().clone();
         let filled = match body {
             Body::Bytes(bytes) => {
                 filler.push(&bytes);
@@ -333,7 +348,7 @@ impl Fetch {
                 match filler.finish().await {
                     true => counts.stored.increment(),
                     // Too large, most likely: the next one need not be waited for.
-                    false => self.shared.flights.mark(&self.key, clock::now()),
+                    false => self.shared.flights.mark(&key, clock::now()),
                 }
             }
             // Nobody wants it.

@@ -137,15 +137,19 @@ impl Handler for Cache {
         };
         let now = clock::wall_at(request.arrived);
         let found = shared.look(store, &key, &request.head, &asked, now);
-        store.count(matches!(found, Found::Usable(_)));
+        let is_missing = matches!(found, Found::Missing { .. });
+        // It may be answered from slices, and is counted then.
+        let is_far = is_missing && serve::wants_far_part(&request.head);
+        if !is_far {
+            store.count(matches!(found, Found::Usable(_)));
+        }
         if let Found::Usable(usable) = &found
             && !usable.is_revalidated
             && let Some(response) = shared.answer_now(&request.head, usable)
         {
             return Handling::Now(Ok(response.into()));
         }
-        if matches!(found, Found::Missing { .. }) && shared.flights.is_marked(&key, request.arrived)
-        {
+        if is_missing && !is_far && shared.flights.is_marked(&key, request.arrived) {
             let told = passed(Fwd::UriMiss, pass::MARKED);
             return pass::pass_marked(shared, request, told, key);
         }
@@ -182,6 +186,10 @@ impl Shared {
         // have the same names, and this is under a lock.
         let mut other: Option<(Vec<String>, Vec<u8>)> = None;
         let found = store.find(key, &mut |meta| {
+            // What is stored in slices has no body of its own.
+            if meta.sliced.is_some() {
+                return false;
+            }
             if meta.vary_names.is_empty() {
                 return true;
             }

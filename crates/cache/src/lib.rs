@@ -25,6 +25,7 @@ mod handler;
 mod purge;
 mod rules;
 mod serve;
+mod slices;
 mod store;
 #[cfg(test)]
 mod testing;

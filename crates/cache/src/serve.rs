@@ -3,6 +3,7 @@
 //! Called by `handler` for what was found or has just come. What must stay true: GET and HEAD get the same
 //! fields; a part is never sent as the whole; a body that cannot be had is a miss and never an error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,10 +11,11 @@ use penstock_exchange::parts::{self, Whole};
 use penstock_exchange::{Body, FileBody, Name, Response};
 use penstock_http::caching::{CacheStatus, condition, push_cache_status};
 use penstock_http::{
-    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Status, content_range,
-    content_range_unsatisfied, parse_http_date, select_range,
+    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
+    content_range, content_range_unsatisfied, parse_http_date, select_range,
 };
 
+use crate::slices::{Opened, SliceReader, Slices};
 use crate::store::{Gone, Held, Hit, HitBody, Meta};
 
 /// What the access log calls who answers.
@@ -39,6 +41,8 @@ enum Source {
     Memory(Bytes),
     File(FileBody),
     Growing(HitBody),
+    /// With what is there of the part that is wanted.
+    Sliced(Arc<Slices>, Option<(Span, Opened)>),
 }
 
 impl From<&Held> for Source {
@@ -57,6 +61,7 @@ impl Source {
             Self::File(file) => Some(file.len.min(meta.length)),
             Self::Growing(HitBody::Growing(growing)) => growing.declared(),
             Self::Growing(_) => None,
+            Self::Sliced(slices, _) => Some(slices.sliced.total),
         }
     }
 
@@ -85,6 +90,10 @@ impl Source {
                 Body::Stream(Box::new(growing.reader_of(start, len)?))
             }
             Self::Growing(_) => return None,
+            Self::Sliced(slices, opened) => {
+                let (span, opened) = opened.filter(|(span, _)| span.start == start)?;
+                Body::Stream(Box::new(SliceReader::new(slices, span, opened)))
+            }
         })
     }
 }
@@ -95,7 +104,7 @@ impl Source {
         let whole = match self {
             Self::Memory(bytes) => Whole::Memory(bytes),
             Self::File(file) => Whole::File(file),
-            Self::Growing(_) => return None,
+            Self::Growing(_) | Self::Sliced(..) => return None,
         };
         Some(parts::body(whole, framed))
     }
@@ -212,6 +221,30 @@ fn answer_from(
     }
 }
 
+/// Which part of a content of `total` bytes a request for one wants, by its conditions: `Some(None)` when the
+/// answer has no content. None when it is the whole.
+pub(crate) fn part_of(head: &RequestHead, meta: &Meta, total: u64) -> Option<Option<Span>> {
+    if condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified {
+        return Some(None);
+    }
+    match range_of(head, meta, total) {
+        RangeOutcome::Part { start, len } => Some(Some(Span { start, len })),
+        RangeOutcome::Unsatisfiable => Some(None),
+        RangeOutcome::Whole | RangeOutcome::Parts(_) => None,
+    }
+}
+
+/// The answer from what is stored in slices, for a request that wants a part of it ([`part_of`]).
+pub(crate) fn answer_sliced(
+    head: &RequestHead,
+    meta: &Meta,
+    slices: Arc<Slices>,
+    opened: Option<(Span, Opened)>,
+    note: &Note<'_>,
+) -> Option<Response> {
+    answer_from(head, meta, Source::Sliced(slices, opened), note).ok()
+}
+
 /// 304, or what HEAD gets.
 fn answer_bodiless(
     head: &RequestHead,
@@ -250,9 +283,25 @@ const OF_CONTENT: [&str; 5] = [
 
 /// What part of a stored 200 is asked for, as far as that can be told without its length.
 fn range(head: &RequestHead, meta: &Meta, source: &Source, length: Option<u64>) -> RangeOutcome {
-    let (Some(length), Status::OK) = (length, meta.status) else {
+    let Some(length) = length else {
         return RangeOutcome::Whole;
     };
+    let outcome = range_of(head, meta, length);
+    // Several parts of what is still on its way would wait for one another; and a coding would be that of
+    // the whole body, frame and all: nobody could read it.
+    let is_framed = matches!(outcome, RangeOutcome::Parts(_));
+    let is_whole = matches!(source, Source::Growing(_)) || meta.fields.contains("content-encoding");
+    match is_framed && is_whole {
+        true => RangeOutcome::Whole,
+        false => outcome,
+    }
+}
+
+/// What part of a stored 200 of that length is asked for.
+fn range_of(head: &RequestHead, meta: &Meta, length: u64) -> RangeOutcome {
+    if meta.status != Status::OK {
+        return RangeOutcome::Whole;
+    }
     let Some(asked) = only(head, "range") else {
         return RangeOutcome::Whole;
     };
@@ -264,15 +313,7 @@ fn range(head: &RequestHead, meta: &Meta, source: &Source, length: Option<u64>) 
     let etag = meta.fields.get("etag").unwrap_or_default();
     let modified = meta.fields.get("last-modified").and_then(parse_http_date);
     let if_range = head.field("if-range");
-    let outcome = select_range(Some(asked), if_range, length, etag, modified);
-    // Several parts of what is still on its way would wait for one another; and a coding would be that of
-    // the whole body, frame and all: nobody could read it.
-    let is_framed = matches!(outcome, RangeOutcome::Parts(_));
-    let is_whole = matches!(source, Source::Growing(_)) || meta.fields.contains("content-encoding");
-    match is_framed && is_whole {
-        true => RangeOutcome::Whole,
-        false => outcome,
-    }
+    select_range(Some(asked), if_range, length, etag, modified)
 }
 
 /// The fields of a stored response as they are sent now.
@@ -289,7 +330,7 @@ fn fields_of(meta: &Meta, note: &Note<'_>) -> FieldBlock {
 }
 
 /// The value of a field that may be sent once; more than one is as good as none.
-fn only<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
+pub(crate) fn only<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     let mut values = head.field_all(name);
     let value = values.next()?;
     values.next().is_none().then_some(value)

@@ -55,7 +55,7 @@ use tier::{Item, Tier};
 pub(crate) use filler::Filler;
 pub(crate) use growing::Growing;
 pub(crate) use held::Held;
-pub(crate) use key::{Key, LIFETIME_WORDS, Meta};
+pub(crate) use key::{Key, LIFETIME_WORDS, Meta, Sliced};
 pub(crate) use object::{DiskObject, Gone, Hit, HitBody};
 pub(crate) use purging::Rule;
 pub(crate) use shelf::Shelf;

@@ -36,7 +36,9 @@ pub use h1::{
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
 pub use range::multipart::{Multipart, Piece};
-pub use range::{RangeOutcome, Span, content_range, content_range_unsatisfied, select_range};
+pub use range::{
+    RangeOutcome, Span, content_range, content_range_unsatisfied, parse_content_range, select_range,
+};
 pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;

@@ -93,6 +93,23 @@ pub fn content_range_unsatisfied(total: u64, out: &mut Vec<u8>) {
     push_decimal(out, total);
 }
 
+/// Reads a `Content-Range` that says all: which part it is, and of how many bytes. `None` when it does not, or
+/// the part is empty or not within the whole.
+#[must_use]
+pub fn parse_content_range(value: &[u8]) -> Option<(Span, u64)> {
+    let (unit, rest) = value.split_at_checked(6)?;
+    if !unit.eq_ignore_ascii_case(b"bytes ") {
+        return None;
+    }
+    let dash = memchr::memchr(b'-', rest)?;
+    let slash = memchr::memchr(b'/', rest)?;
+    let first = parse_u64(&rest[..dash])?;
+    let last = parse_u64(rest.get(dash + 1..slash)?)?;
+    let total = parse_u64(&rest[slash + 1..])?;
+    let len = last.checked_sub(first)?.checked_add(1)?;
+    (last < total).then_some((Span { start: first, len }, total))
+}
+
 /// What the field comes to for `len` bytes; `None` when it is to be ignored.
 fn ranges_within(field: &[u8], len: u64) -> Option<RangeOutcome> {
     let equals = memchr::memchr(b'=', field)?;

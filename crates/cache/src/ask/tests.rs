@@ -16,7 +16,7 @@ fn asked(method: &str, target: &str, lines: &[&str], peer: &str, vouched: &[&str
         if_none_match: Some(b"\"stored\""),
         if_modified_since: None,
     };
-    let question = question(&rules, &Client::of(&request), validators).unwrap();
+    let question = question(&rules, &Client::of(&request), validators, None).unwrap();
     let head = &question.head;
     let first = format!("{} {}", head.method_str(), head.target());
     let fields = head
@@ -79,7 +79,7 @@ fn who_names_no_host_is_asked_for_without() {
     };
     let rules = Rules::new(&RouteCache::new(vec!["m".to_owned()]));
     let client = Client::of(&request_of(head, CLIENT));
-    let question = question(&rules, &client, Validators::default()).unwrap();
+    let question = question(&rules, &client, Validators::default(), None).unwrap();
     assert_eq!(question.head.host(), "");
     assert_eq!(question.head.field_count(), 1);
 }

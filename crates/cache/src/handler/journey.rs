@@ -6,6 +6,8 @@
 //! it waits for others, and by the deadlines of the handler behind for what it waits for itself; a client
 //! gets what was made for all, or what was made for it alone.
 
+mod sliced;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -89,6 +91,9 @@ impl Journey {
         for _ in 0..ROUNDS {
             let stale = match found {
                 Found::Usable(usable) if self.is_far(&usable) => {
+                    if let Some(answered) = self.sliced(true).await {
+                        return answered;
+                    }
                     return self
                         .pass(request, passed(Fwd::Partial, "range"), None)
                         .await;
@@ -108,7 +113,15 @@ impl Journey {
                     return Ok(response.into());
                 }
                 Found::Stale(stale) => Some((Some(stale), None)),
-                Found::Missing { names } => Some((None, names)),
+                Found::Missing { names } => {
+                    if serve::wants_far_part(&self.client.head) {
+                        if let Some(answered) = self.sliced(false).await {
+                            return answered;
+                        }
+                        self.store.count(false);
+                    }
+                    Some((None, names))
+                }
             };
             let step = match stale {
                 Some((stale, names)) => {
@@ -167,6 +180,7 @@ impl Journey {
             key: self.key.clone(),
             client: self.client.clone(),
             base: base.cloned(),
+            slice: None,
         }
     }
 

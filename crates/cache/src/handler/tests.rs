@@ -1,12 +1,13 @@
 //! The cache in front of handlers that do as they are told: what is stored, for whom, and what goes past it.
 //!
 //! The rest is in `tests/`: one request for many (`collapse`), what is stale (`stale`), parts of a body
-//! (`parts`), keys and poisoning (`keys`). The rules themselves are tested in `http`.
+//! (`parts`, `slices`), keys and poisoning (`keys`). The rules themselves are tested in `http`.
 
 mod collapse;
 mod keys;
 mod meanwhile;
 mod parts;
+mod slices;
 mod stale;
 mod words;
 

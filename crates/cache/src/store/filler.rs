@@ -81,6 +81,11 @@ impl Filler {
         }
     }
 
+    /// What it is stored under.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
     /// Adds a piece; readers have it at once. Follow it with [`Filler::settle`].
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() || self.is_pointless() {

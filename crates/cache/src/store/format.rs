@@ -18,7 +18,7 @@ use std::time::Duration;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 
-use super::{LIFETIME_WORDS, Meta};
+use super::{LIFETIME_WORDS, Meta, Sliced};
 
 /// Bytes of the preamble.
 pub(crate) const PREAMBLE_BYTES: usize = 64;
@@ -202,6 +202,11 @@ pub(crate) fn encode_meta(meta: &Meta) -> Vec<u8> {
         put(&mut out, name.as_bytes());
         put(&mut out, value);
     }
+    // At the end, and only where it is: files of before are read as well.
+    if let Some(sliced) = meta.sliced {
+        out.extend_from_slice(&sliced.id.to_le_bytes());
+        out.extend_from_slice(&sliced.total.to_le_bytes());
+    }
     out
 }
 
@@ -225,6 +230,13 @@ fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
         let value = input.string()?;
         fields.push(name, value).map_err(|_| FormatError::Damaged)?;
     }
+    let sliced = match input.0.is_empty() {
+        true => None,
+        false => Some(Sliced {
+            id: u128::from_le_bytes(input.array()?),
+            total: input.u64()?,
+        }),
+    };
     if !input.0.is_empty() {
         return Err(FormatError::Damaged);
     }
@@ -239,6 +251,7 @@ fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
         variant,
         tags,
         length,
+        sliced,
     })
 }
 

@@ -58,6 +58,17 @@ pub(crate) struct Meta {
     pub(crate) tags: Vec<String>,
     /// Bytes of its body; set by the store when the body is complete.
     pub(crate) length: u64,
+    /// It has no body of its own: the content is stored in slices, as far as it is.
+    pub(crate) sliced: Option<Sliced>,
+}
+
+/// What a content that is stored in slices is put together by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sliced {
+    /// Tells its slices from those of all others; nobody else has it.
+    pub(crate) id: u128,
+    /// Bytes of the whole content.
+    pub(crate) total: u64,
 }
 
 impl Meta {

@@ -194,6 +194,7 @@ mod tests {
             variant: Vec::new(),
             tags: vec!["red".to_owned()],
             length: 0,
+            sliced: None,
         }
     }
 

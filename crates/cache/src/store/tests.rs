@@ -56,6 +56,7 @@ pub(crate) fn meta_of(text: &str) -> Meta {
         variant: Vec::new(),
         tags: Vec::new(),
         length: 0,
+        sliced: None,
     }
 }
 

@@ -187,3 +187,31 @@ fn any_field_is_answered_within_the_whole() {
         }
     }
 }
+
+#[test]
+fn content_ranges_are_read_when_they_say_all() {
+    let part = |start, len, total| Some((Span { start, len }, total));
+    for (value, expected) in [
+        ("bytes 0-0/1", part(0, 1, 1)),
+        ("BYTES 5-9/10", part(5, 5, 10)),
+        (
+            "bytes 0-18446744073709551614/18446744073709551615",
+            part(0, u64::MAX, u64::MAX),
+        ),
+        ("bytes 0-18446744073709551615/18446744073709551615", None),
+        ("bytes 5-10/10", None),
+        ("bytes 5-4/10", None),
+        ("bytes 5-9/*", None),
+        ("bytes */10", None),
+        ("bytes 5/9-10", None),
+        ("bytes 5-9", None),
+        ("bytes -9/10", None),
+        ("bytes 5-/10", None),
+        ("bytes 5-9/", None),
+        ("bytes", None),
+        ("lines 5-9/10", None),
+        ("", None),
+    ] {
+        assert_eq!(parse_content_range(value.as_bytes()), expected, "{value:?}");
+    }
+}

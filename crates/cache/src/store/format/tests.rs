@@ -19,7 +19,12 @@ fn full_meta() -> Meta {
 
 #[test]
 fn a_meta_comes_back_as_it_was() {
-    for meta in [full_meta(), meta_of("http://h/")] {
+    let mut sliced = full_meta();
+    sliced.sliced = Some(Sliced {
+        id: u128::MAX - 7,
+        total: 1 << 40,
+    });
+    for meta in [full_meta(), meta_of("http://h/"), sliced] {
         let bytes = encode_meta(&meta);
         let size = slot_bytes(bytes.len(), Some(1)).unwrap();
         let mut slots = encode_slot(1, &bytes, size).unwrap();

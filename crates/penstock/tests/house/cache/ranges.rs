@@ -1,7 +1,9 @@
 //! Parts of stored bodies: from memory and from disk, without asking the origin again.
 
-use super::{Front, IN_MEMORY, ON_DISK, ask, content, get, of_content, wait_hit};
-use crate::support::{PATIENCE, eventually};
+use super::{
+    Front, IN_MEMORY, ON_DISK, ask, content, get, is_hit, of_content, verb, wait_hit, wait_objects,
+};
+use crate::support::{PATIENCE, Site, eventually};
 
 #[test]
 fn ranges_of_a_stored_body_are_those_of_the_body() {
@@ -79,4 +81,47 @@ fn a_range_of_what_is_not_stored_is_right_too() {
         other => panic!("{other}"),
     }
     assert!(get(&server, "/a?300000").body == whole);
+}
+
+/// Behind the cache is a file server, this program: it has strong entity tags and answers ranges.
+#[test]
+fn a_part_far_into_a_film_is_kept_in_slices() {
+    let film = content("film", (10 << 20) + 77);
+    let studio = Site::new().file("public/film.mp4", &film).config(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"off\"\n\
+         [[sites]]\n[[sites.routes]]\nfiles = { root = \"public\" }\n",
+    );
+    let files = studio.clone().serve(&[]);
+    for cache in [IN_MEMORY, ON_DISK] {
+        let mut front = Front::new(&of_content(), cache).route("default_ttl = \"1h\"");
+        front.origin = format!("127.0.0.1:{}", files.port());
+        let server = front.serve();
+        let part = |from: usize, to: usize| {
+            let field = format!("Range: bytes={from}-{}\r\n", to - 1);
+            let part = ask(&server, "GET /film.mp4", &field);
+            assert_eq!(part.status, 206, "{part:?}");
+            let expected = format!("bytes {from}-{}/{}", to - 1, film.len());
+            assert_eq!(part.header("content-range"), Some(expected.as_str()));
+            assert!(part.body == film[from..to], "{from}-{to}");
+            part
+        };
+        let far = 9 << 20;
+        let first = part(far - 1000, far + 5000);
+        assert!(
+            first.header("cache-status").unwrap().contains("stored"),
+            "{first:?}"
+        );
+        // Index and two slices.
+        wait_objects(&server, 3);
+        assert!(is_hit(&part(far - 70_000, far + 70_000)));
+        assert!(is_hit(&part(far + 500_000, far + 500_001)));
+        let end = part(far, film.len());
+        assert!(is_hit(&end), "{end:?}");
+        wait_objects(&server, 4);
+        assert!(is_hit(&part(film.len() - 7, film.len())));
+        let (code, out, error) = verb(&server, &["purge", "/film.mp4"]);
+        assert_eq!(code, 0, "{out}{error}");
+        wait_objects(&server, 0);
+        assert!(!is_hit(&part(far, far + 1)));
+    }
 }

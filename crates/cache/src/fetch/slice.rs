@@ -1,0 +1,200 @@
+//! What becomes of a response to a question for one slice.
+//!
+//! Called by `fetch` in place of what it does with a whole one. What must stay true: a slice is stored under the
+//! index of the content that it is of, and under no other; the index is found as soon as its first slice is.
+
+use std::sync::Arc;
+
+use penstock_exchange::{Body, Response, parts};
+use penstock_http::caching::Lifetime;
+use penstock_http::{FieldBlock, Span, Status};
+use penstock_runtime::{clock, loops};
+
+use super::{Fetch, Times, refuse_response, unstorable, words};
+use crate::flight::{Landing, Lead, Outcome};
+use crate::slices::{self, Slice};
+use crate::store::{Filler, Growing, HitBody, Meta, Sliced};
+
+/// Where the index of a content is.
+enum Index {
+    /// In the store already.
+    Known(Arc<Meta>),
+    /// On its way there.
+    New(Filler, Arc<Meta>),
+}
+
+/// A slice that may be stored.
+struct Storable {
+    lifetime: Lifetime,
+    span: Span,
+    total: u64,
+}
+
+impl Slice {
+    /// Stores a slice, or leaves the response to the one who led.
+    pub(super) async fn take(
+        self,
+        fetch: Fetch,
+        mut response: Response,
+        times: Times,
+        purges: u64,
+        landing: Landing,
+    ) {
+        let storable = match self.judge(&fetch, &response, times) {
+            Ok(storable) => storable,
+            Err(reason) => return self.refuse(&fetch, landing, response, reason),
+        };
+        let Some((index, filler, growing)) = self.begin(&fetch, &response, &storable, times) else {
+            return refuse_response(landing, response, "store");
+        };
+        // Asked behind `begin`, as of a whole response: what is taken out from then on is found on its way in.
+        if landing.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
+            return refuse_response(landing, response, "outdated");
+        }
+        let body = std::mem::replace(&mut response.body, Body::Empty);
+        let whole = match &body {
+            Body::Bytes(bytes) => Some(bytes.clone()),
+            _ => None,
+        };
+        let lead = Lead {
+            timing: response.timing,
+            status: Some(response.status),
+            ..Lead::default()
+        };
+        landing.land(Outcome::Stored { growing, whole }, lead);
+        loops::yield_now().await;
+        match index {
+            Index::Known(_) => fetch.fill(body, filler).await,
+            Index::New(of_index, _) => {
+                tokio::join!(fetch.fill(body, filler), of_index.finish());
+            }
+        }
+    }
+
+    /// Whether it is the slice that was asked for, of the right content, and may be stored.
+    fn judge(
+        &self,
+        fetch: &Fetch,
+        response: &Response,
+        times: Times,
+    ) -> Result<Storable, &'static str> {
+        let (span, total) = slices::told(response, self.span()).ok_or("range")?;
+        let tag = slices::strong_tag(&response.fields).ok_or("no-strong-etag")?;
+        if let Some(of) = &self.of
+            && !is_of(of, tag, total)
+        {
+            return Err(CHANGED);
+        }
+        // What may be stored of a part is what may be stored of the whole (RFC 9111 §3.3).
+        let judged = fetch.judge(Status::OK, &response.fields, times);
+        let lifetime = judged.map_err(|reason| reason.as_str())?;
+        match unstorable(response) {
+            Some(reason) => Err(reason),
+            None => Ok(Storable {
+                lifetime,
+                span,
+                total,
+            }),
+        }
+    }
+
+    /// Begins the slice, and its index if that is new.
+    fn begin(
+        &self,
+        fetch: &Fetch,
+        response: &Response,
+        storable: &Storable,
+        times: Times,
+    ) -> Option<(Index, Filler, Arc<Growing>)> {
+        let store = &fetch.store;
+        let index = match &self.of {
+            Some(of) => Index::Known(Arc::clone(of)),
+            None => self.index(fetch, response, storable, times)?,
+        };
+        let meta = index.meta();
+        let key = slices::key_of(&fetch.key, meta.sliced?, self.number);
+        let of_slice = Meta {
+            key: Arc::clone(&key.text),
+            status: Status::PARTIAL_CONTENT,
+            fields: FieldBlock::new().freeze(),
+            vary_names: Vec::new(),
+            variant: Vec::new(),
+            sliced: None,
+            ..Meta::clone(meta)
+        };
+        let (filler, growing) = store.begin(&key, of_slice, Some(storable.span.len))?;
+        Some((index, filler, growing))
+    }
+
+    /// The index that a first slice brings: what was there is current again if it is about the same content.
+    fn index(
+        &self,
+        fetch: &Fetch,
+        response: &Response,
+        storable: &Storable,
+        times: Times,
+    ) -> Option<Index> {
+        let mut meta = fetch.meta(response, &storable.lifetime, times);
+        let mut fields = meta.fields.clone();
+        fields.remove("content-range");
+        if !fields.contains("accept-ranges") {
+            fields.push_static("Accept-Ranges", "bytes");
+        }
+        meta.fields = fields.freeze();
+        meta.status = Status::OK;
+        meta.lifetime = words(&storable.lifetime);
+        let tag = slices::strong_tag(&response.fields)?;
+        let total = storable.total;
+        if let Some(base) = &fetch.base
+            && base.meta.is_same_variant(&meta)
+            && is_of(&base.meta, tag, total)
+            && !matches!(base.body, HitBody::Growing(_))
+        {
+            meta.sliced = base.meta.sliced;
+            return Some(Index::Known(fetch.store.freshen(base, meta)));
+        }
+        let id = parts::random();
+        meta.sliced = Some(Sliced { id, total });
+        let (filler, growing) = fetch.store.begin(&fetch.key, meta, Some(0))?;
+        Some(Index::New(filler, Arc::clone(growing.meta())))
+    }
+
+    /// Leaves the response to the one who led, and remembers what it says about those to come.
+    fn refuse(&self, fetch: &Fetch, landing: Landing, response: Response, reason: &'static str) {
+        if let Some(of) = &self.of
+            && reason == CHANGED
+        {
+            let is_it = |meta: &Meta| meta.sliced.is_some() && meta.sliced == of.sliced;
+            if let Some(hit) = fetch.store.find(&fetch.key, &mut |meta| is_it(meta)) {
+                match &hit.body {
+                    HitBody::Growing(growing) => growing.doom(),
+                    HitBody::Memory(_) | HitBody::Disk(_) => fetch.store.forget_hit(&hit),
+                }
+            }
+        }
+        let is_of_others =
+            self.of.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT);
+        if is_of_others {
+            let mark = slices::mark_of(&fetch.key);
+            fetch.shared.flights.mark(&mark, clock::now());
+        }
+        refuse_response(landing, response, reason);
+    }
+}
+
+impl Index {
+    fn meta(&self) -> &Arc<Meta> {
+        match self {
+            Self::Known(meta) | Self::New(_, meta) => meta,
+        }
+    }
+}
+
+/// It is a slice of another content than those that are stored.
+const CHANGED: &str = "changed";
+
+/// Whether a part with this validator, of so many bytes, is of the content with that index.
+fn is_of(index: &Meta, tag: &[u8], total: u64) -> bool {
+    let is_as_long = index.sliced.is_some_and(|sliced| sliced.total == total);
+    is_as_long && slices::strong_tag(&index.fields) == Some(tag)
+}

@@ -1,0 +1,239 @@
+//! The way of a request for a part far into what is not stored: answered from slices (`slices`).
+//!
+//! `journey` comes here before it would pass such a request on. What must stay true: whatever is not fit for
+//! slices goes to the back end as it is; a client hears of a failure by a status as long as nothing of the
+//! part is there, and only then by a cut.
+
+use std::sync::Arc;
+
+use penstock_exchange::{Fault, Reply, Side};
+use penstock_http::caching::{CacheStatus, Fwd, Reuse, reuse_with};
+use penstock_http::{Method, RangeOutcome, Status, select_range};
+use penstock_runtime::clock;
+
+use super::{Journey, Step, left, selects};
+use crate::fetch::{Fetch, lifetime_of};
+use crate::flight::{Joined, Lead, Outcome};
+use crate::serve::{self, Note};
+use crate::slices::{self, SLICE_BYTES, Slice, Slices};
+use crate::store::{Hit, Meta};
+
+/// Looks for the index: the second one after the back end was asked, the third after somebody else asked.
+const LOOKS: u32 = 3;
+
+/// A content that is stored in slices, for this request.
+struct Index {
+    meta: Arc<Meta>,
+    note: Note<'static>,
+    /// What the back end told for this very request.
+    lead: Option<Lead>,
+}
+
+/// The answer of a request that slices have none for; none: it is to be passed on as it is.
+type Otherwise = Option<Result<Reply, Fault>>;
+
+impl Journey {
+    /// Answers with a part of what is stored in slices, and stores those that are missing; none if that is not for
+    /// this request. `is_counted`: the store has counted the request already.
+    pub(super) async fn sliced(&self, is_counted: bool) -> Option<Result<Reply, Fault>> {
+        let start = self.start_in_slices()?;
+        let index = match self.index(start / SLICE_BYTES).await {
+            Ok(index) => index,
+            Err(otherwise) => return otherwise,
+        };
+        let head = &self.client.head;
+        let sliced = index.meta.sliced?;
+        let slices = Arc::new(Slices {
+            shared: Arc::clone(&self.shared),
+            store: Arc::clone(&self.store),
+            key: self.key.clone(),
+            client: self.client.clone(),
+            index: Arc::clone(&index.meta),
+            sliced,
+        });
+        let mut note = index.note;
+        // Conditions and what is not to be satisfied need no content.
+        let opened = match serve::part_of(head, &index.meta, sliced.total)? {
+            Some(span) => {
+                let open = slices.open(span.start, span.start + span.len);
+                match self.state.unless_gone(open).await {
+                    Some(Ok(opened)) => Some((span, opened)),
+                    Some(Err(fault)) => return Some(Err(fault)),
+                    None => return Some(Err(left())),
+                }
+            }
+            None => None,
+        };
+        let is_hit = index.lead.is_none() && opened.as_ref().is_none_or(|(_, one)| one.is_hit);
+        if !is_hit && let Some(status) = &mut note.status {
+            status.hit = false;
+            status.stored = true;
+            status.fwd = status.fwd.or(Some(Fwd::Partial));
+        }
+        let mut response = serve::answer_sliced(head, &index.meta, slices, opened, &note)?;
+        let counts = &self.shared.counts;
+        match is_hit {
+            true => counts.hits.increment(),
+            false => counts.misses.increment(),
+        }
+        if !is_counted {
+            self.store.count(is_hit);
+        }
+        if let Some(lead) = index.lead {
+            response.timing = lead.timing;
+        } else {
+            counts.bytes.add(response.body.length().unwrap_or_default());
+        }
+        Some(Ok(response.into()))
+    }
+
+    /// Where the part begins, if it is one for slices: the only one, of a GET that may be stored for all, and not of
+    /// what was lately found to be unfit.
+    fn start_in_slices(&self) -> Option<u64> {
+        let head = &self.client.head;
+        let is_plain = head.method() == Method::Get
+            && self.asked.may_store
+            && !self.is_reload()
+            && head.field("authorization").is_none();
+        let range = serve::only(head, "range")?;
+        let RangeOutcome::Part { start, .. } = select_range(Some(range), None, u64::MAX, b"", None)
+        else {
+            return None;
+        };
+        let rules = &self.shared.rules;
+        let mark = slices::mark_of(&self.key);
+        // What counts from the end begins nobody knows where, before the length is known.
+        let is_known = start < u64::MAX / 2 || self.find_index().is_some();
+        let is_fit = is_plain
+            && is_known
+            && !self.shared.flights.is_marked(&mark, clock::now())
+            && (rules.min_uses <= 1 || self.store.uses(&mark) >= rules.min_uses);
+        is_fit.then_some(start)
+    }
+
+    /// The index that this request selects, whether it is fresh or not.
+    fn find_index(&self) -> Option<Hit> {
+        let head = &self.client.head;
+        let is_it = |meta: &Meta| meta.sliced.is_some() && selects(head, meta);
+        self.store.find(&self.key, &mut |meta| is_it(meta))
+    }
+
+    /// The index of what is wanted, fresh: as it is stored, or as the back end says with slice `number`.
+    async fn index(&self, number: u64) -> Result<Index, Otherwise> {
+        let mut lead = None;
+        let mut fwd = None;
+        for _ in 0..LOOKS {
+            let found = self.find_index();
+            let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
+            let now = clock::wall();
+            let base = match known {
+                None => None,
+                Some((hit, lifetime)) => {
+                    let came = hit.meta.response_time;
+                    let reuse = reuse_with(&self.asked.directives, &lifetime, came, now);
+                    let age = match reuse {
+                        Reuse::Fresh { age } | Reuse::Stale { age } => Some(age),
+                        // Just asked about.
+                        _ if lead.is_some() => Some(lifetime.age(came, now)),
+                        _ => None,
+                    };
+                    if let Some(age) = age {
+                        let status = CacheStatus {
+                            hit: fwd.is_none(),
+                            fwd,
+                            fwd_status: lead.as_ref().and_then(|lead: &Lead| lead.status),
+                            ttl: Some(lifetime.ttl(came, now)),
+                            ..CacheStatus::default()
+                        };
+                        let note = Note {
+                            age: Some(age).filter(|age| lead.is_none() || age.as_secs() > 0),
+                            status: self.shared.rules.tells.then_some(status),
+                        };
+                        let meta = hit.meta;
+                        return Ok(Index { meta, note, lead });
+                    }
+                    Some(hit)
+                }
+            };
+            if self.asked.only_if_cached || number > u64::MAX / 2 / SLICE_BYTES {
+                return Err(None);
+            }
+            fwd = Some(match base {
+                Some(_) => Fwd::Stale,
+                None => Fwd::UriMiss,
+            });
+            lead = self.ask_for_slice(number, base).await?;
+        }
+        Err(None)
+    }
+
+    /// Asks for a slice of whatever is current, or waits for somebody who does.
+    async fn ask_for_slice(
+        &self,
+        number: u64,
+        base: Option<Hit>,
+    ) -> Result<Option<Lead>, Otherwise> {
+        let slice = Slice { number, of: None };
+        let names = base.as_ref().map(|base| base.meta.vary_names.clone());
+        let guess = slice.guess(&self.client.head, &names.unwrap_or_default());
+        let (ticket, leads) = match self.shared.flights.join(&self.key, guess, None) {
+            Joined::Waits(ticket) => (ticket, false),
+            Joined::Leads(ticket, landing) => {
+                let fetch = Fetch {
+                    shared: Arc::clone(&self.shared),
+                    store: Arc::clone(&self.store),
+                    key: self.key.clone(),
+                    client: self.client.clone(),
+                    base,
+                    slice: Some(slice),
+                };
+                fetch.start(landing);
+                (ticket, true)
+            }
+        };
+        let landed = async {
+            match leads {
+                true => Some(ticket.outcome().await),
+                false => clock::until(self.deadline, ticket.outcome()).await,
+            }
+        };
+        let Some(outcome) = self.state.unless_gone(landed).await else {
+            return Err(Some(Err(left())));
+        };
+        let lead = leads.then(|| ticket.take_lead());
+        drop(ticket);
+        match outcome {
+            Some(Outcome::Stored { .. } | Outcome::Validated(_) | Outcome::Again) => Ok(lead),
+            Some(Outcome::Failed(kind, cause)) => {
+                let told = lead.and_then(|lead| lead.reply);
+                Err(match told {
+                    Some(answered) => Some(answered),
+                    // What was wrong with another client's request is not wrong with this one.
+                    None if kind.side() == Side::Client => None,
+                    None => Some(Err(Fault::new(kind, cause))),
+                })
+            }
+            Some(Outcome::Refused { .. }) => Err(self.refused(lead)),
+            None => Err(None),
+        }
+    }
+
+    /// What comes of a response that is no slice: for the one who led it may do, others ask for themselves.
+    fn refused(&self, lead: Option<Lead>) -> Otherwise {
+        let lead = lead?;
+        // The question was for more than the part that is wanted.
+        let is_for_another = lead.status.is_none_or(|status| {
+            matches!(
+                status,
+                Status::OK | Status::PARTIAL_CONTENT | Status::RANGE_NOT_SATISFIABLE
+            )
+        });
+        if is_for_another {
+            return None;
+        }
+        match self.get_refused(lead, Fwd::UriMiss) {
+            Step::Done(answered) => Some(answered),
+            Step::Again | Step::Pass(_) => None,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Parts far into what is not stored: fetched, stored and sent in slices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use penstock_exchange::{Body, FaultKind, Reply, Request};
+use penstock_http::{RangeOutcome, select_range};
+
+use crate::slices::SLICE_BYTES;
+use crate::testing::{
+    Act, Backend, CLIENT, Crowd, Gate, Pieces, answer, cache, cache_of, fails, fetch, get, head_of,
+    memory, reply, request_of, run, until, working,
+};
+use crate::{Cache, Purge, purge};
+
+/// Bytes of the film: some beyond the tenth slice.
+const TOTAL: u64 = 10 * SLICE_BYTES + 123;
+
+/// Where its ninth slice begins, which is far enough.
+const NINTH: u64 = 9 * SLICE_BYTES;
+
+const FRESH: &str = "Cache-Control: max-age=1000";
+
+/// The bytes from `start` on of a film with this name: a text over and over, of a length that divides no slice.
+fn film(name: u64, start: u64, len: u64) -> String {
+    let text: String = (0..4099)
+        .map(|at: u64| char::from(b'a' + u8::try_from((at * at / 7 + name) % 26).unwrap()))
+        .collect();
+    let skip = usize::try_from(start % 4099).unwrap();
+    let len = usize::try_from(len).unwrap();
+    let mut film = text.repeat(len / 4099 + 2);
+    film.drain(..skip);
+    film.truncate(len);
+    film
+}
+
+/// What a back end does that has the film `name` and knows about ranges.
+fn plays(name: u64, request: &Request, lines: &[&str]) -> Act {
+    let tag = format!("ETag: \"{name}\"");
+    let had = format!("\"{name}\"");
+    let mut lines = lines.to_vec();
+    lines.push(&tag);
+    if request.head.field("if-none-match") == Some(had.as_bytes()) {
+        return answer(304, &lines, Body::Empty);
+    }
+    match select_range(request.head.field("range"), None, TOTAL, b"", None) {
+        RangeOutcome::Part { start, len } => {
+            let part = format!("Content-Range: bytes {start}-{}/{TOTAL}", start + len - 1);
+            lines.push(&part);
+            answer(206, &lines, Body::Bytes(film(name, start, len).into()))
+        }
+        RangeOutcome::Unsatisfiable => answer(416, &lines, Body::Empty),
+        _ => answer(200, &lines, Body::Bytes(film(name, 0, TOTAL).into())),
+    }
+}
+
+fn range(first: u64, last: u64) -> String {
+    format!("Range: bytes={first}-{last}")
+}
+
+/// The ranges that the back end was asked for.
+fn asked(backend: &Backend) -> Vec<String> {
+    let ranges = (0..backend.count()).map(|number| {
+        let asked = backend.asked(number);
+        let range = asked.field("range").unwrap_or_default();
+        String::from_utf8_lossy(range).into_owned()
+    });
+    ranges.collect()
+}
+
+fn slice(number: u64) -> String {
+    let start = number * SLICE_BYTES;
+    format!("bytes={start}-{}", start + SLICE_BYTES - 1)
+}
+
+/// Sends a request for a part until no slice of it is asked for: what is new may still be on its way.
+async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::Read {
+    let mut last = None;
+    for _ in 0..10_000 {
+        let got = fetch(cache, get("/film", &[line])).await;
+        if got.is_hit() {
+            return got;
+        }
+        last = Some(got.told());
+        penstock_runtime::loops::yield_now().await;
+    }
+    panic!("never a hit: {last:?}")
+}
+
+#[test]
+fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
+    run(async {
+        let backend = Backend::new(|_, request| plays(1, request, &[FRESH]));
+        let cache = cache(&backend);
+        let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_099)])).await;
+        assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 100)));
+        assert_eq!(
+            got.field("content-range"),
+            format!("bytes 9000000-9000099/{TOTAL}")
+        );
+        let told = got.told();
+        assert!(told.contains("fwd=uri-miss; fwd-status=206"), "{told}");
+        assert!(told.ends_with("; stored"), "{told}");
+        assert_eq!(asked(&backend), [slice(8)]);
+        // Another part of that slice is here; one that goes on into the next asks for that one.
+        let got = fetch_stored(&cache, &range(8_500_000, 8_500_009)).await;
+        assert_eq!((got.status, got.text()), (206, &*film(1, 8_500_000, 10)));
+        let got = fetch(&cache, get("/film", &[&range(NINTH - 5, NINTH + 5)])).await;
+        assert_eq!(
+            (got.text(), got.length),
+            (&*film(1, NINTH - 5, 11), Some(11))
+        );
+        assert_eq!(asked(&backend), [slice(8), slice(9)]);
+        // To the end, whose place is known by now.
+        let line = format!("Range: bytes={NINTH}-");
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(got.text(), film(1, NINTH, TOTAL - NINTH));
+        assert_eq!(asked(&backend), [slice(8), slice(9), slice(10)]);
+        for (lines, status, body) in [
+            (
+                &["Range: bytes=-7"] as &[&str],
+                206,
+                &*film(1, TOTAL - 7, 7),
+            ),
+            (&[&line, "If-None-Match: \"1\""], 304, ""),
+            (
+                &["Range: bytes=9000000-9000001", "If-Range: \"1\""],
+                206,
+                &film(1, 9_000_000, 2),
+            ),
+            (
+                &["Range: bytes=99999999-"],
+                416,
+                "The content is shorter.\n",
+            ),
+        ] {
+            let got = fetch(&cache, get("/film", lines)).await;
+            assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
+            assert!(got.is_hit() || status == 416, "{lines:?}: {}", got.told());
+        }
+        assert_eq!(backend.count(), 3);
+        // Who has another film wants all of this one.
+        let other = [&*range(9_000_000, 9_000_001), "If-Range: \"2\""];
+        let got = fetch(&cache, get("/film", &other)).await;
+        assert!(got.told().contains("detail=range"), "{}", got.told());
+        // What is stored whole is found first, and has no slices.
+        let whole = fetch(&cache, get("/film", &[])).await;
+        assert_eq!(whole.length, Some(TOTAL));
+        crate::testing::fetch_hit(&cache, "/film").await;
+        let count = backend.count();
+        let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_001)])).await;
+        assert!(got.is_hit() && got.text().len() == 2, "{}", got.told());
+        assert_eq!(backend.count(), count);
+    });
+}
+
+#[test]
+fn many_who_want_one_slice_ask_once() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, request| plays(1, request, &[FRESH]).at(&held));
+        let cache = cache(&backend);
+        let mut crowd = Crowd::new();
+        for number in 0..20 {
+            let cache = Arc::clone(&cache);
+            let line = range(9_000_000 + number, 9_000_010 + number);
+            crowd.spawn(async move { fetch(&cache, get("/film", &[&line])).await });
+        }
+        until("one asks", || gate.waiting() == 1).await;
+        gate.open();
+        for (number, got) in (0..).zip(crowd.join_all().await) {
+            assert_eq!(
+                (got.status, got.text()),
+                (206, &*film(1, 9_000_000 + number, 11))
+            );
+        }
+        assert_eq!(asked(&backend), [slice(8)]);
+    });
+}
+
+#[test]
+fn an_answer_is_of_one_content_or_cut() {
+    run(async {
+        let backend = Backend::new(|number, request| {
+            // The film changes behind the first slice.
+            plays(if number == 0 { 1 } else { 2 }, request, &[FRESH])
+        });
+        let cache = cache(&backend);
+        let line = range(NINTH - 10, NINTH + 10);
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(got.body, Err(FaultKind::BackendBroken));
+        // The next one gets the new one, and nothing of the old.
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!((got.status, got.text()), (206, &*film(2, NINTH - 10, 21)));
+        assert_eq!(got.field("etag"), "\"2\"");
+    });
+}
+
+#[test]
+fn purges_and_writes_take_slices_out() {
+    run(async {
+        let backend = Backend::new(|_, request| match request.head.method() {
+            penstock_http::Method::Post => answer(204, &[], Body::Empty),
+            _ => plays(1, request, &[FRESH, "Surrogate-Key: films"]),
+        });
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |rules| {
+            rules.tags = vec!["surrogate-key".to_owned()];
+        });
+        let line = range(9_000_000, 9_000_001);
+        let url = Purge::Url("http://a.test/film".to_owned());
+        for what in [Some(url), Some(Purge::Tag("films".to_owned())), None] {
+            fetch_stored(&cache, &line).await;
+            let before = backend.count();
+            match &what {
+                Some(what) => {
+                    purge(std::slice::from_ref(&store), what);
+                }
+                None => {
+                    let post = request_of(head_of("POST", "/film", &[]), CLIENT);
+                    fetch(&cache, post).await;
+                }
+            }
+            let asked = backend.count();
+            assert_eq!(asked - before, usize::from(what.is_none()));
+            let got = fetch(&cache, get("/film", &[&line])).await;
+            assert!(!got.is_hit(), "{what:?}: {}", got.told());
+            assert_eq!(backend.count(), asked + 1, "{what:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_stale_is_asked_about_and_its_slices_stay() {
+    run(async {
+        let backend = Backend::new(|_, request| plays(1, request, &[FRESH, "Age: 1000"]));
+        let cache = cache(&backend);
+        let line = range(9_000_000, 9_000_004);
+        let first = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(first.text(), film(1, 9_000_000, 5));
+        until("it is stored", || cache.counts().stored.value() == 1).await;
+        let second = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(second.text(), film(1, 9_000_000, 5));
+        assert!(
+            second.told().contains("fwd=stale; fwd-status=304"),
+            "{}",
+            second.told()
+        );
+        assert_eq!(backend.count(), 2);
+        let asked = backend.asked(1);
+        assert_eq!(asked.field("if-none-match"), Some(b"\"1\"" as &[u8]));
+    });
+}
+
+#[test]
+fn what_is_not_fit_for_slices_is_passed_on_and_asked_for_twice_only_once() {
+    run(async {
+        for lines in [
+            &["Cache-Control: no-store", "ETag: \"1\""] as &[&str],
+            &[FRESH, "ETag: W/\"1\""],
+            &[FRESH],
+            &[FRESH, "ETag: \"1\"", "Set-Cookie: a=b"],
+        ] {
+            let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+            let backend = Backend::new(move |_, request| {
+                let asked = request.head.field("range");
+                let RangeOutcome::Part { start, len } = select_range(asked, None, TOTAL, b"", None)
+                else {
+                    panic!("no part was asked for");
+                };
+                let part = format!("Content-Range: bytes {start}-{}/{TOTAL}", start + len - 1);
+                let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+                lines.push(&part);
+                answer(206, &lines, Body::Bytes(film(1, start, len).into()))
+            });
+            let cache = cache(&backend);
+            let line = range(9_000_000, 9_000_004);
+            for count in [2, 3, 4] {
+                let got = fetch(&cache, get("/film", &[&line])).await;
+                assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
+                assert!(got.told().contains("detail=range"), "{}", got.told());
+                assert_eq!(backend.count(), count);
+            }
+        }
+    });
+}
+
+#[test]
+fn failures_are_told_before_the_first_byte_and_cut_behind_it() {
+    run(async {
+        let is_up = Arc::new(AtomicUsize::new(0));
+        let up = Arc::clone(&is_up);
+        let backend = Backend::new(move |_, request| match up.load(Ordering::SeqCst) {
+            0 => fails(FaultKind::Unavailable),
+            1 => plays(1, request, &[FRESH]),
+            _ => {
+                let part = format!(
+                    "Content-Range: bytes {NINTH}-{}/{TOTAL}",
+                    NINTH + SLICE_BYTES - 1
+                );
+                let cut = Pieces::body(&["abc", "cut"], Some(SLICE_BYTES), None);
+                answer(206, &[FRESH, "ETag: \"1\"", &part], cut)
+            }
+        });
+        let cache = cache(&backend);
+        let line = range(NINTH - 10, NINTH + 10);
+        match reply(&cache, get("/film", &[&line])).await {
+            Err(fault) => assert_eq!(fault.kind, FaultKind::Unavailable),
+            other => panic!("{other:?}"),
+        }
+        is_up.store(1, Ordering::SeqCst);
+        fetch_stored(&cache, &range(NINTH - 10, NINTH - 1)).await;
+        is_up.store(2, Ordering::SeqCst);
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(got.body, Err(FaultKind::BackendDied));
+        // A slice that was cut is not stored.
+        is_up.store(1, Ordering::SeqCst);
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(got.text(), film(1, NINTH - 10, 21));
+    });
+}
+
+#[test]
+fn slices_outlive_a_restart_and_readers_outlive_their_store() {
+    let folder = std::env::temp_dir().join(format!("penstock-cache-slices-{}", std::process::id()));
+    run(async {
+        std::fs::create_dir_all(&folder).unwrap();
+        let config = penstock_config::Cache::new("disk", Some(folder.clone()));
+        let start = || {
+            let pool = penstock_runtime::blocking::Pool::new("test", 2, 100);
+            crate::Store::start(&config, pool)
+        };
+        let backend = Backend::new(|_, request| plays(1, request, &[FRESH]));
+        let line = range(9_000_000, 9_000_099);
+        let store = start();
+        working(&store).await;
+        let cache = cache_of(&backend, &store, |_| ());
+        fetch(&cache, get("/film", &[&line])).await;
+        until("index and slice are on the disk", || {
+            store.usage().stored == 2
+        })
+        .await;
+        store.stop();
+        drop((cache, store));
+        let store = start();
+        working(&store).await;
+        let cache = cache_of(&backend, &store, |_| ());
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(
+            (got.text(), got.is_hit()),
+            (&*film(1, 9_000_000, 100), true)
+        );
+        assert_eq!(backend.count(), 1);
+        // Its store goes out while it is sent: the rest comes straight from the back end.
+        let line = range(9_000_000, NINTH + SLICE_BYTES);
+        let Ok(Reply::Response(response)) = reply(&cache, get("/film", &[&line])).await else {
+            panic!("a response");
+        };
+        store.stop();
+        let got = crate::testing::read(*response).await;
+        assert_eq!(
+            got.text(),
+            film(1, 9_000_000, NINTH + SLICE_BYTES - 9_000_000 + 1)
+        );
+        let straight = format!("bytes={NINTH}-{}", NINTH + SLICE_BYTES);
+        assert_eq!(asked(&backend).last(), Some(&straight));
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
