@@ -108,6 +108,8 @@ impl App {
         };
         Policy {
             processes_min: config.processes.min,
+            threads_min: config.threads_min,
+            threads_max: config.threads,
             processes_max: config.processes.max,
             max_surge: config.max_surge,
             max_unavailable: config.max_unavailable,

@@ -382,6 +382,7 @@ impl Executor {
             self.expire_waiting(now);
             self.look_at_limits();
             self.ask_busyness();
+            self.fit_threads();
             self.look_for_template();
         }
         self.say_load();
@@ -442,6 +443,7 @@ impl Executor {
                 }
             }
             Action::Signal { worker, signal } => self.signal(worker, signal),
+            Action::SetThreads(_) => self.fit_threads(),
             Action::Report(report) => self.report(report),
             Action::WakeAt(at) => self.wake_at = Some(at),
             Action::Stopped => {

@@ -48,6 +48,8 @@ pub struct Supervisor {
     phase: Phase,
     /// How many seats there are to be.
     target: usize,
+    /// How many threads of each worker take requests.
+    threads: usize,
     scaling: Scaling,
     spawns: Rate,
     seats: Vec<Seat>,
@@ -91,6 +93,7 @@ impl Supervisor {
         Self {
             phase: Phase::Stopped,
             target: policy.processes_min,
+            threads: policy.threads_min,
             policy,
             scaling: Scaling::default(),
             spawns: Rate::default(),
@@ -198,7 +201,12 @@ impl Supervisor {
         self.target
     }
 
-    /// When and why the number of workers changed last with the load, in words.
+    /// How many threads of each worker take requests, between the bounds of the policy.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Why the number of workers, or of their threads, changed last with the load, in words.
     pub fn last_scaling(&self) -> Option<&str> {
         self.scaling.last()
     }

@@ -216,6 +216,11 @@ pub enum Problem {
         "a process with a reactor has one thread: `in_progress_max` bounds what it does at once"
     )]
     ThreadsOfReactor,
+    /// Bounds on the threads of a program that is not Penstock's.
+    #[error(
+        "how many threads a program of its own has is not Penstock's to decide: say how many requests a process gets at once"
+    )]
+    ThreadsOfProgram,
     /// A key of another table, which this one does not have.
     #[error("`{key}` has no place {}: {reason}", In(section))]
     Elsewhere {

@@ -15,7 +15,7 @@ use crate::section::{FlagOrWord, Section};
 pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     app.processes = read_number(table, app.processes);
     read_scaling(table, app);
-    table.count("threads", &mut app.threads);
+    (app.threads_min, app.threads) = read_threads(table, app.threads);
     table.count("io_threads", &mut app.io_threads);
     table.count("in_progress_max", &mut app.in_progress_max);
     read_preload(table, app);
@@ -59,6 +59,9 @@ pub(crate) fn refuse_of_programs(table: &Section<'_>) {
     for key in OF_SCRIPTS {
         table.refuse(key);
     }
+    if table.is_table("threads") {
+        table.add(table.key_at(&["threads"]), Problem::ThreadsOfProgram);
+    }
 }
 
 /// What only a worker of Penstock's own can be told.
@@ -95,6 +98,27 @@ fn read_number(table: &Section<'_>, default: Processes) -> Processes {
     bounds.check_order(("min", processes.min as u64), ("max", processes.max as u64));
     processes
 }
+
+/// The fewest and the most of each process.
+fn read_threads(table: &Section<'_>, default: usize) -> (usize, usize) {
+    let mut count = default;
+    if !table.is_table("threads") {
+        table.count("threads", &mut count);
+        return (count, count);
+    }
+    let Some(bounds) = table.table("threads") else {
+        return (count, count);
+    };
+    let mut min = 1;
+    bounds.count("min", &mut min);
+    let mut max = THREADS_MAX.max(min);
+    bounds.count("max", &mut max);
+    bounds.check_order(("min", min as u64), ("max", max as u64));
+    (min, max)
+}
+
+/// What `threads = { min = 1 }` leaves out: as many as Rails has connections to its database.
+const THREADS_MAX: usize = 5;
 
 fn read_scaling(table: &Section<'_>, app: &mut App) {
     let scaling = &mut app.scaling;

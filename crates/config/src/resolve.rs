@@ -268,6 +268,7 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
         app.processes = processes.map_or(app.processes, Processes::exactly);
         if !app.has_reactor() {
             app.threads = threads.unwrap_or(app.threads);
+            app.threads_min = threads.unwrap_or(app.threads_min);
         }
         app.fit_upstream();
     }

@@ -318,6 +318,8 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         restart_error: app.restart_error,
         spawning: app.spawning,
         threads: app.threads,
+        threads_min: app.threads_min,
+        threads_max: app.threads_max,
         queue: QueueStatus {
             waiting: app.queue.waiting,
             max: app.queue_max,

@@ -69,6 +69,8 @@ impl FakeSource {
             restart_error: None,
             spawning: "forking".into(),
             threads: 1,
+            threads_min: 1,
+            threads_max: 2,
             queue: QueueStatus {
                 waiting: 3,
                 max: 1000,

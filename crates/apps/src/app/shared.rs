@@ -81,7 +81,9 @@ pub(crate) struct StateView {
     pub(crate) generation: u64,
     /// How many workers there are to be.
     pub(crate) target: usize,
-    /// Why that changed last.
+    /// How many threads of each take requests.
+    pub(crate) threads: usize,
+    /// Why either changed last.
     pub(crate) last_scaling: Option<String>,
     /// When and how a process ended last that was not to.
     pub(crate) last_failure: Option<String>,

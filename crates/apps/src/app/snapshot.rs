@@ -37,8 +37,12 @@ pub struct AppSnapshot {
     pub restart_error: Option<String>,
     /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
     pub spawning: String,
-    /// Threads in each process.
+    /// Threads in each process that take requests.
     pub threads: usize,
+    /// There are never fewer.
+    pub threads_min: usize,
+    /// There are never more.
+    pub threads_max: usize,
     /// Its queue.
     pub queue: QueueUse,
     /// The queue's bound.
@@ -135,7 +139,9 @@ impl App {
             is_restarting: view.is_restarting,
             restart_error: view.restart_error,
             spawning: view.spawning,
-            threads: self.config.threads,
+            threads: view.threads,
+            threads_min: self.config.threads_min,
+            threads_max: self.config.threads,
             queue: self.shared.dispatch.usage(now),
             queue_max: self.config.queue_max,
         }

@@ -3,8 +3,10 @@
 //! A worker's [`Ledger`] is made when it is started, is in the mailbox of each of its slots and is read
 //! by the executor's limits and the status page. Slot drivers call what is here: `lend` when a request
 //! says that it is bound by I/O, `park` when it has ended, `begin_collection` when nothing is left to
-//! do. What must stay true: a worker has exactly as many slots that take requests as it has threads
-//! for them, one more for each request that is bound by I/O; a collection begins only while the whole
+//! do; the executor calls `hold_back` where the number of threads follows the load. What must stay true: a worker
+//! has exactly as many slots that take requests as it has threads for them (but for those at work when fewer are
+//! wanted, until they are done), one more for each request that is bound by I/O; a slot that takes nothing is in
+//! one list of those; a collection begins only while the whole
 //! worker is idle and nobody waits, and keeps all its slots from everybody until it is over. The lock
 //! of a ledger is taken inside the queue's.
 
@@ -40,6 +42,8 @@ pub(crate) struct Ledger {
     is_stuck: AtomicBool,
     /// Where its requests stand is to be in the log.
     wants_stacks: AtomicBool,
+    /// How many slots are held back at first.
+    held_back: usize,
     members: Mutex<Members>,
 }
 
@@ -48,6 +52,8 @@ struct Members {
     slots: Vec<SlotId>,
     /// Slots that take nothing, for when a request is bound by I/O.
     spare: Vec<SlotId>,
+    /// Slots that take nothing, for when there is more to do.
+    idle: Vec<SlotId>,
     /// Whose driver asked for a collection that is not over, and the slots that are kept for it.
     collector: Option<SlotId>,
     claimed: Vec<SlotId>,
@@ -66,12 +72,21 @@ impl Default for Ledger {
             due: AtomicU64::new(u64::MAX),
             is_stuck: AtomicBool::new(false),
             wants_stacks: AtomicBool::new(false),
+            held_back: 0,
             members: Mutex::default(),
         }
     }
 }
 
 impl Ledger {
+    /// One of which so many slots that take nothing are for when there is more to do, not for I/O.
+    pub(crate) fn holding_back(slots: usize) -> Self {
+        Self {
+            held_back: slots,
+            ..Self::default()
+        }
+    }
+
     /// Requests that the worker has answered, or given up.
     pub(crate) fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
@@ -116,7 +131,10 @@ impl Ledger {
         let mut members = self.lock();
         members.slots.push(slot);
         if capacity == 0 {
-            members.spare.push(slot);
+            match members.idle.len() < self.held_back {
+                true => members.idle.push(slot),
+                false => members.spare.push(slot),
+            }
         }
     }
 
@@ -152,6 +170,36 @@ impl Dispatch {
         if let Some(mailbox) = inner.mailbox(slot) {
             mailbox.ledger.lock().spare.push(slot);
         }
+    }
+
+    /// Has `count` slots of the worker with this ledger take nothing, beside those that are for I/O. Where fewer are
+    /// wanted they take requests at once; where more are, those that are at work take them until a later call.
+    pub(crate) fn hold_back(&self, now: Instant, ledger: &Ledger, count: usize) {
+        let mut wakers = Vec::new();
+        let mut inner = self.lock();
+        let mut members = ledger.lock();
+        while members.idle.len() > count
+            && let Some(slot) = members.idle.pop()
+        {
+            for start in inner.queue.set_capacity(now, slot, 1) {
+                wakers.push(inner.post(start));
+            }
+        }
+        while members.idle.len() < count {
+            let is_free = |slot: &SlotId| {
+                let view = inner.queue.slot(*slot);
+                view.is_some_and(|v| v.spec.capacity == 1 && v.in_progress == 0 && !v.is_retired)
+            };
+            let Some(slot) = members.slots.iter().copied().find(is_free) else {
+                break;
+            };
+            let starts = inner.queue.set_capacity(now, slot, 0);
+            debug_assert!(starts.is_empty(), "no capacity, no starts");
+            members.idle.push(slot);
+        }
+        drop(members);
+        drop(inner);
+        wakers.into_iter().for_each(wake);
     }
 
     /// Keeps all slots of this slot's worker for a collection, if one is due and costs nobody anything:

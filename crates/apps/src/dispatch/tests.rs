@@ -119,6 +119,60 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
 }
 
 #[test]
+fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
+    let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
+    let ledger = Arc::new(Ledger::holding_back(2));
+    // One that takes requests, two that are held back, one for I/O.
+    let slots: Vec<_> = [1, 0, 0, 0]
+        .into_iter()
+        .map(|capacity| {
+            let spec = SlotSpec { capacity, ..SPEC };
+            dispatch.add_slot(now, spec, &ledger)
+        })
+        .collect();
+    let numbers = || {
+        let usage = dispatch.usage(now);
+        (usage.waiting, usage.in_progress, usage.slots)
+    };
+    for name in ["a", "b", "c", "d", "e"] {
+        let _ = dispatch.submit(now, job(name), 0);
+    }
+    assert_eq!(numbers(), (4, 1, 1));
+    dispatch.hold_back(now, &ledger, 1);
+    assert_eq!(numbers(), (3, 2, 2));
+    dispatch.hold_back(now, &ledger, 0);
+    assert_eq!(numbers(), (2, 3, 3));
+    assert!(
+        dispatch.lend(now, slots[0].0),
+        "that for I/O is another one"
+    );
+    assert_eq!(numbers(), (1, 4, 4));
+    assert!(!dispatch.lend(now, slots[1].0), "and the only one");
+    dispatch.park(now, slots[0].0);
+    assert!(!end(&dispatch, slots[0].0), "it takes nothing now");
+    assert_eq!(numbers(), (1, 3, 3));
+    // All are at work: it takes effect as they end.
+    dispatch.hold_back(now, &ledger, 2);
+    assert_eq!(numbers(), (1, 3, 3));
+    assert!(end(&dispatch, slots[1].0), "e");
+    for (slot, _) in &slots[2..] {
+        assert!(!end(&dispatch, *slot));
+    }
+    dispatch.hold_back(now, &ledger, 2);
+    assert_eq!(numbers(), (0, 1, 1));
+    dispatch.hold_back(now, &ledger, 2);
+    assert!(!end(&dispatch, slots[1].0));
+    assert_eq!(numbers(), (0, 0, 1));
+    // One whose worker goes is left as it is.
+    for (slot, mailbox) in &slots {
+        dispatch.retire(*slot, mailbox);
+    }
+    dispatch.hold_back(now, &ledger, 0);
+    let placed = dispatch.submit(now, job("f"), 0);
+    assert!(matches!(placed, Placed::Waiting { .. }), "{placed:?}");
+}
+
+#[test]
 fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
     let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
     let (slots, ledger) = worker(&dispatch, 2, 1);

@@ -1,7 +1,7 @@
-//! How busy processes with a reactor are: how much of a processor their threads have wanted of late.
+//! How busy processes are: how much of a processor their threads have wanted of late.
 //!
 //! A part of the executor, for `supervisor::scaling`: a reactor takes nearly every request at once, so that no line
-//! tells whether it still keeps up. Asked once a second in the pool, and only where the number of processes follows
+//! tells whether it still keeps up; and more threads help only where a process leaves room. Asked once a second in the pool, and only where the number of processes follows
 //! the load.
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ struct Seen {
 impl Executor {
     /// Asks, where anybody decides by the answer.
     pub(super) fn ask_busyness(&mut self) {
-        if self.limits.load_at().is_none() || self.reactor().is_none() || self.busyness.is_asking {
+        if self.limits.load_at().is_none() || !self.tells_busyness() || self.busyness.is_asking {
             return;
         }
         self.busyness.is_asking = true;
@@ -78,7 +78,9 @@ impl Executor {
     /// Per cent of a processor that the processes want together, 100 at most for each; `None` where that says
     /// nothing.
     pub(super) fn busy_percent(&self) -> Option<usize> {
-        self.reactor()?;
+        if !self.tells_busyness() {
+            return None;
+        }
         let of = |(id, _)| {
             self.busyness
                 .seen
@@ -86,6 +88,11 @@ impl Executor {
                 .map_or(0, |seen| seen.percent.min(100))
         };
         Some(self.serving().map(of).sum())
+    }
+
+    /// Whether anything is decided by how busy its processes are.
+    fn tells_busyness(&self) -> bool {
+        self.reactor().is_some() || self.config.has_spare_threads()
     }
 
     fn serving(&self) -> impl Iterator<Item = (WorkerId, u32)> {

@@ -66,12 +66,11 @@ struct RestartFile {
 
 impl Limits {
     pub(super) fn new(config: &penstock_config::App, now: Instant) -> Self {
-        let is_scaled = config.processes.min < config.processes.max;
         Self {
             watches: HashMap::new(),
             measure_at: now + MEASURE_EVERY,
             is_measuring: false,
-            load_at: is_scaled.then_some(now + LOAD_EVERY),
+            load_at: config.is_scaled().then_some(now + LOAD_EVERY),
             restart_file: RestartFile {
                 path: config.dir.join(RESTART_FILE),
                 seen: None,

@@ -91,6 +91,9 @@ impl Executor {
                 self.shared.metrics.scaled[usize::from(to < from)].increment();
                 log::info!("{name}: {from} to {to} processes: {why}");
             }
+            Report::ThreadsScaled { from, to, why } => {
+                log::info!("{name}: {from} to {to} threads of each process: {why}");
+            }
             Report::Recycled { pid: p, why, .. } => {
                 self.shared.metrics.recycled[recycled_for(why)].increment();
                 log::info!("{name}[{}]: worker replaced: {why}", pid(p));
@@ -141,6 +144,7 @@ impl Executor {
             interpreter: self.interpreter.clone(),
             generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
             target: self.supervisor.target(),
+            threads: self.supervisor.threads(),
             last_scaling: self.supervisor.last_scaling().map(str::to_owned),
             last_failure: self.last_failure.clone(),
             is_restarting: self.supervisor.is_restarting(),

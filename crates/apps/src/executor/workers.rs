@@ -82,7 +82,11 @@ impl Executor {
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
-        let mut slots = Slots::default();
+        let held_back = self.config.threads - self.config.threads_min;
+        let mut slots = Slots {
+            ledger: Arc::new(Ledger::holding_back(held_back)),
+            ..Slots::default()
+        };
         if self.config.has_reactor() {
             slots.sockets.push(pair(SocketKind::Channel)?);
             slots.files = Some(pair(SocketKind::Files)?);
@@ -225,6 +229,7 @@ impl Executor {
 /// Its slots.
 impl Executor {
     pub(super) fn admit_slots(&mut self, worker: WorkerId) {
+        let idle_threads = self.idle_threads();
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
@@ -237,7 +242,12 @@ impl Executor {
             None => 1,
         };
         let mut files = slots.files.take();
-        let plain = slots.sockets.drain(..).map(|socket| (socket, room));
+        let threads_min = self.config.threads_min;
+        let plain = slots.sockets.drain(..).enumerate();
+        let plain = plain.map(|(number, socket)| match number < threads_min {
+            true => (socket, room),
+            false => (socket, 0),
+        });
         let spare = slots.spare.drain(..).map(|socket| (socket, 0));
         for (socket, capacity) in plain.chain(spare) {
             let home = self.next_home % self.loops.len();
@@ -271,6 +281,31 @@ impl Executor {
                 let _ = inputs.send(Input::DriverEnded { worker, end }).await;
             });
         }
+        let dispatch = &self.shared.dispatch;
+        dispatch.hold_back(clock::now(), &slots.ledger, idle_threads);
+    }
+
+    /// Has as many threads of each worker take requests as the supervisor says. What is still at work stays as it is
+    /// until the next call.
+    pub(super) fn fit_threads(&self) {
+        if !self.config.has_spare_threads() {
+            return;
+        }
+        for child in self.children.values() {
+            if let Role::Worker(slots) = &child.role
+                && !child.is_retiring
+                && !slots.slots.is_empty()
+            {
+                let dispatch = &self.shared.dispatch;
+                dispatch.hold_back(clock::now(), &slots.ledger, self.idle_threads());
+            }
+        }
+    }
+
+    /// Threads of each worker that are to take nothing.
+    fn idle_threads(&self) -> usize {
+        let config = &self.config;
+        config.threads.saturating_sub(self.supervisor.threads())
     }
 
     /// Takes the worker's slots out of the queue; `true` when nothing is in progress.

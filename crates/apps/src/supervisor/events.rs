@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::scaling::{Fleet, Scaling, Step};
+use super::scaling::{Fleet, Number, Scaling, Step};
 use super::seat::{Backoff, Seat};
 use super::{
     Action, ExitSummary, KillReason, Load, Phase, Report, Signal, Supervisor, Worker, WorkerId,
@@ -23,6 +23,7 @@ impl Supervisor {
             self.report = None;
             self.was_up = false;
             self.target = self.policy.processes_min;
+            self.set_threads(self.policy.threads_min);
             self.scaling = Scaling::default();
         }
     }
@@ -133,21 +134,40 @@ impl Supervisor {
     }
 
     pub(super) fn handle_load(&mut self, now: Instant, load: &Load) {
-        let bounds = self.policy.processes_min..self.policy.processes_max;
-        if self.phase != Phase::Running || bounds.is_empty() {
+        let processes = self.policy.processes_min..self.policy.processes_max;
+        let threads = self.policy.threads_min..self.policy.threads_max;
+        if self.phase != Phase::Running || (processes.is_empty() && threads.is_empty()) {
             return;
         }
         let ready = self.ready();
         let fleet = Fleet {
             target: self.target,
+            threads: self.threads,
             ready,
             boot: self.last_boot,
             may_grow: ready >= self.target || !self.boots.is_active(),
             may_shrink: self.roll.is_none(),
         };
-        if let Some(Step { to, why }) = self.scaling.look(now, load, fleet, &self.policy) {
-            let from = std::mem::replace(&mut self.target, to);
-            self.tell(Report::Scaled { from, to, why });
+        let Some(Step { of, to, why }) = self.scaling.look(now, load, fleet, &self.policy) else {
+            return;
+        };
+        match of {
+            Number::Processes => {
+                let from = std::mem::replace(&mut self.target, to);
+                self.tell(Report::Scaled { from, to, why });
+            }
+            Number::Threads => {
+                let from = self.threads;
+                self.set_threads(to);
+                self.tell(Report::ThreadsScaled { from, to, why });
+            }
+        }
+    }
+
+    pub(super) fn set_threads(&mut self, threads: usize) {
+        if self.threads != threads {
+            self.threads = threads;
+            self.actions.push(Action::SetThreads(threads));
         }
     }
 

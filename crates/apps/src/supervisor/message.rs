@@ -14,6 +14,10 @@ pub struct Policy {
     pub processes_min: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
     pub processes_max: usize,
+    /// Threads of each worker that take requests for ever; it starts with so many.
+    pub threads_min: usize,
+    /// Threads of each that may take requests, at least `threads_min`.
+    pub threads_max: usize,
     /// Workers beyond their number that a replacement may run at once; 0 counts as 1.
     pub max_surge: usize,
     /// Workers that a restart may take out before their successors are ready, once the new code has
@@ -41,6 +45,8 @@ impl Default for Policy {
         Self {
             processes_min: 1,
             processes_max: 1,
+            threads_min: 1,
+            threads_max: 1,
             max_surge: 1,
             max_unavailable: 0,
             spawn_rate: 4,
@@ -66,7 +72,8 @@ pub struct Load {
     /// Slots of the workers that are admitted and not retired.
     pub places: usize,
     /// Per cent of a processor that the workers want together, at most 100 for each: of those that take nearly
-    /// every request at once. `None` where slots tell how much there is to do.
+    /// every request at once, and of those with a number of threads that follows the load. `None` where slots tell
+    /// how much there is to do.
     pub busy_percent: Option<usize>,
 }
 
@@ -128,6 +135,8 @@ pub enum Action {
     Abandon { worker: WorkerId },
     /// Send a signal; the process exists as far as the events told.
     Signal { worker: WorkerId, signal: Signal },
+    /// Let so many threads of each worker take requests, also of those that are admitted later.
+    SetThreads(usize),
     /// Tell the log.
     Report(Report),
     /// Say `Tick` at this time; replaces what was asked before.

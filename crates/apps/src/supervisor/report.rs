@@ -77,6 +77,15 @@ pub enum Report {
         /// What was seen, in words.
         why: String,
     },
+    /// The number of threads of each worker that take requests has changed with the load.
+    ThreadsScaled {
+        /// How many took them.
+        from: usize,
+        /// How many do now.
+        to: usize,
+        /// What was seen, in words.
+        why: String,
+    },
     /// A worn worker is retired: its successor is ready, or one less is wanted.
     Recycled {
         /// Which one.

@@ -7,6 +7,11 @@
 //! with a quarter to spare. Where slots say little ([`Load::busy_percent`]), also one more when all workers are
 //! busy for [`BUSY_FOR`], and none less unless the others would be half idle.
 //!
+//! Where the number of threads of each may change as well, what waits gets more of them (at most twice as many a
+//! second) as long as the workers leave the processors room: it waits for something else, and a thread costs
+//! next to nothing. It gets a worker where they do not, or where each has all threads that it may have. When less is
+//! needed, workers go first.
+//!
 //! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
 //! than `spawn_rate` a second, and never do more boot than serve; it does not shrink for `idle_ttl`
 //! after a change, so a load that comes and goes within that time makes it grow once and stay.
@@ -30,6 +35,8 @@ pub(super) struct Scaling {
     /// Since when every worker is busy.
     busy_since: Option<Instant>,
     growth: Rate,
+    /// When there were more threads last.
+    threads_at: Option<Instant>,
     last: Option<String>,
 }
 
@@ -38,6 +45,8 @@ pub(super) struct Scaling {
 pub(super) struct Fleet {
     /// How many there are to be.
     pub(super) target: usize,
+    /// How many threads of each take requests.
+    pub(super) threads: usize,
     /// Those that serve.
     pub(super) ready: usize,
     /// How long the last of them took to boot.
@@ -48,9 +57,20 @@ pub(super) struct Fleet {
     pub(super) may_shrink: bool,
 }
 
+/// What a change is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// The workers.
+    Processes,
+    /// The threads of each that take requests.
+    Threads,
+}
+
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
+    /// What changes.
+    pub(super) of: Number,
     /// How many there are to be.
     pub(super) to: usize,
     /// What was seen, in words.
@@ -74,17 +94,24 @@ impl Scaling {
         }
         let more = self.more(now, load, fleet, policy);
         let more = more.or_else(|| self.more_for_busy(now, load, fleet, policy));
-        let step = more.or_else(|| self.less(now, load, fleet, policy))?;
-        for _ in fleet.target..step.to {
-            self.growth.note(now);
+        let less = || {
+            let workers = self.less(now, load, fleet, policy);
+            workers.or_else(|| self.less_threads(now, load, fleet, policy))
+        };
+        let step = more.or_else(less)?;
+        let (from, what) = match step.of {
+            Number::Processes => (fleet.target, ""),
+            Number::Threads => (fleet.threads, "threads "),
+        };
+        match step.of {
+            Number::Processes => (from..step.to).for_each(|_| self.growth.note(now)),
+            Number::Threads if step.to > from => self.threads_at = Some(now),
+            Number::Threads => {}
         }
         // After a change, what was used before it says nothing.
         (self.demand, self.busyness) = (Window::default(), Window::default());
         self.busy_since = None;
-        self.last = Some(format!(
-            "from {} to {}: {}",
-            fleet.target, step.to, step.why
-        ));
+        self.last = Some(format!("{what}from {from} to {}: {}", step.to, step.why));
         Some(step)
     }
 
@@ -100,8 +127,29 @@ impl Scaling {
             return None;
         }
         let has_just_grown = self.growth.last().is_some_and(|at| now < at + TREND / 2);
-        if has_just_grown || self.line.is_leaving(now, fleet.boot) {
+        // How busy more threads make the workers is known a second later.
+        let has_new_threads = self.threads_at.is_some_and(|at| now < at + TREND);
+        if has_just_grown || has_new_threads || self.line.is_leaving(now, fleet.boot) {
             return None;
+        }
+        let why = || {
+            let line = match load.waiting {
+                1 => "1 request waited".to_owned(),
+                waiting => format!("{waiting} requests waited up to"),
+            };
+            let slots = match load.places {
+                1 => "the only slot".to_owned(),
+                places => format!("all {places} slots"),
+            };
+            let millis = load.oldest_wait.as_millis();
+            format!("{line} {millis} ms with {slots} busy")
+        };
+        if let Some(to) = more_threads(load, fleet, policy) {
+            return Some(Step {
+                of: Number::Threads,
+                to,
+                why: why(),
+            });
         }
         let coming = fleet.target.saturating_sub(fleet.ready);
         let unmet = load.waiting.saturating_sub(coming * each);
@@ -114,20 +162,10 @@ impl Scaling {
             .min(fleet.ready.saturating_sub(coming))
             .min(policy.processes_max.saturating_sub(fleet.target))
             .min(self.growth.room(now, rate));
-        let line = match load.waiting {
-            1 => "1 request waited".to_owned(),
-            waiting => format!("{waiting} requests waited up to"),
-        };
-        let slots = match load.places {
-            1 => "the only slot".to_owned(),
-            places => format!("all {places} slots"),
-        };
         (by > 0).then(|| Step {
+            of: Number::Processes,
             to: fleet.target + by,
-            why: format!(
-                "{line} {} ms with {slots} busy",
-                load.oldest_wait.as_millis()
-            ),
+            why: why(),
         })
     }
 
@@ -152,6 +190,7 @@ impl Scaling {
             && self.growth.room(now, rate) > 0;
         let is_long = now.saturating_duration_since(since) >= BUSY_FOR;
         (is_long && has_room).then(|| Step {
+            of: Number::Processes,
             to: fleet.target + 1,
             why: match fleet.ready {
                 1 => format!("it was busy for {BUSY_FOR:?}"),
@@ -171,13 +210,45 @@ impl Scaling {
         let fits = is_calm && peak * 4 <= to * each * 3;
         let is_allowed = fleet.may_shrink && to >= policy.processes_min.max(1);
         (fits && is_allowed).then(|| Step {
+            of: Number::Processes,
             to,
-            why: format!(
-                "at most {peak} of {} slots were needed for {:?}",
-                load.places, policy.idle_ttl
-            ),
+            why: unneeded(peak, load, policy),
         })
     }
+
+    /// As few threads as would have done with a quarter to spare.
+    fn less_threads(
+        &self,
+        now: Instant,
+        load: &Load,
+        fleet: Fleet,
+        policy: &Policy,
+    ) -> Option<Step> {
+        let peak = self.demand.peak(now, policy.idle_ttl)?;
+        let needed = (peak * 4).div_ceil(3 * fleet.ready.max(1));
+        let to = needed.max(policy.threads_min);
+        (to < fleet.threads && fleet.ready > 0 && fleet.may_shrink).then(|| Step {
+            of: Number::Threads,
+            to,
+            why: unneeded(peak, load, policy),
+        })
+    }
+}
+
+fn unneeded(peak: usize, load: &Load, policy: &Policy) -> String {
+    let (places, time) = (load.places, policy.idle_ttl);
+    format!("at most {peak} of {places} slots were needed for {time:?}")
+}
+
+/// How many threads of each worker there should be for a line that more of them would help: not where the workers
+/// want all of their processors already, or may have no more.
+fn more_threads(load: &Load, fleet: Fleet, policy: &Policy) -> Option<usize> {
+    let is_busy = load.busy_percent? >= fleet.ready * BUSY_PERCENT;
+    let by = load.waiting.div_ceil(fleet.ready.max(1));
+    // At most twice as many at once: what they will do to the processors is not known yet.
+    let by = by.min(fleet.threads);
+    let by = by.min(policy.threads_max.saturating_sub(fleet.threads));
+    (!is_busy && by > 0).then_some(fleet.threads + by)
 }
 
 /// Slots of one worker; `None` while none serves.

@@ -60,6 +60,8 @@ impl Supervisor {
             ..
         } = self.policy;
         self.target = self.target.min(max).max(min);
+        let threads = self.threads.min(self.policy.threads_max);
+        self.set_threads(threads.max(self.policy.threads_min));
         while self.seats.len() > self.target
             && let Some(place) = self.surplus_seat()
         {

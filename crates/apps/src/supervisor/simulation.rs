@@ -24,6 +24,8 @@ struct World {
     /// Processes asked for whose end has not been told yet.
     processes: BTreeMap<WorkerId, Process>,
     worker_last: u64,
+    /// Threads of each worker that take requests.
+    threads: usize,
     is_calm: bool,
     is_stopped: bool,
     bad_generation: Option<u64>,
@@ -75,6 +77,7 @@ impl World {
             alarm: None,
             processes: BTreeMap::new(),
             worker_last: 0,
+            threads: policy.threads_min,
             is_calm: false,
             is_stopped: false,
             bad_generation: None,
@@ -125,7 +128,7 @@ impl World {
     /// With nothing to do the number of workers goes down to the least.
     fn rest(&mut self) {
         let policy = *self.supervisor.policy();
-        let steps = policy.processes_max - policy.processes_min + 1;
+        let steps = policy.processes_max - policy.processes_min + 2;
         let end = self.now + policy.idle_ttl * u32::try_from(steps).unwrap();
         while self.now < end {
             self.pass(Duration::from_millis(100));
@@ -133,6 +136,7 @@ impl World {
             self.tell(Event::Load(load));
         }
         assert_eq!(self.supervisor.target(), policy.processes_min);
+        assert_eq!(self.supervisor.threads(), policy.threads_min);
     }
 
     /// Lets time pass and tells what happens in it.
@@ -361,6 +365,7 @@ impl World {
                     process.is_abandoned = true;
                     self.answer(worker, 100);
                 }
+                Action::SetThreads(threads) => self.threads = threads,
                 Action::Report(Report::Scaled { from, to, .. }) => {
                     let now = self.now;
                     self.growth.extend((from..to).map(|_| now));
@@ -488,6 +493,10 @@ fn acted_on(action: &Action) -> Option<WorkerId> {
         | Action::Retire { worker }
         | Action::Abandon { worker }
         | Action::Signal { worker, .. } => Some(*worker),
-        Action::Report(_) | Action::WakeAt(_) | Action::Stopped | Action::RestartDone(_) => None,
+        Action::SetThreads(_)
+        | Action::Report(_)
+        | Action::WakeAt(_)
+        | Action::Stopped
+        | Action::RestartDone(_) => None,
     }
 }

@@ -66,6 +66,7 @@ impl Bed {
                     Signal::Terminate => format!("terminate {worker}"),
                     Signal::Kill => format!("kill {worker}"),
                 },
+                Action::SetThreads(threads) => format!("{threads} threads"),
                 Action::Stopped => "stopped".to_owned(),
                 Action::RestartDone(Ok(())) => "restarted".to_owned(),
                 Action::RestartDone(Err(why)) => format!("not restarted: {why}"),

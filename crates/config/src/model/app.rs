@@ -28,8 +28,10 @@ pub struct App {
     pub processes: Processes,
     /// When their number changes between its bounds.
     pub scaling: Scaling,
-    /// Threads in each of them, at least one.
+    /// Threads in each of them, at least one; where the load decides how many, there are never more.
     pub threads: usize,
+    /// Threads of each that always take requests: `threads`, or fewer where the load decides.
+    pub threads_min: usize,
     /// Threads of each process beyond `threads`, for requests that say that they are bound by I/O
     /// (`penstock.mark_as_io_bound`): such a request frees its slot and another takes it.
     pub io_threads: usize,
@@ -90,6 +92,7 @@ impl App {
             processes: Processes::default(),
             scaling: Scaling::default(),
             threads: 1,
+            threads_min: 1,
             io_threads: 0,
             concurrency: Concurrency::of(kind),
             in_progress_max: 1000,
@@ -118,6 +121,16 @@ impl App {
     /// thread.
     pub fn has_reactor(&self) -> bool {
         self.kind == AppKind::Asgi || self.concurrency != Concurrency::Threads
+    }
+
+    /// Whether the load decides how many processes or threads there are.
+    pub fn is_scaled(&self) -> bool {
+        self.processes.min < self.processes.max || self.has_spare_threads()
+    }
+
+    /// Whether the load decides how many threads of each process take requests.
+    pub fn has_spare_threads(&self) -> bool {
+        self.threads_min < self.threads
     }
 
     /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as

@@ -60,10 +60,18 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "apps.NAME.threads",
+        heading: "threads = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "Bounds on the threads of each worker process (the kinds \"wsgi\" and \"rack\" without `async`): one more takes \
+              requests when they wait although the processors have room; see processes.md.",
+        like: None,
+    },
+    SectionDoc {
         name: "apps.NAME.scale",
         heading: "scale = { ... } in [apps.NAME]",
         sample: "",
-        doc: "When the number of worker processes changes between its bounds.",
+        doc: "When the number of worker processes, and of their threads, changes between its bounds.",
         like: None,
     },
     SectionDoc {

@@ -124,14 +124,14 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "processes", CountOrTable(1, 1024, "apps.NAME.processes"), Means("number of cores; 1 in development"),
         "{ min = 1, max = 4 }", "Number of worker processes, or bounds on it."),
     row("apps.NAME", "scale", Table("apps.NAME.scale"), Means("every default"), r#"{ up_after = "100ms", spawn_rate = 4 }"#,
-        "When the number of processes changes between the bounds of `processes`.")
+        "When the number of processes and threads changes between the bounds of `processes` and `threads`.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "idle_ttl", Time(1), Means("`scale.idle_ttl`"), r#""60s""#,
         "The same as `idle_ttl` in `scale`; one of the two is enough.")
         .only(SCRIPT_KINDS),
-    row("apps.NAME", "threads", Count(1, 1024), Is("1"), "1",
-        "Threads in each worker process, each with one request at a time; of a command, requests that a process gets at once. \
-         An application with a reactor has one."),
+    row("apps.NAME", "threads", CountOrTable(1, 1024, "apps.NAME.threads"), Is("1"), "5",
+        "Threads in each worker process, each with one request at a time, or bounds on them; of a command, requests that a process \
+         gets at once. An application with a reactor has one."),
     row("apps.NAME", "io_threads", Count(0, 1024), Is("0"), "4",
         "Threads of each worker process beyond `threads`, for requests that have called `penstock.mark_as_io_bound`: \
          such a request frees its slot, and another takes it.")
@@ -192,10 +192,15 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME.processes", "max", Count(1, 1024), Means("number of cores, or `min` if that is more"), "4",
         "Processes never exceeded."),
 
+    row("apps.NAME.threads", "min", Count(1, 1024), Is("1"), "2",
+        "Threads of each process that always take requests."),
+    row("apps.NAME.threads", "max", Count(1, 1024), Means("5, or `min` if that is more"), "16",
+        "Threads of each process never exceeded, but for `io_threads`."),
+
     row("apps.NAME.scale", "up_after", Time(1), Is(r#""100ms""#), r#""100ms""#,
-        "One process more when requests have waited this long in the queue."),
+        "One process or thread more when requests have waited this long in the queue."),
     row("apps.NAME.scale", "idle_ttl", Time(1), Is(r#""60s""#), r#""60s""#,
-        "One process less when so much capacity has not been used for this long."),
+        "One process less, or threads, when so much capacity has not been used for this long."),
     row("apps.NAME.scale", "spawn_rate", Count(1, 1024), Is("4"), "4",
         "Most processes that are started within a second."),
 

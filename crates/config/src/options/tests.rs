@@ -16,6 +16,7 @@ access_log = { path = "x" }
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }
+threads = { min = 1 }
 scale = {}
 memory_max = {}
 queue = {}

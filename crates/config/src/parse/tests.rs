@@ -268,7 +268,9 @@ fn reports_what_is_wrong_inside_a_table() {
         (
             "type",
             "[apps.a]\nthreads = \"many\"\n",
-            &["penstock.toml:2:11: `threads` must be a number from 1 to 1024, not a string"],
+            &[
+                "penstock.toml:2:11: `threads` must be a number from 1 to 1024, or a table, not a string",
+            ],
         ),
         (
             "zero",

@@ -41,6 +41,7 @@ stream_timeout = "1h"
             spawn_rate: 9,
         },
         threads: 3,
+        threads_min: 3,
         io_threads: 5,
         preload: Preload::Always,
         refork_after: vec![500, 1000],
@@ -151,6 +152,26 @@ fn tells_how_a_process_has_several_requests() {
 }
 
 #[test]
+fn threads_may_follow_the_load() {
+    let folder = Folder::site();
+    for (lines, expected) in [
+        ("threads = 4", (4, 4)),
+        ("threads = { min = 2, max = 16 }", (2, 16)),
+        ("threads = { max = 16 }", (1, 16)),
+        ("threads = { min = 3 }", (3, 5)),
+        ("threads = { min = 8 }", (8, 8)),
+    ] {
+        let app = read(&folder, &format!("{lines}\nprocesses = 1"));
+        assert_eq!((app.threads_min, app.threads), expected, "{lines}");
+        let is_scaled = expected.0 < expected.1;
+        assert_eq!(
+            (app.has_spare_threads(), app.is_scaled()),
+            (is_scaled, is_scaled)
+        );
+    }
+}
+
+#[test]
 fn reports_what_cannot_be() {
     check_errors(&[
         (
@@ -195,6 +216,25 @@ fn reports_what_cannot_be() {
                 "penstock.toml:4:14: `io_threads` is only for the kinds \"wsgi\" and \"rack\" without `async`",
                 "penstock.toml:5:21: `collect_when_idle` is only for the kinds \"wsgi\" and \"rack\" without `async`",
                 "penstock.toml:6:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
+            ],
+        ),
+        (
+            "order of threads",
+            "[apps.a]\nthreads = { min = 3, max = 2 }\n",
+            &["penstock.toml:2:19: `min` (3) is above `max` (2)"],
+        ),
+        (
+            "threads of a reactor",
+            "[apps.a]\nasync = \"gevent\"\nthreads = { max = 2 }\n",
+            &[
+                "penstock.toml:3:11: a process with a reactor has one thread: `in_progress_max` bounds what it does at once",
+            ],
+        ),
+        (
+            "threads of a program",
+            "[apps.a]\nkind = \"command\"\ncommand = \"x {port}\"\nthreads = { max = 2 }\n",
+            &[
+                "penstock.toml:4:11: how many threads a program of its own has is not Penstock's to decide: say how many requests a process gets at once",
             ],
         ),
         (

@@ -105,7 +105,13 @@ fn processes_in_words(app: &Value) -> String {
         false => format!(" ({min} to {max})"),
     };
     let (ready, target) = (text(&processes["ready"]), text(&processes["target"]));
-    format!("{ready} of {target} processes ready{bounds}")
+    let threads = match (app["threads_min"].as_u64(), app["threads_max"].as_u64()) {
+        (Some(min), Some(max)) if min < max => {
+            format!(", {} threads each ({min} to {max})", text(&app["threads"]))
+        }
+        _ => String::new(),
+    };
+    format!("{ready} of {target} processes ready{bounds}{threads}")
 }
 
 fn upstream_in_words(upstream: &Value, lines: &mut Vec<String>) {
@@ -253,6 +259,7 @@ mod tests {
         let app = json!({
             "name": "shop", "kind": "command", "state": "ready", "restarting": true,
             "processes": { "min": 1, "ready": 1, "target": 2, "max": 4 },
+            "threads": 3, "threads_min": 2, "threads_max": 16,
             "last_scaling": "3 requests waited 140 ms", "spawning": "forking", "workers": [worker],
         });
         let said = in_words(&json!({ "apps": [app] }));
@@ -260,7 +267,7 @@ mod tests {
         assert_eq!(
             said,
             [
-                "app shop: command, ready, 1 of 2 processes ready (1 to 4)",
+                "app shop: command, ready, 1 of 2 processes ready (1 to 4), 3 threads each (2 to 16)",
                 "  last change of their number: 3 requests waited 140 ms",
                 "  start of workers: forking",
                 "  a restart is under way",

@@ -167,7 +167,11 @@ fn environment(app: &App) -> String {
         let command = words.collect::<Vec<_>>().join(" ");
         let _ = writeln!(text, "command: {command}");
     }
-    let (processes, threads) = (config.processes, config.threads);
+    let processes = config.processes;
+    let threads = match config.has_spare_threads() {
+        true => format!("{} to {}", config.threads_min, config.threads),
+        false => config.threads.to_string(),
+    };
     let _ = writeln!(
         text,
         "processes: {} to {}, threads: {threads}",

@@ -132,9 +132,11 @@ async fn announce_app(app: &App, announce: &LineWriter) {
         return;
     };
     let processes = running(app.config().processes);
-    let threads = match app.config().threads {
-        1 => String::new(),
-        threads => format!(" x {threads} threads"),
+    let config = app.config();
+    let threads = match (config.threads_min, config.threads) {
+        (1, 1) => String::new(),
+        (min, max) if min == max => format!(" x {max} threads"),
+        (min, max) => format!(" x {min} to {max} threads"),
     };
     let took = took.as_secs_f64();
     let line =

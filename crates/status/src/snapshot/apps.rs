@@ -27,7 +27,7 @@ pub struct AppStatus {
     pub generation: u64,
     /// How many processes there are and may be.
     pub processes: ProcessesStatus,
-    /// Why their number changed last, in words.
+    /// Why their number, or that of their threads, changed last, in words.
     pub last_scaling: Option<String>,
     /// When and how a process last ended unasked or was killed, in words.
     pub last_failure: Option<String>,
@@ -37,8 +37,12 @@ pub struct AppStatus {
     pub restart_error: Option<String>,
     /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
     pub spawning: String,
-    /// Threads in each process.
+    /// Threads in each process that take requests.
     pub threads: usize,
+    /// There are never fewer.
+    pub threads_min: usize,
+    /// There are never more.
+    pub threads_max: usize,
     /// Its queue.
     pub queue: QueueStatus,
     /// What it counted since the start.

@@ -84,6 +84,7 @@ const KEYS: &str = "
     apps[].queue.in_progress apps[].queue.max apps[].queue.oldest_wait_seconds
     apps[].queue.slots apps[].queue.waiting apps[].report
     apps[].restart_error apps[].restarting apps[].spawning apps[].state apps[].threads
+    apps[].threads_max apps[].threads_min
     apps[].templates[].age_seconds apps[].templates[].generation apps[].templates[].in_progress
     apps[].templates[].pid apps[].templates[].proportional_bytes apps[].templates[].requests
     apps[].templates[].resident_bytes apps[].templates[].restarts apps[].templates[].since_seconds

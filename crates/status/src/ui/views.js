@@ -147,6 +147,11 @@ export function appView(name, act) {
   return { root, update };
 }
 
+/** How many threads of each process take requests, where the load decides it. */
+function threadsText({ threads, threads_min: min, threads_max: max }) {
+  return min < max ? `${threads} (${min} to ${max}) threads each` : "";
+}
+
 /** How many processes there are of how many, what decided it, and what is under way. */
 function processesText(app) {
   const { min, ready, target, max } = app.processes;
@@ -154,7 +159,7 @@ function processesText(app) {
   const recycled = Object.entries(app.counters.recycled).filter(([, number]) => number > 0)
     .map(([reason, number]) => `${count(number)} for ${reason}`);
   return [
-    `${ready} of ${range} processes ready`, app.spawning,
+    `${ready} of ${range} processes ready`, threadsText(app), app.spawning,
     app.last_scaling ? `last change: ${app.last_scaling}` : "",
     app.last_failure ? `last failure: ${app.last_failure}` : "",
     recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",

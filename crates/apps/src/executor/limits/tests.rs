@@ -492,6 +492,48 @@ fn the_number_of_workers_follows_the_load() {
 }
 
 #[test]
+fn the_number_of_threads_follows_the_load() {
+    on_a_loop(async {
+        let rig = Rig::start("threads", |about| {
+            (about.threads_min, about.threads) = (1, 6);
+            about.scaling.up_after = Duration::from_millis(50);
+            about.scaling.idle_ttl = Duration::from_secs(1);
+        })
+        .await;
+        let pid = rig.pid().await;
+        let before = rig.app.snapshot();
+        assert_eq!((before.threads, before.queue.slots), (1, 1));
+        assert_eq!((before.threads_min, before.threads_max), (1, 6));
+        let asked: Vec<_> = (0..30)
+            .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
+            .collect();
+        rig.until(|app| {
+            let now = app.snapshot();
+            now.threads > 2 && now.queue.in_progress == now.threads
+        })
+        .await;
+        for answer in asked {
+            assert_eq!(
+                number(within(answer).await.unwrap().unwrap()),
+                pid,
+                "the same process"
+            );
+        }
+        let now = rig.app.snapshot();
+        let why = now.last_scaling.expect("it is said why");
+        assert!(why.starts_with("threads from "), "{why}");
+        // Nobody asks for anything.
+        rig.until(|app| {
+            let now = app.snapshot();
+            (now.threads, now.queue.slots) == (1, 1)
+        })
+        .await;
+        assert_eq!(rig.pid().await, pid);
+        rig.end().await;
+    });
+}
+
+#[test]
 fn a_reactor_full_of_requests_that_never_end_is_replaced() {
     on_a_loop(async {
         let rig = Rig::start("reactor", |about| {

@@ -30,6 +30,10 @@ struct World {
     line: VecDeque<(Instant, Duration)>,
     /// When the number of workers changed, and to what.
     changes: Vec<(Duration, usize)>,
+    /// The same of the threads of each.
+    thread_changes: Vec<(Duration, usize)>,
+    /// Per cent of a processor that a request wants, where anybody asks.
+    busy_each: Option<usize>,
     /// The last time at which the first in line had waited longer than it should.
     last_late: Duration,
     random: u64,
@@ -37,12 +41,35 @@ struct World {
 
 impl World {
     fn new(boot_millis: u64, processes_max: usize) -> Self {
+        Self::of(
+            boot_millis,
+            Policy {
+                processes_min: 1,
+                processes_max,
+                ..Policy::default()
+            },
+        )
+    }
+
+    /// One to `processes_max` workers of one to `threads_max` threads, of which each request wants so much of a
+    /// processor.
+    fn of_threads(processes_max: usize, threads_max: usize, busy_each: usize) -> Self {
+        let mut world = Self::of(
+            200,
+            Policy {
+                processes_min: 1,
+                processes_max,
+                threads_min: 1,
+                threads_max,
+                ..Policy::default()
+            },
+        );
+        world.busy_each = Some(busy_each);
+        world
+    }
+
+    fn of(boot_millis: u64, policy: Policy) -> Self {
         let now = Instant::now();
-        let policy = Policy {
-            processes_min: 1,
-            processes_max,
-            ..Policy::default()
-        };
         let mut world = Self {
             supervisor: Supervisor::new(policy),
             began: now,
@@ -54,6 +81,8 @@ impl World {
             retired: BTreeMap::new(),
             line: VecDeque::new(),
             changes: Vec::new(),
+            thread_changes: Vec::new(),
+            busy_each: None,
             last_late: Duration::ZERO,
             random: 0x9E37_79B9_7F4A_7C15,
         };
@@ -100,7 +129,8 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let free = |ends: &&mut Vec<Instant>| ends.len() < EACH;
+        let each = self.each();
+        let free = |ends: &&mut Vec<Instant>| ends.len() < each;
         while let Some((since, takes)) = self.line.pop_front() {
             let Some(ends) = self.serving.values_mut().find(free) else {
                 self.line.push_front((since, takes));
@@ -119,8 +149,19 @@ impl World {
             waiting: self.line.len(),
             oldest_wait: first.map_or(Duration::ZERO, |(since, _)| self.now - *since),
             in_progress: self.serving.values().map(Vec::len).sum(),
-            places: EACH * self.serving.len(),
-            busy_percent: None,
+            places: self.each() * self.serving.len(),
+            busy_percent: self.busy_each.map(|each| {
+                let of = |ends: &Vec<Instant>| (ends.len() * each).min(100);
+                self.serving.values().map(of).sum()
+            }),
+        }
+    }
+
+    /// Slots of a worker.
+    fn each(&self) -> usize {
+        match self.busy_each {
+            Some(_) => self.supervisor.threads(),
+            None => EACH,
         }
     }
 
@@ -150,6 +191,9 @@ impl World {
                     Action::Report(Report::Scaled { to, .. }) => {
                         self.changes.push((self.now - self.began, to));
                     }
+                    Action::Report(Report::ThreadsScaled { to, .. }) => {
+                        self.thread_changes.push((self.now - self.began, to));
+                    }
                     _ => {}
                 }
             }
@@ -157,6 +201,8 @@ impl World {
         let policy = self.supervisor.policy();
         let bounds = policy.processes_min..=policy.processes_max;
         assert!(bounds.contains(&self.supervisor.target()));
+        let bounds = policy.threads_min..=policy.threads_max;
+        assert!(bounds.contains(&self.supervisor.threads()));
     }
 
     fn target(&self) -> usize {
@@ -317,6 +363,67 @@ fn a_flood_is_met_no_faster_than_the_spawn_rate_up_to_the_most() {
     assert!(last < Duration::from_secs(8), "{:?}", world.changes);
 }
 
+#[test]
+fn what_waits_for_something_else_than_the_processor_gets_threads() {
+    let mut world = World::of_threads(4, 16, 3);
+    // Ten at once.
+    world.pass(60, |_| vec![Duration::from_millis(100); 1]);
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert!((11..=16).contains(&world.supervisor.threads()), "{context}");
+    assert_eq!((world.target(), world.changes.len()), (1, 0), "{context}");
+    assert!(world.last_late < Duration::from_secs(10), "{context}");
+    let shown = world.supervisor.last_scaling().unwrap();
+    assert!(shown.starts_with("threads from "), "{shown}");
+    // More than the threads of one process can do: then processes.
+    world.pass(30, |_| vec![Duration::from_millis(100); 3]);
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert!((2..=4).contains(&world.target()), "{context}");
+    // Nothing to do: processes go first, then threads, to what is needed.
+    let (threads, changes) = (world.thread_changes.len(), world.changes.len());
+    world.pass(600, |_| Vec::new());
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert_eq!(
+        (world.target(), world.supervisor.threads()),
+        (1, 1),
+        "{context}"
+    );
+    let last = world.changes.last().unwrap();
+    assert!(world.changes.len() > changes, "{context}");
+    assert_eq!(world.thread_changes.len(), threads + 1, "{context}");
+    assert!(world.thread_changes.last().unwrap().0 > last.0, "{context}");
+}
+
+#[test]
+fn what_computes_gets_processes_and_no_threads() {
+    let mut world = World::of_threads(8, 16, 100);
+    world.pass(60, |_| vec![Duration::from_millis(10); 3]);
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert!((3..=6).contains(&world.target()), "{context}");
+    assert_eq!(world.supervisor.threads(), 1, "{context}");
+    // At the most of them, more threads would only make them wait elsewhere.
+    let mut world = World::of_threads(2, 16, 100);
+    world.pass(60, |_| vec![Duration::from_millis(10); 3]);
+    assert_eq!((world.target(), world.supervisor.threads()), (2, 1));
+}
+
+#[test]
+fn threads_that_a_load_needs_now_and_then_stay() {
+    let mut world = World::of_threads(1, 32, 1);
+    world.pass(600, |world| {
+        let second = (world.now - world.began).as_secs();
+        match second % 40 < 20 {
+            true => vec![Duration::from_millis(100); 1],
+            false => Vec::new(),
+        }
+    });
+    let context = format!("{:?}", world.thread_changes);
+    assert!((11..=32).contains(&world.supervisor.threads()), "{context}");
+    assert!(world.thread_changes.len() <= 6, "{context}");
+    // To what was needed once that is known, and then no more.
+    let last = world.thread_changes.last().unwrap().0;
+    assert!(last < Duration::from_secs(120), "{context}");
+}
+
 /// Looks at a load once, with four workers of two slots.
 fn look(load: Load, fleet: Fleet) -> Option<(usize, String)> {
     let policy = Policy {
@@ -330,6 +437,7 @@ fn look(load: Load, fleet: Fleet) -> Option<(usize, String)> {
 
 const FOUR: Fleet = Fleet {
     target: 4,
+    threads: 1,
     ready: 4,
     boot: Duration::ZERO,
     may_grow: true,
@@ -428,7 +536,17 @@ fn used(in_progress: usize) -> Load {
 #[test]
 fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
     let why = "at most 4 of 8 slots were needed for 60s".to_owned();
-    assert_eq!(watch(|_| used(4), FOUR), Some((60, Step { to: 3, why })));
+    assert_eq!(
+        watch(|_| used(4), FOUR),
+        Some((
+            60,
+            Step {
+                of: Number::Processes,
+                to: 3,
+                why
+            }
+        ))
+    );
     assert_eq!(watch(|_| used(5), FOUR), None, "5 of 6 slots is too close");
     let burst = |second| used(if second == 30 { 8 } else { 1 });
     let (at, _) = watch(burst, FOUR).unwrap();
@@ -470,7 +588,17 @@ fn busy(percent: usize) -> Load {
 #[test]
 fn grows_when_all_are_busy_though_they_have_room() {
     let why = "all 4 were busy for 5s".to_owned();
-    assert_eq!(watch(|_| busy(350), FOUR), Some((5, Step { to: 5, why })));
+    assert_eq!(
+        watch(|_| busy(350), FOUR),
+        Some((
+            5,
+            Step {
+                of: Number::Processes,
+                to: 5,
+                why
+            }
+        ))
+    );
     let one = Fleet {
         target: 1,
         ready: 1,

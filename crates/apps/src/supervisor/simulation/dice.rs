@@ -4,9 +4,12 @@ use super::*;
 
 pub(super) fn random_policy(rng: &mut Rng) -> Policy {
     let processes_min = 1 + rng.below(3);
+    let threads_min = 1 + rng.below(2);
     Policy {
         processes_min,
         processes_max: processes_min + rng.below(4),
+        threads_min,
+        threads_max: threads_min + rng.below(4),
         max_surge: 1 + rng.below(3),
         max_unavailable: rng.below(3),
         spawn_rate: 1 + u32::try_from(rng.below(4)).unwrap(),

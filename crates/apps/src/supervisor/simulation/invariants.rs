@@ -9,6 +9,9 @@ impl World {
         let policy = s.policy();
         let target = s.target();
         assert!((policy.processes_min..=policy.processes_max).contains(&target));
+        assert_eq!(s.threads(), self.threads, "the executor was told");
+        let threads = policy.threads_min..=policy.threads_max;
+        assert!(s.phase != Phase::Running || threads.contains(&self.threads));
         assert!(s.phase != Phase::Running || s.seats.len() == target);
         let serves = |w: &&Worker| matches!(w.state, WorkerState::Booting | WorkerState::Ready);
         assert!(s.workers().filter(serves).count() <= target + self.surge_max);

@@ -66,6 +66,38 @@ fn workers_come_with_the_load_and_go_when_they_are_idle() {
 }
 
 #[test]
+fn threads_come_for_what_waits_and_processes_for_what_computes() {
+    for model in [FORKED, RACK] {
+        let Model(name, ..) = model;
+        let house = model.serve(
+            "processes = { min = 1, max = 2 }\nthreads = { min = 1, max = 4 }\n\
+             scale = { up_after = \"20ms\", idle_ttl = \"2s\" }",
+        );
+        let first = house.settled(1);
+        let threads = |count: u64| {
+            eventually(PATIENCE, &format!("{name}: {count} threads"), || {
+                let app = house.app();
+                let slots = app["queue"]["slots"].as_u64().unwrap();
+                app["threads"] == count && slots == count
+            });
+        };
+        threads(1);
+        let mut held: Vec<_> = (0..4).map(|_| house.ask("/hold?gate")).collect();
+        threads(4);
+        assert_eq!(house.settled(1), first, "{name}: no other process");
+        house.open("gate");
+        for client in &mut held {
+            client.expect_status(200);
+        }
+        threads(1);
+        house.under_load("/burn", || {
+            assert_eq!(house.settled(2).len(), 2, "{name}");
+        });
+        assert_eq!(house.counter("crashed"), 0, "{name}");
+    }
+}
+
+#[test]
 fn reactors_come_when_those_that_serve_are_busy() {
     let house = ASGI.serve("processes = { min = 1, max = 2 }");
     house.settled(1);
