@@ -5,6 +5,7 @@
 //! part is there, and only then by a cut.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_exchange::{Fault, Reply, Side};
 use penstock_http::caching::{CacheStatus, Fwd, Reuse, reuse_with};
@@ -31,6 +32,22 @@ struct Index {
 
 /// The answer of a request that slices have none for; none: it is to be passed on as it is.
 type Otherwise = Option<Result<Reply, Fault>>;
+
+/// The back end was asked and has not answered with a slice.
+struct Unanswered {
+    otherwise: Otherwise,
+    /// It failed (RFC 5861 §4).
+    is_failure: bool,
+}
+
+impl From<Otherwise> for Unanswered {
+    fn from(otherwise: Otherwise) -> Self {
+        Self {
+            otherwise,
+            is_failure: false,
+        }
+    }
+}
 
 impl Journey {
     /// Answers with a part of what is stored in slices, and stores those that are missing; none if that is not for
@@ -93,6 +110,7 @@ impl Journey {
         let head = &self.client.head;
         let is_plain = head.method() == Method::Get
             && self.asked.may_store
+            && !self.asked.only_if_cached
             && !self.is_reload()
             && head.field("authorization").is_none();
         let range = serve::only(head, "range")?;
@@ -126,6 +144,7 @@ impl Journey {
             let found = self.find_index();
             let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
             let now = clock::wall();
+            let mut for_errors = None;
             let base = match known {
                 None => None,
                 Some((hit, lifetime)) => {
@@ -137,32 +156,49 @@ impl Journey {
                         _ if lead.is_some() => Some(lifetime.age(came, now)),
                         _ => None,
                     };
+                    let status = CacheStatus {
+                        hit: fwd.is_none(),
+                        fwd,
+                        fwd_status: lead.as_ref().and_then(|lead: &Lead| lead.status),
+                        ttl: Some(lifetime.ttl(came, now)),
+                        ..CacheStatus::default()
+                    };
+                    let note = |age: Duration, status| Note {
+                        age: Some(age).filter(|age| lead.is_none() || age.as_secs() > 0),
+                        status: self.shared.rules.tells.then_some(status),
+                    };
                     if let Some(age) = age {
-                        let status = CacheStatus {
-                            hit: fwd.is_none(),
-                            fwd,
-                            fwd_status: lead.as_ref().and_then(|lead: &Lead| lead.status),
-                            ttl: Some(lifetime.ttl(came, now)),
-                            ..CacheStatus::default()
-                        };
-                        let note = Note {
-                            age: Some(age).filter(|age| lead.is_none() || age.as_secs() > 0),
-                            status: self.shared.rules.tells.then_some(status),
-                        };
-                        let meta = hit.meta;
+                        let (meta, note) = (hit.meta, note(age, status));
                         return Ok(Index { meta, note, lead });
+                    }
+                    if is_for_errors(&reuse) {
+                        let status = CacheStatus {
+                            hit: true,
+                            fwd: None,
+                            detail: Some("stale-if-error"),
+                            ..status
+                        };
+                        let (meta, lead) = (Arc::clone(&hit.meta), None);
+                        let note = note(lifetime.age(came, now), status);
+                        for_errors = Some(Index { meta, note, lead });
                     }
                     Some(hit)
                 }
             };
-            if self.asked.only_if_cached || number > u64::MAX / 2 / SLICE_BYTES {
+            if number > u64::MAX / 2 / SLICE_BYTES {
                 return Err(None);
             }
             fwd = Some(match base {
                 Some(_) => Fwd::Stale,
                 None => Fwd::UriMiss,
             });
-            lead = self.ask_for_slice(number, base).await?;
+            match self.ask_for_slice(number, base).await {
+                Ok(told) => lead = told,
+                Err(Unanswered {
+                    otherwise,
+                    is_failure,
+                }) => return for_errors.filter(|_| is_failure).ok_or(otherwise),
+            }
         }
         Err(None)
     }
@@ -172,7 +208,7 @@ impl Journey {
         &self,
         number: u64,
         base: Option<Hit>,
-    ) -> Result<Option<Lead>, Otherwise> {
+    ) -> Result<Option<Lead>, Unanswered> {
         let slice = Slice { number, of: None };
         let names = base.as_ref().map(|base| base.meta.vary_names.clone());
         let guess = slice.guess(&self.client.head, &names.unwrap_or_default());
@@ -198,23 +234,32 @@ impl Journey {
             }
         };
         let Some(outcome) = self.state.unless_gone(landed).await else {
-            return Err(Some(Err(left())));
+            return Err(Some(Err(left())).into());
         };
         let lead = leads.then(|| ticket.take_lead());
         drop(ticket);
         match outcome {
-            Some(Outcome::Stored { .. } | Outcome::Validated(_) | Outcome::Again) => Ok(lead),
+            Some(Outcome::Stored { .. } | Outcome::Validated(_)) => Ok(lead),
+            Some(Outcome::Again) => Ok(None),
             Some(Outcome::Failed(kind, cause)) => {
                 let told = lead.and_then(|lead| lead.reply);
-                Err(match told {
+                let is_failure = kind.side() != Side::Client;
+                let otherwise = match told {
                     Some(answered) => Some(answered),
                     // What was wrong with another client's request is not wrong with this one.
-                    None if kind.side() == Side::Client => None,
+                    None if !is_failure => None,
                     None => Some(Err(Fault::new(kind, cause))),
+                };
+                Err(Unanswered {
+                    otherwise,
+                    is_failure,
                 })
             }
-            Some(Outcome::Refused { .. }) => Err(self.refused(lead)),
-            None => Err(None),
+            Some(Outcome::Refused { is_error }) => Err(Unanswered {
+                otherwise: self.refused(lead),
+                is_failure: is_error,
+            }),
+            None => Err(None.into()),
         }
     }
 
@@ -235,5 +280,17 @@ impl Journey {
             Step::Done(answered) => Some(answered),
             Step::Again | Step::Pass(_) => None,
         }
+    }
+}
+
+/// Whether what is stored may be sent when the back end fails.
+fn is_for_errors(reuse: &Reuse) -> bool {
+    match reuse {
+        Reuse::StaleWhileRevalidate { .. } => true,
+        Reuse::Validate {
+            may_serve_stale_on_error,
+            ..
+        } => *may_serve_stale_on_error,
+        Reuse::Fresh { .. } | Reuse::Stale { .. } | Reuse::NotSatisfiable => false,
     }
 }

@@ -322,6 +322,43 @@ fn failures_are_told_before_the_first_byte_and_cut_behind_it() {
 }
 
 #[test]
+fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
+    run(async {
+        for (word, is_sent) in [("stale-if-error=100", true), ("must-revalidate", false)] {
+            let is_down = Arc::new(AtomicUsize::new(0));
+            let down = Arc::clone(&is_down);
+            let backend = Backend::new(move |_, request| {
+                let fresh = format!("Cache-Control: max-age=1000, {word}");
+                match down.load(Ordering::SeqCst) {
+                    0 => plays(1, request, &[&fresh, "Age: 1000"]),
+                    1 => fails(FaultKind::Unavailable),
+                    _ => answer(503, &[], Body::Empty),
+                }
+            });
+            let cache = cache(&backend);
+            let line = range(9_000_000, 9_000_004);
+            fetch(&cache, get("/film", &[&line])).await;
+            until("it is stored", || cache.counts().stored.value() == 1).await;
+            is_down.store(1, Ordering::SeqCst);
+            let answered = reply(&cache, get("/film", &[&line])).await;
+            assert_eq!(answered.is_ok(), is_sent, "{word}");
+            is_down.store(2, Ordering::SeqCst);
+            let got = fetch(&cache, get("/film", &[&line])).await;
+            if is_sent {
+                assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
+                assert!(
+                    got.told().contains("detail=stale-if-error"),
+                    "{}",
+                    got.told()
+                );
+            } else {
+                assert_eq!(got.status, 503);
+            }
+        }
+    });
+}
+
+#[test]
 fn slices_outlive_a_restart_and_readers_outlive_their_store() {
     let folder = std::env::temp_dir().join(format!("penstock-cache-slices-{}", std::process::id()));
     run(async {
