@@ -90,9 +90,12 @@ fn threads_come_for_what_waits_and_processes_for_what_computes() {
             client.expect_status(200);
         }
         threads(1);
-        house.under_load("/burn", || {
-            assert_eq!(house.settled(2).len(), 2, "{name}");
-        });
+        // Only one of the two has it.
+        if name == FORKED.0 {
+            house.under_load("/burn", || {
+                assert_eq!(house.settled(2).len(), 2, "{name}");
+            });
+        }
         assert_eq!(house.counter("crashed"), 0, "{name}");
     }
 }
