@@ -26,7 +26,7 @@ use penstock_runtime::{clock, loops};
 use crate::ask::{self, Client};
 use crate::flight::{Landing, Lead, Outcome};
 use crate::handler::Shared;
-use crate::slices::Slice;
+use crate::slices::{self, Slice};
 use crate::store::{Filler, Growing, Hit, HitBody, Key, LIFETIME_WORDS, Meta, Store};
 
 /// What is to be fetched.
@@ -101,6 +101,10 @@ impl Fetch {
             Ok(reply) => {
                 if matches!(reply, Reply::Redirect(_)) {
                     self.shared.flights.mark(&self.key, clock::now());
+                    if self.slice.is_some() {
+                        let mark = slices::mark_of(&self.key);
+                        self.shared.flights.mark(&mark, clock::now());
+                    }
                 }
                 refuse(landing, Ok(reply), None, None);
             }
@@ -316,7 +320,7 @@ impl Fetch {
         {
             self.store.forget_hit(base);
         }
-        let is_other = |meta: &Meta| meta.sliced.is_none() && meta.vary_names != new.vary_names;
+        let is_other = |meta: &Meta| meta.vary_names != new.vary_names;
         for _ in 0..OTHERS_MAX {
             let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
                 break;

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody, Handling, Reply, Response};
+use penstock_exchange::{
+    Body, BodyStream, Fault, FaultKind, FileBody, Handling, Reply, Response, Side,
+};
 use penstock_http::caching::{Validators, variant};
 use penstock_http::{FieldBlock, RequestHead, Span, Status, parse_content_range};
 use penstock_runtime::clock;
@@ -51,11 +53,16 @@ impl Slice {
         }
     }
 
-    /// What tells its flight from others for the same key.
-    pub(crate) fn guess(&self, head: &RequestHead, names: &[String]) -> Vec<u8> {
+    /// What tells its flight from others for the same key. Whether what is stored is still current is asked once,
+    /// whichever slice is wanted.
+    pub(crate) fn guess(&self, head: &RequestHead, base: Option<&Meta>) -> Vec<u8> {
+        let index = base.or(self.of.as_deref());
+        let names = index.map_or(&[] as &[String], |index| &index.vary_names);
         let mut guess = variant(head, names);
         guess.extend_from_slice(b"\0slice ");
-        guess.extend_from_slice(&self.number.to_le_bytes());
+        if base.is_none() {
+            guess.extend_from_slice(&self.number.to_le_bytes());
+        }
         guess
     }
 }
@@ -124,7 +131,19 @@ impl Slices {
     ///
     /// # Errors
     /// The back end's, when it has to be asked; [`FaultKind::BackendBroken`] when it has another content by now.
-    pub(crate) async fn open(&self, at: u64, end: u64) -> Result<Opened, Fault> {
+    async fn open(&self, at: u64, end: u64) -> Result<Opened, Fault> {
+        match self.open_slice(at, end).await? {
+            Some(opened) => Ok(opened),
+            None => self.straight(at, end).await,
+        }
+    }
+
+    /// What is there at `at` of the slice that this is in, at most up to `end`: as it is stored, or as it comes in to
+    /// be stored. None if it is not to be had so.
+    ///
+    /// # Errors
+    /// The back end's, when it has to be asked.
+    pub(crate) async fn open_slice(&self, at: u64, end: u64) -> Result<Option<Opened>, Fault> {
         let number = at / SLICE_BYTES;
         let slice_end = (number + 1).saturating_mul(SLICE_BYTES).min(end);
         let len = slice_end.saturating_sub(at);
@@ -159,13 +178,11 @@ impl Slices {
                 }
             };
             if let Some(source) = found {
-                return Ok(opened(source, !is_growing));
+                return Ok(Some(opened(source, !is_growing)));
             }
         }
-        if let Some(reader) = self.fetched(number, &key, skip, len).await? {
-            return Ok(opened(reader, false));
-        }
-        self.straight(at, end).await
+        let fetched = self.fetched(number, &key, skip, len).await?;
+        Ok(fetched.map(|source| opened(source, false)))
     }
 
     /// The slice as it comes in, for this reader or for another one that asked first. None if it is not stored.
@@ -176,12 +193,18 @@ impl Slices {
         skip: u64,
         len: u64,
     ) -> Result<Option<Source>, Fault> {
+        let is_index = |meta: &Meta| meta.sliced == Some(self.sliced);
+        let index = self.store.find(&self.key, &mut |meta| is_index(meta));
+        if index.is_none() {
+            // Without its index nobody would find it.
+            return Ok(None);
+        }
         let slice = Slice {
             number,
             of: Some(Arc::clone(&self.index)),
         };
         let flights = &self.shared.flights;
-        let guess = slice.guess(&self.client.head, &self.index.vary_names);
+        let guess = slice.guess(&self.client.head, None);
         let (ticket, leads) = match flights.join(&self.key, guess, None) {
             Joined::Waits(ticket) => (ticket, false),
             Joined::Leads(ticket, landing) => {
@@ -209,6 +232,8 @@ impl Slices {
                 let reader = growing.reader_of(skip, Some(len));
                 reader.map(|reader| Source::Stream(Box::new(reader) as _))
             }
+            // What was wrong with another client's request is not wrong with this one.
+            Some(Outcome::Failed(kind, _)) if !leads && kind.side() == Side::Client => None,
             Some(Outcome::Failed(kind, cause)) => return Err(Fault::new(kind, cause)),
             _ => None,
         })

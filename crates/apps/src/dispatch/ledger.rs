@@ -92,6 +92,11 @@ impl Ledger {
         self.served.load(Ordering::Relaxed)
     }
 
+    /// Slots that are kept for a collection.
+    pub(crate) fn claimed(&self) -> usize {
+        self.lock().claimed.len()
+    }
+
     /// Has `Dispatch::attention` notified once so many requests have been served.
     pub(crate) fn watch_for(&self, served: u64) {
         self.due.store(served, Ordering::Relaxed);
@@ -173,11 +178,18 @@ impl Dispatch {
     }
 
     /// Has `count` slots of the worker with this ledger take nothing, beside those that are for I/O. Where fewer are
-    /// wanted they take requests at once; where more are, those that are at work take them until a later call.
+    /// wanted they take requests at once; where more are, those that are at work take them until a later call. One
+    /// whose thread is gone is as good as held back. Nothing changes during a collection.
     pub(crate) fn hold_back(&self, now: Instant, ledger: &Ledger, count: usize) {
         let mut wakers = Vec::new();
         let mut inner = self.lock();
         let mut members = ledger.lock();
+        if members.collector.is_some() {
+            return;
+        }
+        let is_gone = |slot: &&SlotId| inner.queue.slot(**slot).is_none();
+        let gone = members.slots.iter().filter(is_gone).count();
+        let count = count.saturating_sub(gone);
         while members.idle.len() > count
             && let Some(slot) = members.idle.pop()
         {

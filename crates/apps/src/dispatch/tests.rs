@@ -201,6 +201,8 @@ fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
     serve(peers[0], 1);
     assert!(dispatch.begin_collection(now, one));
     assert!(!dispatch.begin_collection(now, other), "once");
+    dispatch.hold_back(now, &ledger, 2);
+    assert_eq!(ledger.claimed(), 2, "its slots stay as they are");
     let placed = dispatch.submit(now, job("e"), 0);
     assert!(
         matches!(placed, Placed::Started),

@@ -1,8 +1,8 @@
 //! How busy processes are: how much of a processor their threads have wanted of late.
 //!
 //! A part of the executor, for `supervisor::scaling`: a reactor takes nearly every request at once, so that no line
-//! tells whether it still keeps up; and more threads help only where a process leaves room. Asked once a second in the pool, and only where the number of processes follows
-//! the load.
+//! tells whether it still keeps up; and more threads help only where a process leaves room. Asked in the pool, once a
+//! second and more often while requests wait, and only where numbers follow the load.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ pub(super) type Wanted = (Instant, Vec<(WorkerId, Duration)>);
 #[derive(Debug, Default)]
 pub(super) struct Busyness {
     is_asking: bool,
+    /// When it was asked last.
+    asked_at: Option<Instant>,
     seen: HashMap<WorkerId, Seen>,
 }
 
@@ -27,9 +29,12 @@ pub(super) struct Busyness {
 struct Seen {
     at: Instant,
     wanted: Duration,
-    /// Of one processor, between the last two answers.
-    percent: usize,
+    /// Of one processor, between the last two answers, and when the first of these came.
+    percent: Option<(usize, Instant)>,
 }
+
+/// How far apart two answers are at least, for the time between them to say something.
+const WINDOW: Duration = Duration::from_millis(300);
 
 impl Executor {
     /// Asks, where anybody decides by the answer.
@@ -38,6 +43,7 @@ impl Executor {
             return;
         }
         self.busyness.is_asking = true;
+        self.busyness.asked_at = Some(clock::now());
         let pids: Vec<_> = self.serving().collect();
         let work = move || -> Wanted {
             let wanted = pids.into_iter();
@@ -60,11 +66,11 @@ impl Executor {
         };
         let before = std::mem::take(&mut self.busyness.seen);
         for (worker, wanted) in all {
-            let percent = before.get(&worker).map_or(0, |seen| {
+            let percent = before.get(&worker).map(|seen| {
                 let time = at.saturating_duration_since(seen.at).as_micros().max(1);
                 // Threads that have ended are not counted any more.
                 let share = wanted.saturating_sub(seen.wanted).as_micros() * 100 / time;
-                usize::try_from(share).unwrap_or(usize::MAX)
+                (usize::try_from(share).unwrap_or(usize::MAX), seen.at)
             });
             let seen = Seen {
                 at,
@@ -81,13 +87,27 @@ impl Executor {
         if !self.tells_busyness() {
             return None;
         }
-        let of = |(id, _)| {
-            self.busyness
-                .seen
-                .get(&id)
-                .map_or(0, |seen| seen.percent.min(100))
-        };
+        let of = |(id, _)| self.between(id).map_or(0, |(percent, _)| percent.min(100));
         Some(self.serving().map(of).sum())
+    }
+
+    /// Since when all of them have been watched for that; `None` while one has not been.
+    pub(super) fn watched_from(&self) -> Option<Instant> {
+        let from = |(id, _)| self.between(id).map(|(_, from)| from);
+        let all: Option<Vec<_>> = self.serving().map(from).collect();
+        all?.into_iter().min()
+    }
+
+    /// Asks sooner than the next round while requests wait: what helps them depends on the answer.
+    pub(super) fn ask_busyness_soon(&mut self) {
+        let asked = self.busyness.asked_at;
+        if asked.is_none_or(|at| clock::now() >= at + WINDOW) {
+            self.ask_busyness();
+        }
+    }
+
+    fn between(&self, worker: WorkerId) -> Option<(usize, Instant)> {
+        self.busyness.seen.get(&worker)?.percent
     }
 
     /// Whether anything is decided by how busy its processes are.

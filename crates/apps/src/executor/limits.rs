@@ -118,6 +118,9 @@ impl Executor {
         }
         self.limits.load_at = Some(now + LOAD_EVERY);
         let load = self.load(now);
+        if load.waiting > 0 && self.config.has_spare_threads() {
+            self.ask_busyness_soon();
+        }
         self.event(Event::Load(load));
     }
 
@@ -126,12 +129,19 @@ impl Executor {
             Way::Workers(_) => self.shared.dispatch.usage(now),
             Way::Servers(set) => set.usage(),
         };
+        // Slots that are kept for a collection have nothing to do.
+        let claimed = |child: &super::Child| match &child.role {
+            Role::Worker(slots) => slots.ledger().claimed(),
+            Role::Server(_) => 0,
+        };
+        let claimed: usize = self.children.values().map(claimed).sum();
         Load {
             waiting: usage.waiting,
             oldest_wait: usage.oldest_wait,
-            in_progress: usage.in_progress,
+            in_progress: usage.in_progress.saturating_sub(claimed),
             places: usage.slots,
             busy_percent: self.busy_percent(),
+            watched_from: self.watched_from(),
         }
     }
 

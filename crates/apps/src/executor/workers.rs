@@ -82,7 +82,7 @@ impl Executor {
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
-        let held_back = self.config.threads - self.config.threads_min;
+        let held_back = (self.config.threads).saturating_sub(self.config.threads_min);
         let mut slots = Slots {
             ledger: Arc::new(Ledger::holding_back(held_back)),
             ..Slots::default()

@@ -7,10 +7,11 @@
 //! with a quarter to spare. Where slots say little ([`Load::busy_percent`]), also one more when all workers are
 //! busy for [`BUSY_FOR`], and none less unless the others would be half idle.
 //!
-//! Where the number of threads of each may change as well, what waits gets more of them (at most twice as many a
-//! second) as long as the workers leave the processors room: it waits for something else, and a thread costs
-//! next to nothing. It gets a worker where they do not, or where each has all threads that it may have. When less is
-//! needed, workers go first.
+//! Where the number of threads of each may change as well, what waits gets more of them (twice as many at most, and
+//! then it is seen what they do) as long as the workers leave the processors room: it waits for something else, and
+//! a thread costs next to nothing. It gets a worker where they do not, or where each has all threads that it may
+//! have; and where there may be no more workers, in the end a thread at a time all the same: what is short must not
+//! wait for ever behind what computes for long. When less is needed, workers go first.
 //!
 //! What must stay true, and is simulated: the number stays between its bounds; it grows by no more
 //! than `spawn_rate` a second, and never do more boot than serve; it does not shrink for `idle_ttl`
@@ -35,8 +36,11 @@ pub(super) struct Scaling {
     /// Since when every worker is busy.
     busy_since: Option<Instant>,
     growth: Rate,
-    /// When there were more threads last.
+    /// When there were more workers last, and more threads.
+    workers_at: Option<Instant>,
     threads_at: Option<Instant>,
+    /// Since when somebody has waited for too long.
+    late_since: Option<Instant>,
     last: Option<String>,
 }
 
@@ -88,7 +92,8 @@ impl Scaling {
     ) -> Option<Step> {
         self.demand
             .note(now, load.in_progress + load.waiting, policy.idle_ttl);
-        self.line.note(now, load.waiting, fleet.ready);
+        self.line
+            .note(now, load.waiting, fleet.ready * fleet.threads);
         if let Some(busy) = load.busy_percent {
             self.busyness.note(now, busy, policy.idle_ttl);
         }
@@ -104,9 +109,12 @@ impl Scaling {
             Number::Threads => (fleet.threads, "threads "),
         };
         match step.of {
-            Number::Processes => (from..step.to).for_each(|_| self.growth.note(now)),
-            Number::Threads if step.to > from => self.threads_at = Some(now),
-            Number::Threads => {}
+            _ if step.to < from => {}
+            Number::Processes => {
+                (from..step.to).for_each(|_| self.growth.note(now));
+                self.workers_at = Some(now);
+            }
+            Number::Threads => self.threads_at = Some(now),
         }
         // After a change, what was used before it says nothing.
         (self.demand, self.busyness) = (Window::default(), Window::default());
@@ -123,13 +131,12 @@ impl Scaling {
     fn more(&mut self, now: Instant, load: &Load, fleet: Fleet, policy: &Policy) -> Option<Step> {
         let each = slots_each(load, fleet)?;
         let is_late = load.waiting > 0 && load.oldest_wait >= policy.up_after;
-        if !is_late || load.in_progress < load.places || !fleet.may_grow {
+        if !is_late || load.in_progress < load.places {
+            self.late_since = None;
             return None;
         }
-        let has_just_grown = self.growth.last().is_some_and(|at| now < at + TREND / 2);
-        // How busy more threads make the workers is known a second later.
-        let has_new_threads = self.threads_at.is_some_and(|at| now < at + TREND);
-        if has_just_grown || has_new_threads || self.line.is_leaving(now, fleet.boot) {
+        let late_since = *self.late_since.get_or_insert(now);
+        if self.growth.last().is_some_and(|at| now < at + TREND / 2) {
             return None;
         }
         let why = || {
@@ -144,12 +151,30 @@ impl Scaling {
             let millis = load.oldest_wait.as_millis();
             format!("{line} {millis} ms with {slots} busy")
         };
-        if let Some(to) = more_threads(load, fleet, policy) {
-            return Some(Step {
-                of: Number::Threads,
-                to,
-                why: why(),
-            });
+        if fleet.threads < policy.threads_max && load.busy_percent.is_some() {
+            // What they do since somebody waits, and since there are as many as now.
+            let since = self.threads_at.max(Some(late_since));
+            let is_known = load.watched_from >= since;
+            if !is_known && now < late_since + DOUBT_MAX {
+                return None;
+            }
+            let is_leaving = self.line.is_leaving(now, PATIENCE_FOR_THREADS);
+            // Where nothing else has helped for long.
+            let changed = since.max(self.workers_at);
+            let is_last_resort = fleet.target >= policy.processes_max
+                && changed.is_some_and(|at| now >= at + BUSY_FOR);
+            let by = more_threads(load, fleet, policy, is_last_resort);
+            let by = by.filter(|_| is_known && !is_leaving);
+            if let Some(by) = by {
+                return Some(Step {
+                    of: Number::Threads,
+                    to: fleet.threads + by,
+                    why: why(),
+                });
+            }
+        }
+        if !fleet.may_grow || self.line.is_leaving(now, PATIENCE + fleet.boot) {
+            return None;
         }
         let coming = fleet.target.saturating_sub(fleet.ready);
         let unmet = load.waiting.saturating_sub(coming * each);
@@ -179,6 +204,12 @@ impl Scaling {
     ) -> Option<Step> {
         let is_busy = |busy| fleet.ready > 0 && busy >= fleet.ready * BUSY_PERCENT;
         if !load.busy_percent.is_some_and(is_busy) {
+            self.busy_since = None;
+            return None;
+        }
+        // With threads of their own, what computes in one of each leaves the others free.
+        let is_threaded = policy.threads_min < policy.threads_max;
+        if is_threaded && load.in_progress <= fleet.ready {
             self.busy_since = None;
             return None;
         }
@@ -225,6 +256,16 @@ impl Scaling {
         policy: &Policy,
     ) -> Option<Step> {
         let peak = self.demand.peak(now, policy.idle_ttl)?;
+        let others = fleet.target.saturating_sub(1);
+        let fits_others = peak * 4 <= others * fleet.threads * 3;
+        let is_calm = |busy| busy <= others * CALM_PERCENT;
+        if others >= policy.processes_min.max(1)
+            && fits_others
+            && load.busy_percent.is_none_or(is_calm)
+        {
+            // A worker is about to go, once all have been as calm for long enough.
+            return None;
+        }
         let needed = (peak * 4).div_ceil(3 * fleet.ready.max(1));
         let to = needed.max(policy.threads_min);
         (to < fleet.threads && fleet.ready > 0 && fleet.may_shrink).then(|| Step {
@@ -240,15 +281,17 @@ fn unneeded(peak: usize, load: &Load, policy: &Policy) -> String {
     format!("at most {peak} of {places} slots were needed for {time:?}")
 }
 
-/// How many threads of each worker there should be for a line that more of them would help: not where the workers
-/// want all of their processors already, or may have no more.
-fn more_threads(load: &Load, fleet: Fleet, policy: &Policy) -> Option<usize> {
+/// How many threads more each worker should have for a line that they would help. Where the workers want all of their
+/// processors already that is none, or one as the last resort.
+fn more_threads(load: &Load, fleet: Fleet, policy: &Policy, is_last_resort: bool) -> Option<usize> {
     let is_busy = load.busy_percent? >= fleet.ready * BUSY_PERCENT;
-    let by = load.waiting.div_ceil(fleet.ready.max(1));
-    // At most twice as many at once: what they will do to the processors is not known yet.
-    let by = by.min(fleet.threads);
+    let by = match is_busy {
+        // At most twice as many at once: what they will do to the processors is not known yet.
+        false => load.waiting.div_ceil(fleet.ready.max(1)).min(fleet.threads),
+        true => usize::from(is_last_resort),
+    };
     let by = by.min(policy.threads_max.saturating_sub(fleet.threads));
-    (!is_busy && by > 0).then_some(fleet.threads + by)
+    (by > 0).then_some(by)
 }
 
 /// Slots of one worker; `None` while none serves.
@@ -258,21 +301,21 @@ fn slots_each(load: &Load, fleet: Fleet) -> Option<usize> {
         .map(|each| each.max(1))
 }
 
-/// How long the line was within the last second, with as many workers as now.
+/// How long the line was within the last second, with as many workers and threads as now.
 #[derive(Debug, Default)]
 struct Line {
-    ready: usize,
+    slots: usize,
     /// At most [`LENGTHS_MAX`].
     lengths: VecDeque<(Instant, usize)>,
-    /// Whether one more worker has come since the lengths before.
+    /// Whether more have come since the lengths before.
     is_helped: bool,
 }
 
 impl Line {
-    fn note(&mut self, now: Instant, waiting: usize, ready: usize) {
-        if ready != self.ready {
-            self.is_helped = ready > self.ready && self.ready > 0;
-            self.ready = ready;
+    fn note(&mut self, now: Instant, waiting: usize, slots: usize) {
+        if slots != self.slots {
+            self.is_helped = slots > self.slots && self.slots > 0;
+            self.slots = slots;
             self.lengths.clear();
         }
         while let Some((at, _)) = self.lengths.front()
@@ -284,8 +327,8 @@ impl Line {
     }
 
     /// Whether it needs no more workers than there are: the last one has only just come, or what
-    /// they take from it will empty it before one more could do anything.
-    fn is_leaving(&self, now: Instant, boot: Duration) -> bool {
+    /// they take from it will empty it within that time.
+    fn is_leaving(&self, now: Instant, within: Duration) -> bool {
         let (Some((since, then)), Some((_, waiting))) = (self.lengths.front(), self.lengths.back())
         else {
             return false;
@@ -296,7 +339,7 @@ impl Line {
         }
         let taken = then.saturating_sub(*waiting);
         let worth = watched.as_secs_f64() * *waiting as f64;
-        taken > 0 && worth <= (PATIENCE + boot).as_secs_f64() * taken as f64
+        taken > 0 && worth <= within.as_secs_f64() * taken as f64
     }
 }
 
@@ -353,6 +396,9 @@ const BUSY_FOR: Duration = Duration::from_secs(5);
 /// the same number, so that no load makes them go up and down.
 const CALM_PERCENT: usize = 50;
 
+/// How long nothing is done about a line because nobody could see how busy the workers are.
+const DOUBT_MAX: Duration = Duration::from_secs(3);
+
 /// For how long the line is watched to see where it goes.
 const TREND: Duration = Duration::from_secs(1);
 
@@ -361,6 +407,9 @@ const LENGTHS_MAX: usize = 32;
 
 /// A line that is gone within this time needs no more workers, even where they boot at once.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The same for threads, which cost next to nothing and are there at once.
+const PATIENCE_FOR_THREADS: Duration = Duration::from_millis(500);
 
 /// Into how many pieces a window is divided: it forgets by pieces.
 const PIECES: u32 = 16;

@@ -128,7 +128,8 @@ impl World {
     /// With nothing to do the number of workers goes down to the least.
     fn rest(&mut self) {
         let policy = *self.supervisor.policy();
-        let steps = policy.processes_max - policy.processes_min + 2;
+        // One for the threads, and as much again as is lost between two looks.
+        let steps = policy.processes_max - policy.processes_min + 3;
         let end = self.now + policy.idle_ttl * u32::try_from(steps).unwrap();
         while self.now < end {
             self.pass(Duration::from_millis(100));
@@ -246,6 +247,7 @@ impl World {
             places,
             // As where slots tell, and as of reactors.
             busy_percent: used.is_multiple_of(3).then_some(used * 40),
+            watched_from: Some(self.now),
         }
     }
 

@@ -10,8 +10,9 @@ use penstock_http::caching::Lifetime;
 use penstock_http::{FieldBlock, Span, Status};
 use penstock_runtime::{clock, loops};
 
-use super::{Fetch, Times, refuse_response, unstorable, words};
+use super::{Fetch, Times, is_failure, refuse_response, unstorable, words};
 use crate::flight::{Landing, Lead, Outcome};
+use crate::handler::selects;
 use crate::slices::{self, Slice};
 use crate::store::{Filler, Growing, HitBody, Meta, Sliced};
 
@@ -44,7 +45,15 @@ impl Slice {
             Ok(storable) => storable,
             Err(reason) => return self.refuse(&fetch, landing, response, reason),
         };
+        if self.of.is_none() && fetch.has_newer_whole(times) {
+            // It came while this was asked for, and answers better.
+            return landing.land(Outcome::Again, Lead::default());
+        }
         let Some((index, filler, growing)) = self.begin(&fetch, &response, &storable, times) else {
+            if storable.span.len > fetch.store.config().object_max {
+                let mark = slices::mark_of(&fetch.key);
+                fetch.shared.flights.mark(&mark, clock::now());
+            }
             return refuse_response(landing, response, "store");
         };
         // Asked behind `begin`, as of a whole response: what is taken out from then on is found on its way in.
@@ -83,7 +92,7 @@ impl Slice {
         if let Some(of) = &self.of
             && !is_of(of, tag, total)
         {
-            return Err(CHANGED);
+            return Err("changed");
         }
         // What may be stored of a part is what may be stored of the whole (RFC 9111 §3.3).
         let judged = fetch.judge(Status::OK, &response.fields, times);
@@ -136,7 +145,10 @@ impl Slice {
     ) -> Option<Index> {
         let mut meta = fetch.meta(response, &storable.lifetime, times);
         let mut fields = meta.fields.clone();
-        fields.remove("content-range");
+        // These are about the bytes of the slice.
+        for name in ["content-range", "content-digest", "content-md5"] {
+            fields.remove(name);
+        }
         if !fields.contains("accept-ranges") {
             fields.push_static("Accept-Ranges", "bytes");
         }
@@ -153,18 +165,28 @@ impl Slice {
             meta.sliced = base.meta.sliced;
             return Some(Index::Known(fetch.store.freshen(base, meta)));
         }
+        // Who asked for another slice of it at the same time may have brought one.
+        let is_it = |other: &Meta| other.is_same_variant(&meta) && is_of(other, tag, total);
+        if let Some(hit) = (fetch.store).find(&fetch.key, &mut |other| is_it(other)) {
+            return Some(Index::Known(hit.meta));
+        }
         let id = parts::random();
         meta.sliced = Some(Sliced { id, total });
+        fetch.replace(&meta);
         let (filler, growing) = fetch.store.begin(&fetch.key, meta, Some(0))?;
         Some(Index::New(filler, Arc::clone(growing.meta())))
     }
 
     /// Leaves the response to the one who led, and remembers what it says about those to come.
     fn refuse(&self, fetch: &Fetch, landing: Landing, response: Response, reason: &'static str) {
-        if let Some(of) = &self.of
-            && reason == CHANGED
-        {
-            let is_it = |meta: &Meta| meta.sliced.is_some() && meta.sliced == of.sliced;
+        // A back end that failed says nothing about the resource; whatever else it says is not what is stored.
+        let is_failure = is_failure(response.status) || response.status.code() == 429;
+        let index = self
+            .of
+            .as_ref()
+            .or_else(|| fetch.base.as_ref().map(|base| &base.meta));
+        if let Some(index) = index.filter(|_| !is_failure) {
+            let is_it = |meta: &Meta| meta.sliced.is_some() && meta.sliced == index.sliced;
             if let Some(hit) = fetch.store.find(&fetch.key, &mut |meta| is_it(meta)) {
                 match &hit.body {
                     HitBody::Growing(growing) => growing.doom(),
@@ -182,6 +204,18 @@ impl Slice {
     }
 }
 
+impl Fetch {
+    /// Whether a whole response was stored that is newer than the question.
+    fn has_newer_whole(&self, times: Times) -> bool {
+        let head = &self.client.head;
+        let is_it = |meta: &Meta| {
+            meta.sliced.is_none() && meta.response_time >= times.request && selects(head, meta)
+        };
+        let found = self.store.find(&self.key, &mut |meta| is_it(meta));
+        found.is_some_and(|hit| !matches!(hit.body, HitBody::Growing(_)))
+    }
+}
+
 impl Index {
     fn meta(&self) -> &Arc<Meta> {
         match self {
@@ -189,9 +223,6 @@ impl Index {
         }
     }
 }
-
-/// It is a slice of another content than those that are stored.
-const CHANGED: &str = "changed";
 
 /// Whether a part with this validator, of so many bytes, is of the content with that index.
 fn is_of(index: &Meta, tag: &[u8], total: u64) -> bool {

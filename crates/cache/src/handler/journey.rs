@@ -88,11 +88,14 @@ impl Journey {
     /// Goes it to its end.
     pub(super) async fn answer(self, request: Request, found: Found) -> Result<Reply, Fault> {
         let mut found = found;
+        // One that slices may answer is counted when that is known.
+        let is_far = serve::wants_far_part(&self.client.head);
+        let mut is_counted = !(is_far && matches!(found, Found::Missing { .. }));
         for _ in 0..ROUNDS {
             let stale = match found {
                 Found::Usable(usable) if self.is_far(&usable) => {
-                    if let Some(answered) = self.sliced(true).await {
-                        return answered;
+                    if let Some(answered) = self.sliced(Some(&usable.hit.meta)).await {
+                        return answered.map(|(reply, _)| reply);
                     }
                     return self
                         .pass(request, passed(Fwd::Partial, "range"), None)
@@ -114,11 +117,21 @@ impl Journey {
                 }
                 Found::Stale(stale) => Some((Some(stale), None)),
                 Found::Missing { names } => {
-                    if serve::wants_far_part(&self.client.head) {
-                        if let Some(answered) = self.sliced(false).await {
-                            return answered;
+                    if is_far {
+                        let answered = self.sliced(None).await;
+                        if !std::mem::replace(&mut is_counted, true) {
+                            let is_hit = matches!(answered, Some(Ok((_, true))));
+                            self.store.count(is_hit);
                         }
-                        self.store.count(false);
+                        if let Some(answered) = answered {
+                            return answered.map(|(reply, _)| reply);
+                        }
+                        found = self.look();
+                        match found {
+                            Found::Missing { .. } => {}
+                            // It came meanwhile.
+                            _ => continue,
+                        }
                     }
                     Some((None, names))
                 }

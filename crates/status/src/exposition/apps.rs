@@ -194,7 +194,7 @@ const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
     ),
 ];
 
-const APP_GAUGES: [Row<AppStatus, f64>; 13] = [
+const APP_GAUGES: [Row<AppStatus, f64>; 16] = [
     ("app_queue_waiting", "Requests waiting for a slot.", |a| {
         number(a.queue.waiting as u64)
     }),
@@ -225,6 +225,17 @@ const APP_GAUGES: [Row<AppStatus, f64>; 13] = [
         "Processes that there are to be, as the load is.",
         |a| number(a.processes.target as u64),
     ),
+    (
+        "app_threads",
+        "Threads of each process that take requests.",
+        |a| number(a.threads as u64),
+    ),
+    ("app_threads_min", "The lower bound on them.", |a| {
+        number(a.threads_min as u64)
+    }),
+    ("app_threads_max", "The upper bound on them.", |a| {
+        number(a.threads_max as u64)
+    }),
     ("app_restarting", "1 while a restart is under way.", |a| {
         number(u64::from(a.restarting))
     }),

@@ -227,6 +227,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             524_288.0,
         ),
         ("penstock_app_processes_target", &[("app", ODD_NAME)], 3.0),
+        ("penstock_app_threads_max", &[("app", ODD_NAME)], 2.0),
         (
             "penstock_app_workers_recycled_total",
             &[("app", "guestbook"), ("reason", "memory")],

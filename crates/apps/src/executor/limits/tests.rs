@@ -221,7 +221,7 @@ fn a_worker_that_grows_is_replaced_and_nobody_notices() {
 fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
     on_a_loop(async {
         let rig = Rig::start("hard", |about| {
-            about.threads = 2;
+            (about.threads_min, about.threads) = (2, 2);
             about.memory_max = mebibytes(75, 75);
         })
         .await;
@@ -237,7 +237,7 @@ fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
 fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
     on_a_loop(async {
         let rig = Rig::start("beside", |about| {
-            about.threads = 2;
+            (about.threads_min, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
             about.boot_timeout = Duration::from_secs(5);
         })
@@ -303,7 +303,7 @@ fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
 fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
     on_a_loop(async {
         let rig = Rig::start("neighbour", |about| {
-            about.threads = 2;
+            (about.threads_min, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
         })
         .await;
@@ -475,20 +475,24 @@ fn the_number_of_workers_follows_the_load() {
         assert!(now.last_scaling.is_some(), "it is said why");
         assert!(rig.app.metrics().scaled[0].value() >= 1);
         // Nobody asks for anything.
-        let mut pace = clock::Pace::new(Duration::from_millis(10));
-        let is_least = || {
-            let now = rig.app.snapshot().processes;
-            (now.target, now.ready) == (1, 1)
-        };
-        within(async {
-            while !is_least() {
-                pace.tick().await;
-            }
+        watch(&rig, |now| {
+            (now.processes.target, now.processes.ready) == (1, 1)
         })
         .await;
         assert!(rig.app.metrics().scaled[1].value() >= 1);
         rig.end().await;
     });
+}
+
+/// Waits until an application is so, without asking anything of it.
+async fn watch(rig: &Rig, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
+    let mut pace = clock::Pace::new(Duration::from_millis(10));
+    within(async {
+        while !is_so(&rig.app.snapshot()) {
+            pace.tick().await;
+        }
+    })
+    .await;
 }
 
 #[test]
@@ -497,7 +501,7 @@ fn the_number_of_threads_follows_the_load() {
         let rig = Rig::start("threads", |about| {
             (about.threads_min, about.threads) = (1, 6);
             about.scaling.up_after = Duration::from_millis(50);
-            about.scaling.idle_ttl = Duration::from_secs(1);
+            about.scaling.idle_ttl = Duration::from_secs(3);
         })
         .await;
         let pid = rig.pid().await;
@@ -507,11 +511,7 @@ fn the_number_of_threads_follows_the_load() {
         let asked: Vec<_> = (0..30)
             .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
             .collect();
-        rig.until(|app| {
-            let now = app.snapshot();
-            now.threads > 2 && now.queue.in_progress == now.threads
-        })
-        .await;
+        watch(&rig, |now| now.threads > 2).await;
         for answer in asked {
             assert_eq!(
                 number(within(answer).await.unwrap().unwrap()),
@@ -523,11 +523,7 @@ fn the_number_of_threads_follows_the_load() {
         let why = now.last_scaling.expect("it is said why");
         assert!(why.starts_with("threads from "), "{why}");
         // Nobody asks for anything.
-        rig.until(|app| {
-            let now = app.snapshot();
-            (now.threads, now.queue.slots) == (1, 1)
-        })
-        .await;
+        watch(&rig, |now| (now.threads, now.queue.slots) == (1, 1)).await;
         assert_eq!(rig.pid().await, pid);
         rig.end().await;
     });

@@ -74,7 +74,7 @@ fn a_worker_has_the_time_that_it_is_given_for_its_end() {
         for (preload, threads) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
             let dir = Dir::new(&format!("last-{preload}-{threads}"));
             let mut config = python(&dir, 1);
-            config.threads = threads;
+            (config.threads_min, config.threads) = (threads, threads);
             if !preload {
                 config.preload = config::Preload::Never;
             }

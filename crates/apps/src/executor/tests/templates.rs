@@ -233,7 +233,7 @@ fn the_application_is_loaded_once_for_all_workers() {
                 config.kind = kind;
                 config.entry = "config.ru".to_owned();
             }
-            config.threads = 2;
+            (config.threads_min, config.threads) = (2, 2);
             let running = Running::ready(config, dir).await;
             let pids = running.settled(4, &[]).await;
             let templates = running.templates();
@@ -305,7 +305,7 @@ fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
     on_a_loop(async {
         let dir = Dir::new("sockets");
         let mut config = python(&dir, 1);
-        (config.threads, config.io_threads) = (70, 3);
+        (config.threads_min, config.threads, config.io_threads) = (70, 70, 3);
         let running = Running::ready(config, dir).await;
         for _ in 0..80 {
             running.get("/").await.unwrap();

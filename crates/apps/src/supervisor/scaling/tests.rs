@@ -34,6 +34,14 @@ struct World {
     thread_changes: Vec<(Duration, usize)>,
     /// Per cent of a processor that a request wants, where anybody asks.
     busy_each: Option<usize>,
+    /// What all wanted in each step since the last look, and how many steps there were.
+    wanted: usize,
+    wanted_steps: usize,
+    /// When that was, what was seen, and since when it had been watched.
+    window_from: Instant,
+    percent: usize,
+    watched_from: Option<Instant>,
+    admitted: BTreeMap<WorkerId, Instant>,
     /// The last time at which the first in line had waited longer than it should.
     last_late: Duration,
     random: u64,
@@ -83,6 +91,12 @@ impl World {
             changes: Vec::new(),
             thread_changes: Vec::new(),
             busy_each: None,
+            wanted: 0,
+            wanted_steps: 0,
+            window_from: now,
+            percent: 0,
+            watched_from: None,
+            admitted: BTreeMap::new(),
             last_late: Duration::ZERO,
             random: 0x9E37_79B9_7F4A_7C15,
         };
@@ -103,7 +117,12 @@ impl World {
                 self.alarm = None;
                 self.tell(Event::Tick);
             }
+            let each = self.busy_each.unwrap_or(0);
+            let of = |ends: &Vec<Instant>| (ends.len() * each).min(100);
+            self.wanted += self.serving.values().map(of).sum::<usize>();
+            self.wanted_steps += 1;
             if step % 10 == 0 {
+                self.sample();
                 self.tell(Event::Load(self.load()));
             }
         }
@@ -150,10 +169,25 @@ impl World {
             oldest_wait: first.map_or(Duration::ZERO, |(since, _)| self.now - *since),
             in_progress: self.serving.values().map(Vec::len).sum(),
             places: self.each() * self.serving.len(),
-            busy_percent: self.busy_each.map(|each| {
-                let of = |ends: &Vec<Instant>| (ends.len() * each).min(100);
-                self.serving.values().map(of).sum()
+            busy_percent: self.busy_each.map(|_| self.percent),
+            watched_from: self.watched_from.filter(|from| {
+                let all = self.serving.keys();
+                all.map(|id| self.admitted[id]).all(|at| at <= *from)
             }),
+        }
+    }
+
+    /// Looks how busy all are, as often as the executor does.
+    fn sample(&mut self) {
+        let window = match self.line.is_empty() {
+            true => Duration::from_secs(1),
+            false => Duration::from_millis(300),
+        };
+        if self.now - self.window_from >= window {
+            self.percent = self.wanted / self.wanted_steps.max(1);
+            self.watched_from = Some(self.window_from);
+            self.window_from = self.now;
+            (self.wanted, self.wanted_steps) = (0, 0);
         }
     }
 
@@ -176,6 +210,7 @@ impl World {
                     }
                     Action::Admit { worker } => {
                         self.serving.insert(worker, Vec::new());
+                        self.admitted.insert(worker, self.now);
                     }
                     Action::Retire { worker } => {
                         let ends = self.serving.remove(&worker).unwrap();
@@ -400,10 +435,32 @@ fn what_computes_gets_processes_and_no_threads() {
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((3..=6).contains(&world.target()), "{context}");
     assert_eq!(world.supervisor.threads(), 1, "{context}");
-    // At the most of them, more threads would only make them wait elsewhere.
-    let mut world = World::of_threads(2, 16, 100);
-    world.pass(60, |_| vec![Duration::from_millis(10); 3]);
-    assert_eq!((world.target(), world.supervisor.threads()), (2, 1));
+    // It came at once, beside others that serve already.
+    let mut world = World::of_threads(8, 16, 100);
+    world.pass(5, |_| Vec::new());
+    world.pass(60, |_| vec![Duration::from_millis(10); 6]);
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert!((6..=8).contains(&world.target()), "{context}");
+    assert_eq!(world.supervisor.threads(), 1, "{context}");
+}
+
+#[test]
+fn what_is_short_does_not_wait_for_ever_behind_what_computes() {
+    let mut world = World::of_threads(2, 8, 100);
+    // Two that compute for a minute, and short ones behind them.
+    let mut is_first = true;
+    world.pass(30, |world| {
+        let millis = (world.now - world.began).as_millis();
+        match std::mem::take(&mut is_first) {
+            true => vec![Duration::from_secs(60); 2],
+            false if millis % 500 == 0 => vec![Duration::from_millis(20)],
+            false => Vec::new(),
+        }
+    });
+    let context = format!("{:?} {:?}", world.thread_changes, world.changes);
+    assert_eq!(world.target(), 2, "{context}");
+    assert!((2..=3).contains(&world.supervisor.threads()), "{context}");
+    assert!(world.last_late < Duration::from_secs(8), "{context}");
 }
 
 #[test]
@@ -450,6 +507,7 @@ const BUSY: Load = Load {
     in_progress: 8,
     places: 8,
     busy_percent: None,
+    watched_from: None,
 };
 
 #[test]
@@ -582,6 +640,7 @@ fn busy(percent: usize) -> Load {
         in_progress: 9,
         places: 4000,
         busy_percent: Some(percent),
+        watched_from: None,
     }
 }
 

@@ -26,6 +26,7 @@ impl Bed {
             in_progress: places,
             places,
             busy_percent: None,
+            watched_from: None,
         };
         let idle = Load {
             places,
@@ -177,6 +178,7 @@ fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
             in_progress: 2,
             places: 2,
             busy_percent: None,
+            watched_from: None,
         };
         assert_eq!(bed.send(Event::Load(three)), NOTHING);
     }

@@ -50,13 +50,18 @@ impl From<Otherwise> for Unanswered {
 }
 
 impl Journey {
-    /// Answers with a part of what is stored in slices, and stores those that are missing; none if that is not for
-    /// this request. `is_counted`: the store has counted the request already.
-    pub(super) async fn sliced(&self, is_counted: bool) -> Option<Result<Reply, Fault>> {
+    /// Answers with a part of what is stored in slices, and stores those that are missing; says whether it was a hit.
+    /// None if that is not for this request. `whole`: what is on its way in, which the slices must be of.
+    pub(super) async fn sliced(
+        &self,
+        whole: Option<&Meta>,
+    ) -> Option<Result<(Reply, bool), Fault>> {
         let start = self.start_in_slices()?;
-        let index = match self.index(start / SLICE_BYTES).await {
+        let index = match self.index(start / SLICE_BYTES, whole).await {
             Ok(index) => index,
-            Err(otherwise) => return otherwise,
+            Err(otherwise) => {
+                return otherwise.map(|answered| answered.map(|reply| (reply, false)));
+            }
         };
         let head = &self.client.head;
         let sliced = index.meta.sliced?;
@@ -72,9 +77,9 @@ impl Journey {
         // Conditions and what is not to be satisfied need no content.
         let opened = match serve::part_of(head, &index.meta, sliced.total)? {
             Some(span) => {
-                let open = slices.open(span.start, span.start + span.len);
+                let open = slices.open_slice(span.start, span.start + span.len);
                 match self.state.unless_gone(open).await {
-                    Some(Ok(opened)) => Some((span, opened)),
+                    Some(Ok(opened)) => Some((span, opened?)),
                     Some(Err(fault)) => return Some(Err(fault)),
                     None => return Some(Err(left())),
                 }
@@ -93,19 +98,16 @@ impl Journey {
             true => counts.hits.increment(),
             false => counts.misses.increment(),
         }
-        if !is_counted {
-            self.store.count(is_hit);
-        }
         if let Some(lead) = index.lead {
             response.timing = lead.timing;
         } else {
             counts.bytes.add(response.body.length().unwrap_or_default());
         }
-        Some(Ok(response.into()))
+        Some(Ok((response.into(), is_hit)))
     }
 
-    /// Where the part begins, if it is one for slices: the only one, of a GET that may be stored for all, and not of
-    /// what was lately found to be unfit.
+    /// Where the part begins, if it is one for slices: the only one, of a GET that may be stored for all. What counts
+    /// from the end begins nobody knows where, before the length is known: very far.
     fn start_in_slices(&self) -> Option<u64> {
         let head = &self.client.head;
         let is_plain = head.method() == Method::Get
@@ -118,30 +120,35 @@ impl Journey {
         else {
             return None;
         };
+        is_plain.then_some(start)
+    }
+
+    /// Whether the back end is to be asked for a slice of what is not stored: not of what was lately found to be unfit,
+    /// and not before it was asked for so often.
+    fn may_begin(&self) -> bool {
         let rules = &self.shared.rules;
         let mark = slices::mark_of(&self.key);
-        // What counts from the end begins nobody knows where, before the length is known.
-        let is_known = start < u64::MAX / 2 || self.find_index().is_some();
-        let is_fit = is_plain
-            && is_known
-            && !self.shared.flights.is_marked(&mark, clock::now())
-            && (rules.min_uses <= 1 || self.store.uses(&mark) >= rules.min_uses);
-        is_fit.then_some(start)
+        !self.shared.flights.is_marked(&mark, clock::now())
+            && (rules.min_uses <= 1 || self.store.uses(&mark) >= rules.min_uses)
     }
 
     /// The index that this request selects, whether it is fresh or not.
-    fn find_index(&self) -> Option<Hit> {
+    fn find_index(&self, whole: Option<&Meta>) -> Option<Hit> {
         let head = &self.client.head;
-        let is_it = |meta: &Meta| meta.sliced.is_some() && selects(head, meta);
+        let tag = whole.map(|whole| slices::strong_tag(&whole.fields));
+        let is_it = |meta: &Meta| {
+            let is_of_whole = tag.is_none_or(|tag| slices::strong_tag(&meta.fields) == tag);
+            meta.sliced.is_some() && selects(head, meta) && is_of_whole
+        };
         self.store.find(&self.key, &mut |meta| is_it(meta))
     }
 
     /// The index of what is wanted, fresh: as it is stored, or as the back end says with slice `number`.
-    async fn index(&self, number: u64) -> Result<Index, Otherwise> {
+    async fn index(&self, number: u64, whole: Option<&Meta>) -> Result<Index, Otherwise> {
         let mut lead = None;
         let mut fwd = None;
-        for _ in 0..LOOKS {
-            let found = self.find_index();
+        for asks_left in (0..LOOKS).rev() {
+            let found = self.find_index(whole);
             let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
             let now = clock::wall();
             let mut for_errors = None;
@@ -152,6 +159,10 @@ impl Journey {
                     let reuse = reuse_with(&self.asked.directives, &lifetime, came, now);
                     let age = match reuse {
                         Reuse::Fresh { age } | Reuse::Stale { age } => Some(age),
+                        Reuse::StaleWhileRevalidate { age } if lead.is_none() => {
+                            self.revalidate_index(number, &hit);
+                            Some(age)
+                        }
                         // Just asked about.
                         _ if lead.is_some() => Some(lifetime.age(came, now)),
                         _ => None,
@@ -182,10 +193,13 @@ impl Journey {
                         let note = note(lifetime.age(came, now), status);
                         for_errors = Some(Index { meta, note, lead });
                     }
-                    Some(hit)
+                    // Others could not use what comes back without asking again.
+                    let is_alone = lifetime.no_cache || lifetime.fresh_for.is_zero();
+                    Some((hit, is_alone))
                 }
             };
-            if number > u64::MAX / 2 / SLICE_BYTES {
+            let is_begun = base.is_some();
+            if asks_left == 0 || is_beyond(number) || !(is_begun || self.may_begin()) {
                 return Err(None);
             }
             fwd = Some(match base {
@@ -207,26 +221,27 @@ impl Journey {
     async fn ask_for_slice(
         &self,
         number: u64,
-        base: Option<Hit>,
+        base: Option<(Hit, bool)>,
     ) -> Result<Option<Lead>, Unanswered> {
         let slice = Slice { number, of: None };
-        let names = base.as_ref().map(|base| base.meta.vary_names.clone());
-        let guess = slice.guess(&self.client.head, &names.unwrap_or_default());
-        let (ticket, leads) = match self.shared.flights.join(&self.key, guess, None) {
-            Joined::Waits(ticket) => (ticket, false),
-            Joined::Leads(ticket, landing) => {
-                let fetch = Fetch {
-                    shared: Arc::clone(&self.shared),
-                    store: Arc::clone(&self.store),
-                    key: self.key.clone(),
-                    client: self.client.clone(),
-                    base,
-                    slice: Some(slice),
-                };
-                fetch.start(landing);
-                (ticket, true)
+        let flights = &self.shared.flights;
+        let (base, is_alone) = base.map_or((None, false), |(hit, is_alone)| (Some(hit), is_alone));
+        let meta = base.as_ref().map(|base| &*base.meta);
+        let guess = slice.guess(&self.client.head, meta);
+        let (ticket, landing) = match is_alone {
+            true => {
+                let (ticket, landing) = flights.begin_alone(&self.key);
+                (ticket, Some(landing))
             }
+            false => match flights.join(&self.key, guess, None) {
+                Joined::Waits(ticket) => (ticket, None),
+                Joined::Leads(ticket, landing) => (ticket, Some(landing)),
+            },
         };
+        let leads = landing.is_some();
+        if let Some(landing) = landing {
+            self.fetch_slice(slice, base).start(landing);
+        }
         let landed = async {
             match leads {
                 true => Some(ticket.outcome().await),
@@ -240,7 +255,8 @@ impl Journey {
         drop(ticket);
         match outcome {
             Some(Outcome::Stored { .. } | Outcome::Validated(_)) => Ok(lead),
-            Some(Outcome::Again) => Ok(None),
+            // The whole is there.
+            Some(Outcome::Again) => Err(None.into()),
             Some(Outcome::Failed(kind, cause)) => {
                 let told = lead.and_then(|lead| lead.reply);
                 let is_failure = kind.side() != Side::Client;
@@ -263,16 +279,34 @@ impl Journey {
         }
     }
 
+    fn fetch_slice(&self, slice: Slice, base: Option<Hit>) -> Fetch {
+        Fetch {
+            slice: Some(slice),
+            ..self.fetch(base.as_ref())
+        }
+    }
+
+    /// Asks the back end about the index, behind the client's back.
+    fn revalidate_index(&self, number: u64, hit: &Hit) {
+        let number = if is_beyond(number) { 0 } else { number };
+        let slice = Slice { number, of: None };
+        let guess = slice.guess(&self.client.head, Some(&hit.meta));
+        let flights = &self.shared.flights;
+        if let Some(landing) = flights.begin_background(&self.key, guess) {
+            self.fetch_slice(slice, Some(hit.clone())).start(landing);
+        }
+    }
+
     /// What comes of a response that is no slice: for the one who led it may do, others ask for themselves.
     fn refused(&self, lead: Option<Lead>) -> Otherwise {
         let lead = lead?;
-        // The question was for more than the part that is wanted.
-        let is_for_another = lead.status.is_none_or(|status| {
-            matches!(
-                status,
-                Status::OK | Status::PARTIAL_CONTENT | Status::RANGE_NOT_SATISFIABLE
-            )
-        });
+        let is_for_another = match lead.status {
+            // The question was for more than the part that is wanted.
+            None | Some(Status::OK | Status::PARTIAL_CONTENT) => true,
+            // What the part is in begins beyond the end; but the client may want another content's whole.
+            Some(Status::RANGE_NOT_SATISFIABLE) => self.client.head.field("if-range").is_some(),
+            Some(_) => false,
+        };
         if is_for_another {
             return None;
         }
@@ -281,6 +315,11 @@ impl Journey {
             Step::Again | Step::Pass(_) => None,
         }
     }
+}
+
+/// Whether nobody can have a slice of that number.
+fn is_beyond(number: u64) -> bool {
+    number > u64::MAX / 2 / SLICE_BYTES
 }
 
 /// Whether what is stored may be sent when the back end fails.

@@ -235,11 +235,12 @@ fn purges_and_writes_take_slices_out() {
 fn what_is_stale_is_asked_about_and_its_slices_stay() {
     run(async {
         let backend = Backend::new(|_, request| plays(1, request, &[FRESH, "Age: 1000"]));
-        let cache = cache(&backend);
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
         let first = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(first.text(), film(1, 9_000_000, 5));
-        until("it is stored", || cache.counts().stored.value() == 1).await;
+        until("index and slice are stored", || store.usage().objects == 2).await;
         let second = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(second.text(), film(1, 9_000_000, 5));
         assert!(
@@ -335,10 +336,11 @@ fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
                     _ => answer(503, &[], Body::Empty),
                 }
             });
-            let cache = cache(&backend);
+            let store = memory("m");
+            let cache = cache_of(&backend, &store, |_| ());
             let line = range(9_000_000, 9_000_004);
             fetch(&cache, get("/film", &[&line])).await;
-            until("it is stored", || cache.counts().stored.value() == 1).await;
+            until("index and slice are stored", || store.usage().objects == 2).await;
             is_down.store(1, Ordering::SeqCst);
             let answered = reply(&cache, get("/film", &[&line])).await;
             assert_eq!(answered.is_ok(), is_sent, "{word}");
@@ -355,6 +357,180 @@ fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
                 assert_eq!(got.status, 503);
             }
         }
+    });
+}
+
+#[test]
+fn what_the_back_end_says_now_counts_while_no_byte_is_sent() {
+    run(async {
+        for (status, lines) in [
+            (404, &[] as &[&str]),
+            (403, &[]),
+            (416, &["Content-Range: bytes */5"]),
+            (200, &[FRESH, "ETag: \"3\""]),
+            (
+                206,
+                &[
+                    FRESH,
+                    "ETag: W/\"1\"",
+                    "Content-Range: bytes 9437184-9437186/10485883",
+                ],
+            ),
+        ] {
+            let is_gone = Arc::new(AtomicUsize::new(0));
+            let gone = Arc::clone(&is_gone);
+            let backend = Backend::new(move |_, request| match gone.load(Ordering::SeqCst) {
+                0 => plays(1, request, &[FRESH]),
+                _ => answer(status, lines, Body::Bytes("new".into())),
+            });
+            let cache = cache(&backend);
+            fetch_stored(&cache, &range(9_000_000, 9_000_004)).await;
+            is_gone.store(1, Ordering::SeqCst);
+            // Its slice is not here: the index does not speak for it.
+            let got = fetch(&cache, get("/film", &[&range(NINTH, NINTH + 2)])).await;
+            assert_eq!((got.status, got.text()), (status, "new"));
+            // And nothing of what was stored is sent any more.
+            let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_004)])).await;
+            assert_eq!((got.status, got.text()), (status, "new"), "{status}");
+        }
+    });
+}
+
+#[test]
+fn slices_are_not_sent_stale_once_their_content_was_withdrawn() {
+    run(async {
+        let turn = Arc::new(AtomicUsize::new(0));
+        let now = Arc::clone(&turn);
+        let backend = Backend::new(move |_, request| {
+            let old = [
+                "Cache-Control: max-age=1000, stale-if-error=1000",
+                "Age: 1000",
+            ];
+            match now.load(Ordering::SeqCst) {
+                0 => plays(1, request, &old),
+                1 => answer(404, &["Cache-Control: no-store"], Body::Empty),
+                _ => fails(FaultKind::Unavailable),
+            }
+        });
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |_| ());
+        let line = range(9_000_000, 9_000_004);
+        fetch(&cache, get("/film", &[&line])).await;
+        until("index and slice are stored", || store.usage().objects == 2).await;
+        turn.store(1, Ordering::SeqCst);
+        assert_eq!(fetch(&cache, get("/film", &[&line])).await.status, 404);
+        turn.store(2, Ordering::SeqCst);
+        assert!(reply(&cache, get("/film", &[&line])).await.is_err());
+    });
+}
+
+#[test]
+fn slices_that_come_at_the_same_time_are_of_one_content() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, request| plays(1, request, &[FRESH]).at(&held));
+        let cache = cache(&backend);
+        let mut crowd = Crowd::new();
+        for number in [8, 9] {
+            let cache = Arc::clone(&cache);
+            let start = number * SLICE_BYTES;
+            let line = range(start, start + 9);
+            crowd.spawn(async move { fetch(&cache, get("/film", &[&line])).await });
+        }
+        until("both ask", || gate.waiting() == 2).await;
+        gate.open();
+        for (number, got) in (8..).zip(crowd.join_all().await) {
+            assert_eq!(got.text(), film(1, number * SLICE_BYTES, 10));
+        }
+        let got = fetch_stored(&cache, &range(NINTH - 5, NINTH + 5)).await;
+        assert_eq!(got.text(), film(1, NINTH - 5, 11));
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn a_whole_that_came_meanwhile_stays() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |_, request| match request.head.field("range") {
+            Some(_) => plays(1, request, &[FRESH]).at(&held),
+            None => plays(1, request, &[FRESH]),
+        });
+        let cache = cache(&backend);
+        let of_part = Arc::clone(&cache);
+        let mut crowd = Crowd::new();
+        crowd.spawn(async move {
+            let line = range(9_000_000, 9_000_004);
+            fetch(&of_part, get("/film", &[&line])).await
+        });
+        until("the part is asked for", || gate.waiting() == 1).await;
+        fetch(&cache, get("/film", &[])).await;
+        crate::testing::fetch_hit(&cache, "/film").await;
+        until("the whole is stored", || cache.counts().stored.value() == 1).await;
+        gate.open();
+        let got = crowd.join_next().await.unwrap().unwrap();
+        assert_eq!((got.text(), got.is_hit()), (&*film(1, 9_000_000, 5), true));
+        assert!(fetch(&cache, get("/film", &[])).await.is_hit());
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn slices_of_another_content_than_the_one_on_its_way_are_not_sent() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, request| match request.head.field("range") {
+            Some(_) => plays(if number == 0 { 1 } else { 2 }, request, &[FRESH]),
+            None => {
+                let body = Pieces::body(&["abc", "def"], Some(TOTAL), Some(&held));
+                answer(200, &[FRESH, "ETag: \"2\""], body)
+            }
+        });
+        let cache = cache(&backend);
+        let line = range(9_000_000, 9_000_004);
+        fetch_stored(&cache, &line).await;
+        let whole = reply(&cache, get("/film", &["Cache-Control: no-cache"])).await;
+        until("the new one is on its way", || gate.waiting() == 1).await;
+        let got = fetch(&cache, get("/film", &[&line])).await;
+        assert_eq!(
+            (got.field("etag"), got.text()),
+            ("\"2\"".to_owned(), &*film(2, 9_000_000, 5))
+        );
+        drop(whole);
+        gate.open();
+    });
+}
+
+#[test]
+fn what_may_be_sent_while_it_is_revalidated_is_sent_at_once() {
+    run(async {
+        let gate = Gate::new();
+        let held = Arc::clone(&gate);
+        let backend = Backend::new(move |number, request| {
+            let lines = [
+                "Cache-Control: max-age=1000, stale-while-revalidate=1000",
+                "Age: 1000",
+            ];
+            let act = plays(1, request, &lines);
+            if number == 0 { act } else { act.at(&held) }
+        });
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |_| ());
+        let line = range(9_000_000, 9_000_004);
+        fetch(&cache, get("/film", &[&line])).await;
+        until("index and slice are stored", || store.usage().objects == 2).await;
+        for _ in 0..3 {
+            let got = fetch(&cache, get("/film", &[&line])).await;
+            assert_eq!(got.text(), film(1, 9_000_000, 5));
+            assert!(got.is_hit(), "{}", got.told());
+        }
+        until("one asks", || gate.waiting() == 1).await;
+        assert_eq!(backend.count(), 2);
+        assert!(backend.asked(1).field("if-none-match").is_some());
+        gate.open();
     });
 }
 
