@@ -320,7 +320,10 @@ impl Fetch {
         {
             self.store.forget_hit(base);
         }
-        let is_other = |meta: &Meta| meta.vary_names != new.vary_names;
+        // A whole is not for slices to take out: a back end may well leave `Vary` out of parts.
+        let is_other = |meta: &Meta| {
+            meta.vary_names != new.vary_names && (new.sliced.is_none() || meta.sliced.is_some())
+        };
         for _ in 0..OTHERS_MAX {
             let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
                 break;

@@ -87,15 +87,29 @@ impl Executor {
         if !self.tells_busyness() {
             return None;
         }
-        let of = |(id, _)| self.between(id).map_or(0, |(percent, _)| percent.min(100));
-        Some(self.serving().map(of).sum())
+        let (sum, known, all) = self.watched();
+        Some(match self.reactor() {
+            Some(_) => sum,
+            // Those that have just come do as the others.
+            None => sum * all / known.max(1),
+        })
     }
 
-    /// Since when all of them have been watched for that; `None` while one has not been.
+    /// Since when at least half of them have been watched for that; `None` while they have not been.
     pub(super) fn watched_from(&self) -> Option<Instant> {
+        let (_, known, all) = self.watched();
         let from = |(id, _)| self.between(id).map(|(_, from)| from);
-        let all: Option<Vec<_>> = self.serving().map(from).collect();
-        all?.into_iter().min()
+        let from = self.serving().filter_map(from).min();
+        from.filter(|_| 2 * known >= all)
+    }
+
+    /// What those that have been watched want together, how many these are, and how many serve.
+    fn watched(&self) -> (usize, usize, usize) {
+        let percents = self.serving().filter_map(|(id, _)| self.between(id));
+        let (sum, known) = percents.fold((0, 0), |(sum, known), (percent, _)| {
+            (sum + percent.min(100), known + 1)
+        });
+        (sum, known, self.serving().count())
     }
 
     /// Asks sooner than the next round while requests wait: what helps them depends on the answer.

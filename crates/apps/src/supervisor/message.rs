@@ -75,7 +75,7 @@ pub struct Load {
     /// every request at once, and of those with a number of threads that follows the load. `None` where slots tell
     /// how much there is to do.
     pub busy_percent: Option<usize>,
-    /// Since when at the latest all of them have been watched for it; `None` while one has not been.
+    /// Since when at the latest most of them have been watched for it; `None` while they have not been.
     pub watched_from: Option<Instant>,
 }
 

@@ -36,11 +36,15 @@ pub(super) struct Scaling {
     /// Since when every worker is busy.
     busy_since: Option<Instant>,
     growth: Rate,
-    /// When there were more workers last, and more threads.
+    /// How many workers served at the last look, and when there were more last.
+    ready: usize,
     workers_at: Option<Instant>,
+    /// When there were more threads last.
     threads_at: Option<Instant>,
-    /// Since when somebody has waited for too long.
-    late_since: Option<Instant>,
+    /// Since when somebody waits with every slot busy.
+    full_since: Option<Instant>,
+    /// Since when it is not known how busy the workers are meanwhile.
+    unknown_since: Option<Instant>,
     last: Option<String>,
 }
 
@@ -94,6 +98,10 @@ impl Scaling {
             .note(now, load.in_progress + load.waiting, policy.idle_ttl);
         self.line
             .note(now, load.waiting, fleet.ready * fleet.threads);
+        if fleet.ready > self.ready {
+            self.workers_at = Some(now);
+        }
+        self.ready = fleet.ready;
         if let Some(busy) = load.busy_percent {
             self.busyness.note(now, busy, policy.idle_ttl);
         }
@@ -110,10 +118,7 @@ impl Scaling {
         };
         match step.of {
             _ if step.to < from => {}
-            Number::Processes => {
-                (from..step.to).for_each(|_| self.growth.note(now));
-                self.workers_at = Some(now);
-            }
+            Number::Processes => (from..step.to).for_each(|_| self.growth.note(now)),
             Number::Threads => self.threads_at = Some(now),
         }
         // After a change, what was used before it says nothing.
@@ -130,12 +135,14 @@ impl Scaling {
 
     fn more(&mut self, now: Instant, load: &Load, fleet: Fleet, policy: &Policy) -> Option<Step> {
         let each = slots_each(load, fleet)?;
-        let is_late = load.waiting > 0 && load.oldest_wait >= policy.up_after;
-        if !is_late || load.in_progress < load.places {
-            self.late_since = None;
+        if load.waiting == 0 || load.in_progress < load.places {
+            (self.full_since, self.unknown_since) = (None, None);
             return None;
         }
-        let late_since = *self.late_since.get_or_insert(now);
+        let full_since = *self.full_since.get_or_insert(now);
+        if load.oldest_wait < policy.up_after {
+            return None;
+        }
         if self.growth.last().is_some_and(|at| now < at + TREND / 2) {
             return None;
         }
@@ -153,15 +160,18 @@ impl Scaling {
         };
         if fleet.threads < policy.threads_max && load.busy_percent.is_some() {
             // What they do since somebody waits, and since there are as many as now.
-            let since = self.threads_at.max(Some(late_since));
+            let since = self.threads_at.max(Some(full_since));
             let is_known = load.watched_from >= since;
-            if !is_known && now < late_since + DOUBT_MAX {
+            if is_known {
+                self.unknown_since = None;
+            } else if now < *self.unknown_since.get_or_insert(now) + DOUBT_MAX {
                 return None;
             }
             let is_leaving = self.line.is_leaving(now, PATIENCE_FOR_THREADS);
             // Where nothing else has helped for long.
             let changed = since.max(self.workers_at);
             let is_last_resort = fleet.target >= policy.processes_max
+                && fleet.ready >= fleet.target
                 && changed.is_some_and(|at| now >= at + BUSY_FOR);
             let by = more_threads(load, fleet, policy, is_last_resort);
             let by = by.filter(|_| is_known && !is_leaving);

@@ -45,7 +45,7 @@ impl Slice {
             Ok(storable) => storable,
             Err(reason) => return self.refuse(&fetch, landing, response, reason),
         };
-        if self.of.is_none() && fetch.has_newer_whole(times) {
+        if self.of.is_none() && fetch.has_newer_whole(&response, times) {
             // It came while this was asked for, and answers better.
             return landing.land(Outcome::Again, Lead::default());
         }
@@ -59,6 +59,9 @@ impl Slice {
         // Asked behind `begin`, as of a whole response: what is taken out from then on is found on its way in.
         if landing.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
             return refuse_response(landing, response, "outdated");
+        }
+        if let Index::New(_, meta) = &index {
+            fetch.replace(meta);
         }
         let body = std::mem::replace(&mut response.body, Body::Empty);
         let whole = match &body {
@@ -172,20 +175,33 @@ impl Slice {
         }
         let id = parts::random();
         meta.sliced = Some(Sliced { id, total });
-        fetch.replace(&meta);
         let (filler, growing) = fetch.store.begin(&fetch.key, meta, Some(0))?;
         Some(Index::New(filler, Arc::clone(growing.meta())))
     }
 
     /// Leaves the response to the one who led, and remembers what it says about those to come.
     fn refuse(&self, fetch: &Fetch, landing: Landing, response: Response, reason: &'static str) {
-        // A back end that failed says nothing about the resource; whatever else it says is not what is stored.
-        let is_failure = is_failure(response.status) || response.status.code() == 429;
+        let is_out = match &self.of {
+            // About the one client whose slice it is, most of what may be said.
+            Some(of) => {
+                let told = slices::told(&response, self.span());
+                let tag = slices::strong_tag(&response.fields).unwrap_or_default();
+                let is_same = told.is_some_and(|(_, total)| is_of(of, tag, total));
+                let is_personal = matches!(
+                    reason,
+                    "set-cookie" | "authorization" | "hub" | "limit-rate"
+                );
+                let is_word = matches!(response.status.code(), 200 | 206 | 403 | 404 | 410 | 416);
+                is_word && !(is_same && is_personal)
+            }
+            // A back end that failed says nothing about the resource.
+            None => !is_failure(response.status) && response.status.code() != 429,
+        };
         let index = self
             .of
             .as_ref()
             .or_else(|| fetch.base.as_ref().map(|base| &base.meta));
-        if let Some(index) = index.filter(|_| !is_failure) {
+        if let Some(index) = index.filter(|_| is_out) {
             let is_it = |meta: &Meta| meta.sliced.is_some() && meta.sliced == index.sliced;
             if let Some(hit) = fetch.store.find(&fetch.key, &mut |meta| is_it(meta)) {
                 match &hit.body {
@@ -205,11 +221,14 @@ impl Slice {
 }
 
 impl Fetch {
-    /// Whether a whole response was stored that is newer than the question.
-    fn has_newer_whole(&self, times: Times) -> bool {
+    /// Whether a whole response is stored that is newer than the question, or of the same content.
+    fn has_newer_whole(&self, response: &Response, times: Times) -> bool {
         let head = &self.client.head;
+        let tag = slices::strong_tag(&response.fields);
         let is_it = |meta: &Meta| {
-            meta.sliced.is_none() && meta.response_time >= times.request && selects(head, meta)
+            let is_same = slices::strong_tag(&meta.fields) == tag;
+            let is_newer = meta.response_time >= times.request;
+            meta.sliced.is_none() && (is_same || is_newer) && selects(head, meta)
         };
         let found = self.store.find(&self.key, &mut |meta| is_it(meta));
         found.is_some_and(|hit| !matches!(hit.body, HitBody::Growing(_)))

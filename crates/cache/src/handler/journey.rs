@@ -97,6 +97,12 @@ impl Journey {
                     if let Some(answered) = self.sliced(Some(&usable.hit.meta)).await {
                         return answered.map(|(reply, _)| reply);
                     }
+                    found = self.look();
+                    match &found {
+                        // All of it is there by now.
+                        Found::Usable(usable) if !self.is_far(usable) => continue,
+                        _ => {}
+                    }
                     return self
                         .pass(request, passed(Fwd::Partial, "range"), None)
                         .await;

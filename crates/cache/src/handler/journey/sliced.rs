@@ -149,6 +149,12 @@ impl Journey {
         let mut fwd = None;
         for asks_left in (0..LOOKS).rev() {
             let found = self.find_index(whole);
+            if let (Some(whole), None) = (whole, &found)
+                && (slices::strong_tag(&whole.fields).is_none() || self.find_index(None).is_some())
+            {
+                // What is on its way in cannot be told from other contents, or is another one than the slices'.
+                return Err(None);
+            }
             let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
             let now = clock::wall();
             let mut for_errors = None;

@@ -499,8 +499,73 @@ fn slices_of_another_content_than_the_one_on_its_way_are_not_sent() {
             (got.field("etag"), got.text()),
             ("\"2\"".to_owned(), &*film(2, 9_000_000, 5))
         );
+        // One for the slice of before, one for the whole, one for this.
+        assert_eq!(backend.count(), 3);
         drop(whole);
         gate.open();
+    });
+}
+
+#[test]
+fn a_whole_that_was_on_its_way_stays_when_a_slice_comes_behind_its_end() {
+    run(async {
+        let (of_whole, of_part) = (Gate::new(), Gate::new());
+        let gates = (Arc::clone(&of_whole), Arc::clone(&of_part));
+        let backend = Backend::new(move |_, request| match request.head.field("range") {
+            Some(_) => plays(1, request, &[FRESH]).at(&gates.1),
+            None => {
+                let pieces = [film(1, 0, 1000), film(1, 1000, TOTAL - 1000)];
+                let pieces = [&*pieces[0], &*pieces[1]];
+                let body = Pieces::body(&pieces, Some(TOTAL), Some(&gates.0));
+                answer(200, &[FRESH, "ETag: \"1\""], body)
+            }
+        });
+        let cache = cache(&backend);
+        let mut crowd = Crowd::new();
+        for line in [None, Some(range(9_000_000, 9_000_004))] {
+            let cache = Arc::clone(&cache);
+            let line: Vec<String> = line.into_iter().collect();
+            crowd.spawn(async move {
+                let lines: Vec<&str> = line.iter().map(String::as_str).collect();
+                fetch(&cache, get("/film", &lines)).await
+            });
+            let is_at = || of_whole.waiting() == 1;
+            until("the whole is on its way", is_at).await;
+        }
+        until("the part is asked for", || of_part.waiting() == 1).await;
+        of_whole.open();
+        let whole = crowd.join_next().await.unwrap().unwrap();
+        assert_eq!(whole.length, Some(TOTAL));
+        until("the whole is stored", || cache.counts().stored.value() == 1).await;
+        of_part.open();
+        let part = crowd.join_next().await.unwrap().unwrap();
+        assert_eq!(part.text(), film(1, 9_000_000, 5));
+        assert!(part.is_hit(), "{}", part.told());
+        assert!(fetch(&cache, get("/film", &[])).await.is_hit());
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn what_is_said_to_one_client_leaves_the_slices_of_others() {
+    run(async {
+        let backend = Backend::new(|_, request| match request.head.field("cookie") {
+            Some(b"new") => plays(1, request, &[FRESH, "Set-Cookie: a=b"]),
+            Some(b"stranger") => answer(401, &[], Body::Empty),
+            Some(_) => answer(302, &["Location: /login"], Body::Empty),
+            None => plays(1, request, &[FRESH]),
+        });
+        let cache = cache(&backend);
+        let line = range(9_000_000, 9_000_004);
+        fetch_stored(&cache, &line).await;
+        for (cookie, status) in [("new", 206), ("stranger", 401), ("old", 302)] {
+            let cookie = format!("Cookie: {cookie}");
+            let got = fetch(&cache, get("/film", &[&range(NINTH, NINTH + 4), &cookie])).await;
+            assert_eq!(got.status, status);
+            let count = backend.count();
+            assert!(fetch(&cache, get("/film", &[&line])).await.is_hit());
+            assert_eq!(backend.count(), count);
+        }
     });
 }
 
