@@ -26,6 +26,9 @@ use crate::tree::Tree;
 /// Names that are looked at: a page of some megabytes already. Those that are not shown count, too.
 const ENTRIES_MAX: usize = 10_000;
 
+/// How often a page is waited for that somebody else makes and then cannot.
+const TRIES: u32 = 8;
+
 /// The pages being made of one root's folders, by path. All loops share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listings {
@@ -47,28 +50,28 @@ impl Listings {
         folder: File,
         pool: &Pool,
     ) -> Result<Bytes, Fault> {
-        let waiting = match self.begin(path) {
-            Begun::Elsewhere(waiting) => waiting,
-            Begun::Here(work, waiting) => {
-                let tree = Arc::clone(tree);
-                let started = pool.start(move || work.run(&tree, &folder));
-                started.map_err(|error| pool_fault(&error))?;
-                waiting
+        let mut folder = Some(folder);
+        for _ in 0..TRIES {
+            let mut waiting = match self.begin(path) {
+                Begun::Elsewhere(waiting) => waiting,
+                Begun::Here(work, waiting) => {
+                    let Some(folder) = folder.take() else {
+                        break;
+                    };
+                    let tree = Arc::clone(tree);
+                    let started = pool.start(move || work.run(&tree, &folder));
+                    started.map_err(|error| pool_fault(&error))?;
+                    waiting
+                }
+            };
+            let made = waiting.wait_for(Option::is_some).await;
+            // One that was given up, as the pool had no room for it, says nothing to those who waited for it.
+            if let Some(made) = made.ok().and_then(|made| made.clone()) {
+                return made.map_err(|(kind, cause)| Fault::new(kind, cause));
             }
-        };
-        let mut waiting = waiting;
-        let made = match waiting.wait_for(Option::is_some).await {
-            Ok(made) => made.clone(),
-            Err(_) => None,
-        };
-        let lost = || {
-            Err((
-                FaultKind::Overloaded,
-                "the list of a folder was given up".into(),
-            ))
-        };
-        made.unwrap_or_else(lost)
-            .map_err(|(kind, cause)| Fault::new(kind, cause))
+        }
+        let cause = "the list of a folder was given up";
+        Err(Fault::new(FaultKind::Overloaded, cause))
     }
 
     fn begin(&self, path: &Arc<[u8]>) -> Begun {

@@ -181,3 +181,32 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
     assert!(lock(&listings.under_way).is_empty());
     pool.close();
 }
+
+#[test]
+fn who_waits_for_a_page_that_is_given_up_has_it_made() {
+    let folder = Folder::new();
+    folder.write("a.txt", "1");
+    let mut files = penstock_config::Files::new(folder.root());
+    files.listing = true;
+    let pool = Pool::new("disk", 1, 0);
+    let tree = Arc::new(Tree::open(&files, pool.clone()).unwrap());
+    let listings = Listings::default();
+    let path: Arc<[u8]> = b"/".as_slice().into();
+    loops::block_on(async {
+        let Begun::Here(work, _) = listings.begin(&path) else {
+            panic!("nobody else makes it");
+        };
+        let open = File::open(folder.root()).unwrap();
+        let mut page = std::pin::pin!(listings.page(&tree, &path, open, &pool));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(
+            page.as_mut().poll(&mut cx).is_pending(),
+            "it waits for that"
+        );
+        // As it is where the pool has no room.
+        drop(work);
+        let page = page.await.unwrap();
+        assert!(page.windows(5).any(|name| name == b"a.txt"));
+    })
+    .unwrap();
+}
