@@ -230,7 +230,7 @@ impl Fetch {
     }
 
     /// Stores a response, or leaves it to the one who led.
-    async fn take(self, mut response: Response, times: Times, purges: u64, landing: Landing) {
+    async fn take(self, response: Response, times: Times, purges: u64, landing: Landing) {
         let is_error = is_failure(response.status);
         if is_error && self.base.is_some() {
             // What is stored stays: it may be served for longer than this.
@@ -254,20 +254,7 @@ impl Fetch {
                 refused = Some("outdated");
             } else if let Some((filler, growing)) = begun {
                 self.replace(growing.meta());
-                let body = std::mem::replace(&mut response.body, Body::Empty);
-                let whole = match &body {
-                    Body::Bytes(bytes) => Some(bytes.clone()),
-                    Body::Empty => Some(Bytes::new()),
-                    _ => None,
-                };
-                let lead = Lead {
-                    timing: response.timing,
-                    status: Some(response.status),
-                    ..Lead::default()
-                };
-                landing.land(Outcome::Stored { growing, whole }, lead);
-                // Those who wait here begin to read before anything can go wrong with the body.
-                loops::yield_now().await;
+                let body = land_stored(landing, response, growing).await;
                 return self.fill(body, filler).await;
             }
         }
@@ -465,6 +452,24 @@ pub(crate) fn lifetime_of(meta: &Meta) -> Option<Lifetime> {
         *word = value.cast_unsigned();
     }
     Lifetime::from_words(words)
+}
+
+/// Tells all who wait that the response is being stored; gives its body, which is to be read into the store.
+async fn land_stored(landing: Landing, response: Response, growing: Arc<Growing>) -> Body {
+    let whole = match &response.body {
+        Body::Bytes(bytes) => Some(bytes.clone()),
+        Body::Empty => Some(Bytes::new()),
+        _ => None,
+    };
+    let lead = Lead {
+        timing: response.timing,
+        status: Some(response.status),
+        ..Lead::default()
+    };
+    landing.land(Outcome::Stored { growing, whole }, lead);
+    // Those who wait here begin to read before anything can go wrong with the body.
+    loops::yield_now().await;
+    response.body
 }
 
 fn refuse_response(landing: Landing, response: Response, detail: &'static str) {

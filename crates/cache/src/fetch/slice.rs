@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Body, Response, parts};
+use penstock_exchange::{Response, parts};
 use penstock_http::caching::Lifetime;
 use penstock_http::{FieldBlock, Span, Status};
-use penstock_runtime::{clock, loops};
+use penstock_runtime::clock;
 
-use super::{Fetch, Times, is_failure, refuse_response, unstorable, words};
+use super::{Fetch, Times, is_failure, land_stored, refuse_response, unstorable};
 use crate::flight::{Landing, Lead, Outcome};
 use crate::handler::selects;
 use crate::slices::{self, Slice};
@@ -36,7 +36,7 @@ impl Slice {
     pub(super) async fn take(
         self,
         fetch: Fetch,
-        mut response: Response,
+        response: Response,
         times: Times,
         purges: u64,
         landing: Landing,
@@ -63,18 +63,7 @@ impl Slice {
         if let Index::New(_, meta) = &index {
             fetch.replace(meta);
         }
-        let body = std::mem::replace(&mut response.body, Body::Empty);
-        let whole = match &body {
-            Body::Bytes(bytes) => Some(bytes.clone()),
-            _ => None,
-        };
-        let lead = Lead {
-            timing: response.timing,
-            status: Some(response.status),
-            ..Lead::default()
-        };
-        landing.land(Outcome::Stored { growing, whole }, lead);
-        loops::yield_now().await;
+        let body = land_stored(landing, response, growing).await;
         match index {
             Index::Known(_) => fetch.fill(body, filler).await,
             Index::New(of_index, _) => {
@@ -157,7 +146,6 @@ impl Slice {
         }
         meta.fields = fields.freeze();
         meta.status = Status::OK;
-        meta.lifetime = words(&storable.lifetime);
         let tag = slices::strong_tag(&response.fields)?;
         let total = storable.total;
         if let Some(base) = &fetch.base
