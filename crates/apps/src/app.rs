@@ -53,6 +53,18 @@ pub struct Setup {
     pub gives_way: bool,
     /// Whether people work on the applications here (`serve --dev`).
     pub development: bool,
+    /// How large the application was that this one follows, as far as its bounds allow; without one it begins with
+    /// the least of both.
+    pub size: Option<Size>,
+}
+
+/// What the load has made of an application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// How many processes there are to be.
+    pub processes: usize,
+    /// How many threads of each take requests.
+    pub threads: usize,
 }
 
 /// How the first start went, so far.
@@ -92,7 +104,11 @@ impl App {
         setup: &Setup,
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
-        Self::start_by(Self::policy(&config), config, setup, servers)
+        let mut policy = Self::policy(&config);
+        if let Some(Size { processes, threads }) = setup.size {
+            (policy.processes_first, policy.threads_first) = (processes, threads);
+        }
+        Self::start_by(policy, config, setup, servers)
     }
 
     /// How many processes there are, and how patient to be with them.
@@ -230,6 +246,24 @@ impl App {
             Boot::Ready { took, interpreter } => Some((*took, interpreter.clone())),
             Boot::Pending | Boot::Failed { .. } => None,
         }
+    }
+
+    /// What the load has made of it.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        let view = self.shared.state();
+        Size {
+            processes: view.target,
+            threads: view.threads,
+        }
+    }
+
+    /// Whether processes are still to come that are wanted and not known to fail.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        let view = self.shared.state();
+        let ready = view.workers.iter().filter(|w| w.state == "ready").count();
+        view.report.is_none() && ready < view.target
     }
 
     /// Rolls to new code; returns when it serves.

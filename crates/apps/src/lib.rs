@@ -23,7 +23,7 @@ pub mod supervisor;
 #[cfg(test)]
 mod testing;
 
-pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, WorkerSnapshot};
+pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, Size, WorkerSnapshot};
 pub use channel::bounds::MessageLimits;
 pub use dispatch::QueueUse;
 pub use interpreter::find as find_interpreter;

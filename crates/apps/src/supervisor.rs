@@ -92,7 +92,7 @@ impl Supervisor {
     pub fn new(policy: Policy) -> Self {
         Self {
             phase: Phase::Stopped,
-            target: policy.processes_min,
+            target: policy.processes_at_start(),
             threads: policy.threads_min,
             policy,
             scaling: Scaling::default(),

@@ -105,6 +105,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         sendfile: None,
         gives_way: false,
         development: false,
+        size: None,
         loops: loops.handles().to_vec(),
         store: BodyStore {
             body_memory: 1 << 16,

@@ -44,7 +44,7 @@ use crate::logs;
 use crate::manager::Manager;
 use crate::succession::Predecessor;
 use crate::tcp::TcpServing;
-use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
+use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, Built};
 
@@ -163,8 +163,8 @@ pub(crate) fn run(
     let _entered = tokio.enter();
     let started = Loops::start(config.server.threads).map_err(say)?;
     let served = loops::block_on(async {
-        let old = predecessor.as_ref().map(Predecessor::pid);
-        let mut signals = Signals::new(old).map_err(say)?;
+        let old = predecessor.as_ref();
+        let mut signals = Signals::new(old.map(Predecessor::pid)).map_err(say)?;
         let server = Server::start(invocation, config, options, started, old)?;
         signals.hear(&server);
         let began = tokio::select! {
@@ -226,16 +226,17 @@ impl Server {
         config: Config,
         options: Options,
         loops: Loops,
-        predecessor: Option<u32>,
+        predecessor: Option<&Predecessor>,
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
         let pools = wiring::pools(&config, None);
         let mut started = Started::default();
-        let none = Rooms::default();
+        let (none, alone) = (Rooms::default(), Sizes::new());
         let beside = Beside {
             loops: loops.handles(),
             gives_way: predecessor.is_some(),
             development: options.development,
+            sizes: predecessor.map_or(&alone, Predecessor::sizes),
         };
         upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
@@ -264,7 +265,7 @@ impl Server {
             started: clock::now(),
             stop: Notify::new(),
             draining: AtomicBool::new(false),
-            predecessor,
+            predecessor: predecessor.map(Predecessor::pid),
             is_hurried: AtomicBool::new(false),
             serves: AtomicBool::new(false),
             heir: AtomicU32::new(0),

@@ -5,6 +5,7 @@
 //!
 //!     old: hello 1                       the version of these words
 //!     old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, as often as it has sockets
+//!     old: size P T NAME                 application NAME has come to P processes, T threads each, with the load
 //!     old: errors                        a descriptor: standard error, for when the new one has taken over
 //!     old: end
 //!     new: ready                         with the addresses that it has taken, a line each
@@ -22,12 +23,14 @@ use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use penstock_apps::Size;
 use penstock_config::ListenAddr;
 use penstock_runtime::{Registered, clock};
 use penstock_sys::poll::Interest;
 use penstock_sys::{daemon, handover};
 
 use crate::inherited::{Given, Inherited, Role};
+use crate::upstreams::Sizes;
 
 /// The variable with the number of the new server's end.
 pub(crate) const VARIABLE: &str = "PENSTOCK_HANDOVER";
@@ -63,6 +66,8 @@ pub(crate) enum Word {
         /// As it was configured.
         wanted: ListenAddr,
     },
+    /// How large the load has made the application of that name.
+    Size(String, Size),
     /// The stream for errors comes with it.
     Errors,
     /// All has been handed over.
@@ -94,6 +99,9 @@ impl Word {
                 };
                 let owner = if *is_lent { "lent" } else { "own" };
                 format!("socket {listener} {role} {owner} {}", plain(wanted))
+            }
+            Self::Size(name, Size { processes, threads }) => {
+                format!("size {processes} {threads} {name}")
             }
             Self::Errors => "errors".to_owned(),
             Self::End => "end".to_owned(),
@@ -130,6 +138,13 @@ impl Word {
                     is_lent: next()? == "lent",
                     wanted: next()?.parse().map_err(|_| unknown())?,
                 }
+            }
+            "size" => {
+                let mut words = rest.splitn(3, ' ');
+                let mut next = || words.next().ok_or_else(unknown);
+                let mut number = || next()?.parse().map_err(|_| unknown());
+                let (processes, threads) = (number()?, number()?);
+                Self::Size(next()?.to_owned(), Size { processes, threads })
             }
             "errors" => Self::Errors,
             "end" => Self::End,
@@ -246,6 +261,7 @@ impl Line {
 pub(crate) struct Predecessor {
     socket: OwnedFd,
     errors: Option<OwnedFd>,
+    sizes: Sizes,
     pid: u32,
 }
 
@@ -253,6 +269,11 @@ impl Predecessor {
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// What the load has made of its applications.
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.sizes
     }
 
     /// Takes what it hands over, through the descriptor of that number. Blocks, for a start.
@@ -267,6 +288,7 @@ impl Predecessor {
         let mut old = Self {
             socket: handover::inherited(number).map_err(say)?,
             errors: None,
+            sizes: Sizes::new(),
             pid: std::os::unix::process::parent_id(),
         };
         let mut given: Vec<(usize, Given)> = Vec::new();
@@ -304,6 +326,9 @@ impl Predecessor {
                         given.push((listener, one));
                     }
                 },
+                (Word::Size(name, size), _) => {
+                    old.sizes.insert(name, size);
+                }
                 (Word::Errors, Some(errors)) => old.errors = Some(errors),
                 (Word::End, _) => break,
                 (other, _) => return Err(format!("{VARIABLE}: {other:?} at a wrong time")),
@@ -388,6 +413,13 @@ mod tests {
         };
         for word in [
             Word::Hello,
+            Word::Size(
+                "shop".to_owned(),
+                Size {
+                    processes: 5,
+                    threads: 3,
+                },
+            ),
             socket(Role::Http, false, ":80"),
             socket(Role::Tcp, false, "[::1]:9000"),
             socket(Role::Admin, true, "unix:/run/a folder/admin.sock"),

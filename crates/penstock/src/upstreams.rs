@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup};
+use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
 use penstock_config as config;
 use penstock_config::{Config, TryPattern};
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
@@ -22,6 +22,9 @@ use crate::wiring;
 
 /// Running applications by name.
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
+
+/// How large applications are, by name.
+pub(crate) type Sizes = BTreeMap<String, Size>;
 
 /// Running upstreams by name; that of an application has the application's.
 pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
@@ -56,6 +59,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) gives_way: bool,
     /// Under `serve --dev`.
     pub(crate) development: bool,
+    /// What the load has made of the applications of the server that this one follows.
+    pub(crate) sizes: &'a Sizes,
 }
 
 /// Starts what is new or configured differently from `old`, on the current loop, and keeps the rest.
@@ -95,6 +100,7 @@ pub(crate) fn start(
         sendfile: None,
         gives_way: beside.gives_way,
         development: beside.development,
+        size: None,
     };
     for (name, wanted) in &config.apps {
         let behind = wanted
@@ -112,6 +118,12 @@ pub(crate) fn start(
                 Arc::clone(running)
             }
             None => {
+                // What serves the same load begins with what that has come to.
+                let before = old.apps.get(name).map(|app| app.size());
+                let setup = AppSetup {
+                    size: before.or_else(|| beside.sizes.get(name).copied()),
+                    ..setup.clone()
+                };
                 let app = start_app(wanted, &setup, beside.loops, started)?;
                 app.limit_messages(wiring::message_limits(&config.limits));
                 app

@@ -175,6 +175,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
         sendfile: None,
         gives_way: false,
         development: false,
+        size: None,
     };
     let policy = Policy {
         stop_timeout: Duration::from_millis(300),

@@ -10,14 +10,18 @@ use super::{ExitSummary, KillReason, Report, WorkerId, Worn};
 /// How many processes, and how patient to be with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Workers that are there for ever; the application starts with so many.
+    /// Workers that are there for ever.
     pub processes_min: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
     pub processes_max: usize,
-    /// Threads of each worker that take requests for ever; it starts with so many.
+    /// Workers at the start; what is not between the bounds is brought between them.
+    pub processes_first: usize,
+    /// Threads of each worker that take requests for ever.
     pub threads_min: usize,
     /// Threads of each that may take requests, at least `threads_min`.
     pub threads_max: usize,
+    /// Threads of each that take requests at the start, as `processes_first`.
+    pub threads_first: usize,
     /// Workers beyond their number that a replacement may run at once; 0 counts as 1.
     pub max_surge: usize,
     /// Workers that a restart may take out before their successors are ready, once the new code has
@@ -40,13 +44,25 @@ pub struct Policy {
     pub backoff_max: Duration,
 }
 
+impl Policy {
+    pub(super) fn processes_at_start(&self) -> usize {
+        (self.processes_first.min(self.processes_max)).max(self.processes_min)
+    }
+
+    pub(super) fn threads_at_start(&self) -> usize {
+        (self.threads_first.min(self.threads_max)).max(self.threads_min)
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
             processes_min: 1,
             processes_max: 1,
+            processes_first: 0,
             threads_min: 1,
             threads_max: 1,
+            threads_first: 0,
             max_surge: 1,
             max_unavailable: 0,
             spawn_rate: 4,

@@ -17,7 +17,7 @@ use crate::cli;
 use crate::code::{self, Apart};
 use crate::listeners::{self, Opened, Serving, Supply};
 use crate::tcp::{self, TcpServing};
-use crate::upstreams::{self, Beside, Rooms, Started, default_pool};
+use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
 use crate::wiring::{self, Built};
 
 /// How long requests that began before a reload may take to come to what they were routed to, or else
@@ -29,6 +29,9 @@ const BOOT_SLACK: Duration = Duration::from_secs(5);
 
 /// How often to look whether a request still uses a removed application.
 const STILL_USED: Duration = Duration::from_millis(20);
+
+/// How often to look whether a new application still gets processes.
+const STILL_GROWING: Duration = Duration::from_millis(20);
 
 /// How long the loops may take to leave listeners that a reload has stopped.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -106,6 +109,7 @@ impl Server {
             loops: self.loops.handles(),
             gives_way: true,
             development: self.options.development,
+            sizes: &Sizes::new(),
         };
         let begun = upstreams::start(&config, &old, pools, beside, &mut started);
         drop(old);
@@ -307,7 +311,8 @@ impl Server {
     }
 }
 
-/// Waits until each application has its processes.
+/// Waits until each application has its processes: those that it always has, and those that the one before it came to
+/// have with the load, as far as they boot.
 ///
 /// # Errors
 /// Which has not, and why.
@@ -325,6 +330,9 @@ pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
             Some(Boot::Pending) | None => {
                 return Err(format!("application `{name}` did not become ready in time"));
             }
+        }
+        while app.is_growing() && clock::now() < deadline {
+            clock::sleep(STILL_GROWING).await;
         }
     }
     Ok(())

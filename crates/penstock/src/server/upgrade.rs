@@ -290,6 +290,15 @@ impl Server {
                 line.say(&word, Some(socket.as_fd())).await?;
             }
         }
+        let sizes: Vec<_> = {
+            let live = self.live();
+            let apps = live.rooms.apps.iter();
+            apps.map(|(name, app)| Word::Size(name.clone(), app.size()))
+                .collect()
+        };
+        for size in &sizes {
+            line.say(size, None).await?;
+        }
         line.say(&Word::Errors, Some(std::io::stderr().as_fd()))
             .await?;
         line.say(&Word::End, None).await

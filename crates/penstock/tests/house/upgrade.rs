@@ -199,6 +199,52 @@ fn clients_go_through_upgrades_without_an_error() {
 }
 
 #[test]
+fn a_new_application_begins_as_large_as_the_load_had_made_the_one_before() {
+    let toml = |mark: &str| {
+        format!(
+            "[server]\ndrain_idle = \"2s\"\n[apps.site]\nprocesses = {{ min = 1, max = 3 }}\n\
+             threads = {{ min = 1, max = 2 }}\nscale = {{ up_after = \"20ms\" }}\nenv = {{ MARK = \"{mark}\" }}\n"
+        )
+    };
+    let server = serve(&toml("one"));
+    let size = || {
+        let app = server.admin_json()["apps"][0].clone();
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
+        let ready = number(&app["processes"]["ready"]);
+        (
+            ready,
+            number(&app["threads"]),
+            number(&app["queue"]["slots"]),
+        )
+    };
+    assert_eq!(size(), (1, 1, 1));
+    let mut held: Vec<_> = (0..6).map(|_| server.connect()).collect();
+    for client in &mut held {
+        client.send("GET /gate/open HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually(PATIENCE, "all have been taken in", || size() == (3, 2, 6));
+    // Other settings: another application in the place of the first.
+    server.site().write("penstock.toml", toml("two"));
+    assert_eq!(
+        server.admin("POST", "/reload").status,
+        200,
+        "{}",
+        server.log()
+    );
+    assert_eq!(size(), (3, 2, 6), "{}", server.log());
+    server.site().write("open", "");
+    for client in &mut held {
+        client.expect_status(200);
+    }
+    let (code, said, complained) = upgrade(&server, &[]);
+    assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
+    let heir = Heir::of(&server);
+    assert_eq!(size(), (3, 2, 6), "{}", server.log());
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    heir.end();
+}
+
+#[test]
 fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     let server = serve(TOML);
     let mut inside = server.connect();

@@ -104,6 +104,7 @@ impl Rig {
             sendfile: None,
             gives_way: false,
             development: false,
+            size: None,
         };
         let app = App::start(about, &setup);
         within(app.up()).await.expect("it boots");

@@ -99,6 +99,7 @@ impl Running {
             sendfile: None,
             gives_way: false,
             development: false,
+            size: None,
         };
         let policy = Policy {
             stop_timeout: Duration::from_secs(5),

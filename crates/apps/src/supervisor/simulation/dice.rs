@@ -5,7 +5,11 @@ use super::*;
 pub(super) fn random_policy(rng: &mut Rng) -> Policy {
     let processes_min = 1 + rng.below(3);
     let threads_min = 1 + rng.below(2);
+    // Below, between and beyond the bounds.
+    let first = [(0, 0), (2, 2), (9, 9)][rng.below(3)];
     Policy {
+        processes_first: first.0,
+        threads_first: first.1,
         processes_min,
         processes_max: processes_min + rng.below(4),
         threads_min,

@@ -51,6 +51,32 @@ impl Bed {
 }
 
 #[test]
+fn begins_as_large_as_the_one_before_within_its_bounds() {
+    for (before, processes) in [(0, 1), (2, 2), (9, 3)] {
+        let policy = Policy {
+            processes_max: 3,
+            processes_first: before,
+            threads_max: 3,
+            threads_first: before,
+            ..Policy::default()
+        };
+        let mut bed = Bed::new(1);
+        bed.supervisor = Supervisor::new(policy);
+        let mut begun = bed.send(Event::Started);
+        if processes > 1 {
+            assert_eq!(begun.remove(0), format!("{processes} threads"));
+        }
+        let spawned = (1..=processes).map(|id| format!("spawn {id} of 1"));
+        assert_eq!(begun, spawned.collect::<Vec<_>>());
+        assert_eq!(bed.supervisor.target(), processes);
+        // It is up with the least: who waits for the others need not see them.
+        bed.boot(1);
+        let is_up = |report: &Report| matches!(report, Report::Up { processes: 1, .. });
+        assert!(bed.reports.iter().any(is_up));
+    }
+}
+
+#[test]
 fn starts_with_the_least_and_follows_the_load() {
     let mut bed = between(1, 2);
     assert_eq!(bed.grow(), ["spawn 2 of 1"]);
