@@ -28,7 +28,7 @@ pub use self::arena::Arena;
 use self::arena::Extent;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
-use self::residency::{Asked, Facts, Means, Moment, Proven};
+use self::residency::{Asked, Facts, Means, Moment, Proven, Whole};
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
@@ -55,6 +55,7 @@ pub struct DiskFile {
     is_random: AtomicBool,
     proven: Proven,
     asked: Asked,
+    whole: Whole,
     /// When a try found that something is not in memory, where it can only be tried.
     missed: Moment,
     /// When it was last seen to be the same.
@@ -116,6 +117,7 @@ impl DiskFile {
             is_random: AtomicBool::new(false),
             proven: Proven::default(),
             asked: Asked::default(),
+            whole: Whole::default(),
             missed: Moment::default(),
             seen_same: Moment::default(),
             faults: None,
@@ -177,13 +179,23 @@ impl DiskFile {
             Means::Memory => len,
             Means::Counted => {
                 let (chunk, skipped) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
-                let now_us = self.pool.reads().now_us();
+                let reads = self.pool.reads();
+                let now_us = reads.now_us();
                 if self.asked.covers(chunk, skipped + len, now_us) {
                     return len;
                 }
-                let ready = self.counted(at, len);
+                // Was all of it there a moment ago, it is, unless somebody has dropped the file on purpose.
+                let is_known = self.whole.has(chunk, now_us) && reads.is_calm(now_us);
+                let ready =
+                    match is_known && residency::is_counted(self.file(), at, 1).unwrap_or(false) {
+                        true => len,
+                        false => self.counted(at, len),
+                    };
                 if skipped == 0 && ready == len {
                     self.asked.note(chunk, len, now_us);
+                    if !is_known && at + ready == self.chunk_end(chunk) {
+                        self.whole.note(chunk, now_us);
+                    }
                 }
                 ready
             }

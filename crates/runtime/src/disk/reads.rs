@@ -17,7 +17,7 @@ use bytes::Bytes;
 use penstock_sys::pages::{Identity, Mount};
 use tokio::sync::watch;
 
-use super::residency::Facts;
+use super::residency::{Facts, Moment};
 use super::{CHUNK_BYTES, SMALL_BYTES};
 use crate::clock;
 
@@ -54,6 +54,8 @@ impl Default for Reads {
 struct Shared {
     /// Readings under way, by file and chunk. Held for a look-up.
     flights: Mutex<Flights>,
+    /// When the last of them began.
+    began: Moment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Tells them apart: how many there have been.
@@ -73,6 +75,9 @@ struct Entry {
 }
 
 type Landed = Result<Arc<Outcome>, Arc<io::Error>>;
+
+/// How long nothing must have been read for memory to be no matter.
+const CALM_US: u64 = 1_000_000;
 
 impl Reads {
     /// The reading under way that brings the byte at `at`.
@@ -101,6 +106,7 @@ impl Reads {
     /// Announces a reading from `start` to `end`, within one chunk.
     pub(super) fn begin(&self, file: FileKey, start: u64, end: u64) -> (Flight, Landing) {
         let (give, result) = watch::channel(None);
+        self.shared.began.note(self.now_us());
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
         let place = (file, start / CHUNK_BYTES);
         let entry = Entry {
@@ -124,6 +130,12 @@ impl Reads {
     pub(super) fn now_us(&self) -> u64 {
         let since = clock::now().saturating_duration_since(self.made_at);
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether nothing was missing in memory lately: then nothing that was there a moment ago has gone either, unless
+    /// somebody dropped it on purpose.
+    pub(super) fn is_calm(&self, now_us: u64) -> bool {
+        !self.shared.began.is_within(CALM_US, now_us)
     }
 
     /// Takes room for `len` bytes; less of it when there is little left.

@@ -114,7 +114,11 @@ pub(super) fn counted_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> 
     Ok(all_to * STEP_BYTES)
 }
 
-fn is_counted(file: &File, at: u64, len: u64) -> io::Result<bool> {
+/// Whether the pages of the `len` bytes at `at` are all counted.
+///
+/// # Errors
+/// When pages cannot be counted.
+pub(super) fn is_counted(file: &File, at: u64, len: u64) -> io::Result<bool> {
     let page = pages::page_bytes();
     let pages = (at + len).div_ceil(page) - at / page;
     Ok(pages::cached_pages(file, at, len)? >= pages)
@@ -243,6 +247,90 @@ impl Asked {
     }
 }
 
+/// The chunks of a file that were all there a moment ago: where nothing is missing they need not be counted again, which
+/// for single pages takes a tenth of the time that it takes to send them.
+///
+/// A word for each region of sixteen chunks (8 MB), so that loops need no lock: from the highest bit, 32 of
+/// milliseconds, 16 of which region it is of those that share the word, and a bit for each chunk. All of them
+/// have been seen since that time; a later one begins the word anew.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    /// Of the first regions (64 MB).
+    first: [AtomicU64; FIRST_REGIONS],
+    /// Those behind them share these (1 GB).
+    more: OnceLock<Box<[AtomicU64; MORE_REGIONS]>>,
+}
+
+const FIRST_REGIONS: usize = 8;
+const MORE_REGIONS: usize = 128;
+const REGION_CHUNKS: u64 = 16;
+
+/// How long ago they may have been seen: see [`FRESH_US`].
+const WHOLE_MS: u64 = 2000;
+
+const WHOLE_TIME_MASK: u64 = (1 << 32) - 1;
+const TAG_MASK: u64 = (1 << 16) - 1;
+
+impl Whole {
+    /// Notes, `now_us` on a clock of the caller's, that all of a chunk is there.
+    pub(super) fn note(&self, chunk: u64, now_us: u64) {
+        let region = chunk / REGION_CHUNKS;
+        let (word, tag) = match self.word(region) {
+            Some(found) => found,
+            None => {
+                let more = self
+                    .more
+                    .get_or_init(|| Box::new([const { AtomicU64::new(0) }; _]));
+                later(more, region)
+            }
+        };
+        let (now, bit) = (milliseconds(now_us), 1 << (chunk % REGION_CHUNKS));
+        let known = word.load(Ordering::Relaxed);
+        let next = match is_of(known, tag, now) {
+            true => known | bit,
+            false => now << 32 | tag << 16 | bit,
+        };
+        // Of two that note at a time one is forgotten, and counted again.
+        let _ = word.compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(super) fn has(&self, chunk: u64, now_us: u64) -> bool {
+        let Some((word, tag)) = self.word(chunk / REGION_CHUNKS) else {
+            return false;
+        };
+        let known = word.load(Ordering::Relaxed);
+        let is_noted = known & 1 << (chunk % REGION_CHUNKS) != 0;
+        is_noted && is_of(known, tag, milliseconds(now_us))
+    }
+
+    /// The word of a region, and its tag there, which is never 0.
+    fn word(&self, region: u64) -> Option<(&AtomicU64, u64)> {
+        let place = usize::try_from(region).unwrap_or(usize::MAX);
+        match self.first.get(place) {
+            Some(word) => Some((word, 1)),
+            None => self.more.get().map(|more| later(more, region)),
+        }
+    }
+}
+
+fn later(more: &[AtomicU64; MORE_REGIONS], region: u64) -> (&AtomicU64, u64) {
+    let words = MORE_REGIONS as u64;
+    let place = usize::try_from(region % words).unwrap_or_default();
+    // Those that are 64 TB apart are taken for one another.
+    (&more[place], region / words % TAG_MASK + 1)
+}
+
+/// A time as a word has it.
+fn milliseconds(now_us: u64) -> u64 {
+    (now_us / 1000) & WHOLE_TIME_MASK
+}
+
+/// Whether a word is of the region with that tag, and of a time that still counts.
+fn is_of(word: u64, tag: u64, now: u64) -> bool {
+    let age = now.wrapping_sub(word >> 32) & WHOLE_TIME_MASK;
+    word >> 16 & TAG_MASK == tag && age < WHOLE_MS
+}
+
 /// When something was last found out, shared by all loops without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Moment {
@@ -348,5 +436,27 @@ mod tests {
         assert!(!asked.covers(0, 1, 2000) && !asked.covers(CHUNK_MASK + 1, 1, 2000));
         asked.note(0, super::super::CHUNK_BYTES, TIME_MASK);
         assert!(asked.covers(0, super::super::CHUNK_BYTES, TIME_MASK + 1));
+    }
+
+    #[test]
+    fn chunks_that_were_whole_a_moment_ago_are_known_one_by_one() {
+        let whole = Whole::default();
+        // In the first regions, behind them, in the same word as that one, and further than anything is.
+        let chunks = [0, 15, 16, 127, 128, 128 + 16 * 128, 1 << 40];
+        for chunk in chunks {
+            assert!(!whole.has(chunk, 5_000_000), "{chunk}");
+            whole.note(chunk, 5_000_000);
+            assert!(whole.has(chunk, 5_000_000), "{chunk}");
+            assert!(!whole.has(chunk + 1, 5_000_000), "{chunk}");
+        }
+        assert!(!whole.has(128, 5_000_000), "another has its word");
+        let last_us = 5_000_000 + WHOLE_MS * 1000 - 1;
+        // The time is that of the first in a word: what came later ends with it.
+        whole.note(1, last_us);
+        assert!(whole.has(0, last_us) && whole.has(1, last_us) && whole.has(15, last_us));
+        assert!(!whole.has(0, last_us + 1) && !whole.has(1, last_us + 1));
+        whole.note(1, last_us + 1);
+        assert!(whole.has(1, last_us + 1) && !whole.has(0, last_us + 1));
+        assert!(!whole.has(1, 4_999_000), "before it");
     }
 }
