@@ -16,7 +16,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use penstock_config::Limits;
-use penstock_exchange::{Body, Fault};
+use penstock_exchange::{Body, Fault, FileBody};
 use penstock_http::{ResponseFraming, ResponseLine, encode_head};
 use penstock_runtime::{Stream, buffers};
 
@@ -154,14 +154,30 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
     })
 }
 
-/// Sends what `fill` puts into the empty buffer, a whole response: it gives the head's length and
-/// the framing, or `None` when there is nothing to send.
+/// A response that stands in a buffer, but for a body by reference.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    /// The head's length.
+    pub(crate) head: usize,
+    /// What follows what is in the buffer.
+    pub(crate) file: Option<FileBody>,
+    pub(crate) framing: ResponseFraming,
+}
+
+/// Sends what `fill` puts into the empty buffer; `None` when there is nothing to send.
 pub(crate) fn send_copied(
     stream: &Stream,
-    fill: impl FnOnce(&mut Vec<u8>) -> Option<(usize, ResponseFraming)>,
+    fill: impl FnOnce(&mut Vec<u8>) -> Option<Filled>,
 ) -> Option<Result<Started, Cut>> {
     buffers::with_output(|out| {
-        let (head, framing) = fill(out)?;
+        let Filled {
+            head,
+            file,
+            framing,
+        } = fill(out)?;
+        if let Some(file) = file {
+            return Some(file::send_file_now(stream, out, file, framing));
+        }
         let sent = match taken(stream.try_write(&[IoSlice::new(out)])) {
             Ok(count) => Sent {
                 head: head as u64,

@@ -15,7 +15,7 @@ use penstock_http::{FieldBlock, RequestHead, Status};
 
 use crate::fields::Vouched;
 use crate::request::Arrival;
-use crate::{Fault, Request, Response, Timing};
+use crate::{Fault, FileBody, Request, Response, Timing};
 
 /// Turns requests into responses.
 pub trait Handler: Send + Sync + fmt::Debug {
@@ -36,7 +36,8 @@ pub trait Handler: Send + Sync + fmt::Debug {
     }
 
     /// Lends `take` the answer to a request without a body, if it is at hand in memory; otherwise
-    /// does not call it, and [`Handler::handle`] is asked. `take` copies and does not wait.
+    /// does not call it, and [`Handler::handle`] is asked. `take` copies (a body by reference, that reference) and
+    /// does not wait.
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
         let _ = (asked, take);
     }
@@ -71,16 +72,36 @@ pub struct Asked<'a> {
 }
 
 /// An answer in memory, lent while it is copied.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct AtHand<'a> {
     /// Its status.
     pub status: Status,
     /// Its fields, framing left out.
     pub fields: &'a FieldBlock,
     /// What GET gets; for HEAD only its length counts.
-    pub body: &'a [u8],
+    pub body: Lent<'a>,
     /// The handler's name, for the log.
     pub handler: &'static str,
+}
+
+/// The body of an answer that is at hand.
+#[derive(Debug)]
+pub enum Lent<'a> {
+    /// Copied behind its head.
+    Bytes(&'a [u8]),
+    /// Sent by reference.
+    File(FileBody),
+}
+
+impl Lent<'_> {
+    /// Its bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File(file) => file.len,
+        }
+    }
 }
 
 /// A handler's work in progress. It owns what it needs (handlers are handles on shared state), so

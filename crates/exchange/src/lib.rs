@@ -26,7 +26,7 @@ pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
 pub use handler::{
-    Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Reply, Spoken,
+    Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Lent, Reply, Spoken,
 };
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{Name, Response, Timing};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::parts::{self, Whole};
-use penstock_exchange::{AtHand, Body, FileBody, Response};
+use penstock_exchange::{AtHand, Body, FileBody, Lent, Response};
 use penstock_http::{
     FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
     content_range, content_range_unsatisfied, evaluate, select_range,
@@ -64,7 +64,7 @@ pub(crate) fn at_hand<'a>(
     Some(AtHand {
         status,
         fields,
-        body,
+        body: Lent::Bytes(body),
         handler: HANDLER,
     })
 }

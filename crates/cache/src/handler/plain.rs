@@ -1,11 +1,11 @@
-//! The shortest way: a small fresh response in memory, lent to `edge` before a request is even made.
+//! The shortest way: a fresh response in memory, lent to `edge` before a request is even made.
 //!
 //! Only for the plainest requests, and only for what [`Shared::look`] would find fresh; everything else is
 //! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
 //! that it needs are the loop's own and are used again.
 
 use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
-use penstock_exchange::{Asked as AskedAtHand, AtHand};
+use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent};
 use penstock_http::caching::{CacheStatus, RequestDirectives, cache_status};
 use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
@@ -15,8 +15,9 @@ use crate::rules::{Asked, Asker, is_override};
 use crate::serve::{HANDLER, NAME};
 use crate::store::{Held, HitBody, Key};
 
-/// Bodies up to this size are copied behind their head, which is cheaper than counting references.
-const AT_HAND_BYTES: usize = 8 * 1024;
+/// Bodies in a buffer up to this size are copied behind their head: that is cheaper than to look twice. Larger ones
+/// are there where the system has no arenas.
+const COPY_MAX: usize = 16 * 1024;
 
 /// Buffers of one loop.
 #[derive(Debug, Default)]
@@ -49,12 +50,12 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
         let Found::Usable(usable) = shared.look(store, &key, head, &PLAIN, now) else {
             return;
         };
-        let HitBody::Memory(Held::Bytes(body)) = &usable.hit.body else {
-            return;
+        let body = match &usable.hit.body {
+            _ if usable.is_stale => return,
+            HitBody::Memory(Held::Bytes(body)) if body.len() <= COPY_MAX => Lent::Bytes(body),
+            HitBody::Memory(Held::Pages(body)) => Lent::File(body.clone()),
+            HitBody::Memory(_) | HitBody::Growing(_) | HitBody::Disk(_) => return,
         };
-        if usable.is_stale || body.len() > AT_HAND_BYTES {
-            return;
-        }
         let meta = &usable.hit.meta;
         let fields = &mut scratch.fields;
         fields.clear();
@@ -73,7 +74,7 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
         }
         store.count(true);
         shared.counts.hits.increment();
-        shared.counts.bytes.add(body.len() as u64);
+        shared.counts.bytes.add(body.length());
         take(AtHand {
             status: meta.status,
             fields,

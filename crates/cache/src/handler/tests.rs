@@ -13,7 +13,7 @@ mod words;
 
 use std::sync::Arc;
 
-use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Reply};
+use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Lent, Reply};
 use penstock_http::FieldBlock;
 use penstock_runtime::{clock, loops};
 
@@ -430,10 +430,13 @@ fn what_is_at_hand_is_what_the_handler_gives() {
                 arrived: clock::now(),
             };
             cache.at_hand(&asked, &mut |answer| {
+                let Lent::Bytes(body) = answer.body else {
+                    panic!("a small body is lent by reference")
+                };
                 lent = Some((
                     answer.status.code(),
                     answer.fields.as_bytes().to_vec(),
-                    answer.body.to_vec(),
+                    body.to_vec(),
                     answer.handler,
                 ));
             });
@@ -468,5 +471,37 @@ fn what_is_at_hand_is_what_the_handler_gives() {
         ] {
             assert_eq!(lend(&[line]), None, "{line}");
         }
+    });
+}
+
+#[test]
+fn what_is_large_is_at_hand_by_reference() {
+    run(async {
+        let text = "0123456789".repeat(10_000);
+        let content = text.clone();
+        let backend = Backend::new(move |_, _| page(&[FRESH], &content));
+        let cache = cache_of(&backend, &memory("m"), |_| {});
+        fetch(&cache, get("/a", &[])).await;
+        let given = fetch_hit(&cache, "/a").await;
+        let head = head("/a", &[]);
+        let asked = Asked {
+            head: &head,
+            path: b"/a",
+            scheme: "http",
+            arrived: clock::now(),
+        };
+        let mut lent = None;
+        cache.at_hand(&asked, &mut |answer| {
+            assert_eq!(answer.fields.as_bytes(), given.fields.as_bytes());
+            let Lent::File(body) = answer.body else {
+                panic!("copied")
+            };
+            lent = Some(body);
+        });
+        let body = lent.expect("it is at hand");
+        let mut read = Vec::new();
+        let len = usize::try_from(body.len).unwrap();
+        assert!(body.file.append_resident(body.start, len, &mut read));
+        assert!(read == text.as_bytes());
     });
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Name, RequestPath, Response, Timing, grip,
+    Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Lent, Name, RequestPath, Response, Timing,
+    grip,
 };
 use penstock_http::{Method, RequestHead, ResponseFraming, ResponseLine, Status, encode_head};
 use penstock_runtime::clock;
@@ -22,7 +23,7 @@ use crate::faults;
 use crate::plan::{Plan, has_body, is_bodiless};
 use crate::redirect::Redirected;
 use crate::router::Handlers;
-use crate::send::{self, Cut, Outgoing, Rest, Sent, Started};
+use crate::send::{self, Cut, Filled, Outgoing, Rest, Sent, Started};
 use crate::tunnel::Heir;
 use crate::watch::{Behind, Watch};
 
@@ -50,7 +51,7 @@ impl Connection {
         let started = send::send_copied(&self.stream, |out| {
             handlers.first()?.at_hand(&asked, &mut |answer| {
                 let AtHand { status, body, .. } = answer;
-                let plan = Plan::new(head, status, Some(body.len() as u64), close);
+                let plan = Plan::new(head, status, Some(body.length()), close);
                 let line = ResponseLine {
                     status,
                     fields: answer.fields,
@@ -60,15 +61,25 @@ impl Connection {
                 };
                 encode_head(out, &line);
                 let head_len = out.len();
-                if !is_bodiless(head, status) {
-                    out.extend_from_slice(body);
-                }
-                lent = Some((status, answer.handler, plan, head_len));
+                let file = match body {
+                    _ if is_bodiless(head, status) => None,
+                    Lent::Bytes(bytes) => {
+                        out.extend_from_slice(bytes);
+                        None
+                    }
+                    Lent::File(file) => Some(file),
+                };
+                let (handler, framing) = (answer.handler, plan.framing);
+                let filled = Filled {
+                    head: head_len,
+                    file,
+                    framing,
+                };
+                lent = Some(((status, handler, plan), Some(filled)));
             });
-            let (_, _, plan, head_len) = lent.as_ref()?;
-            Some((*head_len, plan.framing))
+            lent.as_mut()?.1.take()
         })?;
-        let (status, handler, plan, _) = lent?;
+        let ((status, handler, plan), _) = lent?;
         let timing = Timing {
             handler: Some(Name::Room(handler)),
             ..Timing::default()

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 
-use penstock_exchange::{Body, FileBody};
+use penstock_exchange::{Asked, AtHand, Body, FileBody, Lent};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::CHUNK_BYTES;
@@ -231,5 +231,87 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     assert!(readings > 2 * len / CHUNK_BYTES, "{readings}");
     drop(held);
     assert!(!hole.is_memory_scarce());
+    pool.close();
+}
+
+/// Has the whole file at hand.
+#[derive(Debug)]
+struct Lends(FileBody);
+
+impl Handler for Lends {
+    fn handle(&self, request: Request) -> Handling {
+        let at = String::from_utf8_lossy(request.path()).into_owned();
+        now(Response::text(Status::NOT_FOUND, "text/plain", at))
+    }
+
+    fn at_hand(&self, _: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        take(AtHand {
+            status: Status::OK,
+            fields: &fields(&[("Content-Type", "text/plain")]),
+            body: Lent::File(self.0.clone()),
+            handler: "lends",
+        });
+    }
+}
+
+#[test]
+fn a_file_that_is_at_hand_arrives_whole_from_memory_and_from_the_disk() {
+    for len in [1, 16 * 1024, 100_000, CHUNK_BYTES + 10] {
+        let pool = Pool::new("disk", 2, 100);
+        let body = FileBody {
+            file: Arc::new(DiskFile::new(written(len), pool.clone())),
+            start: 0,
+            len,
+        };
+        let house = House::new(vec![route("/", Arc::new(Lends(body.clone())))]);
+        let mut client = house.client();
+        for is_cold in [true, false] {
+            if is_cold {
+                pages::drop_cached(body.file.file()).unwrap();
+            }
+            // Two at once, and one that wants the head alone.
+            client.send(
+                [
+                    "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+                    "HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n",
+                    "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+                ]
+                .concat(),
+            );
+            client.expect_part(0, len);
+            let head = client.head();
+            assert!(
+                head.contains(&format!("Content-Length: {len}\r\n")),
+                "{head}"
+            );
+            client.expect_part(0, len);
+        }
+        client.send("GET /a HTTP/1.0\r\n\r\n");
+        client.expect_part(0, len);
+        client.expect_end();
+        pool.close();
+    }
+}
+
+#[test]
+fn a_file_that_is_at_hand_and_cannot_be_read_is_told() {
+    let pool = Pool::new("disk", 1, 0);
+    let file = Arc::new(DiskFile::new(written(100_000), pool.clone()));
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let busy = pool.start(move || {
+        held.recv_timeout(SOON).ok();
+    });
+    busy.unwrap();
+    let len = 100_000;
+    let body = FileBody {
+        file,
+        start: 0,
+        len,
+    };
+    let house = House::new(vec![route("/", Arc::new(Lends(body)))]);
+    let mut client = house.client();
+    let head = client.get("/a").head();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    release.send(()).unwrap();
     pool.close();
 }

@@ -1,7 +1,7 @@
 //! What routes do to requests and responses: filters and internal redirects.
 
 use penstock_config::{HeaderRules, Rewrite};
-use penstock_exchange::{Asked, AtHand, Body, Fault, FaultKind, InternalRedirect, Timing};
+use penstock_exchange::{Asked, AtHand, Body, Fault, FaultKind, InternalRedirect, Lent, Timing};
 
 use super::*;
 use crate::Filters;
@@ -54,7 +54,7 @@ impl Handler for Ready {
         take(AtHand {
             status: Status::OK,
             fields: &fields(&[("Content-Type", "text/plain"), ("X-At-Hand", "1")]),
-            body: asked.path,
+            body: Lent::Bytes(asked.path),
             handler: "ready",
         });
     }

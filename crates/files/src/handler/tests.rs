@@ -4,7 +4,7 @@ use penstock_runtime::loops;
 use std::future::Future;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, RequestPath};
+use penstock_exchange::{Body, Lent, RequestPath};
 use penstock_http::Status;
 
 use super::*;
@@ -186,7 +186,10 @@ fn what_is_at_hand_is_what_the_handler_would_answer() {
         let (_, reply) = site.ask_with(line, fields);
         let mut lent = None;
         site.files.at_hand(&asked, &mut |answer| {
-            lent = Some((answer.status, answer.fields.clone(), answer.body.to_vec()));
+            let Lent::Bytes(body) = answer.body else {
+                panic!("lent as a file")
+            };
+            lent = Some((answer.status, answer.fields.clone(), body.to_vec()));
         });
         assert_eq!(lent.is_some(), is_at_hand, "{line} {fields:?}");
         let Some((status, fields, body)) = lent else {
