@@ -28,6 +28,10 @@ const COPY_MAX: u64 = 16 * 1024;
 /// more than the sending.
 const TURN_BYTES: u64 = 8 * CHUNK_BYTES;
 
+/// What is looked at and sent at a time to one that took all of the piece before: fewer calls for the same. Who makes
+/// us wait is asked for a chunk at a time, since what is found out about the rest would be old by then.
+const RUN_BYTES: u64 = 4 * CHUNK_BYTES;
+
 /// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
 /// nothing otherwise, so that a file that cannot be read can still be answered by an error.
 pub(super) fn send_file_now(
@@ -98,13 +102,15 @@ impl Sender<'_> {
         let (mut at, end) = (body.start, body.start + body.len);
         let mut has_let_go = false;
         let mut turn_ends = at + TURN_BYTES;
+        let mut takes_all = false;
         while at < end {
-            let wanted = (end - at).min(CHUNK_BYTES);
+            let most = if takes_all { RUN_BYTES } else { CHUNK_BYTES };
+            let wanted = (end - at).min(most);
             // The head is not held back by a rate; it goes with the first piece.
             let allowed = self
                 .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
                 .await;
-            let resident = file.resident(at, allowed as u64);
+            let resident = resident(file, at, allowed as u64);
             let progress = match resident {
                 0 => {
                     // For one who takes it slowly no more than that is held.
@@ -122,6 +128,7 @@ impl Sender<'_> {
                         .await?
                 }
             };
+            takes_all = matches!(progress, Progress::Sent(_));
             match progress {
                 Progress::Sent(count) => {
                     at += count;
@@ -292,6 +299,19 @@ impl Sender<'_> {
         })
         .await
     }
+}
+
+/// How many of the `len` bytes at `at` are in memory, as a prefix: [`DiskFile::resident`] over several chunks.
+fn resident(file: &DiskFile, at: u64, len: u64) -> u64 {
+    let mut found = 0;
+    while found < len {
+        let piece = file.resident(at + found, len - found);
+        found += piece;
+        if piece == 0 || !(at + found).is_multiple_of(CHUNK_BYTES) {
+            break;
+        }
+    }
+    found
 }
 
 fn became_shorter(file: &DiskFile, end: u64) -> Cut {

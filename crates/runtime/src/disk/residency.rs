@@ -266,7 +266,7 @@ const MORE_REGIONS: usize = 128;
 const REGION_CHUNKS: u64 = 16;
 
 /// How long ago they may have been seen: see [`FRESH_US`].
-const WHOLE_MS: u64 = 2000;
+const WHOLE_MS: u64 = 5000;
 
 const WHOLE_TIME_MASK: u64 = (1 << 32) - 1;
 const TAG_MASK: u64 = (1 << 16) - 1;
