@@ -299,6 +299,7 @@ start = ["echo $$ > {{here}}/direct; exec {{penstock}} serve {{here}}/app --proc
         command.args(["bench", "compare", "long.toml", "--json", "out.json"]);
         command
             .current_dir(site.dir())
+            .env("TMPDIR", site.dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -322,6 +323,11 @@ start = ["echo $$ > {{here}}/direct; exec {{penstock}} serve {{here}}/app --proc
                 !std::path::Path::new(&format!("/proc/{pid}")).exists()
             });
         }
+        eventually(PATIENCE, "its folders are gone", || {
+            let names = std::fs::read_dir(self.site.dir()).unwrap().flatten();
+            let mut names = names.map(|entry| entry.file_name());
+            !names.any(|name| name.to_string_lossy().starts_with("penstock-bench-"))
+        });
     }
 }
 
