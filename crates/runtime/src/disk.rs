@@ -171,7 +171,8 @@ impl DiskFile {
     /// How many of the `len` bytes at `at` can be sent right now without waiting for the disk: a
     /// prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that `at` is in; 0 when the first is not
     /// in memory or the file system cannot tell. Ask again after each wait; who asks for the same chunk
-    /// within some milliseconds gets the same answer.
+    /// within some milliseconds gets the same answer, and within seconds, as long as the pool has nothing to read, one
+    /// that a single page has confirmed.
     #[must_use]
     pub fn resident(&self, at: u64, len: u64) -> u64 {
         let len = len.min(left_in_chunk(at));
@@ -184,17 +185,19 @@ impl DiskFile {
                 if self.asked.covers(chunk, skipped + len, now_us) {
                     return len;
                 }
-                // Was all of it there a moment ago, it is, unless somebody has dropped the file on purpose.
-                let is_known = self.whole.has(chunk, now_us) && reads.is_calm(now_us);
-                let ready =
-                    match is_known && residency::is_counted(self.file(), at, 1).unwrap_or(false) {
-                        true => len,
-                        false => self.counted(at, len),
-                    };
+                // Was all of it there a moment ago, and nothing had to be read since, it is, unless somebody has dropped
+                // the file on purpose.
+                let quiet_us = reads.quiet_us(now_us);
+                let is_known = self.whole.has(chunk, now_us, quiet_us)
+                    && residency::is_counted(self.file(), at, 1).unwrap_or(false);
+                let ready = match is_known {
+                    true => len,
+                    false => self.counted(at, len),
+                };
                 if skipped == 0 && ready == len {
                     self.asked.note(chunk, len, now_us);
                     if !is_known && at + ready == self.chunk_end(chunk) {
-                        self.whole.note(chunk, now_us);
+                        self.whole.note(chunk, now_us, quiet_us);
                     }
                 }
                 ready

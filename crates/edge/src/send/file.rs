@@ -1,7 +1,7 @@
 //! Sending a part of a file: from the page cache what is there, from a pool's reading what is not.
 //!
-//! A part of `send`. Decided piece by piece, right before each: pages come and go while a client takes
-//! its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
+//! A part of `send`. Decided piece by piece, right before each (a chunk, or four for one who takes them at once):
+//! pages come and go while a client takes its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
 //! most some chunks before the others have their turn; what was read from the disk goes out from the buffer
 //! it was read into, as the pages may be gone already; a file that becomes shorter ends in a cut.
 

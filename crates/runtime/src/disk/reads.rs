@@ -54,8 +54,8 @@ impl Default for Reads {
 struct Shared {
     /// Readings under way, by file and chunk. Held for a look-up.
     flights: Mutex<Flights>,
-    /// When the last of them began.
-    began: Moment,
+    /// When the last of them began or ended.
+    last: Moment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Tells them apart: how many there have been.
@@ -76,8 +76,10 @@ struct Entry {
 
 type Landed = Result<Arc<Outcome>, Arc<io::Error>>;
 
-/// How long nothing must have been read for memory to be no matter.
-const CALM_US: u64 = 1_000_000;
+fn us_since(made_at: Instant) -> u64 {
+    let since = clock::now().saturating_duration_since(made_at);
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
 
 impl Reads {
     /// The reading under way that brings the byte at `at`.
@@ -106,7 +108,7 @@ impl Reads {
     /// Announces a reading from `start` to `end`, within one chunk.
     pub(super) fn begin(&self, file: FileKey, start: u64, end: u64) -> (Flight, Landing) {
         let (give, result) = watch::channel(None);
-        self.shared.began.note(self.now_us());
+        self.shared.last.note(self.now_us());
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
         let place = (file, start / CHUNK_BYTES);
         let entry = Entry {
@@ -119,6 +121,7 @@ impl Reads {
         self.shared.count.fetch_add(1, Ordering::Relaxed);
         let landing = Landing {
             shared: Arc::clone(&self.shared),
+            made_at: self.made_at,
             place,
             number,
             give,
@@ -128,14 +131,16 @@ impl Reads {
 
     /// Microseconds on a clock of its own.
     pub(super) fn now_us(&self) -> u64 {
-        let since = clock::now().saturating_duration_since(self.made_at);
-        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+        us_since(self.made_at)
     }
 
-    /// Whether nothing was missing in memory lately: then nothing that was there a moment ago has gone either, unless
-    /// somebody dropped it on purpose.
-    pub(super) fn is_calm(&self, now_us: u64) -> bool {
-        !self.shared.began.is_within(CALM_US, now_us)
+    /// Microseconds for which nothing has been read: everything that was in memory when they began still is, as far as
+    /// this pool has met it. 0 while something is being read.
+    pub(super) fn quiet_us(&self, now_us: u64) -> u64 {
+        match self.shared.count.load(Ordering::Acquire) {
+            0 => self.shared.last.since(now_us).unwrap_or(u64::MAX),
+            _ => 0,
+        }
     }
 
     /// Takes room for `len` bytes; less of it when there is little left.
@@ -194,6 +199,8 @@ impl Flight {
 #[derive(Debug)]
 pub(super) struct Landing {
     shared: Arc<Shared>,
+    /// As in [`Reads`].
+    made_at: Instant,
     place: (FileKey, u64),
     number: u64,
     give: watch::Sender<Option<Landed>>,
@@ -227,7 +234,8 @@ impl Landing {
             && let Some(index) = entries.iter().position(|e| e.number == self.number)
         {
             entries.swap_remove(index);
-            self.shared.count.fetch_sub(1, Ordering::Relaxed);
+            self.shared.last.note(us_since(self.made_at));
+            self.shared.count.fetch_sub(1, Ordering::Release);
             if entries.is_empty() {
                 flights.remove(&self.place);
             }
