@@ -258,12 +258,11 @@ impl App {
         }
     }
 
-    /// Whether processes are still to come that are wanted and not known to fail.
+    /// Whether it is up and still comes to the size that it was given ([`Setup::size`]). Not any more once one of its
+    /// processes did not boot.
     #[must_use]
     pub fn is_growing(&self) -> bool {
-        let view = self.shared.state();
-        let ready = view.workers.iter().filter(|w| w.state == "ready").count();
-        view.report.is_none() && ready < view.target
+        self.shared.state().is_catching_up
     }
 
     /// Rolls to new code; returns when it serves.

@@ -66,6 +66,8 @@ pub struct Supervisor {
     restart_error: Option<String>,
     started_at: Option<Instant>,
     was_up: bool,
+    /// Fewer serve than there were of what this one follows, and none has failed.
+    is_catching_up: bool,
     wake_at: Option<Instant>,
     actions: Vec<Action>,
 }
@@ -92,7 +94,8 @@ impl Supervisor {
     pub fn new(policy: Policy) -> Self {
         Self {
             phase: Phase::Stopped,
-            target: policy.processes_at_start(),
+            target: policy.processes_min,
+            is_catching_up: false,
             threads: policy.threads_min,
             policy,
             scaling: Scaling::default(),
@@ -189,6 +192,12 @@ impl Supervisor {
     /// and crashes is back within half a second.
     pub fn is_boot_failing(&self) -> bool {
         self.boots.is_active()
+    }
+
+    /// Whether it still comes to the number that it is to begin with: not any more once a worker did not boot, since
+    /// those that serve are enough to go on with.
+    pub fn is_catching_up(&self) -> bool {
+        self.is_catching_up
     }
 
     /// Why the last restart was given up, until the next one begins.

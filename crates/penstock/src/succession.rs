@@ -14,6 +14,8 @@
 //!                                        administered, or nothing
 //!     old: known                         the service manager has been told who the server is
 //!
+//! Words without a descriptor that the new one does not know, before `end`, are passed over.
+//!
 //! What must stay true: until `go` the new server touches no connection, and after `serving` every socket
 //! whose address it knows is served by it; whichever side ends before leaves the other alone with all. The
 //! new server, once it has all sockets, takes the end of the old one's process for `go`, but never its
@@ -298,11 +300,12 @@ impl Predecessor {
             let (socket, deadline) = (old.socket.as_fd(), PROMPT);
             let received = handover::receive_within(socket, &mut packet, deadline);
             let (count, descriptor) = received.map_err(say)?;
-            let word = Word::parse(&String::from_utf8_lossy(&packet[..count]));
-            match (
-                word.map_err(|error| format!("{VARIABLE}: {error}"))?,
-                descriptor,
-            ) {
+            let word = match Word::parse(&String::from_utf8_lossy(&packet[..count])) {
+                // A newer server may have more to say, which an older one can do without.
+                Err(_) if is_met && descriptor.is_none() => continue,
+                word => word.map_err(|error| format!("{VARIABLE}: {error}"))?,
+            };
+            match (word, descriptor) {
                 (Word::Hello, _) => is_met = true,
                 (_, _) if !is_met => return Err(format!("{VARIABLE}: no version was said")),
                 (

@@ -83,6 +83,8 @@ pub(crate) struct StateView {
     pub(crate) target: usize,
     /// How many threads of each take requests.
     pub(crate) threads: usize,
+    /// Whether it still comes to what it is to begin with.
+    pub(crate) is_catching_up: bool,
     /// Why either changed last.
     pub(crate) last_scaling: Option<String>,
     /// When and how a process ended last that was not to.

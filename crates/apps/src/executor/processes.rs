@@ -66,7 +66,8 @@ impl Executor {
     /// says whether it does.
     pub(super) fn give_way(&self, generation: u64, started: &Started) -> bool {
         let is_older = |child: &Child| child.generation < generation && !child.is_retiring;
-        let is_followed = self.follows && *self.boot.borrow() == Boot::Pending;
+        let is_coming = *self.boot.borrow() == Boot::Pending || self.supervisor.is_catching_up();
+        let is_followed = self.follows && is_coming;
         (is_followed || self.children.values().any(is_older))
             && started.handle().give_way().unwrap_or(false)
     }

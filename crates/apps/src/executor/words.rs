@@ -145,6 +145,7 @@ impl Executor {
             generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
             target: self.supervisor.target(),
             threads: self.supervisor.threads(),
+            is_catching_up: self.supervisor.is_catching_up(),
             last_scaling: self.supervisor.last_scaling().map(str::to_owned),
             last_failure: self.last_failure.clone(),
             is_restarting: self.supervisor.is_restarting(),

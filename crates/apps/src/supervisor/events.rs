@@ -22,7 +22,8 @@ impl Supervisor {
             self.boots = Backoff::default();
             self.report = None;
             self.was_up = false;
-            self.target = self.policy.processes_at_start();
+            self.target = self.policy.processes_min;
+            self.is_catching_up = self.policy.processes_at_start() > self.target;
             self.set_threads(self.policy.threads_at_start());
             self.scaling = Scaling::default();
         }

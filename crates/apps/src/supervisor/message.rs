@@ -14,7 +14,8 @@ pub struct Policy {
     pub processes_min: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
     pub processes_max: usize,
-    /// Workers at the start; what is not between the bounds is brought between them.
+    /// Workers that there are to be as soon as the least of them serve; what is not between the bounds is brought
+    /// between them.
     pub processes_first: usize,
     /// Threads of each worker that take requests for ever.
     pub threads_min: usize,

@@ -25,6 +25,7 @@ impl Supervisor {
             self.fill_seats(now);
             self.challenge(now);
             self.notice_up(now);
+            self.is_catching_up &= !self.was_up || self.ready() < self.target;
         }
         if self.phase == Phase::Draining && self.workers.is_empty() {
             self.phase = Phase::Stopped;
@@ -225,6 +226,11 @@ impl Supervisor {
         if let Some(started_at) = self.started_at {
             let took = now.saturating_duration_since(started_at);
             self.tell(Report::Up { processes, took });
+        }
+        if self.is_catching_up {
+            self.target = self.target.max(self.policy.processes_at_start());
+            self.fit_seats(now);
+            self.fill_seats(now);
         }
     }
 

@@ -80,6 +80,7 @@ impl Supervisor {
         };
         let Some(roll) = roll else {
             self.report = Some(report);
+            self.is_catching_up = false;
             return;
         };
         match roll.fallback {

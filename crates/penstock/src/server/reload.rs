@@ -331,6 +331,10 @@ pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
                 return Err(format!("application `{name}` did not become ready in time"));
             }
         }
+    }
+    for app in apps {
+        // What is still missing then comes while the others serve.
+        let deadline = began + app.config().boot_timeout;
         while app.is_growing() && clock::now() < deadline {
             clock::sleep(STILL_GROWING).await;
         }

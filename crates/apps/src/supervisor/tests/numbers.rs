@@ -62,17 +62,49 @@ fn begins_as_large_as_the_one_before_within_its_bounds() {
         };
         let mut bed = Bed::new(1);
         bed.supervisor = Supervisor::new(policy);
-        let mut begun = bed.send(Event::Started);
-        if processes > 1 {
-            assert_eq!(begun.remove(0), format!("{processes} threads"));
+        let begun = bed.send(Event::Started);
+        match processes {
+            1 => assert_eq!(begun, ["spawn 1 of 1"]),
+            _ => assert_eq!(
+                begun,
+                [format!("{processes} threads").as_str(), "spawn 1 of 1"]
+            ),
         }
-        let spawned = (1..=processes).map(|id| format!("spawn {id} of 1"));
-        assert_eq!(begun, spawned.collect::<Vec<_>>());
-        assert_eq!(bed.supervisor.target(), processes);
-        // It is up with the least: who waits for the others need not see them.
-        bed.boot(1);
+        // The least of them first: it is up with those.
+        let more = bed.boot(1);
         let is_up = |report: &Report| matches!(report, Report::Up { processes: 1, .. });
         assert!(bed.reports.iter().any(is_up));
+        let spawned = (2..=processes).map(|id| format!("spawn {id} of 1"));
+        let expected: Vec<_> = std::iter::once("admit 1".to_owned())
+            .chain(spawned)
+            .collect();
+        assert_eq!(more, expected);
+        assert_eq!(bed.supervisor.target(), processes);
+        for id in 2..=processes as u64 {
+            assert!(bed.supervisor.is_catching_up());
+            bed.boot(id);
+        }
+        assert!(!bed.supervisor.is_catching_up());
+    }
+}
+
+#[test]
+fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
+    for fails in [1, 2] {
+        let policy = Policy {
+            processes_max: 3,
+            processes_first: 3,
+            ..Policy::default()
+        };
+        let mut bed = Bed::new(1);
+        bed.supervisor = Supervisor::new(policy);
+        bed.send(Event::Started);
+        if fails > 1 {
+            bed.boot(1);
+        }
+        assert!(bed.supervisor.is_catching_up());
+        bed.fail(fails);
+        assert!(!bed.supervisor.is_catching_up());
     }
 }
 
