@@ -287,8 +287,14 @@ impl Predecessor {
         let number = number
             .parse()
             .map_err(|_| format!("{VARIABLE}: {number:?}"))?;
+        Self::hear_out(handover::inherited(number).map_err(say)?)
+    }
+
+    /// The same, once the descriptor is ours.
+    fn hear_out(socket: OwnedFd) -> Result<(Self, Inherited), String> {
+        let say = |error: std::io::Error| format!("{VARIABLE}: {error}");
         let mut old = Self {
-            socket: handover::inherited(number).map_err(say)?,
+            socket,
             errors: None,
             sizes: Sizes::new(),
             pid: std::os::unix::process::parent_id(),
@@ -300,6 +306,9 @@ impl Predecessor {
             let (socket, deadline) = (old.socket.as_fd(), PROMPT);
             let received = handover::receive_within(socket, &mut packet, deadline);
             let (count, descriptor) = received.map_err(say)?;
+            if count == 0 {
+                return Err(format!("{VARIABLE}: the server before said nothing more"));
+            }
             let word = match Word::parse(&String::from_utf8_lossy(&packet[..count])) {
                 // A newer server may have more to say, which an older one can do without.
                 Err(_) if is_met && descriptor.is_none() => continue,
@@ -436,6 +445,36 @@ mod tests {
             Word::Known,
         ] {
             assert_eq!(Word::parse(&word.encode()), Ok(word));
+        }
+    }
+
+    /// What comes of these words, behind which the old server ends.
+    fn met(words: &[&str]) -> Result<Predecessor, String> {
+        let (ours, theirs) = handover::pair().unwrap();
+        for word in words {
+            handover::send(ours.as_fd(), word.as_bytes(), None).unwrap();
+        }
+        drop(ours);
+        Predecessor::hear_out(theirs).map(|(old, _)| old)
+    }
+
+    #[test]
+    fn words_that_are_not_known_are_passed_over_and_the_end_of_the_old_server_is_not() {
+        let old = met(&["hello 1", "weather fine", "size 3 2 a shop", "end"]).unwrap();
+        let size = Size {
+            processes: 3,
+            threads: 2,
+        };
+        assert_eq!(old.sizes().get("a shop"), Some(&size));
+        for (words, error) in [
+            (&["hello 1", "weather fine"][..], "said nothing more"),
+            (&[], "said nothing more"),
+            (&["weather fine", "hello 1", "end"], "unknown word"),
+            (&["hello 2", "end"], "it speaks version 2"),
+            (&["hello 1", "go"], "at a wrong time"),
+        ] {
+            let told = met(words).unwrap_err();
+            assert!(told.contains(error), "{words:?}: {told}");
         }
     }
 
