@@ -389,6 +389,41 @@ fn a_chunk_that_the_file_s_end_cuts_is_remembered_too() {
 }
 
 #[test]
+fn what_was_whole_is_not_counted_again_until_it_is_dropped_or_something_is_read() {
+    let pool = pool(2);
+    let len = 3 * CHUNK_BYTES;
+    let Some(file) = counted(len, &pool) else {
+        return;
+    };
+    // The reading that found out what the file system can tell is no longer of the same millisecond.
+    let (deadline, reads) = (Instant::now() + SOON, pool.reads());
+    let await_that = |what: &str, is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(Instant::now() < deadline, "never {what}");
+            std::thread::yield_now();
+        }
+    };
+    let is_forgotten = || !file.asked.covers(1, CHUNK_BYTES, reads.now_us());
+    // Whether it was counted shows by what is proven thereby.
+    let is_counted = || {
+        await_that("asked again", &is_forgotten);
+        file.proven.forget(1);
+        assert_eq!(file.resident(CHUNK_BYTES, len), CHUNK_BYTES);
+        file.proven.has(1)
+    };
+    await_that("quiet", &|| reads.quiet_us(reads.now_us()) > 5000);
+    await_that("known", &|| !is_counted());
+    // A reading that is under way, of whatever file, and one that has been.
+    let (_flight, landing) = reads.begin(FileKey::Handle(1), 0, 1);
+    assert!(is_counted(), "something is being read");
+    drop(landing);
+    assert!(is_counted(), "something was read since");
+    await_that("known", &|| !is_counted());
+    evict(&file);
+    pool.close();
+}
+
+#[test]
 fn a_file_is_closed_in_the_pool_unless_that_is_known_to_be_quick() {
     let pool = pool(1);
     let jobs = || pool.usage().waited.count + pool.usage().queued as u64;
