@@ -4,7 +4,7 @@
 //! grows is replaced before it is too large without a request lost, and one that is too large is killed.
 
 use super::{ASGI, FORKED, House, Model, PLAIN, RACK, THREADS};
-use crate::support::{Broken, PATIENCE, eventually};
+use crate::support::{Broken, PATIENCE, eventually, is_alive};
 
 /// A body that goes through a file, so that the worker needs a descriptor for it.
 const BODY: usize = 4 << 20;
@@ -86,10 +86,18 @@ fn a_worker_that_is_too_large_is_killed() {
     for model in [PLAIN, RACK] {
         let Model(name, ..) = model;
         let house = model.serve(limits);
-        house.settled(2);
-        let grown = house.get("/leak?150").text().parse().unwrap();
-        house.wait_gone(grown);
-        house.wait_log("worker killed:");
+        let old = house.settled(2);
+        let answer = house.get("/leak?150");
+        let grown = eventually(PATIENCE, &format!("{name}: one is killed"), || {
+            let gone = old.iter().find(|pid| !is_alive(**pid));
+            gone.copied()
+        });
+        house.wait_log(&format!("app[{grown}]: worker killed: it used "));
+        // It may be seen to be too large before it has answered.
+        match answer.status {
+            200 => assert_eq!(answer.text(), grown.to_string(), "{name}"),
+            status => assert_eq!(status, 502, "{name}: {}", answer.text()),
+        }
         assert_eq!(house.get("/").status, 200, "{name}");
         assert_eq!(house.settled(2).len(), 2, "{name}");
         let killed = &house.app()["counters"]["killed"];
