@@ -135,7 +135,7 @@ impl Store {
         let disk = path.map(|path| Arc::new(Disk::new(config, path, pool.clone())));
         let arena = match disk {
             Some(_) => None,
-            None => Arena::new(pool.clone())
+            None => Arena::new(config.size_max, pool.clone())
                 .inspect_err(|error| {
                     let name = &config.name;
                     log::info!("cache `{name}`: each client gets a copy of larger bodies: {error}");

@@ -154,15 +154,17 @@ impl Work {
         let (identity, coding) = self.key;
         let content = match source {
             Source::Memory(content) => content.clone(),
-            Source::Disk(file) => match read_unchanged(file.file(), &identity) {
-                Ok(Some(content)) => content,
-                Ok(None) => return,
-                Err(error) => {
-                    // Not again for this version: once is enough for the log.
-                    self.result = Some(None);
-                    return log::warn!("files: not compressed: {error}");
+            Source::Disk(file) => {
+                match file.file().and_then(|file| read_unchanged(file, &identity)) {
+                    Ok(Some(content)) => content,
+                    Ok(None) => return,
+                    Err(error) => {
+                        // Not again for this version: once is enough for the log.
+                        self.result = Some(None);
+                        return log::warn!("files: not compressed: {error}");
+                    }
                 }
-            },
+            }
         };
         match encode(coding, &content) {
             Ok(encoded) if encoded.len() < content.len() => {

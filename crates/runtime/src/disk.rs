@@ -16,16 +16,17 @@ mod residency;
 use std::fmt::Debug;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_sys::file;
+use penstock_sys::memory::Extent;
 use penstock_sys::pages::{self, FileSystem, Identity};
 
 pub use self::arena::Arena;
-use self::arena::Extent;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
 use self::residency::{Asked, Facts, Means, Moment, Proven, Whole};
@@ -41,7 +42,7 @@ pub const SMALL_BYTES: u64 = 64 * 1024;
 /// How long a disk may take for one piece: one that does not answer for this long is as good as gone.
 pub const READ_MAX: Duration = Duration::from_secs(60);
 
-/// An open regular file, with the pool that reads what of it is not in memory.
+/// An open regular file, with the pool that reads what of it is not in memory; or a body that is there ([`Arena`]).
 #[derive(Debug)]
 pub struct DiskFile {
     /// There until it is dropped.
@@ -68,7 +69,7 @@ pub struct DiskFile {
 enum Source {
     /// A file of its own.
     File(File),
-    /// A part of one that others share.
+    /// A body in memory.
     Extent(Extent),
 }
 
@@ -139,12 +140,20 @@ impl DiskFile {
     }
 
     /// The file.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        match self.source.as_ref() {
-            Some(Source::File(file)) => file,
-            Some(Source::Extent(extent)) => extent.file(),
-            None => unreachable!("it is there until it is dropped"),
+    ///
+    /// # Errors
+    /// `Unsupported` of a body in memory.
+    pub fn file(&self) -> io::Result<&File> {
+        match &self.source {
+            Some(Source::File(file)) => Ok(file),
+            Some(Source::Extent(_)) | None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn extent(&self) -> Option<&Extent> {
+        match &self.source {
+            Some(Source::Extent(extent)) => Some(extent),
+            Some(Source::File(_)) | None => None,
         }
     }
 
@@ -154,14 +163,17 @@ impl DiskFile {
         &self.pool
     }
 
-    /// Whether `is_same` holds of the file's state, which the kernel is asked for on the loop: that it does is
+    /// Whether `is_same` holds of the file's state (a body in memory stays as it is), which the kernel is asked for on the loop: that it does is
     /// remembered for a millisecond, so that a file that many want is not asked about each time.
     pub fn is_still(&self, is_same: impl FnOnce(&Metadata) -> bool) -> bool {
+        let Ok(file) = self.file() else {
+            return true;
+        };
         let now_us = self.pool.reads().now_us();
         if self.seen_same.is_within(SAME_US, now_us) {
             return true;
         }
-        let is_same = self.file().metadata().is_ok_and(|now| is_same(&now));
+        let is_same = file.metadata().is_ok_and(|now| is_same(&now));
         if is_same {
             self.seen_same.note(now_us);
         }
@@ -189,7 +201,10 @@ impl DiskFile {
                 // the file on purpose.
                 let quiet_us = reads.quiet_us(now_us);
                 let is_known = self.whole.has(chunk, now_us, quiet_us)
-                    && residency::is_counted(self.file(), at, 1).unwrap_or(false);
+                    && self
+                        .file()
+                        .and_then(|file| residency::is_counted(file, at, 1))
+                        .unwrap_or(false);
                 let ready = match is_known {
                     true => len,
                     false => self.counted(at, len),
@@ -206,9 +221,48 @@ impl DiskFile {
         }
     }
 
+    /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that takes as
+    /// long as a disk does they were not: what this pool has seen so far counts no more, and pages are counted again.
+    ///
+    /// # Errors
+    /// `WouldBlock`, the connection's error, or the disk's.
+    pub(crate) fn send_to(&self, socket: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
+        if let Some(extent) = self.extent() {
+            return arena::send(socket, extent, at, len);
+        }
+        let file = self.file()?;
+        self.watched(|| pages::send_file(socket, file, at, len))
+    }
+
+    fn watched<T>(&self, send: impl FnOnce() -> T) -> T {
+        let reads = self.pool.reads();
+        let began_us = reads.now_us();
+        let sent = send();
+        let now_us = reads.now_us();
+        if now_us.saturating_sub(began_us) >= WAITED_US {
+            reads.note_waited(now_us);
+        }
+        sent
+    }
+
+    /// Whether it has, for all that the kernel knows, a byte at `at`.
+    pub(crate) fn is_longer(&self, at: u64) -> bool {
+        let bytes = match self.extent() {
+            Some(extent) => Some(extent.bytes().len() as u64),
+            None => self.file().and_then(pages::regular_bytes).unwrap_or(None),
+        };
+        bytes.is_some_and(|bytes| bytes > at)
+    }
+
     /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
     /// to send them from the page cache where they are few.
     pub fn append_resident(&self, at: u64, len: usize, into: &mut Vec<u8>) -> bool {
+        if let Some(extent) = self.extent() {
+            let part = extent.part(at, len);
+            let is_whole = part.len() == len;
+            into.extend_from_slice(if is_whole { part } else { &[] });
+            return is_whole;
+        }
         let before = into.len();
         into.resize(before + len, 0);
         let is_whole = self.read_resident(at, &mut into[before..]) == len;
@@ -238,6 +292,10 @@ impl DiskFile {
         let len = len.min(left_in_chunk(at));
         if len == 0 {
             return Ok(Bytes::new());
+        }
+        if let Some(extent) = self.extent() {
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            return Ok(Bytes::copy_from_slice(extent.part(at, len)));
         }
         if let Some(bytes) = self.read_now(at, len) {
             return Ok(bytes);
@@ -321,15 +379,16 @@ impl DiskFile {
         // Before the first reading already: it would leave marks in the page cache at which whoever
         // comes by reads ahead, told not to or not.
         self.stop_read_ahead();
+        let file = self.file()?;
         let kind = match self.known().means {
-            Means::Unknown => Some(pages::file_system(self.file()).unwrap_or(FileSystem::Other)),
+            Means::Unknown => Some(pages::file_system(file).unwrap_or(FileSystem::Other)),
             _ => None,
         };
         let claim = self.pool.reads().claim(len);
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
-        let bytes = pages::read_whole_at(self.file(), start, wanted)?;
+        let bytes = pages::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
-            let found = residency::find_out(self.file(), kind, start, bytes.len());
+            let found = residency::find_out(file, kind, start, bytes.len());
             self.learn(found);
         }
         Ok(Outcome::new(start, bytes, claim))
@@ -362,17 +421,18 @@ impl DiskFile {
 
     /// How many bytes a try to read them can be made for on the loop.
     fn readable_now(&self, at: u64, len: u64) -> u64 {
+        let Ok(file) = self.file() else { return 0 };
         match self.known().means {
             Means::Memory => len,
             // The count keeps the try from beginning to read what is not there.
-            Means::Counted => residency::counted_prefix(self.file(), at, len).unwrap_or(0),
+            Means::Counted => residency::counted_prefix(file, at, len).unwrap_or(0),
             Means::Tried => {
                 // A try begins to read what is missing, so that one miss stands for those that follow.
                 let now_us = self.pool.reads().now_us();
                 if self.missed.is_within(MISSED_US, now_us) {
                     return 0;
                 }
-                match residency::is_ready(self.file(), at) {
+                match residency::is_ready(file, at) {
                     Ok(true) => len.min(SMALL_BYTES),
                     Ok(false) | Err(_) => {
                         self.missed.note(now_us);
@@ -385,12 +445,13 @@ impl DiskFile {
     }
 
     fn read_cached(&self, at: u64, into: &mut [u8]) -> usize {
+        let Ok(file) = self.file() else { return 0 };
         if into.is_empty() {
             return 0;
         }
         match self.known().means {
-            Means::Memory => file::read_at(self.file(), into, at).unwrap_or(0),
-            _ => file::read_at_if_cached(self.file(), into, at).unwrap_or(0),
+            Means::Memory => file::read_at(file, into, at).unwrap_or(0),
+            _ => file::read_at_if_cached(file, into, at).unwrap_or(0),
         }
     }
 
@@ -399,7 +460,8 @@ impl DiskFile {
         if self.pool.reads().is_busy(self.key(), at, len) {
             return 0;
         }
-        let Ok(counted) = residency::counted_prefix(self.file(), at, len) else {
+        let Ok(file) = self.file() else { return 0 };
+        let Ok(counted) = residency::counted_prefix(file, at, len) else {
             self.unlearn();
             return 0;
         };
@@ -408,12 +470,12 @@ impl DiskFile {
         }
         // Once each page was seen to be there, one at the end stands for all.
         let ready = match self.proven.has(chunk) && counted > 0 {
-            true => match residency::is_ready(self.file(), at + counted - 1) {
+            true => match residency::is_ready(file, at + counted - 1) {
                 Ok(true) => Ok(counted),
-                Ok(false) => residency::ready_prefix(self.file(), at, counted),
+                Ok(false) => residency::ready_prefix(file, at, counted),
                 Err(error) => Err(error),
             },
-            false => residency::ready_prefix(self.file(), at, counted),
+            false => residency::ready_prefix(file, at, counted),
         };
         let Ok(ready) = ready else {
             self.unlearn();
@@ -474,14 +536,14 @@ impl DiskFile {
     fn stop_read_ahead(&self) {
         if !self.is_random.swap(true, Ordering::Relaxed) {
             // Where it is not understood nothing is read ahead.
-            let _ = pages::expect_random_access(self.file());
+            let _ = self.file().and_then(pages::expect_random_access);
         }
     }
 
     fn identity(&self) -> Option<Identity> {
         *self
             .identity
-            .get_or_init(|| pages::identity(self.file()).ok())
+            .get_or_init(|| self.file().and_then(pages::identity).ok())
     }
 
     /// Under which its readings are found.
@@ -502,7 +564,7 @@ impl Drop for DiskFile {
                 let is_local = matches!(self.known().means, Means::Memory | Means::Counted);
                 is_local && pages::is_nameless(file).is_ok_and(|is_gone| !is_gone)
             }
-            Some(Source::Extent(extent)) => extent.is_small(),
+            Some(Source::Extent(extent)) => extent.bytes().len() <= arena::HERE_MAX,
             None => true,
         };
         if let Some(source) = self.source.take()
@@ -523,6 +585,10 @@ const NOW_BYTES: u64 = 128 * 1024;
 /// How long a file that can only be tried is read in the pool after a miss without another try: some chunks of a
 /// disk that has nothing else to do.
 const MISSED_US: u64 = 5000;
+
+/// What is in memory is sent in less, unless the loop was not given the processor: an error that only costs some
+/// counting.
+const WAITED_US: u64 = 5000;
 
 /// How long a file that was the same counts as the same.
 const SAME_US: u64 = 1000;

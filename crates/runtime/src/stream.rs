@@ -5,7 +5,6 @@
 //! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
 //! read that would only say "nothing there", which saves a system call per request.
 
-use std::fs::File;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -14,10 +13,11 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use penstock_sys::net;
 use penstock_sys::poll::{self, Interest};
-use penstock_sys::{net, pages};
 
 use crate::clock;
+use crate::disk::DiskFile;
 use crate::registered::Registered;
 
 /// A non-blocking stream socket registered with the loop that made it.
@@ -168,20 +168,20 @@ impl Stream {
         self.socket.poll_writable(cx)
     }
 
-    /// Sends a part of a file as far as the socket takes it, from the page cache: the caller knows that
-    /// it is there ([`crate::DiskFile::resident`]). 0 is the file's end.
+    /// Sends a part of a file as far as the socket takes it, from memory: the caller knows that it is there
+    /// ([`DiskFile::resident`]). 0 is the file's end.
     ///
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
-    pub fn try_send_file(&self, file: &File, at: u64, len: usize) -> io::Result<usize> {
-        pages::send_file(self.socket.as_fd(), file, at, len)
+    pub fn try_send_file(&self, file: &DiskFile, at: u64, len: usize) -> io::Result<usize> {
+        file.send_to(self.socket.as_fd(), at, len)
     }
 
     /// As [`Stream::try_send_file`]; pending when the socket takes nothing.
     pub fn poll_send_file(
         &self,
         cx: &mut Context<'_>,
-        file: &File,
+        file: &DiskFile,
         at: u64,
         len: usize,
     ) -> Poll<io::Result<usize>> {
@@ -191,7 +191,7 @@ impl Stream {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_writable(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // What stops short of the file's end met a full socket: room raises a new event.
-                Ok(count) if 0 < count && count < len && is_longer(file, at + count as u64) => {
+                Ok(count) if 0 < count && count < len && file.is_longer(at + count as u64) => {
                     self.socket.clear_writable();
                     return Poll::Ready(Ok(count));
                 }
@@ -323,17 +323,13 @@ impl Stream {
     }
 }
 
-/// Whether the file goes on behind `at`; from what is in memory.
-fn is_longer(file: &File, at: u64) -> bool {
-    matches!(pages::regular_bytes(file), Ok(Some(bytes)) if bytes > at)
-}
-
 /// Between two tries at a Unix listener whose queue is full: what a timer can tell apart.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocking::Pool;
     use crate::loops;
 
     fn on_a_loop(test: impl Future<Output = ()>) {
@@ -406,7 +402,7 @@ mod tests {
             let (a, b) = net::worker_pair().unwrap();
             let ours = Stream::new(a).unwrap();
             let file = penstock_sys::file::in_memory("test", &vec![7; 4_000_000]).unwrap();
-            let file = File::from(file);
+            let file = DiskFile::new(file.into(), Pool::new("stream", 1, 1));
             let send = async |at, len| {
                 poll_fn(|cx| Poll::Ready(ours.poll_send_file(cx, &file, at, len))).await
             };
@@ -425,7 +421,7 @@ mod tests {
             let room = poll_fn(|cx| ours.poll_writable(cx));
             let room = clock::within(Duration::from_secs(10), room).await;
             room.expect("room is noticed").unwrap();
-            file.set_len(1000).unwrap();
+            file.file().unwrap().set_len(1000).unwrap();
             assert!(matches!(send(0, 5000).await, Poll::Ready(Ok(1000))));
             assert!(matches!(send(1000, 4000).await, Poll::Ready(Ok(0))));
         });

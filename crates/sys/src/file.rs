@@ -16,7 +16,6 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::process::{Resource, getrlimit};
 
 /// Opens a directory as a root for [`open_beneath`].
 ///
@@ -212,24 +211,6 @@ pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     file.write_all_at(content, 0)?;
     Ok(file.into())
 }
-
-/// An anonymous file in memory of [`SPARSE_BYTES`], to be written at any offset: what was never written or was
-/// given back (`pages::give_back`) takes no memory.
-///
-/// # Errors
-/// What `memfd_create` says; `Unsupported` where this process may not write beyond some offset
-/// (`RLIMIT_FSIZE`): a signal would end it.
-pub fn sparse_in_memory(name: &str) -> io::Result<File> {
-    if getrlimit(Resource::Fsize).current.is_some() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, SPARSE_BYTES)?;
-    Ok(fd.into())
-}
-
-/// The size of a [`sparse_in_memory`] file: at a gigabyte a second it lasts for a century.
-pub const SPARSE_BYTES: u64 = 1 << 62;
 
 /// The resident memory of process `pid` in bytes, from `/proc`. Blocks for some microseconds.
 ///

@@ -10,9 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, Statx, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice as MapAdvice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
 /// Pages whose reading is still under way count as well; a `len` of 0 is up to the file's end.
@@ -55,51 +54,6 @@ pub fn cached_pages(file: &File, at: u64, len: u64) -> io::Result<u64> {
 #[cfg(any(target_arch = "mips", target_arch = "mips64"))]
 pub fn cached_pages(_file: &File, _at: u64, _len: u64) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-/// Gives the pages of the `len` bytes at `at` back, which read as zeros from here on; the file stays as long as
-/// it is. Pages that a socket still sends stay as they are until it has.
-///
-/// # Errors
-/// `Unsupported` where the file system has no holes.
-pub fn give_back(file: &File, at: u64, len: u64) -> io::Result<()> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(rustix::fs::fallocate(file, flags, at, len)?)
-}
-
-/// Takes memory for the `len` bytes at `at`, which begin at a page's start, of a file in memory: page by page,
-/// whatever the system's rule for large ones is. A part of a large page that is given back would be
-/// zeroed where it lies, also for a socket that still sends it.
-///
-/// # Errors
-/// When there is none, or `InvalidInput` where Linux is older than 5.14.
-pub fn take_single_pages(file: &File, at: u64, len: u64) -> io::Result<()> {
-    let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    if len == 0 {
-        return Ok(());
-    }
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the mapping is new and no reference into it is ever made: only the kernel writes to it,
-    // and it is gone before this returns.
-    #[expect(unsafe_code, reason = "mapping is how single pages are asked for")]
-    unsafe {
-        let there = mmap(
-            std::ptr::null_mut(),
-            len,
-            access,
-            MapFlags::SHARED,
-            file,
-            at,
-        )?;
-        let told = match madvise(there, len, MapAdvice::LinuxNoHugepage) {
-            // A kernel without large pages.
-            Err(Errno::INVAL) => Ok(()),
-            told => told,
-        };
-        let taken = told.and_then(|()| madvise(there, len, MapAdvice::LinuxPopulateWrite));
-        munmap(there, len)?;
-        Ok(taken?)
-    }
 }
 
 /// The bytes of a page.

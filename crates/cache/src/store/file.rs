@@ -199,7 +199,7 @@ pub(crate) enum Step {
 impl Verification {
     /// Begins one.
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
-        let before = Identity::of(file.file())?;
+        let before = Identity::of(file.file()?)?;
         Ok(Self {
             file,
             preamble,
@@ -214,7 +214,7 @@ impl Verification {
     /// # Errors
     /// `InvalidData` when the body is not what was written.
     pub(crate) fn step(mut self) -> io::Result<Step> {
-        let file = self.file.file();
+        let file = self.file.file()?;
         let end = (self.at + VERIFY_BYTES).min(self.preamble.length);
         let mut buffer = vec![0; 256 * 1024];
         if self.before.size != self.preamble.file_bytes() {

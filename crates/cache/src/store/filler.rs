@@ -408,9 +408,13 @@ impl Drop for Reserved {
 fn held(pieces: &[Bytes], arena: Option<&Arena>) -> Held {
     let in_pages = arena.and_then(|arena| arena.store(pieces).ok());
     match in_pages {
-        Some((file, start)) => {
+        Some(file) => {
             let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-            Held::Pages(FileBody { file, start, len })
+            Held::Pages(FileBody {
+                file,
+                start: 0,
+                len,
+            })
         }
         None => Held::Bytes(join(pieces)),
     }

@@ -77,7 +77,8 @@ impl DiskObject {
     fn open_on_loop(&self) -> Option<Arc<DiskFile>> {
         let object = &self.item.body;
         let is_trusted = |file: &DiskFile| {
-            Identity::of(file.file()).is_ok_and(|identity| object.is_trusted(&identity))
+            let identity = file.file().and_then(Identity::of);
+            identity.is_ok_and(|identity| object.is_trusted(&identity))
         };
         if let Some(file) = object.in_use().filter(|file| is_trusted(file)) {
             return Some(file);

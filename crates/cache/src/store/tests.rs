@@ -141,7 +141,7 @@ pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
             let body = object.open().await.ok()?;
             assert_eq!(body.len, hit.meta.length);
             let mut bytes = vec![0; usize::try_from(body.len).unwrap()];
-            let read = file::read_full(body.file.file(), &mut bytes, body.start).unwrap();
+            let read = file::read_full(body.file.file().unwrap(), &mut bytes, body.start).unwrap();
             assert_eq!(read, bytes.len());
             Some(bytes)
         }

@@ -1,6 +1,6 @@
 //! Sending a part of a file: from the page cache what is there, from a pool's reading what is not.
 //!
-//! A part of `send`. Decided piece by piece, right before each (a chunk, or four for one who takes them at once):
+//! A part of `send`. Decided piece by piece, right before each (a chunk, or four for one who takes as many at once):
 //! pages come and go while a client takes its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
 //! most some chunks before the others have their turn; what was read from the disk goes out from the buffer
 //! it was read into, as the pages may be gone already; a file that becomes shorter ends in a cut.
@@ -28,8 +28,8 @@ const COPY_MAX: u64 = 16 * 1024;
 /// more than the sending.
 const TURN_BYTES: u64 = 8 * CHUNK_BYTES;
 
-/// What is looked at and sent at a time to one that took all of the piece before: fewer calls for the same. Who makes
-/// us wait is asked for a chunk at a time, since what is found out about the rest would be old by then.
+/// What is looked at and sent at most at a time: fewer calls for the same. For who makes us wait it is no more than was
+/// taken between the last waits, since what is found out about the rest would be old by then.
 const RUN_BYTES: u64 = 4 * CHUNK_BYTES;
 
 /// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
@@ -74,7 +74,7 @@ pub(super) fn send_file_now(
     }
     let piece = usize::try_from(resident).unwrap_or(usize::MAX);
     // What stopped it is met again by the one who goes on, and told there.
-    let count = stream.try_send_file(body.file.file(), body.start, piece);
+    let count = stream.try_send_file(&body.file, body.start, piece);
     let count = count.unwrap_or(0) as u64;
     sent.total += count;
     body.start += count;
@@ -102,9 +102,13 @@ impl Sender<'_> {
         let (mut at, end) = (body.start, body.start + body.len);
         let mut has_let_go = false;
         let mut turn_ends = at + TURN_BYTES;
-        let mut takes_all = false;
+        // Sent since the last wait, and between it and the one before.
+        let (mut burst, mut room) = (0, 0_u64);
         while at < end {
-            let most = if takes_all { RUN_BYTES } else { CHUNK_BYTES };
+            let most = match burst {
+                0 => (room.next_multiple_of(CHUNK_BYTES)).clamp(CHUNK_BYTES, RUN_BYTES),
+                _ => RUN_BYTES,
+            };
             let wanted = (end - at).min(most);
             // The head is not held back by a rate; it goes with the first piece.
             let allowed = self
@@ -128,10 +132,10 @@ impl Sender<'_> {
                         .await?
                 }
             };
-            takes_all = matches!(progress, Progress::Sent(_));
             match progress {
                 Progress::Sent(count) => {
                     at += count;
+                    burst += count;
                     if at < end && at >= turn_ends {
                         loops::yield_now().await;
                         turn_ends = at + TURN_BYTES;
@@ -139,10 +143,12 @@ impl Sender<'_> {
                 }
                 Progress::Waited(count) => {
                     at += count;
+                    (room, burst) = (burst + count, 0);
                     turn_ends = at + TURN_BYTES;
                 }
                 Progress::LetGo(count) => {
                     at += count;
+                    (room, burst) = (burst + count, 0);
                     has_let_go = true;
                 }
             }
@@ -169,7 +175,7 @@ impl Sender<'_> {
         let stopped = std::future::poll_fn(|cx| {
             while done < len && !waited {
                 let left = usize::try_from(len - done).unwrap_or(usize::MAX);
-                match self.stream.poll_send_file(cx, file.file(), at + done, left) {
+                match self.stream.poll_send_file(cx, file, at + done, left) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(became_shorter(file, end))),
                     Poll::Ready(Ok(count)) => {
                         self.count(count);

@@ -27,13 +27,13 @@ pub(super) struct Sender<'c> {
     pub(super) sent: Sent,
     /// Bytes that the client had taken when last looked.
     taken: u64,
-    /// When that was, and how many were sent then.
-    looked: Option<(Instant, u64)>,
+    /// When that was.
+    looked: Option<Instant>,
     /// The client closed its sending side.
     has_left: bool,
 }
 
-/// Before a client's buffer is asked again about the same bytes: what is taken meanwhile tells nothing.
+/// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a disk is waited for once the client closed its sending side: one that only did that still gets
@@ -137,7 +137,7 @@ impl Sender<'_> {
     }
 
     fn pause(&mut self, now: Instant) {
-        self.look_what_is_taken(now);
+        self.look_now_and_then(now);
         self.pace.pause(now);
     }
 
@@ -163,11 +163,11 @@ impl Sender<'_> {
         .await
     }
 
-    /// So many bytes are with the kernel.
+    /// So many bytes are with the kernel: the client, if it was waited for, has made room for them.
     pub(super) fn count(&mut self, bytes: usize) {
         self.sent.total += bytes as u64;
         if self.pace.is_waiting() {
-            self.look_what_is_taken(clock::now());
+            self.pace.pause(clock::now());
         }
     }
 
@@ -177,9 +177,14 @@ impl Sender<'_> {
     pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
         loop {
             let now = clock::now();
-            self.look_what_is_taken(now);
+            self.look_now_and_then(now);
             self.pace.wait(now);
-            let deadline = self.pace.deadline(now);
+            let mut deadline = self.pace.deadline(now);
+            if deadline <= now {
+                self.look_what_is_taken(now);
+                self.pace.wait(now);
+                deadline = self.pace.deadline(now);
+            }
             if deadline <= now {
                 return Poll::Ready(Cut::TooSlow);
             }
@@ -190,13 +195,16 @@ impl Sender<'_> {
         }
     }
 
-    fn look_what_is_taken(&mut self, now: Instant) {
-        if (self.looked).is_some_and(|(at, sent)| {
-            sent == self.sent.total && now.saturating_duration_since(at) < LOOK_PAUSE
-        }) {
-            return;
+    /// Asks how much the client has taken, unless that was asked a moment ago.
+    fn look_now_and_then(&mut self, now: Instant) {
+        let is_due = (self.looked).is_none_or(|at| now.saturating_duration_since(at) >= LOOK_PAUSE);
+        if is_due {
+            self.look_what_is_taken(now);
         }
-        self.looked = Some((now, self.sent.total));
+    }
+
+    fn look_what_is_taken(&mut self, now: Instant) {
+        self.looked = Some(now);
         let taken = self.sent.total.saturating_sub(self.stream.unsent_bytes());
         if taken > self.taken {
             self.pace.progress(now, taken - self.taken);

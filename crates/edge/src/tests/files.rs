@@ -78,7 +78,7 @@ fn a_part_of_a_file_arrives_whole_from_memory_and_from_the_disk() {
         ] {
             for is_cold in [true, false] {
                 if is_cold {
-                    pages::drop_cached(file.file()).unwrap();
+                    pages::drop_cached(file.file().unwrap()).unwrap();
                 }
                 client.get(&format!("/{start}-{part}"));
                 client.expect_part(start, part);
@@ -116,7 +116,7 @@ fn what_is_in_memory_needs_no_thread() {
     client.get(&format!("/0-{len}")).expect_part(0, len);
     // An answer stands for some milliseconds, and pages that a socket still has are not dropped.
     await_until("nothing of it is in memory", || {
-        pages::drop_cached(file.file()).unwrap();
+        pages::drop_cached(file.file().unwrap()).unwrap();
         file.resident(0, len) == 0
     });
     // Nothing is out yet, so the client can be told.
@@ -166,7 +166,7 @@ fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
         ("/500000-100000", false),
     ] {
         if is_cold {
-            pages::drop_cached(file.file()).unwrap();
+            pages::drop_cached(file.file().unwrap()).unwrap();
         }
         let mut client = house.client();
         client.get(target).head();
@@ -203,13 +203,13 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
         give.send(held).unwrap();
     });
     let held = held.recv_timeout(SOON).unwrap();
-    pages::drop_cached(hole.file()).unwrap();
+    pages::drop_cached(hole.file().unwrap()).unwrap();
     if hole.resident(0, 1) > 0 {
         eprintln!("left out: no pages to be dropped below the temporary folder");
         return;
     }
     assert!(hole.is_memory_scarce());
-    pages::drop_cached(file.file()).unwrap();
+    pages::drop_cached(file.file().unwrap()).unwrap();
     let before = pool.usage().worked.count;
     let mut client = house.client();
     let head = client.get(&format!("/0-{len}")).head();
@@ -223,7 +223,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
             .find(|&(at, &got)| got != byte(at));
         assert_eq!((wrong, count > 0), (None, true), "{at}");
         at += count as u64;
-        pages::drop_cached(file.file()).unwrap();
+        pages::drop_cached(file.file().unwrap()).unwrap();
     }
     // What was let go was read again, and less of it at a time.
     await_until("all is read", || pool.usage().active == 0);
@@ -267,7 +267,7 @@ fn a_file_that_is_at_hand_arrives_whole_from_memory_and_from_the_disk() {
         let mut client = house.client();
         for is_cold in [true, false] {
             if is_cold {
-                pages::drop_cached(body.file.file()).unwrap();
+                pages::drop_cached(body.file.file().unwrap()).unwrap();
             }
             // Two at once, and one that wants the head alone.
             client.send(

@@ -32,7 +32,9 @@ fn said(looked: Result<Looked, Fault>) -> String {
     match looked {
         Ok(Looked::Known(Known::File(file))) => match &file.original.source {
             Source::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
-            Source::Disk(file) => format!("{} bytes", file.file().metadata().unwrap().len()),
+            Source::Disk(file) => {
+                format!("{} bytes", file.file().unwrap().metadata().unwrap().len())
+            }
         },
         Ok(Looked::Known(Known::Directory)) => "directory".to_owned(),
         Ok(Looked::Known(Known::Absent)) => "absent".to_owned(),
@@ -366,6 +368,6 @@ fn reading_does_not_touch_the_time_of_access() {
     let Source::Disk(open) = &found.original.source else {
         panic!("not kept open")
     };
-    let flags = rustix::fs::fcntl_getfl(open.file()).unwrap();
+    let flags = rustix::fs::fcntl_getfl(open.file().unwrap()).unwrap();
     assert!(flags.contains(rustix::fs::OFlags::NOATIME));
 }

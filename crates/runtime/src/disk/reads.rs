@@ -54,7 +54,7 @@ impl Default for Reads {
 struct Shared {
     /// Readings under way, by file and chunk. Held for a look-up.
     flights: Mutex<Flights>,
-    /// When the last of them began or ended.
+    /// When the last of them began or ended, or somebody had to wait without one.
     last: Moment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
@@ -141,6 +141,11 @@ impl Reads {
             0 => self.shared.last.since(now_us).unwrap_or(u64::MAX),
             _ => 0,
         }
+    }
+
+    /// Somebody had to wait for a disk without a reading of this pool.
+    pub(super) fn note_waited(&self, now_us: u64) {
+        self.shared.last.note(now_us);
     }
 
     /// Takes room for `len` bytes; less of it when there is little left.

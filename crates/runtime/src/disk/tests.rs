@@ -57,7 +57,7 @@ fn counted(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
 
 /// Drops the file's pages, and waits until they are seen to be gone: an answer stands for a moment.
 fn evict(file: &DiskFile) {
-    pages::drop_cached(file.file()).unwrap();
+    pages::drop_cached(file.file().unwrap()).unwrap();
     let deadline = Instant::now() + SOON;
     while (0..4).any(|chunk| file.resident(chunk * CHUNK_BYTES, 1) > 0) {
         assert!(Instant::now() < deadline, "not dropped");
@@ -159,7 +159,7 @@ fn where_pages_cannot_be_counted_what_is_in_memory_is_read_on_the_loop() {
         assert!(Instant::now() < deadline, "never read on the loop");
     };
     assert_eq!((piece.len() as u64, piece[0]), (SMALL_BYTES, byte(100)));
-    let other = DiskFile::new(opened_again(file.file()), pool.clone());
+    let other = DiskFile::new(opened_again(file.file().unwrap()), pool.clone());
     assert_eq!(other.known(), facts);
     // Another file system may have taken its place: it is found out again.
     file.unlearn();
@@ -234,7 +234,10 @@ fn one_reading_serves_all_who_wait_and_is_not_stopped_by_one_who_leaves() {
     let Some(file) = counted(len, &pool) else {
         return;
     };
-    let again = Arc::new(DiskFile::new(opened_again(file.file()), pool.clone()));
+    let again = Arc::new(DiskFile::new(
+        opened_again(file.file().unwrap()),
+        pool.clone(),
+    ));
     assert_eq!(again.known().means, Means::Counted);
     evict(&file);
     let (release, held) = sync_channel::<()>(1);
@@ -278,7 +281,7 @@ fn a_file_that_becomes_shorter_ends_where_it_does() {
     let pool = pool(1);
     let file = Arc::new(DiskFile::new(written(200_000), pool.clone()));
     assert_eq!(block_on(file.read(0, 200_000)).unwrap().len(), 200_000);
-    file.file().set_len(100_000).unwrap();
+    file.file().unwrap().set_len(100_000).unwrap();
     assert!(file.resident(0, 200_000) <= 100_000);
     assert_eq!(block_on(file.read(100_000, 100_000)).unwrap().len(), 0);
     assert_eq!(block_on(file.read(150_000, 10)).unwrap().len(), 0);
@@ -418,6 +421,13 @@ fn what_was_whole_is_not_counted_again_until_it_is_dropped_or_something_is_read(
     assert!(is_counted(), "something is being read");
     drop(landing);
     assert!(is_counted(), "something was read since");
+    await_that("known", &|| !is_counted());
+    // A sending that takes as long as a disk does.
+    file.watched(|| {
+        let began_us = reads.now_us();
+        await_that("over", &|| reads.now_us() - began_us >= WAITED_US);
+    });
+    assert!(is_counted(), "something was waited for");
     await_that("known", &|| !is_counted());
     evict(&file);
     pool.close();

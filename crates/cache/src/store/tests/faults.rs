@@ -96,7 +96,7 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
         assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
         // What is being served from an open file goes on.
         let mut bytes = vec![0; 2_000_000];
-        file::read_full(open.file.file(), &mut bytes, open.start).unwrap();
+        file::read_full(open.file.file().unwrap(), &mut bytes, open.start).unwrap();
         assert!(bytes == body_of("large", 2_000_000));
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(get(&store, "http://h/large").await.is_none());

@@ -38,9 +38,9 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         let mut meta = Meta::clone(&object.item.meta);
         meta.lifetime[0] = 99;
         // Where the clock of files is coarse the change may be within the time it stands still.
-        let before = folder::Identity::of(file.file()).unwrap();
+        let before = folder::Identity::of(file.file().unwrap()).unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
-        while folder::Identity::of(file.file()).unwrap() == before {
+        while folder::Identity::of(file.file().unwrap()).unwrap() == before {
             assert!(clock::now() < deadline);
             body.write_meta(&meta).unwrap();
         }

@@ -48,8 +48,8 @@ fn a_file_that_was_written_since_is_not_read_with_what_it_was() {
     block_on(async {
         let mut before = pin!(old.read(0, 4096));
         begin(before.as_mut()).await;
-        old.file().set_len(CHUNK_BYTES - 4096).unwrap();
-        let new = DiskFile::new(opened_again(old.file()), pool.clone());
+        old.file().unwrap().set_len(CHUNK_BYTES - 4096).unwrap();
+        let new = DiskFile::new(opened_again(old.file().unwrap()), pool.clone());
         assert!(pool.reads().find(old.key(), 0).is_some());
         assert!(pool.reads().find(new.key(), 0).is_none());
         release.send(()).unwrap();

@@ -1,0 +1,431 @@
+//! Memory of which sockets send the pages themselves, without a copy for each client.
+//!
+//! Called by `runtime`'s arena. A [`Region`] is one mapping in which each [`Extent`] has whole pages of its own; a
+//! [`Pipe`] hands them to a socket (`vmsplice`, then `splice`). What must stay true: the bytes of an extent are written
+//! once, before anybody sees them, and its pages are given back to the kernel before its place is taken again. The
+//! kernel keeps pages that a socket still sends; the place has new ones by then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::pipe::{
+    IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, vmsplice,
+};
+
+use crate::pages::page_bytes;
+
+/// A part of the address space. It takes memory only where there are extents.
+#[derive(Debug)]
+pub struct Region {
+    at: NonNull<u8>,
+    bytes: usize,
+    /// Held for a look-up.
+    holes: Mutex<Holes>,
+}
+
+// SAFETY: the mapping is not bound to a thread. It is read through extents, which do not overlap, and written only by
+// the thread that makes one.
+#[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
+unsafe impl Send for Region {}
+// SAFETY: as above; which places are taken is behind the lock.
+#[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
+unsafe impl Sync for Region {}
+
+/// Some bytes in a region. The memory is given back when it is dropped, which takes about a tenth of a millisecond for
+/// each megabyte.
+#[derive(Debug)]
+pub struct Extent {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Region {
+    /// An empty one of `bytes`, in whole pages. It is not inherited by a forked process, and no part of a core dump.
+    ///
+    /// # Errors
+    /// When the address space is bounded, or the system lets nobody ask for more memory than there is.
+    pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let bytes = round_up(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        #[expect(unsafe_code, reason = "mapping memory")]
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags)? };
+        let region = Self {
+            at: NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            bytes,
+            holes: Mutex::new(Holes::new(bytes)),
+        };
+        // A part of a large page that is given back stays taken until the rest is, too.
+        for advice in [
+            Advice::LinuxNoHugepage,
+            Advice::LinuxDontFork,
+            Advice::LinuxDontDump,
+        ] {
+            match region.advise(0, bytes, advice) {
+                // A kernel without large pages.
+                Err(Errno::INVAL) => {}
+                advised => advised?,
+            }
+        }
+        Ok(Arc::new(region))
+    }
+
+    /// Copies `pieces`, one behind the other, into an extent; `None` when the region has no room for it.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn store<P: AsRef<[u8]>>(self: &Arc<Self>, pieces: &[P]) -> io::Result<Option<Extent>> {
+        let lens = pieces.iter().map(|piece| piece.as_ref().len());
+        let len = lens.sum();
+        let Some(start) = round_up(len).and_then(|bytes| self.holes().take(bytes)) else {
+            return Ok(None);
+        };
+        // Gives the place back if there is no memory.
+        let extent = Extent {
+            region: Arc::clone(self),
+            start,
+            len,
+        };
+        match self.advise(start, extent.bytes_taken(), Advice::LinuxPopulateWrite) {
+            // Linux before 5.14: each page comes as it is written to.
+            Err(Errno::INVAL) => {}
+            populated => populated?,
+        }
+        let mut at = start;
+        for piece in pieces {
+            let piece = piece.as_ref();
+            // SAFETY: within the extent, which is within the mapping and which nobody else has: no reference to
+            // its bytes was made yet.
+            #[expect(unsafe_code, reason = "writing to mapped memory")]
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    piece.as_ptr(),
+                    self.at.add(at).as_ptr(),
+                    piece.len(),
+                );
+            }
+            at += piece.len();
+        }
+        Ok(Some(extent))
+    }
+
+    /// Bytes that extents have taken.
+    #[must_use]
+    pub fn bytes_taken(&self) -> u64 {
+        let free: usize = self.holes().by_start.values().sum();
+        (self.bytes - free) as u64
+    }
+
+    fn holes(&self) -> MutexGuard<'_, Holes> {
+        self.holes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn advise(&self, start: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: a part of the mapping. Only `DontNeed` changes what it holds, for extents that nobody has any more.
+        #[expect(unsafe_code, reason = "advice takes a pointer")]
+        unsafe {
+            madvise(self.at.add(start).as_ptr().cast(), bytes, advice)
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, into which no reference is left: each extent holds the region.
+        #[expect(unsafe_code, reason = "unmapping memory")]
+        let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "it is our own");
+    }
+}
+
+impl Extent {
+    /// What it holds.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: within the mapping, which lives as long as the extent; written before the extent was handed out and
+        // not since.
+        #[expect(unsafe_code, reason = "reading mapped memory")]
+        unsafe {
+            std::slice::from_raw_parts(self.region.at.add(self.start).as_ptr(), self.len)
+        }
+    }
+
+    /// Up to `len` of them from `at` on; none behind the end.
+    #[must_use]
+    pub fn part(&self, at: u64, len: usize) -> &[u8] {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let bytes = self.bytes().get(at..).unwrap_or_default();
+        &bytes[..len.min(bytes.len())]
+    }
+
+    fn bytes_taken(&self) -> usize {
+        round_up(self.len).unwrap_or(self.len)
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        let bytes = self.bytes_taken();
+        // Where the kernel keeps the pages (`mlockall`) they may still be on their way: nobody gets the place then.
+        if (self.region.advise(self.start, bytes, Advice::LinuxDontNeed)).is_ok() {
+            self.region.holes().put(self.start, bytes);
+        }
+    }
+}
+
+/// Whole pages, at least one.
+fn round_up(bytes: usize) -> Option<usize> {
+    let page = usize::try_from(page_bytes()).ok()?;
+    bytes.max(1).checked_next_multiple_of(page)
+}
+
+/// What of a region is free.
+#[derive(Debug)]
+struct Holes {
+    /// How many bytes from where; none touches another.
+    by_start: BTreeMap<usize, usize>,
+    /// The same, by how many.
+    by_bytes: BTreeSet<(usize, usize)>,
+}
+
+impl Holes {
+    fn new(bytes: usize) -> Self {
+        Self {
+            by_start: BTreeMap::from([(0, bytes)]),
+            by_bytes: BTreeSet::from([(bytes, 0)]),
+        }
+    }
+
+    /// Takes so many bytes from the smallest hole that has them.
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let &(hole, start) = self.by_bytes.range((bytes, 0)..).next()?;
+        self.remove(start, hole);
+        if hole > bytes {
+            self.add(start + bytes, hole - bytes);
+        }
+        Some(start)
+    }
+
+    fn put(&mut self, mut start: usize, mut bytes: usize) {
+        if let Some((&before, &len)) = self.by_start.range(..start).next_back()
+            && before + len == start
+        {
+            self.remove(before, len);
+            (start, bytes) = (before, bytes + len);
+        }
+        if let Some(&len) = self.by_start.get(&(start + bytes)) {
+            self.remove(start + bytes, len);
+            bytes += len;
+        }
+        self.add(start, bytes);
+    }
+
+    fn add(&mut self, start: usize, bytes: usize) {
+        self.by_start.insert(start, bytes);
+        self.by_bytes.insert((bytes, start));
+    }
+
+    fn remove(&mut self, start: usize, bytes: usize) {
+        self.by_start.remove(&start);
+        self.by_bytes.remove(&(bytes, start));
+    }
+}
+
+/// Hands pages to sockets. Empty between two calls.
+#[derive(Debug)]
+pub struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+/// What a pipe is asked to hold, within what everybody may ask for.
+const PIPE_BYTES: usize = 256 * 1024;
+
+impl Pipe {
+    /// An empty one; takes two descriptors.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // One that stays small needs more calls.
+        let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
+        Ok(Self { reader, writer })
+    }
+
+    /// Sends up to `len` bytes of an extent from `at` on; 0 is its end. The pipe comes back unless something is left in
+    /// it that the socket did not take.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the socket takes nothing now; the connection's error; `Unsupported` where the system has no
+    /// such calls.
+    pub fn send(
+        self,
+        socket: BorrowedFd<'_>,
+        extent: &Extent,
+        at: u64,
+        len: usize,
+    ) -> (io::Result<usize>, Option<Self>) {
+        let bytes = extent.part(at, len);
+        let mut done = 0;
+        while done < bytes.len() {
+            let held = match self.lend(&bytes[done..]) {
+                Ok(held) => held,
+                Err(_) if done > 0 => break,
+                Err(error) => return (Err(error), Some(self)),
+            };
+            let more = match done + held < bytes.len() {
+                true => SpliceFlags::MORE,
+                false => SpliceFlags::empty(),
+            };
+            let flags = SpliceFlags::NONBLOCK | more;
+            match splice(&self.reader, None, socket, None, held, flags) {
+                Ok(sent) if sent == held => done += sent,
+                Ok(sent) => return (Ok(done + sent), None),
+                Err(_) if done > 0 => return (Ok(done), None),
+                Err(error) => return (Err(error.into()), None),
+            }
+        }
+        (Ok(done), Some(self))
+    }
+
+    /// Puts references to pages into the empty pipe; how many bytes.
+    fn lend(&self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = &bytes[..bytes.len().min(PIPE_BYTES)];
+        let slices = [IoSliceRaw::from_slice(bytes)];
+        // SAFETY: the pages are never written again, and the kernel keeps them as long as it refers to them.
+        #[expect(unsafe_code, reason = "the kernel keeps references to the pages")]
+        let lent = unsafe { vmsplice(&self.writer, &slices, SpliceFlags::NONBLOCK) };
+        match lent {
+            Ok(0) | Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            lent => Ok(lent?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn page() -> usize {
+        usize::try_from(page_bytes()).unwrap()
+    }
+
+    /// Bytes of the region that take memory.
+    fn resident(region: &Region) -> usize {
+        let pages = region.bytes / page();
+        let mut found = vec![0_u8; pages];
+        // SAFETY: the mapping is the region's, and there is a byte for each of its pages.
+        #[expect(unsafe_code, reason = "rustix has no mincore")]
+        let asked =
+            unsafe { libc::mincore(region.at.as_ptr().cast(), region.bytes, found.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        found.iter().filter(|&page| page & 1 != 0).count() * region.bytes / pages
+    }
+
+    #[test]
+    fn holes_are_cut_and_joined() {
+        let mut holes = Holes::new(100);
+        let taken: Vec<_> = [30, 20, 10, 40].map(|bytes| holes.take(bytes)).into();
+        assert_eq!(taken, [Some(0), Some(30), Some(50), Some(60)]);
+        assert_eq!(holes.take(1), None);
+        holes.put(0, 30);
+        holes.put(50, 10);
+        assert_eq!(holes.take(5), Some(50), "the smallest that has it");
+        assert_eq!(holes.take(31), None);
+        holes.put(50, 5);
+        holes.put(60, 40);
+        assert_eq!(holes.by_start, BTreeMap::from([(0, 30), (50, 50)]));
+        holes.put(30, 20);
+        assert_eq!(holes.by_start, BTreeMap::from([(0, 100)]));
+        assert_eq!(holes.by_bytes, BTreeSet::from([(100, 0)]));
+    }
+
+    #[test]
+    fn extents_hold_what_was_stored_and_give_their_memory_back() {
+        let region = Region::new(10 * page() as u64).unwrap();
+        let store = |byte: u8, len: usize| {
+            let pieces = [vec![byte; len / 2], vec![byte; len - len / 2]];
+            region.store(&pieces).unwrap()
+        };
+        assert_eq!((resident(&region), region.bytes_taken()), (0, 0));
+        let first = store(1, 3 * page() + 1).unwrap();
+        let second = store(2, 5 * page()).unwrap();
+        assert_eq!(resident(&region), 9 * page());
+        assert_eq!(region.bytes_taken(), 9 * page() as u64);
+        assert!(store(3, page() + 1).is_none(), "no room");
+        drop(first);
+        assert_eq!(resident(&region), 5 * page());
+        let third = store(3, 4 * page()).unwrap();
+        assert_eq!(second.bytes(), vec![2; 5 * page()]);
+        assert_eq!(third.bytes(), vec![3; 4 * page()]);
+        assert_eq!(store(4, 0).unwrap().bytes(), b"");
+        drop((second, third));
+        assert_eq!((resident(&region), region.bytes_taken()), (0, 0));
+        assert!(Region::new(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn what_a_socket_still_sends_stays_as_it_was_when_its_place_is_taken() {
+        let region = Region::new(16 * page() as u64).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let len = 13 * page();
+        let extent = region.store(&[vec![2; len]]).unwrap().unwrap();
+        let (sent, pipe) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, len);
+        assert_eq!((sent.unwrap(), pipe.is_some()), (len, true));
+        let start = extent.start;
+        drop(extent);
+        let other = region.store(&[vec![4; len]]).unwrap().unwrap();
+        assert_eq!(other.start, start);
+        let mut got = vec![0; len];
+        theirs.read_exact(&mut got).unwrap();
+        assert_eq!(got, vec![2; len]);
+    }
+
+    #[test]
+    fn parts_are_sent_as_they_are_as_far_as_the_socket_takes_them() {
+        let bytes: Vec<u8> = (0..3_000_000).map(|at| (at % 251) as u8).collect();
+        let region = Region::new(bytes.len() as u64).unwrap();
+        let extent = region.store(&[&bytes]).unwrap().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut at, mut pipe, mut waits) = (1234, None, 0);
+        while at < bytes.len() {
+            let ready = pipe.take().map_or_else(Pipe::new, Ok).unwrap();
+            let (sent, rest) = ready.send(ours.as_fd(), &extent, at as u64, 1_000_000);
+            pipe = rest;
+            let mut got = vec![0; 1_000_000];
+            match sent {
+                Ok(sent) => {
+                    theirs.read_exact(&mut got[..sent]).unwrap();
+                    assert_eq!(got[..sent], bytes[at..at + sent]);
+                    waits += usize::from(sent < 1_000_000.min(bytes.len() - at));
+                    at += sent;
+                }
+                Err(error) => panic!("{error} at {at}"),
+            }
+        }
+        assert!(waits > 0, "the socket took all");
+        let (end, _) = Pipe::new()
+            .unwrap()
+            .send(ours.as_fd(), &extent, at as u64, 10);
+        assert_eq!(end.unwrap(), 0);
+        drop(theirs);
+        let (broken, _) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, 10);
+        assert_eq!(broken.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
