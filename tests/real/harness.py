@@ -2,10 +2,12 @@
 
 A driver starts `penstock serve` on free ports, reads the printed lines until the server says that
 it is ready, speaks to it as a client would and ends it with SIGTERM, upon which it must exit with 0
-and leave no process behind. Whatever happens, the whole process group is killed in the end.
+and leave no process behind. Whatever happens, the whole process group is killed in the end, also when
+a signal ends the driver.
 Nothing sleeps for a guessed time: `until` asks again in short steps until a deadline.
 """
 
+import atexit
 import http.client
 import os
 import re
@@ -51,6 +53,14 @@ def group_members(group):
     return members
 
 
+def interrupt(_number, _frame):
+    """What ends a driver from outside is no failure of a test, after which the next would follow."""
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGTERM, interrupt)
+
+
 class Child:
     """A child process in a group of its own, whose output is read line by line as it comes."""
 
@@ -67,6 +77,8 @@ class Child:
             text=True,
             errors="replace",
         )
+        # unittest does not clean up after an interruption.
+        atexit.register(self.kill)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -106,6 +118,7 @@ class Child:
 
     def kill(self):
         """Ends what is left of the group; harmless when nothing is."""
+        atexit.unregister(self.kill)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
