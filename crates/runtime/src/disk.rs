@@ -13,6 +13,7 @@ mod arena;
 mod reads;
 mod residency;
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs::{File, Metadata};
 use std::io;
@@ -190,28 +191,15 @@ impl DiskFile {
         let len = len.min(left_in_chunk(at));
         match self.known().means {
             Means::Memory => len,
+            Means::Counted if self.is_known(at, len) => len,
             Means::Counted => {
-                let (chunk, skipped) = (at / CHUNK_BYTES, at % CHUNK_BYTES);
-                let reads = self.pool.reads();
+                let (chunk, reads) = (at / CHUNK_BYTES, self.pool.reads());
                 let now_us = reads.now_us();
-                if self.asked.covers(chunk, skipped + len, now_us) {
-                    return len;
-                }
-                // Was all of it there a moment ago, and nothing had to be read since, it is, unless somebody has dropped
-                // the file on purpose.
                 let quiet_us = reads.quiet_us(now_us);
-                let is_known = self.whole.has(chunk, now_us, quiet_us)
-                    && self
-                        .file()
-                        .and_then(|file| residency::is_counted(file, at, 1))
-                        .unwrap_or(false);
-                let ready = match is_known {
-                    true => len,
-                    false => self.counted(at, len),
-                };
-                if skipped == 0 && ready == len {
+                let ready = self.counted(at, len);
+                if at.is_multiple_of(CHUNK_BYTES) && ready == len {
                     self.asked.note(chunk, len, now_us);
-                    if !is_known && at + ready == self.chunk_end(chunk) {
+                    if at + ready == self.chunk_end(chunk) {
                         self.whole.note(chunk, now_us, quiet_us);
                     }
                 }
@@ -221,8 +209,57 @@ impl DiskFile {
         }
     }
 
-    /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that takes as
-    /// long as a disk does they were not: what this pool has seen so far counts no more, and pages are counted again.
+    /// As [`DiskFile::resident`], for all of the `len` bytes, a few chunks.
+    #[must_use]
+    pub fn resident_run(&self, at: u64, len: u64) -> u64 {
+        if left_in_chunk(at) < len && self.known().means == Means::Counted && self.is_known(at, len)
+        {
+            return len;
+        }
+        let mut found = 0;
+        while found < len {
+            let wanted = (len - found).min(left_in_chunk(at + found));
+            let piece = self.resident(at + found, wanted);
+            found += piece;
+            if piece < wanted {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Whether the `len` bytes at `at` were all there a moment ago. What is not quite as fresh is confirmed by a page:
+    /// if all of it was there, and nothing had to be read since, it still is, unless somebody has dropped the file on
+    /// purpose.
+    fn is_known(&self, at: u64, len: u64) -> bool {
+        let reads = self.pool.reads();
+        let now_us = reads.now_us();
+        let chunks = at / CHUNK_BYTES..(at + len).div_ceil(CHUNK_BYTES);
+        let is_fresh = |chunk: u64| {
+            let end = (at + len).min((chunk + 1) * CHUNK_BYTES);
+            (self.asked).covers(chunk, end - chunk * CHUNK_BYTES, now_us)
+        };
+        if chunks.clone().all(is_fresh) {
+            return true;
+        }
+        let quiet_us = reads.quiet_us(now_us);
+        let is_whole = |chunk| self.whole.has(chunk, now_us, quiet_us);
+        let is_there = chunks.clone().all(is_whole)
+            && (self.file()).is_ok_and(|file| {
+                let first = residency::is_counted(file, at, 1);
+                first.unwrap_or(false)
+            });
+        if is_there {
+            for chunk in chunks {
+                let bytes = self.chunk_end(chunk) - chunk * CHUNK_BYTES;
+                self.asked.note(chunk, bytes, now_us);
+            }
+        }
+        is_there
+    }
+
+    /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that has waited
+    /// for a disk they were not: what this pool has seen so far counts no more, and pages are counted again.
     ///
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
@@ -239,19 +276,10 @@ impl DiskFile {
         let began_us = reads.now_us();
         let sent = send();
         let now_us = reads.now_us();
-        if now_us.saturating_sub(began_us) >= WAITED_US {
+        if has_waited(now_us.saturating_sub(began_us)) {
             reads.note_waited(now_us);
         }
         sent
-    }
-
-    /// Whether it has, for all that the kernel knows, a byte at `at`.
-    pub(crate) fn is_longer(&self, at: u64) -> bool {
-        let bytes = match self.extent() {
-            Some(extent) => Some(extent.bytes().len() as u64),
-            None => self.file().and_then(pages::regular_bytes).unwrap_or(None),
-        };
-        bytes.is_some_and(|bytes| bytes > at)
     }
 
     /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
@@ -586,9 +614,24 @@ const NOW_BYTES: u64 = 128 * 1024;
 /// disk that has nothing else to do.
 const MISSED_US: u64 = 5000;
 
-/// What is in memory is sent in less, unless the loop was not given the processor: an error that only costs some
-/// counting.
-const WAITED_US: u64 = 5000;
+/// Whether a sending that took `took_us` has waited for a disk, rather than for the processor.
+fn has_waited(took_us: u64) -> bool {
+    thread_local! {
+        static BLOCKS: Cell<u64> = const { Cell::new(0) };
+    }
+    if took_us < SENDING_US {
+        return false;
+    }
+    let blocks = pages::blocks_read();
+    BLOCKS.replace(blocks) != blocks || took_us >= WAITED_US
+}
+
+/// What is in memory is sent in less, mostly.
+const SENDING_US: u64 = 1000;
+
+/// A loop that was kept for so long was kept by a disk, also where the kernel does not count what is read: if not, that
+/// only costs some counting.
+const WAITED_US: u64 = 20_000;
 
 /// How long a file that was the same counts as the same.
 const SAME_US: u64 = 1000;

@@ -16,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::pipe::{
     IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, vmsplice,
 };
+use rustix::process::{Resource, getrlimit};
 
 use crate::pages::page_bytes;
 
@@ -49,8 +50,14 @@ impl Region {
     /// An empty one of `bytes`, in whole pages. It is not inherited by a forked process, and no part of a core dump.
     ///
     /// # Errors
-    /// When the address space is bounded, or the system lets nobody ask for more memory than there is.
+    /// `Unsupported` where the process's memory is bounded (`RLIMIT_AS`, `RLIMIT_DATA`): all of the region would
+    /// count. When the system promises no more memory than there is.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
+        let is_bounded = |resource| getrlimit(resource).current.is_some();
+        if is_bounded(Resource::As) || is_bounded(Resource::Data) {
+            let error = "the process's memory is bounded (RLIMIT_AS, RLIMIT_DATA)";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, error));
+        }
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let bytes = round_up(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -69,7 +76,9 @@ impl Region {
             Advice::LinuxDontFork,
             Advice::LinuxDontDump,
         ] {
-            match region.advise(0, bytes, advice) {
+            // SAFETY: the whole of the new mapping, what is in it stays as it is.
+            #[expect(unsafe_code, reason = "advice takes a pointer")]
+            match unsafe { madvise(at, bytes, advice) } {
                 // A kernel without large pages.
                 Err(Errno::INVAL) => {}
                 advised => advised?,
@@ -82,9 +91,10 @@ impl Region {
     ///
     /// # Errors
     /// When there is no memory.
-    pub fn store<P: AsRef<[u8]>>(self: &Arc<Self>, pieces: &[P]) -> io::Result<Option<Extent>> {
-        let lens = pieces.iter().map(|piece| piece.as_ref().len());
-        let len = lens.sum();
+    pub fn store(self: &Arc<Self>, pieces: &[&[u8]]) -> io::Result<Option<Extent>> {
+        let mut lens = pieces.iter().map(|piece| piece.len());
+        let len = lens.try_fold(0, usize::checked_add);
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
         let Some(start) = round_up(len).and_then(|bytes| self.holes().take(bytes)) else {
             return Ok(None);
         };
@@ -101,9 +111,8 @@ impl Region {
         }
         let mut at = start;
         for piece in pieces {
-            let piece = piece.as_ref();
-            // SAFETY: within the extent, which is within the mapping and which nobody else has: no reference to
-            // its bytes was made yet.
+            // SAFETY: within the extent, whose length is the sum of theirs, which is within the mapping and which
+            // nobody else has: no reference to its bytes was made yet.
             #[expect(unsafe_code, reason = "writing to mapped memory")]
             unsafe {
                 std::ptr::copy_nonoverlapping(
@@ -129,13 +138,22 @@ impl Region {
     }
 
     fn advise(&self, start: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: a part of the mapping. Only `DontNeed` changes what it holds, for extents that nobody has any more.
-        #[expect(unsafe_code, reason = "advice takes a pointer")]
-        unsafe {
-            madvise(self.at.add(start).as_ptr().cast(), bytes, advice)
+        // Step by step: meanwhile nobody else in this process gets or frees memory.
+        for step in (0..bytes).step_by(STEP_BYTES) {
+            // SAFETY: a part of the mapping. Only `DontNeed` changes what it holds, for extents that nobody has any
+            // more.
+            #[expect(unsafe_code, reason = "advice takes a pointer")]
+            unsafe {
+                let at = self.at.add(start + step).as_ptr().cast();
+                madvise(at, STEP_BYTES.min(bytes - step), advice)?;
+            }
         }
+        Ok(())
     }
 }
+
+/// What is taken or given back in one call: about a tenth of a millisecond.
+const STEP_BYTES: usize = 1 << 20;
 
 impl Drop for Region {
     fn drop(&mut self) {
@@ -261,12 +279,12 @@ impl Pipe {
         Ok(Self { reader, writer })
     }
 
-    /// Sends up to `len` bytes of an extent from `at` on; 0 is its end. The pipe comes back unless something is left in
-    /// it that the socket did not take.
+    /// Sends up to `len` bytes of an extent from `at` on; 0 is its end. Fewer tell nothing about why: try again. The
+    /// pipe comes back unless something is left in it that the socket did not take.
     ///
     /// # Errors
     /// `WouldBlock` when the socket takes nothing now; the connection's error; `Unsupported` where the system has no
-    /// such calls.
+    /// such calls or no memory for them: the bytes can be copied.
     pub fn send(
         self,
         socket: BorrowedFd<'_>,
@@ -274,15 +292,15 @@ impl Pipe {
         at: u64,
         len: usize,
     ) -> (io::Result<usize>, Option<Self>) {
-        let bytes = extent.part(at, len);
+        let len = extent.part(at, len).len();
         let mut done = 0;
-        while done < bytes.len() {
-            let held = match self.lend(&bytes[done..]) {
+        while done < len {
+            let held = match self.lend(extent, at + done as u64, len - done) {
                 Ok(held) => held,
                 Err(_) if done > 0 => break,
-                Err(error) => return (Err(error), Some(self)),
+                Err(error) => return (Err(or_unsupported(error)), Some(self)),
             };
-            let more = match done + held < bytes.len() {
+            let more = match done + held < len {
                 true => SpliceFlags::MORE,
                 false => SpliceFlags::empty(),
             };
@@ -291,25 +309,32 @@ impl Pipe {
                 Ok(sent) if sent == held => done += sent,
                 Ok(sent) => return (Ok(done + sent), None),
                 Err(_) if done > 0 => return (Ok(done), None),
-                Err(error) => return (Err(error.into()), None),
+                Err(error) => return (Err(or_unsupported(error)), None),
             }
         }
         (Ok(done), Some(self))
     }
 
-    /// Puts references to pages into the empty pipe; how many bytes.
-    fn lend(&self, bytes: &[u8]) -> io::Result<usize> {
-        let bytes = &bytes[..bytes.len().min(PIPE_BYTES)];
-        let slices = [IoSliceRaw::from_slice(bytes)];
-        // SAFETY: the pages are never written again, and the kernel keeps them as long as it refers to them.
+    /// Puts references to pages of the extent into the empty pipe; of how many bytes, more than none.
+    fn lend(&self, extent: &Extent, at: u64, len: usize) -> Result<usize, Errno> {
+        let slices = [IoSliceRaw::from_slice(extent.part(at, len.min(PIPE_BYTES)))];
+        // SAFETY: the pages of an extent are never written again, and the kernel keeps them as long as it refers to
+        // them.
         #[expect(unsafe_code, reason = "the kernel keeps references to the pages")]
-        let lent = unsafe { vmsplice(&self.writer, &slices, SpliceFlags::NONBLOCK) };
-        match lent {
-            Ok(0) | Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {
-                Err(io::ErrorKind::Unsupported.into())
-            }
-            lent => Ok(lent?),
+        match unsafe { vmsplice(&self.writer, &slices, SpliceFlags::NONBLOCK) }? {
+            0 => Err(Errno::INVAL),
+            held => Ok(held),
         }
+    }
+}
+
+/// What is not the connection's is a reason to send a copy.
+fn or_unsupported(error: Errno) -> io::Error {
+    match error {
+        Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOMEM | Errno::FAULT => {
+            io::ErrorKind::Unsupported.into()
+        }
+        error => error.into(),
     }
 }
 
@@ -359,8 +384,8 @@ mod tests {
     fn extents_hold_what_was_stored_and_give_their_memory_back() {
         let region = Region::new(10 * page() as u64).unwrap();
         let store = |byte: u8, len: usize| {
-            let pieces = [vec![byte; len / 2], vec![byte; len - len / 2]];
-            region.store(&pieces).unwrap()
+            let (half, rest) = (vec![byte; len / 2], vec![byte; len - len / 2]);
+            region.store(&[&half, &rest]).unwrap()
         };
         assert_eq!((resident(&region), region.bytes_taken()), (0, 0));
         let first = store(1, 3 * page() + 1).unwrap();
@@ -384,12 +409,12 @@ mod tests {
         let region = Region::new(16 * page() as u64).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let len = 13 * page();
-        let extent = region.store(&[vec![2; len]]).unwrap().unwrap();
+        let extent = region.store(&[&vec![2; len]]).unwrap().unwrap();
         let (sent, pipe) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, len);
         assert_eq!((sent.unwrap(), pipe.is_some()), (len, true));
         let start = extent.start;
         drop(extent);
-        let other = region.store(&[vec![4; len]]).unwrap().unwrap();
+        let other = region.store(&[&vec![4; len]]).unwrap().unwrap();
         assert_eq!(other.start, start);
         let mut got = vec![0; len];
         theirs.read_exact(&mut got).unwrap();

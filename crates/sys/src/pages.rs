@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
@@ -69,6 +70,20 @@ pub fn page_bytes() -> u64 {
 /// For what has no pages.
 pub fn expect_random_access(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
+}
+
+/// How many blocks disks have read for this thread, at its calls (not where it waited for what others read); 0 where the
+/// kernel does not count them.
+#[must_use]
+pub fn blocks_read() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes one such structure, all of whose bytes may be zero.
+    #[expect(unsafe_code, reason = "rustix has no getrusage")]
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_inblock).unwrap_or(0)
 }
 
 /// Drops from the page cache what of the file was written back already.

@@ -16,7 +16,7 @@ use crate::serve::{HANDLER, NAME};
 use crate::store::{Held, HitBody, Key};
 
 /// Bodies in a buffer up to this size are copied behind their head: that is cheaper than to look twice. Larger ones
-/// are there where the system has no arenas.
+/// are there where an arena had no place for them.
 const COPY_MAX: usize = 16 * 1024;
 
 /// Buffers of one loop.

@@ -1,4 +1,4 @@
-//! Sending a part of a file: from the page cache what is there, from a pool's reading what is not.
+//! Sending a part of a file: from memory what is there, from a pool's reading what is not.
 //!
 //! A part of `send`. Decided piece by piece, right before each (a chunk, or four for one who takes as many at once):
 //! pages come and go while a client takes its time. What must stay true: nothing here waits for a disk on the loop; one connection sends at
@@ -114,7 +114,7 @@ impl Sender<'_> {
             let allowed = self
                 .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
                 .await;
-            let resident = resident(file, at, allowed as u64);
+            let resident = file.resident_run(at, allowed as u64);
             let progress = match resident {
                 0 => {
                     // For one who takes it slowly no more than that is held.
@@ -159,7 +159,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends from the page cache `len` bytes that are there, until the socket makes us wait.
+    /// Sends `len` bytes that are in memory, until the socket makes us wait.
     async fn send_resident(
         &mut self,
         head: &mut Bytes,
@@ -307,26 +307,13 @@ impl Sender<'_> {
     }
 }
 
-/// How many of the `len` bytes at `at` are in memory, as a prefix: [`DiskFile::resident`] over several chunks.
-fn resident(file: &DiskFile, at: u64, len: u64) -> u64 {
-    let mut found = 0;
-    while found < len {
-        let piece = file.resident(at + found, len - found);
-        found += piece;
-        if piece == 0 || !(at + found).is_multiple_of(CHUNK_BYTES) {
-            break;
-        }
-    }
-    found
-}
-
 fn became_shorter(file: &DiskFile, end: u64) -> Cut {
     file.failed(&io::ErrorKind::UnexpectedEof.into());
     let cause = format!("the file became shorter than {end} bytes while it was sent");
     Cut::Body(Fault::new(FaultKind::House, cause))
 }
 
-/// Whose failure it was that stopped a `sendfile`: what sockets say, or else the disk.
+/// Whose failure it was that stopped a sending from memory: what sockets say, or else the disk.
 fn broken(file: &DiskFile, error: &io::Error) -> Cut {
     use io::ErrorKind as Kind;
     match error.kind() {

@@ -34,7 +34,7 @@ pub(super) struct Sender<'c> {
 }
 
 /// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
-const LOOK_PAUSE: Duration = Duration::from_millis(1);
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a disk is waited for once the client closed its sending side: one that only did that still gets
 /// its answer from a disk that is well, one that is gone does not keep a place at one that is not.

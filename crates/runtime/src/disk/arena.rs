@@ -46,7 +46,8 @@ impl Arena {
     /// # Errors
     /// When there is no memory, or no place in the arena.
     pub fn store(&self, pieces: &[Bytes]) -> io::Result<Arc<DiskFile>> {
-        let extent = self.region.store(pieces)?;
+        let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
+        let extent = self.region.store(&pieces)?;
         let extent = extent.ok_or(io::ErrorKind::StorageFull)?;
         let facts = Facts {
             means: Means::Memory,
@@ -181,7 +182,7 @@ mod tests {
             assert!(Instant::now() < deadline, "not given back");
             std::thread::yield_now();
         }
-        assert_eq!(pool.usage().worked.count, 1, "not by the pool");
+        assert_eq!(pool.usage().waited.count, 1, "not by the pool");
         pool.close();
     }
 }

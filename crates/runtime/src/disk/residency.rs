@@ -6,7 +6,7 @@
 //! that, but begins to read what is missing, on the loop. So bytes are tried only where all pages are
 //! counted. What was found to be there is not asked about again for some milliseconds ([`Asked`]), and for
 //! seconds by one page only, as long as nothing has to be read ([`Whole`]): a loop that trusts too much waits for
-//! the disk once, notices that, and counts again.
+//! the disk once, notices that (`has_waited` of `disk`), and counts again.
 //!
 //! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), trying
 //! one byte 0.8 us, sending 512 kB 120 to 300 us.

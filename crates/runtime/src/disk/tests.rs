@@ -8,6 +8,7 @@ mod sharing;
 
 use std::future::poll_fn;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
 use std::task::Poll;
@@ -62,6 +63,12 @@ fn evict(file: &DiskFile) {
     while (0..4).any(|chunk| file.resident(chunk * CHUNK_BYTES, 1) > 0) {
         assert!(Instant::now() < deadline, "not dropped");
         std::thread::yield_now();
+    }
+    // A page that was tried at the moment when it went has been read again.
+    let on_disk = file.file().unwrap();
+    while pages::cached_pages(on_disk, 0, 4 * CHUNK_BYTES).unwrap() > 0 {
+        assert!(Instant::now() < deadline, "not dropped");
+        pages::drop_cached(on_disk).unwrap();
     }
 }
 
@@ -429,6 +436,19 @@ fn what_was_whole_is_not_counted_again_until_it_is_dropped_or_something_is_read(
     });
     assert!(is_counted(), "something was waited for");
     await_that("known", &|| !is_counted());
+    // As above: a socket that blocks keeps it for so long.
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let began_us = reads.now_us();
+        scope.spawn(move || {
+            await_that("over", &|| reads.now_us() - began_us >= 2 * WAITED_US);
+            io::copy(&mut &theirs, &mut io::sink()).unwrap();
+        });
+        let len = usize::try_from(len).unwrap();
+        file.send_to(ours.as_fd(), 0, len).unwrap();
+        drop(ours);
+    });
+    assert!(is_counted(), "that it took so long is not noticed");
     evict(&file);
     pool.close();
 }

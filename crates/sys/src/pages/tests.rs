@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use super::*;
 use crate::file;
@@ -34,7 +35,15 @@ fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
     expect_random_access(&file).unwrap();
     drop_cached(&file).unwrap();
     assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 0);
+    let before = blocks_read();
     assert_eq!(read_whole_at(&file, page_bytes(), 1).unwrap().len(), 1);
+    let read = blocks_read();
+    assert_eq!(read_whole_at(&file, page_bytes(), 1).unwrap().len(), 1);
+    assert_eq!(blocks_read(), read, "what is in memory is not read again");
+    match Path::new("/proc/self/io").exists() {
+        true => assert!(read > before, "read without a disk"),
+        false => eprintln!("left out: the kernel does not count what is read"),
+    }
     assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 1);
 }
 
