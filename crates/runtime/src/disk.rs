@@ -191,17 +191,12 @@ impl DiskFile {
         let len = len.min(left_in_chunk(at));
         match self.known().means {
             Means::Memory => len,
-            Means::Counted if self.is_known(at, len) => len,
+            Means::Counted if self.is_known(at, len) || self.finds_whole(at, len) => len,
             Means::Counted => {
-                let (chunk, reads) = (at / CHUNK_BYTES, self.pool.reads());
-                let now_us = reads.now_us();
-                let quiet_us = reads.quiet_us(now_us);
+                let now_us = self.pool.reads().now_us();
                 let ready = self.counted(at, len);
                 if at.is_multiple_of(CHUNK_BYTES) && ready == len {
-                    self.asked.note(chunk, len, now_us);
-                    if at + ready == self.chunk_end(chunk) {
-                        self.whole.note(chunk, now_us, quiet_us);
-                    }
+                    self.asked.note(at / CHUNK_BYTES, len, now_us);
                 }
                 ready
             }
@@ -256,6 +251,33 @@ impl DiskFile {
             }
         }
         is_there
+    }
+
+    /// Finds out whether all of the chunk with the `len` bytes at `at` is there: mostly it is, and then whoever asks for
+    /// another part of it soon need not count.
+    fn finds_whole(&self, at: u64, len: u64) -> bool {
+        let reads = self.pool.reads();
+        let now_us = reads.now_us();
+        let quiet_us = reads.quiet_us(now_us);
+        let chunk = at / CHUNK_BYTES;
+        let (start, end) = (chunk * CHUNK_BYTES, self.chunk_end(chunk));
+        // Not what is behind the end, as far as that is known.
+        if end <= at || end < at + len {
+            return false;
+        }
+        let len = end - start;
+        // Where it never was that is asked by one call.
+        let may_be = self.proven.has(chunk)
+            || (self.file()).is_ok_and(|file| {
+                let is_counted = residency::is_counted(file, start, len);
+                is_counted.unwrap_or(false)
+            });
+        let is_whole = may_be && self.counted(start, len) == len;
+        if is_whole {
+            self.asked.note(chunk, len, now_us);
+            self.whole.note(chunk, now_us, quiet_us);
+        }
+        is_whole
     }
 
     /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that has waited
