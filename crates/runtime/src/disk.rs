@@ -164,8 +164,9 @@ impl DiskFile {
         &self.pool
     }
 
-    /// Whether `is_same` holds of the file's state (a body in memory stays as it is), which the kernel is asked for on the loop: that it does is
-    /// remembered for a millisecond, so that a file that many want is not asked about each time.
+    /// Whether `is_same` holds of the file's state, which the kernel is asked for on the loop: that it does is
+    /// remembered for a millisecond, so that a file that many want is not asked about each time. A body in memory
+    /// stays as it is.
     pub fn is_still(&self, is_same: impl FnOnce(&Metadata) -> bool) -> bool {
         let Ok(file) = self.file() else {
             return true;

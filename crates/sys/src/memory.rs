@@ -453,4 +453,27 @@ mod tests {
         let (broken, _) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, 10);
         assert_eq!(broken.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
+
+    #[test]
+    fn what_takes_no_pages_is_told_from_what_takes_nothing_now() {
+        let region = Region::new(1).unwrap();
+        let extent = region.store(&[b"bytes"]).unwrap().unwrap();
+        // A file for appending takes nothing from a pipe (splice(2)).
+        let path = std::env::temp_dir().join(format!("penstock-pages-{}", std::process::id()));
+        let mut options = std::fs::File::options();
+        let file = options.append(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (refused, pipe) = Pipe::new().unwrap().send(file.as_fd(), &extent, 0, 5);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert!(pipe.is_none(), "it holds what was not taken");
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let full = loop {
+            let (sent, _) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, 5);
+            if let Err(error) = sent {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    }
 }
