@@ -3,13 +3,15 @@
 `boot` calls `patch` before it loads the application and `serve` after READY. The reader greenlet makes
 a `Stream` of each OPEN and spawns `wsgi`'s own way to answer over it: to `wsgi` it is a slot.
 
-What must stay true: whatever waits here waits in its greenlet alone; gevent is imported by nothing
-else, and by this only when it is called.
+What must stay true: whatever waits here waits in its greenlet alone; a signal is heard at once, also
+while nothing else happens; gevent is imported by nothing else, and by this only when it is called.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Optional
@@ -45,6 +47,7 @@ def serve(
         task_stacks.write("\n".join(format_run_info(thread_stacks=False)) + "\n")
 
     stacks.hooks.append(write_stacks)
+    SignalWatch().start()
     stop_timeout = float(getattr(options, "stop_timeout", None) or 10.0)
     Reactor(channel_socket, files_socket, app).serve(stop_timeout)
 
@@ -180,6 +183,54 @@ class Reactor:
         self._room.set()
         for stream in self._running.values():
             stream.leave()
+
+
+class SignalWatch:
+    """Wakes the hub for every signal that Python handles.
+
+    The C library's part of a handler only leaves a mark, and interrupts a wait that has begun. The
+    hub looks at the mark and then begins to wait: a signal between the two would be heard when
+    something else happens, perhaps never. So it leaves a byte as well (`signal.set_wakeup_fd`).
+    """
+
+    def __init__(self) -> None:
+        import gevent
+
+        self._loop = gevent.get_hub().loop
+        self._reader, self._writer = -1, -1
+        self._watcher: Any = None
+
+    def start(self) -> None:
+        """Until this process ends; not if the application hears its signals in the same way."""
+        before = signal.set_wakeup_fd(-1)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+            return
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        # It does not keep the hub running.
+        self._watcher = self._loop.io(self._reader, 1, ref=False)
+        self._watcher.start(self._drain)
+        # A full pipe wakes just as well.
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        forks.guard(self)
+
+    def close(self) -> None:
+        """In what the application forks, as the pipe is its parent's; and in a new template."""
+        # What forks in an interpreter beside the main one hears no signal.
+        with contextlib.suppress(ValueError):
+            before = signal.set_wakeup_fd(-1)
+            if before not in (-1, self._writer):
+                signal.set_wakeup_fd(before)
+        self._watcher.stop()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _drain(self) -> None:
+        """Runs in the hub. Python calls the handlers by itself, as soon as it runs."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
 
 
 class Descriptor:

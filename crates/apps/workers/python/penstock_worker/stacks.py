@@ -3,7 +3,7 @@
 `boot` installs it, again in every forked worker, whose standard error is another. The C library of
 the interpreter writes the stacks, so that they come even while a library keeps the interpreter's
 lock. Then, if the main thread still runs Python, each of `hooks` is called: a reactor adds one that
-shows its tasks.
+shows its tasks. One that fails says so in the same place.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import traceback
 from typing import Any, Callable, List, Optional
 
 from . import wire
@@ -37,5 +38,9 @@ def install() -> None:
 
 def _run_hooks(_number: int, _frame: Any) -> None:
     for hook in hooks:
-        with contextlib.suppress(Exception):
+        try:
             hook()
+        except Exception as error:
+            text = "".join(traceback.format_exception(None, error, error.__traceback__))
+            with contextlib.suppress(OSError):
+                os.write(2 if _fd is None else _fd, text.encode(errors="replace"))

@@ -7,12 +7,14 @@ the server writes. Frames are read in order, or sorted by stream with `read_unti
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -257,6 +259,15 @@ class ReactorWorker:
         self.send(frame)
         self.read_until(lambda: self.answer(stream).is_ended)
         return self.answers[stream]
+
+    def wait_log(self, text: str) -> None:
+        """Waits until the worker has written this, with nothing sent to it meanwhile."""
+        deadline = time.monotonic() + DEADLINE
+        while text not in self.log():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{text!r} is not in the log: {self.log()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                raise EOFError(f"exit code {self.process.wait(0.002)}: {self.log()}")
 
     def log(self) -> str:
         """What the worker wrote to standard error so far."""

@@ -10,7 +10,9 @@ import unittest
 from channel_harness import ReactorWorker, channel, gone, open_wsgi, wire
 
 APP = """
-import os, sys, tempfile, threading, time
+import os, signal, sys, tempfile, threading, time
+import gevent
+from gevent.monkey import get_original
 import socket
 
 released = threading.Event()
@@ -51,6 +53,34 @@ def hold(environ, start_response):
 def let_go(environ, start_response):
     held.set()
     return hello(environ, start_response)
+
+stirred = get_original("threading", "Event")()
+
+def elsewhere(environ, start_response):
+    # From now on a thread of its own hears the signals: they interrupt no wait of the main one.
+    ready = get_original("threading", "Event")()
+
+    def hear():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGQUIT])
+        ready.set()
+        stirred.wait()
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGQUIT])
+    gevent.get_hub().threadpool.spawn(hear)
+    ready.wait()
+    return hello(environ, start_response)
+
+def here(environ, start_response):
+    stirred.set()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGQUIT])
+    return hello(environ, start_response)
+
+def forked(environ, start_response):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(signal.set_wakeup_fd(-1) != -1)
+    start_response("200 OK", [])
+    return [str(os.waitpid(pid, 0)[1]).encode()]
 
 def nap(environ, start_response):
     time.sleep(0.2)
@@ -191,14 +221,23 @@ class Greenlets(unittest.TestCase):
         self.worker.send(open_wsgi(4, PATH_INFO="/hold"))
         self.ask("hello")
         self.worker.process.send_signal(signal.SIGQUIT)
-        for _ in range(1000):
-            if "in hold" in self.worker.log():
-                break
-            self.ask("hello")
-        else:
-            self.fail(self.worker.log())
+        self.worker.wait_log("in hold")
         self.ask("let_go")
         self.worker.read_until(lambda: self.worker.answer(4).is_ended)
+
+    def test_a_signal_that_interrupts_no_wait_is_heard_at_once(self):
+        with ReactorWorker(APP, interface="wsgi", reactor="gevent") as worker:
+            worker.ready().send(open_wsgi(1, PATH_INFO="/hold"))
+            worker.ask(open_wsgi(2, PATH_INFO="/elsewhere"))
+            worker.process.send_signal(signal.SIGQUIT)
+            worker.wait_log("in hold")
+            worker.ask(open_wsgi(3, PATH_INFO="/here"))
+            worker.ask(open_wsgi(5, PATH_INFO="/let_go"))
+            worker.read_until(lambda: worker.answer(1).is_ended)
+
+    def test_what_the_application_forks_wakes_nobody(self):
+        self.assertEqual(self.ask("forked").body, b"0")
+        self.assertEqual(self.ask("hello").body, b"hello")
 
 
 @unittest.skipUnless(importlib.util.find_spec("gevent"), "gevent is not installed")
