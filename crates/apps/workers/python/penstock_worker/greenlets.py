@@ -217,7 +217,7 @@ class SignalWatch:
         forks.guard(self)
 
     def close(self) -> None:
-        """In what the application forks, as the pipe is its parent's; and in a new template."""
+        """In what the application forks: the pipe is its parent's."""
         # What forks in an interpreter beside the main one hears no signal.
         with contextlib.suppress(ValueError):
             before = signal.set_wakeup_fd(-1)

@@ -78,9 +78,19 @@ def here(environ, start_response):
 def forked(environ, start_response):
     pid = os.fork()
     if pid == 0:
+        gevent.sleep(0.001)
         os._exit(signal.set_wakeup_fd(-1) != -1)
     start_response("200 OK", [])
     return [str(os.waitpid(pid, 0)[1]).encode()]
+
+def woken(environ, start_response):
+    start_response("200 OK", [])
+    return [str(signal.set_wakeup_fd(-1)).encode()]
+
+def spoil(environ, start_response):
+    from penstock_worker import stacks
+    stacks.hooks.insert(0, lambda: 1 / 0)
+    return hello(environ, start_response)
 
 def nap(environ, start_response):
     time.sleep(0.2)
@@ -234,6 +244,20 @@ class Greenlets(unittest.TestCase):
             worker.ask(open_wsgi(3, PATH_INFO="/here"))
             worker.ask(open_wsgi(5, PATH_INFO="/let_go"))
             worker.read_until(lambda: worker.answer(1).is_ended)
+
+    def test_a_hook_that_fails_says_so_and_the_others_run(self):
+        with ReactorWorker(APP, interface="wsgi", reactor="gevent") as worker:
+            worker.ready().ask(open_wsgi(1, PATH_INFO="/spoil"))
+            worker.process.send_signal(signal.SIGQUIT)
+            worker.wait_log("ZeroDivisionError")
+            worker.wait_log("* Greenlets")
+
+    def test_an_application_that_hears_its_signals_in_this_way_keeps_it(self):
+        own = "\n_, w = os.pipe()\nos.set_blocking(w, False)\nsignal.set_wakeup_fd(w)\n"
+        own += "log(f'own {w}')\n"
+        with ReactorWorker(APP + own, interface="wsgi", reactor="gevent") as worker:
+            answer = worker.ready().ask(open_wsgi(1, PATH_INFO="/woken"))
+            self.assertIn(f"own {answer.body.decode()}\n", worker.log())
 
     def test_what_the_application_forks_wakes_nobody(self):
         self.assertEqual(self.ask("forked").body, b"0")
