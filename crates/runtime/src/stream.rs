@@ -3,7 +3,8 @@
 //! `edge` reads clients, `apps` its workers and `bench` servers through it. Reads go into a buffer of the caller's,
 //! which is the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A read that
 //! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
-//! read that would only say "nothing there", which saves a system call per request.
+//! read that would only say "nothing there", which saves a system call per request. So does a write that was not
+//! taken whole: the socket is full, and tells when it has room again.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -149,9 +150,22 @@ impl Stream {
     /// `WouldBlock`, or the connection's error.
     pub fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         match buffers {
-            [one] => net::send(self.socket.as_fd(), one),
-            many => net::send_vectored(self.socket.as_fd(), many),
+            [one] => self.noticing_a_full_socket(one.len(), net::send(self.socket.as_fd(), one)),
+            many => {
+                let len = many.iter().map(|slice| slice.len()).sum();
+                let sent = net::send_vectored(self.socket.as_fd(), many);
+                self.noticing_a_full_socket(len, sent)
+            }
         }
+    }
+
+    /// A socket that does not block takes less than all of what it is given only when it is full, and from then on
+    /// an edge tells when it has room (epoll(7), question 9): another try would only hear that it is full.
+    fn noticing_a_full_socket(&self, len: usize, sent: io::Result<usize>) -> io::Result<usize> {
+        if sent.as_ref().is_ok_and(|sent| *sent < len) {
+            self.socket.clear_writable();
+        }
+        sent
     }
 
     /// Writes a prefix of `bytes` now, which the kernel may keep back for what follows at once: the
@@ -160,7 +174,8 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, or the connection's error.
     pub fn try_write_more(&self, bytes: &[u8]) -> io::Result<usize> {
-        net::send_more(self.socket.as_fd(), bytes)
+        let sent = net::send_more(self.socket.as_fd(), bytes);
+        self.noticing_a_full_socket(bytes.len(), sent)
     }
 
     /// Ready when the socket may take something, once a write has said that it does not.
@@ -174,7 +189,15 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
     pub fn try_send_file(&self, file: &DiskFile, at: u64, len: usize) -> io::Result<usize> {
-        file.send_to(self.socket.as_fd(), at, len)
+        let socket = self.socket.as_fd();
+        let sent = file.send_to(socket, at, len)?;
+        // Less may have been sent for other reasons too: the file became shorter, a signal or the system's falling
+        // asleep interrupted it (before Linux 6.5). To ask takes a fifth of the time of another try, which fetches pages
+        // before it finds the socket full.
+        if 0 < sent && sent < len && poll::is_full(socket) {
+            self.socket.clear_writable();
+        }
+        Ok(sent)
     }
 
     /// As [`Stream::try_send_file`]; pending when the socket takes nothing.
@@ -429,6 +452,41 @@ mod tests {
                 let end = send(3_999_000, 5000).await;
                 assert!(matches!(end, Poll::Ready(Ok(1000))));
                 assert!(matches!(send(4_000_000, 1).await, Poll::Ready(Ok(0))));
+            }
+        });
+    }
+
+    #[test]
+    fn a_socket_that_took_less_than_all_is_full_without_another_try() {
+        type Send = fn(&Stream, &DiskFile, &[u8]) -> io::Result<usize>;
+        let ways: [Send; 4] = [
+            |ours, _, bytes| ours.try_write(&[IoSlice::new(bytes)]),
+            |ours, _, bytes| ours.try_write(&[IoSlice::new(b"head"), IoSlice::new(bytes)]),
+            |ours, _, bytes| ours.try_write_more(bytes),
+            |ours, file, bytes| ours.try_send_file(file, 0, bytes.len()),
+        ];
+        on_a_loop(async {
+            let content = vec![7; 4_000_000];
+            let file = penstock_sys::file::in_memory("test", &content).unwrap();
+            let file = DiskFile::new(file.into(), Pool::new("stream", 1, 1));
+            for send in ways {
+                let (a, b) = net::worker_pair().unwrap();
+                let ours = Stream::new(a).unwrap();
+                poll_fn(|cx| ours.poll_writable(cx)).await.unwrap();
+                let is_full =
+                    async || poll_fn(|cx| Poll::Ready(ours.poll_writable(cx).is_pending())).await;
+                // As long as all of it is taken there may be room for more.
+                let mut left = send(&ours, &file, &content[..10]).unwrap();
+                assert!(!is_full().await);
+                left += send(&ours, &file, &content).unwrap();
+                assert!(left < content.len() && is_full().await, "{left}");
+                let mut buffer = vec![0; 65536];
+                while left > 0 {
+                    left -= net::receive(b.as_fd(), &mut buffer).unwrap();
+                }
+                let room = poll_fn(|cx| ours.poll_writable(cx));
+                let room = clock::within(Duration::from_secs(10), room).await;
+                room.expect("room is noticed").unwrap();
             }
         });
     }

@@ -142,6 +142,15 @@ pub fn stirred<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<Vec<
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
+/// Whether a socket has no room worth an edge. If so, one is told when it has ([`Interest::Write`]), also where nothing
+/// was refused before.
+#[must_use]
+pub fn is_full(socket: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    // What cannot be asked is tried.
+    matches!(rustix::event::poll(&mut asked, Some(&AT_ONCE)), Ok(0))
+}
+
 fn wait(
     set: BorrowedFd<'_>,
     timeout: Option<&Timespec>,
@@ -232,6 +241,27 @@ mod tests {
         assert_eq!(happened(&set), []);
         remove(set.as_fd(), ours.as_fd()).unwrap();
         assert!(remove(set.as_fd(), ours.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_full_socket_is_known_and_tells_when_it_has_room() {
+        let set = create().unwrap();
+        let (ours, theirs) = net::worker_pair().unwrap();
+        add(set.as_fd(), ours.as_fd(), 1, Interest::Write).unwrap();
+        assert!(!is_full(ours.as_fd()));
+        let mut held = net::send(ours.as_fd(), &[0; 4_000_000]).unwrap();
+        assert!(is_full(ours.as_fd()));
+        // What was told until here.
+        let _ = happened(&set);
+        let mut buffer = [0; 65536];
+        while held > 0 {
+            held -= net::receive(theirs.as_fd(), &mut buffer).unwrap();
+        }
+        assert!(!is_full(ours.as_fd()));
+        let [event] = happened(&set)[..] else {
+            panic!("there is room");
+        };
+        assert!(event.is_writable());
     }
 
     #[test]
