@@ -239,14 +239,16 @@ impl DiskFile {
             return true;
         }
         let quiet_us = reads.quiet_us(now_us);
-        let is_whole = |chunk| self.whole.has(chunk, now_us, quiet_us);
-        let is_there = chunks.clone().all(is_whole)
+        let is_whole = |chunk: &u64| self.whole.has(*chunk, now_us, quiet_us);
+        let is_there = chunks.clone().all(|chunk| is_whole(&chunk))
             && (self.file()).is_ok_and(|file| {
                 let first = residency::is_counted(file, at, 1);
                 first.unwrap_or(false)
             });
         if is_there {
-            for chunk in chunks {
+            // What is behind it was used later, mostly: it goes later.
+            let behind = chunks.start..chunks.end.max(chunks.start + CONFIRMED_CHUNKS);
+            for chunk in behind.take_while(is_whole) {
                 let bytes = self.chunk_end(chunk) - chunk * CHUNK_BYTES;
                 self.asked.note(chunk, bytes, now_us);
             }
@@ -629,6 +631,10 @@ impl Drop for DiskFile {
 fn left_in_chunk(at: u64) -> u64 {
     CHUNK_BYTES - at % CHUNK_BYTES
 }
+
+/// For how many chunks one page speaks at most: a client that takes all at full speed needs some milliseconds for them,
+/// and a file has room for twice as many answers.
+const CONFIRMED_CHUNKS: u64 = 16;
 
 /// Read at once on the loop at most: what a socket may take, and a fortieth of a millisecond.
 const NOW_BYTES: u64 = 128 * 1024;

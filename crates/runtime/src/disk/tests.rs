@@ -453,6 +453,42 @@ fn what_was_whole_is_not_counted_again_until_it_is_dropped_or_something_is_read(
 }
 
 #[test]
+fn a_page_speaks_for_the_chunks_behind_it_that_were_whole() {
+    let pool = pool(1);
+    let Some(file) = counted(4 * CHUNK_BYTES, &pool) else {
+        return;
+    };
+    let (deadline, reads) = (Instant::now() + SOON, pool.reads());
+    let answers = || {
+        let now_us = reads.now_us();
+        [0, 1, 2, 3].map(|chunk| file.asked.covers(chunk, CHUNK_BYTES, now_us))
+    };
+    // The reading that found out what the file system can tell is no longer of the same millisecond.
+    while reads.quiet_us(reads.now_us()) < 5000 {
+        assert!(Instant::now() < deadline, "never quiet");
+        std::thread::yield_now();
+    }
+    loop {
+        // The second is not known to be whole before it was asked for.
+        let known = [0, 2, 3].map(|chunk| file.resident(chunk * CHUNK_BYTES, 1));
+        assert_eq!(known, [1, 1, 1]);
+        while answers() != [false; 4] {
+            assert!(Instant::now() < deadline, "never old");
+            std::thread::yield_now();
+        }
+        assert_eq!(file.resident(2 * CHUNK_BYTES, 1), 1);
+        let behind = answers();
+        assert_eq!(file.resident(0, 1), 1);
+        // Unless it took so long that what was whole was counted anew, chunk by chunk, or is old again.
+        if behind == [false, false, true, true] && answers() == [true, false, true, true] {
+            break;
+        }
+        assert!(Instant::now() < deadline, "never told");
+    }
+    pool.close();
+}
+
+#[test]
 fn a_file_is_closed_in_the_pool_unless_that_is_known_to_be_quick() {
     let pool = pool(1);
     let jobs = || pool.usage().waited.count + pool.usage().queued as u64;
