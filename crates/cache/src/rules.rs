@@ -83,6 +83,7 @@ impl Rules {
         Self {
             policy: Policy {
                 default_ttl: config.default_ttl,
+                ttl_by_status: config.ttl_by_status.clone(),
                 ttl_max: config.ttl_max,
                 stale_while_revalidate: config.stale_while_revalidate,
                 stale_if_error: config.stale_if_error,

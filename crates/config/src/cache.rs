@@ -16,6 +16,7 @@ use crate::place::At;
 use crate::route::check_name;
 use crate::section::Section;
 
+pub use route::STATUSES_STORED;
 pub(crate) use route::read as read_route;
 
 /// Reads every cache.

@@ -43,6 +43,7 @@ mod values;
 mod words;
 
 pub use address::BadServerAddr;
+pub use cache::STATUSES_STORED;
 pub use channel::{BadChannel, CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern};
 pub use describe::{explain, reference};
 pub use disk::ERROR_PAGE_BYTES_MAX;

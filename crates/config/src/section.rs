@@ -20,6 +20,7 @@ use crate::place::{At, Findings};
 use crate::suggest::nearest;
 
 pub(crate) use mixed::{FlagOrWord, Item, Texts};
+pub(crate) use number::TIME_MAX;
 
 /// A table being read.
 #[derive(Debug)]

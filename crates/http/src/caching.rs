@@ -23,6 +23,7 @@ mod tests;
 mod validation;
 mod vary;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{FieldBlock, RequestHead, Status};
@@ -32,13 +33,16 @@ pub use cache_status::{CacheStatus, Fwd, cache_status, push_cache_status};
 pub use freshness::{LIFETIME_WORDS, Lifetime};
 pub use invalidation::{invalidated_targets, invalidates};
 pub use reuse::{Bypass, RequestUse, Reuse, may_use_cache, reuse, reuse_with};
-pub use storing::{NotStored, stored_fields, storing};
+pub use storing::{NotStored, may_store_status, stored_fields, storing};
 pub use validation::{Validators, condition, freshen, head_agrees, selects, validation_fields};
 pub use vary::{Vary, variant, vary_names};
 
 /// What a route says about responses that do not say it themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
+    /// How long a response with such a status and without a lifetime of its own is fresh, errors included: before
+    /// `default_ttl` and any guess. Statuses that are never stored mean nothing here ([`may_store_status`]).
+    pub ttl_by_status: BTreeMap<u16, Duration>,
     /// How long a response without a lifetime of its own is fresh; `None` is the heuristic of
     /// RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`.
     pub default_ttl: Option<Duration>,

@@ -1,9 +1,20 @@
 //! The table of keys: what is in them, how it is written, and what is not.
 
-use penstock_config::{QueryKey, RouteCache};
+use penstock_config::{QueryKey, RouteCache, STATUSES_STORED};
+use penstock_http::Status;
+use penstock_http::caching::may_store_status;
 
 use super::{Asker, Rules};
 use crate::testing::head;
+
+#[test]
+fn a_route_may_say_how_long_a_status_stays_where_that_status_may_be_stored() {
+    for code in 0..=999 {
+        let status = Status::new(code);
+        let may_be = status.is_some_and(may_store_status);
+        assert_eq!(STATUSES_STORED.contains(&code), may_be, "{code}");
+    }
+}
 
 fn key(
     change: impl FnOnce(&mut RouteCache),

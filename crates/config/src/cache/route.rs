@@ -11,7 +11,8 @@ use crate::headers::{is_removable, is_token};
 use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 use crate::place::At;
 use crate::route::check_name;
-use crate::section::Section;
+use crate::section::{Section, TIME_MAX};
+use crate::units::{self, TIME_EXPECTED};
 
 /// Reads the value of `cache`, with `known` as the caches there are.
 pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Option<RouteCache> {
@@ -38,6 +39,7 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     }
     table.count("min_uses", &mut cache.min_uses);
     cache.default_ttl = table.duration_said("default_ttl");
+    cache.ttl_by_status = read_ttl_by_status(&table);
     cache.ttl_max = table.duration_said("ttl_max");
     read_times(&table, &mut cache);
     table.flag("status", &mut cache.status);
@@ -46,6 +48,33 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     }
     Some(cache)
 }
+
+fn read_ttl_by_status(table: &Section<'_>) -> BTreeMap<u16, Duration> {
+    let mut times = BTreeMap::new();
+    for (status, time) in table.map("ttl_by_status") {
+        let code = Some(&status).filter(|status| status.len() == 3);
+        let code = code.and_then(|status| status.parse().ok());
+        let Some(code) = code.filter(|code| STATUSES_STORED.contains(code)) else {
+            let expected = "a status that a cache may store, such as 200 or 404";
+            table.bad_item("ttl_by_status", &status, time.at, expected);
+            continue;
+        };
+        match units::parse_duration(&time.value).filter(|time| *time <= TIME_MAX) {
+            Some(time) => drop(times.insert(code, time)),
+            None => table.bad_item(&status, &time.value, time.at, TIME_EXPECTED),
+        }
+    }
+    times
+}
+
+/// The statuses of responses that a cache may store, if somebody says for how long: the rule is in `http`
+/// (`may_store_status`), and `cache` tests that they are the same.
+#[rustfmt::skip]
+pub const STATUSES_STORED: [u16; 44] = [
+    200, 201, 202, 203, 204, 205, 207, 208, 226, 300, 301, 302, 303, 305, 307, 308,
+    401, 402, 403, 404, 405, 406, 409, 410, 411, 412, 413, 414, 415, 417, 422, 423, 424, 426, 451,
+    500, 501, 502, 503, 504, 505, 506, 507, 508,
+];
 
 fn read_times(table: &Section<'_>, cache: &mut RouteCache) {
     let times: [(&str, &mut Duration); 3] = [

@@ -218,7 +218,7 @@ fn a_list_of_stores_is_a_table_with_every_default() {
     assert_eq!(of_route("cache = [\"d\", \"c\"]"), both);
     assert_eq!(of_route("cache = { stores = [\"d\", \"c\"] }"), both);
     // The defaults of the option table are those of the type.
-    let said = "min_uses = 1, stale_while_revalidate = \"0s\", stale_if_error = \"0s\", lock_timeout = \"5s\", \
+    let said = "min_uses = 1, ttl_by_status = {}, stale_while_revalidate = \"0s\", stale_if_error = \"0s\", lock_timeout = \"5s\", \
                 status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
                 headers = [], cookies = [] }, bypass = { headers = [], cookies = [] }";
     let defaults =
@@ -244,6 +244,7 @@ fn reads_every_rule_of_a_route() {
 stores = ["c", "d"]
 min_uses = 2
 default_ttl = "0s"
+ttl_by_status = { 200 = "1m", 404 = "0s" }
 ttl_max = "1d"
 stale_while_revalidate = "30s"
 stale_if_error = "1h"
@@ -268,6 +269,7 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
         },
         min_uses: 2,
         default_ttl: Some(secs(0)),
+        ttl_by_status: [(200, secs(60)), (404, secs(0))].into(),
         ttl_max: Some(secs(24 * 3600)),
         stale_while_revalidate: secs(30),
         stale_if_error: secs(3600),
@@ -364,9 +366,23 @@ fn reports_caches_that_a_route_cannot_use() {
 
 #[test]
 fn reports_names_that_nothing_could_have() {
+    const STATUS: &str = "expected a status that a cache may store, such as 200 or 404";
+    const TIME: &str = "expected a duration such as \"500ms\", \"10s\", \"5m\", \"1h\" or \"1d\"";
     const FIELD: &str = "expected the name of a field such as \"X-Tenant\"";
     const PARAMETER: &str = "expected the name of a parameter such as \"page\" or \"utm_*\"";
     check_routes(&[
+        (
+            "statuses",
+            "cache = { stores = [\"c\"], ttl_by_status = { 404 = \"1m\", 400 = \"1m\", 4xx = \"1m\", 0404 = \"1m\", 500 = \"1\", 501 = \"999d\", 502 = 5 } }",
+            &[
+                &format!("penstock.toml:5:57: `ttl_by_status` cannot be \"400\": {STATUS}"),
+                &format!("penstock.toml:5:69: `ttl_by_status` cannot be \"4xx\": {STATUS}"),
+                &format!("penstock.toml:5:81: `ttl_by_status` cannot be \"0404\": {STATUS}"),
+                &format!("penstock.toml:5:94: `500` cannot be \"1\": {TIME}"),
+                &format!("penstock.toml:5:105: `501` cannot be \"999d\": {TIME}"),
+                "penstock.toml:5:125: `502` must be a string, not an integer",
+            ],
+        ),
         (
             "fields",
             "cache = { stores = [\"c\"], key = { headers = [\"X-*\", \"a b\", \"X-A\", \"x-a\"] } }",

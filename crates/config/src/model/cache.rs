@@ -1,5 +1,6 @@
 //! Caches: the `[caches.NAME]` tables and what a route says about its use of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct RouteCache {
     pub min_uses: u32,
     /// How long a response is fresh that does not say; none is the heuristic of RFC 9111 §4.2.2.
     pub default_ttl: Option<Duration>,
+    /// The same for responses with such a status, errors included; before `default_ttl`.
+    pub ttl_by_status: BTreeMap<u16, Duration>,
     /// No response is fresh for longer, whatever it says.
     pub ttl_max: Option<Duration>,
     /// For responses that do not say (RFC 5861 §3).
@@ -79,6 +82,7 @@ impl RouteCache {
             bypass: CacheBypass::default(),
             min_uses: 1,
             default_ttl: None,
+            ttl_by_status: BTreeMap::new(),
             ttl_max: None,
             stale_while_revalidate: Duration::ZERO,
             stale_if_error: Duration::ZERO,

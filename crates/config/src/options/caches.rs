@@ -39,6 +39,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "At which request for it a response is stored; 1 is the first."),
     row("sites.routes.cache", "default_ttl", Time(0), Means("a heuristic (RFC 9111 §4.2.2)"), r#""1m""#,
         "How long a response is fresh that does not say."),
+    row("sites.routes.cache", "ttl_by_status", Map, Is("{}"), r#"{ 302 = "5m", 404 = "10s" }"#,
+        "The same for responses with such a status, before `default_ttl`; of errors too, which are stored otherwise only if they say how long they are fresh."),
     row("sites.routes.cache", "ttl_max", Time(1), Means("unlimited"), r#""1d""#,
         "No response is fresh for longer, whatever it says."),
     row("sites.routes.cache", "stale_while_revalidate", Time(0), Is(r#""0s""#), r#""30s""#,

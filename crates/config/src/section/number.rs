@@ -167,7 +167,7 @@ fn integer(number: &toml::de::DeInteger<'_>) -> Option<i64> {
 }
 
 /// Longer waits are mistakes, and adding them to a clock must not overflow.
-const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What a file offset can hold.
 const SIZE_MAX: u64 = i64::MAX as u64;

@@ -176,10 +176,12 @@ fn freshness(
         return Some((Duration::ZERO, false));
     }
     let code = exchange.status.code();
-    // An error has to say itself that it may stay; one provoked by a stranger never will.
+    // An error has to say itself that it may stay, or the route says so of its status; one provoked by a stranger
+    // never will.
     let is_default = matches!(code, 200 | 203 | 204 | 300 | 301 | 308)
         || (said.public && !exchange.status.is_error());
-    if let Some(ttl) = policy.default_ttl.filter(|_| is_default) {
+    let by_status = policy.ttl_by_status.get(&code).copied();
+    if let Some(ttl) = by_status.or_else(|| policy.default_ttl.filter(|_| is_default)) {
         return Some((bounded(ttl).saturating_add(initial_age), false));
     }
     let is_guessable = is_default || matches!(code, 404 | 410);

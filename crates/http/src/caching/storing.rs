@@ -80,7 +80,7 @@ pub fn storing(exchange: &Exchange<'_>, policy: &Policy) -> Result<Lifetime, Not
     if request.method() != Method::Get {
         return Err(NotStored::Method);
     }
-    if !is_storable(status) {
+    if !may_store_status(status) {
         return Err(NotStored::Status);
     }
     if RequestDirectives::of(request).no_store {
@@ -123,7 +123,8 @@ pub fn storing(exchange: &Exchange<'_>, policy: &Policy) -> Result<Lifetime, Not
 /// one connection or one request and would poison the resource for all (400, 407, 408, 416, 421,
 /// 425); what RFC 6585 forbids (428, 429, 431, 511); and what is not known here, since nobody can say
 /// what storing it would mean.
-fn is_storable(status: Status) -> bool {
+#[must_use]
+pub fn may_store_status(status: Status) -> bool {
     let is_known = !status.is_informational() && !status.reason().is_empty();
     let is_never = matches!(
         status.code(),

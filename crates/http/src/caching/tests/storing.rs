@@ -72,6 +72,45 @@ fn an_error_is_stored_only_when_it_says_so() {
 }
 
 #[test]
+fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
+    let policy = Policy {
+        ttl_by_status: [
+            (200, secs(5)),
+            (302, secs(7)),
+            (404, secs(3)),
+            (400, secs(9)),
+        ]
+        .into(),
+        default_ttl: Some(secs(60)),
+        ttl_max: Some(secs(6)),
+        ..Policy::default()
+    };
+    for (code, fields, expected) in [
+        (200, "", Ok(5)),
+        (200, "Last-Modified: {-1000}", Ok(5)),
+        (200, "Cache-Control: max-age=2", Ok(2)),
+        (200, "Expires: {1}", Ok(1)),
+        (302, "", Ok(6)),
+        (404, "", Ok(3)),
+        (404, "Last-Modified: {-1000}", Ok(3)),
+        // What has none of its own is as before.
+        (301, "", Ok(6)),
+        (410, "", Err(NotStored::NoLifetime)),
+        (503, "", Err(NotStored::NoLifetime)),
+        // What the response forbids, and what is never stored, it does not allow.
+        (404, "Cache-Control: no-store", Err(NotStored::NoStore)),
+        (404, "Cache-Control: private", Err(NotStored::Private)),
+        (404, "Set-Cookie: a=b", Err(NotStored::SetCookie)),
+        (404, "Cache-Control: no-cache", Err(NotStored::Useless)),
+        (400, "", Err(NotStored::Status)),
+    ] {
+        let found = store_for(&get(""), code, fields, &policy);
+        let found = found.map(|lifetime| lifetime.fresh_for.as_secs());
+        assert_eq!(found, expected, "{code} {fields}");
+    }
+}
+
+#[test]
 fn needs_a_reason_to_store() {
     for (code, fields, expected) in [
         (200, "", Some(NotStored::NoLifetime)),

@@ -92,6 +92,25 @@ fn errors_are_passed_on_and_not_kept() {
 }
 
 #[test]
+fn a_route_keeps_errors_for_as_long_as_it_says_of_their_status() {
+    let origin = Origin::start(|seen| {
+        let status = format!("{} Word", &seen.target[1..]);
+        Script::raw(format!("{}oops", head_of(&status, "", 4))).keep()
+    });
+    let rule = "ttl_by_status = { 404 = \"1h\", 503 = \"0s\" }";
+    let server = Front::new(&origin, IN_MEMORY).route(rule).serve();
+    let missing = get(&server, "/404");
+    assert_eq!((missing.status, missing.text().as_str()), (404, "oops"));
+    let again = wait_hit(&server, "/404");
+    assert_eq!((again.status, again.text().as_str()), (404, "oops"));
+    for _ in 0..2 {
+        assert_eq!(get(&server, "/503").status, 503);
+        assert_eq!(get(&server, "/500").status, 500);
+    }
+    assert_eq!(origin.lines().len(), 5, "{:?}", origin.lines());
+}
+
+#[test]
 fn a_client_that_has_it_gets_304_from_the_cache() {
     let origin = counting("Cache-Control: max-age=3600\r\nETag: \"x\"\r\n");
     let server = in_front_of(&origin);
