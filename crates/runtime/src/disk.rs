@@ -30,7 +30,7 @@ use penstock_sys::pages::{self, FileSystem, Identity};
 pub use self::arena::Arena;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
-use self::residency::{Asked, Facts, Means, Moment, Proven, Whole};
+use self::residency::{Asked, FRESH_US, Facts, Means, Moment, Proven, Whole};
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
@@ -224,8 +224,8 @@ impl DiskFile {
         found
     }
 
-    /// Whether the `len` bytes at `at` were all there a moment ago. What is not quite as fresh is confirmed by a page:
-    /// if all of it was there, and nothing had to be read since, it still is, unless somebody has dropped the file on
+    /// Whether the `len` bytes at `at` were all there a moment ago. What is not quite as fresh is confirmed by a page, and
+    /// what follows it by another: if all of it was there, and nothing had to be read since, it still is, unless somebody has dropped the file on
     /// purpose.
     fn is_known(&self, at: u64, len: u64) -> bool {
         let reads = self.pool.reads();
@@ -235,20 +235,22 @@ impl DiskFile {
             let end = (at + len).min((chunk + 1) * CHUNK_BYTES);
             (self.asked).covers(chunk, end - chunk * CHUNK_BYTES, now_us)
         };
-        if chunks.clone().all(is_fresh) {
+        if !reads.has_waited_within(FRESH_US, now_us) && chunks.clone().all(is_fresh) {
             return true;
         }
         let quiet_us = reads.quiet_us(now_us);
         let is_whole = |chunk: &u64| self.whole.has(*chunk, now_us, quiet_us);
-        let is_there = chunks.clone().all(|chunk| is_whole(&chunk))
-            && (self.file()).is_ok_and(|file| {
-                let first = residency::is_counted(file, at, 1);
-                first.unwrap_or(false)
-            });
+        let has_page = |at| {
+            let counted = self.file().map(|file| residency::is_counted(file, at, 1));
+            counted.is_ok_and(|counted| counted.unwrap_or(false))
+        };
+        let is_there = chunks.clone().all(|chunk| is_whole(&chunk)) && has_page(at);
         if is_there {
-            // What is behind it was used later, mostly: it goes later.
-            let behind = chunks.start..chunks.end.max(chunks.start + CONFIRMED_CHUNKS);
-            for chunk in behind.take_while(is_whole) {
+            // With its last page also what is behind it.
+            let behind = chunks.end..chunks.end.max(chunks.start + CONFIRMED_CHUNKS);
+            let behind = behind.take_while(is_whole).last();
+            let last = behind.filter(|last| has_page(self.chunk_end(*last) - 1));
+            for chunk in chunks.start..last.map_or(chunks.end, |last| last + 1) {
                 let bytes = self.chunk_end(chunk) - chunk * CHUNK_BYTES;
                 self.asked.note(chunk, bytes, now_us);
             }
@@ -632,7 +634,7 @@ fn left_in_chunk(at: u64) -> u64 {
     CHUNK_BYTES - at % CHUNK_BYTES
 }
 
-/// For how many chunks one page speaks at most: a client that takes all at full speed needs some milliseconds for them,
+/// For how many chunks two pages speak at most: a client that takes all at full speed needs some milliseconds for them,
 /// and a file has room for twice as many answers.
 const CONFIRMED_CHUNKS: u64 = 16;
 

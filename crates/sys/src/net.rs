@@ -113,18 +113,7 @@ pub enum PeerAddress {
     Unix,
 }
 
-impl PeerAddress {
-    /// Whether it is a TCP peer on this machine, by its loopback.
-    #[must_use]
-    pub fn is_loopback(self) -> bool {
-        match self {
-            Self::Tcp(address) => is_loopback(address),
-            Self::Unix => false,
-        }
-    }
-}
-
-/// Whether an address is this machine's own, IPv4 in IPv6 included.
+/// Whether an address is one of the loopback, IPv4 in IPv6 included.
 #[must_use]
 pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
@@ -158,9 +147,10 @@ fn is_pacing(congestion_control: &str) -> bool {
     congestion_control.starts_with("bbr")
 }
 
-/// Lets a TCP socket, or a listener's connections, send as fast as their peers read: for those within this machine. There
-/// is no network whose queues a pace could spare, but each piece waits for a timer: 1 GB took eight times the
-/// processor's time, and three times as long. `reno` does not pace, and is allowed to everybody (tcp(7)).
+/// Lets a TCP socket that is not connected yet, or a listener's connections to come, send as fast as their peers read:
+/// for those over the loopback. There is no network whose queues a pace could spare, but each piece waits for a timer: 1 GB
+/// took eight times the processor's time, and three times as long. `reno` does not pace, and is allowed to everybody
+/// (tcp(7)). A connection that was paced once stays so.
 ///
 /// # Errors
 /// What `setsockopt` says.
@@ -168,7 +158,7 @@ pub fn stop_pacing(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_congestion(socket, "reno")?)
 }
 
-/// Begins a TCP connection with `TCP_NODELAY`, within the machine not [paced](stop_pacing); it is made when the socket
+/// Begins a TCP connection with `TCP_NODELAY`, over the loopback not [paced](stop_pacing); it is made when the socket
 /// becomes writable and [`connect_result`] says so.
 ///
 /// # Errors
@@ -454,7 +444,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn connections_within_the_machine_can_be_let_go_at_full_speed() {
+    fn connections_over_the_loopback_can_be_let_go_at_full_speed() {
         for (name, expected) in [
             ("bbr", true),
             ("bbr2", true),
@@ -467,8 +457,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         stop_pacing(&listener).unwrap();
         let ours = connect_tcp(address).unwrap();
-        let (theirs, peer) = accept(listener.as_fd()).unwrap();
-        assert!(peer.is_loopback() && !PeerAddress::Unix.is_loopback());
+        let (theirs, _) = accept(listener.as_fd()).unwrap();
         // It goes from a listener to its connections.
         assert_eq!(sockopt::tcp_congestion(&theirs).unwrap(), "reno");
         assert!(!is_paced(&ours));
@@ -481,8 +470,7 @@ mod tests {
             ("10.0.0.1:1", false),
             ("[::ffff:10.0.0.1]:1", false),
         ] {
-            let address = address.parse().unwrap();
-            assert_eq!(PeerAddress::Tcp(address).is_loopback(), expected);
+            assert_eq!(is_loopback(address.parse().unwrap()), expected, "{address}");
         }
     }
 

@@ -56,6 +56,8 @@ struct Shared {
     flights: Mutex<Flights>,
     /// When the last of them began or ended, or somebody had to wait without one.
     last: Moment,
+    /// When somebody had to wait without one.
+    waited: Moment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Tells them apart: how many there have been.
@@ -146,6 +148,12 @@ impl Reads {
     /// Somebody had to wait for a disk without a reading of this pool.
     pub(super) fn note_waited(&self, now_us: u64) {
         self.shared.last.note(now_us);
+        self.shared.waited.note(now_us);
+    }
+
+    /// Whether that was less than `span_us` before: what was found out until then may be wrong.
+    pub(super) fn has_waited_within(&self, span_us: u64, now_us: u64) -> bool {
+        self.shared.waited.is_within(span_us, now_us)
     }
 
     /// Takes room for `len` bytes; less of it when there is little left.

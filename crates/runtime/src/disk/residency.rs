@@ -215,10 +215,10 @@ pub(super) struct Asked {
 /// Answers that a file remembers: enough for all chunks of one of 16 MB.
 const ANSWERS: usize = 32;
 
-/// How long an answer stands for all who ask. Pages that were found are about to be sent, which makes them
-/// the last to go: for that the kernel takes seconds, unless somebody drops them on purpose. A file that
+/// How long an answer stands for all who ask, unless somebody had to wait since. Pages that were found are about to be sent,
+/// or were a moment ago, which makes them the last to go: for that the kernel takes seconds, unless somebody drops them on purpose. A file that
 /// many want is asked about 50 times a second, one that one client wants before each piece.
-const FRESH_US: u64 = 20_000;
+pub(super) const FRESH_US: u64 = 20_000;
 
 const UNIT_BYTES: u64 = 4096;
 const TIME_MASK: u64 = (1 << 36) - 1;
