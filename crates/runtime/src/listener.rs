@@ -69,7 +69,10 @@ mod tests {
     use std::time::Duration;
 
     /// A connection that a listener at `address` gives, where the system paces.
-    #[expect(clippy::print_stderr, reason = "whoever runs it sees what was left out")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "whoever runs it sees what was left out"
+    )]
     async fn accepted_at(address: &str) -> Option<OwnedFd> {
         let socket = net::listen_tcp(address.parse().unwrap()).unwrap();
         if rustix::net::sockopt::set_tcp_congestion(&socket, "bbr").is_err() {
