@@ -4,7 +4,7 @@ use super::{
     Front, IN_MEMORY, ON_DISK, answer, ask, cache_status, content, counting, get, in_front_of,
     is_hit, of_content, status, text, wait_hit, wait_objects, wait_working,
 };
-use crate::support::{Origin, Script, Site, head_of};
+use crate::support::{Origin, PATIENCE, Script, Site, eventually, head_of};
 
 #[test]
 fn a_second_request_is_a_hit_of_which_the_origin_hears_nothing() {
@@ -101,7 +101,9 @@ fn a_route_keeps_errors_for_as_long_as_it_says_of_their_status() {
     let server = Front::new(&origin, IN_MEMORY).route(rule).serve();
     let missing = get(&server, "/404");
     assert_eq!((missing.status, missing.text().as_str()), (404, "oops"));
-    let again = wait_hit(&server, "/404");
+    let again = eventually(PATIENCE, "a hit", || {
+        Some(get(&server, "/404")).filter(is_hit)
+    });
     assert_eq!((again.status, again.text().as_str()), (404, "oops"));
     for _ in 0..2 {
         assert_eq!(get(&server, "/503").status, 503);
