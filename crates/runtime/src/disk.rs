@@ -186,7 +186,7 @@ impl DiskFile {
     /// prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that `at` is in; 0 when the first is not
     /// in memory or the file system cannot tell. Ask again after each wait; who asks for the same chunk
     /// within some milliseconds gets the same answer, and within seconds, as long as the pool has nothing to read, one
-    /// that a single page has confirmed.
+    /// that a page or two have confirmed.
     #[must_use]
     pub fn resident(&self, at: u64, len: u64) -> u64 {
         let len = len.min(left_in_chunk(at));
