@@ -20,8 +20,8 @@ pub enum Purge {
 /// What a purge did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Objects taken out. Those on their way in and those that a store has not read back yet are not
-    /// counted, and not served either.
+    /// Objects taken out, one that clients get while it is on its way in with them. What was only asked for
+    /// and what a store has not read back yet is not counted, and not served either.
     pub objects: u64,
 }
 

@@ -137,10 +137,13 @@ impl Store {
         for rule in &rules.all {
             self.remember(|| rule.clone());
         }
+        // Those on their way in count as soon as a client could have had them.
+        let mut growing_count = 0;
         for shard in &self.growing {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for all in shard.values_mut() {
                 for growing in all.extract_if(.., |one| rules.names(one.meta())) {
+                    growing_count += u64::from(growing.is_offered());
                     growing.doom();
                 }
             }
@@ -149,7 +152,7 @@ impl Store {
         let on_disk = on_disk.flat_map(|disk| disk.tier.remove_all(|meta| rules.names(meta)));
         let on_disk = on_disk.collect();
         let in_memory = self.memory.remove_all(|meta| rules.names(meta));
-        let count = self.bury(on_disk, &in_memory);
+        let count = growing_count + self.bury(on_disk, &in_memory);
         if let Some(disk) = &self.disk {
             for rule in &rules.all {
                 disk.note_purge(rule);
