@@ -118,7 +118,7 @@ impl Tree {
         }
         let asked_on_loops = match pages::file_system(&fd).map_err(named)? {
             pages::FileSystem::Memory | pages::FileSystem::Disk => Some(device_of(&fd)?),
-            pages::FileSystem::Other => None,
+            pages::FileSystem::Layered | pages::FileSystem::Other => None,
         };
         Ok(Self {
             root: fd,

@@ -12,6 +12,7 @@
 mod arena;
 mod reads;
 mod residency;
+mod seen;
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -25,12 +26,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_sys::file;
 use penstock_sys::memory::Extent;
-use penstock_sys::pages::{self, FileSystem, Identity};
+use penstock_sys::pages::{self, FileSystem, Identity, Mapping};
 
 pub use self::arena::Arena;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
 use self::residency::{Asked, FRESH_US, Facts, Means, Moment, Proven, Whole};
+use self::seen::Seen;
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
@@ -53,11 +55,15 @@ pub struct DiskFile {
     facts: AtomicU8,
     /// Which file it is, as it was when that was first asked; `None` where the kernel does not tell.
     identity: OnceLock<Option<Identity>>,
+    /// Where its residency is asked so; `None` inside where the kernel does not tell.
+    mapping: OnceLock<Option<Mapping>>,
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     proven: Proven,
     asked: Asked,
     whole: Whole,
+    /// What was read or sent of it, where nothing else tells.
+    seen: Seen,
     /// When a try found that something is not in memory, where it can only be tried.
     missed: Moment,
     /// When it was last seen to be the same.
@@ -116,10 +122,12 @@ impl DiskFile {
             pool,
             facts: AtomicU8::new(facts.to_bits()),
             identity: OnceLock::new(),
+            mapping: OnceLock::new(),
             is_random: AtomicBool::new(false),
             proven: Proven::default(),
             asked: Asked::default(),
             whole: Whole::default(),
+            seen: Seen::default(),
             missed: Moment::default(),
             seen_same: Moment::default(),
             faults: None,
@@ -192,24 +200,29 @@ impl DiskFile {
         let len = len.min(left_in_chunk(at));
         match self.known().means {
             Means::Memory => len,
-            Means::Counted if self.is_known(at, len) || self.finds_whole(at, len) => len,
-            Means::Counted => {
+            Means::Counted | Means::Mapped
+                if self.is_known(at, len) || self.finds_whole(at, len) =>
+            {
+                len
+            }
+            Means::Counted | Means::Mapped => {
                 let now_us = self.pool.reads().now_us();
-                let ready = self.counted(at, len);
+                let ready = self.present(at, len);
                 if at.is_multiple_of(CHUNK_BYTES) && ready == len {
                     self.asked.note(at / CHUNK_BYTES, len, now_us);
                 }
                 ready
             }
-            Means::Tried | Means::Unknown | Means::Never => 0,
+            Means::Seen if self.is_seen(at, len) => len,
+            Means::Seen | Means::Tried | Means::Unknown | Means::Never => 0,
         }
     }
 
     /// As [`DiskFile::resident`], for all of the `len` bytes, a few chunks.
     #[must_use]
     pub fn resident_run(&self, at: u64, len: u64) -> u64 {
-        if left_in_chunk(at) < len && self.known().means == Means::Counted && self.is_known(at, len)
-        {
+        let is_asked = || matches!(self.known().means, Means::Counted | Means::Mapped);
+        if left_in_chunk(at) < len && is_asked() && self.is_known(at, len) {
             return len;
         }
         let mut found = 0;
@@ -240,16 +253,12 @@ impl DiskFile {
         }
         let quiet_us = reads.quiet_us(now_us);
         let is_whole = |chunk: &u64| self.whole.has(*chunk, now_us, quiet_us);
-        let has_page = |at| {
-            let counted = self.file().map(|file| residency::is_counted(file, at, 1));
-            counted.is_ok_and(|counted| counted.unwrap_or(false))
-        };
-        let is_there = chunks.clone().all(|chunk| is_whole(&chunk)) && has_page(at);
+        let is_there = chunks.clone().all(|chunk| is_whole(&chunk)) && self.has_page(at);
         if is_there {
             // With its last page also what is behind it.
             let behind = chunks.end..chunks.end.max(chunks.start + CONFIRMED_CHUNKS);
             let behind = behind.take_while(is_whole).last();
-            let last = behind.filter(|last| has_page(self.chunk_end(*last) - 1));
+            let last = behind.filter(|last| self.has_page(self.chunk_end(*last) - 1));
             for chunk in chunks.start..last.map_or(chunks.end, |last| last + 1) {
                 let bytes = self.chunk_end(chunk) - chunk * CHUNK_BYTES;
                 self.asked.note(chunk, bytes, now_us);
@@ -273,16 +282,35 @@ impl DiskFile {
         let len = end - start;
         // Where it never was that is asked by one call.
         let may_be = self.proven.has(chunk)
+            || self.known().means == Means::Mapped
             || (self.file()).is_ok_and(|file| {
                 let is_counted = residency::is_counted(file, start, len);
                 is_counted.unwrap_or(false)
             });
-        let is_whole = may_be && self.counted(start, len) == len;
+        let is_whole = may_be && self.present(start, len) == len;
         if is_whole {
             self.asked.note(chunk, len, now_us);
             self.whole.note(chunk, now_us, quiet_us);
         }
         is_whole
+    }
+
+    /// Whether all of the chunk with the `len` bytes at `at` was just read or sent, and no loop had to wait since.
+    fn is_seen(&self, at: u64, len: u64) -> bool {
+        let reads = self.pool.reads();
+        let now_us = reads.now_us();
+        let chunk = at / CHUNK_BYTES;
+        at + len <= self.chunk_end(chunk) && self.seen.has(chunk, now_us, reads.waited_us(now_us))
+    }
+
+    /// Notes what was read or sent, where nothing else tells what is in memory.
+    fn note_seen(&self, at: u64, len: usize) {
+        if self.known().means == Means::Seen
+            && let Some(identity) = self.identity()
+        {
+            let now_us = self.pool.reads().now_us();
+            (self.seen).note((at, len as u64), identity.bytes, now_us);
+        }
     }
 
     /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that has waited
@@ -295,18 +323,24 @@ impl DiskFile {
             return arena::send(socket, extent, at, len);
         }
         let file = self.file()?;
-        self.watched(|| pages::send_file(socket, file, at, len))
-    }
-
-    fn watched<T>(&self, send: impl FnOnce() -> T) -> T {
-        let reads = self.pool.reads();
-        let began_us = reads.now_us();
-        let sent = send();
-        let now_us = reads.now_us();
-        if has_waited(now_us.saturating_sub(began_us)) {
-            reads.note_waited(now_us);
+        let (sent, has_waited) = self.watched(|| pages::send_file(socket, file, at, len));
+        if !has_waited && let Ok(sent) = sent {
+            self.note_seen(at, sent);
         }
         sent
+    }
+
+    /// What `work` gives, and whether it has waited for a disk.
+    fn watched<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
+        let reads = self.pool.reads();
+        let began_us = reads.now_us();
+        let done = work();
+        let now_us = reads.now_us();
+        let has_waited = has_waited(now_us.saturating_sub(began_us));
+        if has_waited {
+            reads.note_waited(now_us);
+        }
+        (done, has_waited)
     }
 
     /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
@@ -443,9 +477,11 @@ impl DiskFile {
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
         let bytes = pages::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
-            let found = residency::find_out(file, kind, start, bytes.len());
+            let read = (start, bytes.len());
+            let found = residency::find_out(file, kind, read, || self.mapping());
             self.learn(found);
         }
+        self.note_seen(start, bytes.len());
         Ok(Outcome::new(start, bytes, claim))
     }
 
@@ -462,6 +498,7 @@ impl DiskFile {
         let mut bytes = vec![0; usize::try_from(claim.bytes()).ok()?];
         let count = self.read_cached(at, &mut bytes);
         bytes.truncate(count);
+        self.note_seen(at, count);
         (count > 0).then(|| reads::hold(bytes, claim))
     }
 
@@ -481,7 +518,9 @@ impl DiskFile {
             Means::Memory => len,
             // The count keeps the try from beginning to read what is not there.
             Means::Counted => residency::counted_prefix(file, at, len).unwrap_or(0),
-            Means::Tried => {
+            Means::Mapped => self.present(at, len),
+            Means::Seen if self.is_seen(at, len) => len,
+            Means::Seen | Means::Tried => {
                 // A try begins to read what is missing, so that one miss stands for those that follow.
                 let now_us = self.pool.reads().now_us();
                 if self.missed.is_within(MISSED_US, now_us) {
@@ -506,8 +545,40 @@ impl DiskFile {
         }
         match self.known().means {
             Means::Memory => file::read_at(file, into, at).unwrap_or(0),
+            // Where a descriptor's pages cannot be asked for, those of a layer below it cannot be tried either.
+            Means::Mapped => {
+                self.watched(|| file::read_at(file, into, at).unwrap_or(0))
+                    .0
+            }
+            Means::Seen if self.is_seen(at, into.len() as u64) => {
+                self.watched(|| file::read_at(file, into, at).unwrap_or(0))
+                    .0
+            }
             _ => file::read_at_if_cached(file, into, at).unwrap_or(0),
         }
+    }
+
+    /// How many of the `len` bytes at `at`, in one chunk, are in memory now, as a prefix; asked anew.
+    fn present(&self, at: u64, len: u64) -> u64 {
+        if self.known().means != Means::Mapped {
+            return self.counted(at, len);
+        }
+        let found = self.mapping();
+        let found = found.map(|mapping| residency::mapped_prefix(mapping, at, len));
+        if let Some(Ok(found)) = found {
+            return found;
+        }
+        self.unlearn();
+        0
+    }
+
+    /// Whether the page with the byte at `at` is in memory.
+    fn has_page(&self, at: u64) -> bool {
+        if self.known().means == Means::Mapped {
+            return self.present(at, 1) > 0;
+        }
+        let counted = self.file().map(|file| residency::is_counted(file, at, 1));
+        counted.is_ok_and(|counted| counted.unwrap_or(false))
     }
 
     fn counted(&self, at: u64, len: u64) -> u64 {
@@ -557,8 +628,8 @@ impl DiskFile {
         if facts.means != Means::Unknown {
             return facts;
         }
-        let mount = self.identity().map(|identity| identity.mount);
-        let Some(facts) = mount.and_then(|mount| self.pool.reads().facts(mount)) else {
+        let identity = self.identity();
+        let Some(facts) = identity.and_then(|identity| self.pool.reads().facts(&identity)) else {
             return Facts::UNKNOWN;
         };
         self.take_up(facts);
@@ -567,13 +638,13 @@ impl DiskFile {
 
     fn learn(&self, facts: Facts) {
         if let Some(identity) = self.identity() {
-            self.pool.reads().learn(identity.mount, facts);
+            self.pool.reads().learn(&identity, facts);
         }
         self.take_up(facts);
     }
 
     fn take_up(&self, facts: Facts) {
-        if matches!(facts.means, Means::Counted | Means::Tried) {
+        if !matches!(facts.means, Means::Unknown | Means::Memory | Means::Never) {
             self.stop_read_ahead();
         }
         self.facts.store(facts.to_bits(), Ordering::Relaxed);
@@ -582,7 +653,7 @@ impl DiskFile {
     /// The file system does not keep what it promised: another may have taken its number.
     fn unlearn(&self) {
         if let Some(identity) = self.identity() {
-            self.pool.reads().unlearn(identity.mount);
+            self.pool.reads().unlearn(&identity);
         }
         self.facts
             .store(Facts::UNKNOWN.to_bits(), Ordering::Relaxed);
@@ -601,6 +672,15 @@ impl DiskFile {
             .get_or_init(|| self.file().and_then(pages::identity).ok())
     }
 
+    /// Where its residency is asked so, as long as it was when that was first asked.
+    fn mapping(&self) -> Option<&Mapping> {
+        let map = || {
+            let bytes = self.identity()?.bytes;
+            self.file().and_then(|file| Mapping::new(file, bytes)).ok()
+        };
+        self.mapping.get_or_init(map).as_ref()
+    }
+
     /// Under which its readings are found.
     fn key(&self) -> FileKey {
         match (self.known().has_inodes, self.identity()) {
@@ -616,16 +696,19 @@ impl Drop for DiskFile {
             // An object that was replaced or evicted meanwhile: its blocks are freed with its last
             // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
             Some(Source::File(file)) => {
-                let is_local = matches!(self.known().means, Means::Memory | Means::Counted);
+                let means = self.known().means;
+                let is_local = !matches!(means, Means::Unknown | Means::Tried | Means::Never);
                 is_local && pages::is_nameless(file).is_ok_and(|is_gone| !is_gone)
             }
             Some(Source::Extent(extent)) => extent.bytes().len() <= arena::HERE_MAX,
             None => true,
         };
+        // It keeps the file open, too.
+        let mapping = self.mapping.take();
         if let Some(source) = self.source.take()
             && !is_quick
         {
-            self.pool.run_detached(move || drop(source));
+            self.pool.run_detached(move || drop((source, mapping)));
         }
     }
 }

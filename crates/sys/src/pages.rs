@@ -5,6 +5,8 @@
 //! (which may ask a network file system's server) and [`send_file`] where pages are missing: the
 //! caller asks first. Which of these calls a file system supports differs; each says so by an error.
 
+mod mapping;
+
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,6 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Advice, AtFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
+
+pub use self::mapping::Mapping;
 
 /// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
 /// Pages whose reading is still under way count as well; a `len` of 0 is up to the file's end.
@@ -133,6 +137,19 @@ pub struct Identity {
     pub changed_at: (i64, u32),
     /// Its length.
     pub bytes: u64,
+    /// Whose it is.
+    pub access: Access,
+}
+
+/// Who may do what with a file. The kernel tells what is in memory of a file only to who may write it or owns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// The owner's number.
+    pub user: u32,
+    /// The group's.
+    pub group: u32,
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u16,
 }
 
 /// A file system where it is mounted. A device number alone may come back for another file system once
@@ -155,6 +172,9 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
     let wanted = StatxFlags::INO
         | StatxFlags::CTIME
         | StatxFlags::SIZE
+        | StatxFlags::UID
+        | StatxFlags::GID
+        | StatxFlags::MODE
         | StatxFlags::MNT_ID
         | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
     let found = from_memory(file, wanted)?;
@@ -167,6 +187,11 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
         inode: found.stx_ino,
         changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
         bytes: found.stx_size,
+        access: Access {
+            user: found.stx_uid,
+            group: found.stx_gid,
+            mode: found.stx_mode,
+        },
     })
 }
 
@@ -201,7 +226,9 @@ pub enum FileSystem {
     Memory,
     /// On a local disk, with the kernel's page cache: once open and in memory, nothing waits.
     Disk,
-    /// Any other: each call may ask a server, a process, or layers below it.
+    /// In layers over others, mostly local ones (a container's overlay): what is in memory is in theirs.
+    Layered,
+    /// Any other: each call may ask a server or a process.
     Other,
 }
 
@@ -214,6 +241,7 @@ pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
     Ok(match u64::try_from(magic).unwrap_or(0) & 0xffff_ffff {
         TMPFS | RAMFS => FileSystem::Memory,
         EXT | XFS | BTRFS | F2FS => FileSystem::Disk,
+        OVERLAY => FileSystem::Layered,
         _ => FileSystem::Other,
     })
 }
@@ -225,6 +253,7 @@ const EXT: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
 const BTRFS: u64 = 0x9123_683e;
 const F2FS: u64 = 0xf2f5_2010;
+const OVERLAY: u64 = 0x794c_7630;
 
 #[cfg(test)]
 mod tests;

@@ -94,3 +94,70 @@ fn gauges_say_what_pools_have_done() {
     });
     assert!(pool(&server, "default").is_object());
 }
+
+/// A large file in `public`, from one loop.
+fn with_a_large_file(server: &str) -> Site {
+    let toml = format!(
+        "[server]\nthreads = 1\n{server}\n[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\" }}"
+    );
+    Site::new()
+        .config(&toml)
+        .file("public/large.bin", large())
+        .file("temp/x", "")
+}
+
+fn large() -> Vec<u8> {
+    (0..3_000_000_u32).map(|n| (n % 249) as u8).collect()
+}
+
+/// Asks for the file again and again, which is in memory. The pool looks at one that is new each time, and reads one
+/// of which the kernel does not tell once a second; then it has next to nothing to do.
+fn is_sent_from_memory(server: &Server, what: &str) {
+    const REQUESTS: u64 = 30;
+    const CHUNKS: u64 = 6;
+    let jobs = || {
+        pool(server, "default")["work_time"]["count"]
+            .as_u64()
+            .unwrap()
+    };
+    let large = large();
+    eventually(PATIENCE, what, || {
+        let before = jobs();
+        for _ in 0..REQUESTS {
+            assert!(server.get("/large.bin").body == large, "{what}");
+        }
+        jobs() - before < REQUESTS * CHUNKS / 5
+    });
+}
+
+#[test]
+fn files_of_others_are_sent_from_memory_too() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become another");
+    }
+    let site = with_a_large_file("user = \"12345:12346\"");
+    for folder in [site.dir().parent().unwrap(), site.dir()] {
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(folder, all).unwrap();
+    }
+    is_sent_from_memory(&site.serve(&[]), "of root, to another");
+}
+
+#[test]
+fn files_in_layers_are_sent_from_memory_too() {
+    const LAYERS: &str = "mount -t tmpfs none temp && mkdir temp/upper temp/work && \
+        mount -t overlay overlay -o lowerdir=public,upperdir=temp/upper,workdir=temp/work public";
+    let site = with_a_large_file("");
+    if let Some(server) = site.serve_with_mounts(LAYERS, &[]) {
+        is_sent_from_memory(&server, "in layers, to the owner");
+    }
+    // Nobody in there owns it.
+    let site = with_a_large_file("");
+    if rustix::process::geteuid().is_root() {
+        let file = site.dir().join("public/large.bin");
+        std::os::unix::fs::chown(file, Some(12345), Some(12346)).unwrap();
+    }
+    if let Some(server) = site.serve_with_mounts(LAYERS, &[]) {
+        is_sent_from_memory(&server, "in layers, to another");
+    }
+}

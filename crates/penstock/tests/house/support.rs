@@ -215,6 +215,42 @@ impl Site {
 
     /// [`Site::serve`] with variables added to the server's environment.
     pub(crate) fn serve_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Server {
+        let mut command = self.command("serve");
+        command.envs(env.iter().copied());
+        self.serve_by(command, arguments)
+    }
+
+    /// [`Site::serve`] within the mounts of [`Site::binary_with_mounts`].
+    pub(crate) fn serve_with_mounts(&self, script: &str, arguments: &[&str]) -> Option<Server> {
+        let mut command = self.binary_with_mounts(script)?;
+        command.arg("serve");
+        Some(self.serve_by(command, arguments))
+    }
+
+    /// The binary with mounts of its own, which `script` makes in the site's folder and which go with it. `None`,
+    /// with a word, where that is not allowed.
+    pub(crate) fn binary_with_mounts(&self, script: &str) -> Option<Command> {
+        let within = |script: &str| {
+            let mut command = Command::new("unshare");
+            command
+                .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+                .current_dir(self.dir())
+                .stdin(Stdio::null())
+                .process_group(0);
+            command
+        };
+        let probe = within(script).output();
+        if !probe.is_ok_and(|output| output.status.success()) {
+            eprintln!("left out: `{script}` is not allowed here");
+            return None;
+        }
+        let mut command = within(&format!("{script} && exec \"$0\" \"$@\""));
+        command.arg(env!("CARGO_BIN_EXE_penstock"));
+        Some(command)
+    }
+
+    /// Has `command` serve, which ends in `penstock serve`.
+    fn serve_by(&self, mut command: Command, arguments: &[&str]) -> Server {
         self.be_quick_at_the_end();
         let toml = self.read("penstock.toml");
         let has = |flags: &[&str], key: &str| {
@@ -223,8 +259,7 @@ impl Site {
                 .any(|a| flags.iter().any(|f| a.starts_with(f)))
                 || toml.lines().any(|line| line.trim_start().starts_with(key))
         };
-        let mut command = self.command("serve");
-        command.args(arguments).envs(env.iter().copied());
+        command.args(arguments);
         if !has(&["-l", "--listen"], "listen") {
             command.args(["-l", "127.0.0.1:0"]);
         }

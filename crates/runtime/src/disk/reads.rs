@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
-use penstock_sys::pages::{Identity, Mount};
+use penstock_sys::pages::{Access, Identity, Mount};
 use tokio::sync::watch;
 
 use super::residency::{Facts, Moment};
@@ -36,8 +36,8 @@ pub(crate) struct Reads {
     /// The clock of [`Reads::now_us`] begins here.
     made_at: Instant,
     shared: Arc<Shared>,
-    /// What is known of each file system. Held for a look-up.
-    facts: Mutex<HashMap<Mount, Facts>>,
+    /// What is known of the files of each owner on each file system. Held for a look-up.
+    facts: Mutex<HashMap<(Mount, Access), Facts>>,
 }
 
 impl Default for Reads {
@@ -151,6 +151,11 @@ impl Reads {
         self.shared.waited.note(now_us);
     }
 
+    /// Microseconds since nobody had to; the largest number for never.
+    pub(super) fn waited_us(&self, now_us: u64) -> u64 {
+        self.shared.waited.since(now_us).unwrap_or(u64::MAX)
+    }
+
     /// Whether that was less than `span_us` before: what was found out until then may be wrong.
     pub(super) fn has_waited_within(&self, span_us: u64, now_us: u64) -> bool {
         self.shared.waited.is_within(span_us, now_us)
@@ -165,24 +170,24 @@ impl Reads {
         self.shared.held.bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX / 2
     }
 
-    pub(super) fn facts(&self, mount: Mount) -> Option<Facts> {
-        self.lock_facts().get(&mount).copied()
+    pub(super) fn facts(&self, file: &Identity) -> Option<Facts> {
+        self.lock_facts().get(&(file.mount, file.access)).copied()
     }
 
-    pub(super) fn learn(&self, mount: Mount, found: Facts) {
+    pub(super) fn learn(&self, file: &Identity, found: Facts) {
         let mut facts = self.lock_facts();
         if facts.len() >= MOUNTS_MAX {
             // Those in use are soon found out again.
             facts.clear();
         }
-        facts.insert(mount, found);
+        facts.insert((file.mount, file.access), found);
     }
 
-    pub(super) fn unlearn(&self, mount: Mount) {
-        self.lock_facts().remove(&mount);
+    pub(super) fn unlearn(&self, file: &Identity) {
+        self.lock_facts().remove(&(file.mount, file.access));
     }
 
-    fn lock_facts(&self) -> MutexGuard<'_, HashMap<Mount, Facts>> {
+    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(Mount, Access), Facts>> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -193,7 +198,7 @@ impl Shared {
     }
 }
 
-/// File systems that are remembered: more than a machine has that serves files.
+/// Owners on file systems that are remembered: more than a machine has that serves files.
 const MOUNTS_MAX: usize = 256;
 
 /// A reading, for one who waits for it.

@@ -7,8 +7,9 @@
 mod sharing;
 
 use std::future::poll_fn;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
 use std::task::Poll;
@@ -176,11 +177,21 @@ fn where_pages_cannot_be_counted_what_is_in_memory_is_read_on_the_loop() {
 
 #[test]
 fn what_is_in_memory_is_told_as_a_prefix_up_to_the_chunk_s_end() {
+    for means in [Means::Counted, Means::Mapped] {
+        told_as_a_prefix(means);
+    }
+}
+
+fn told_as_a_prefix(means: Means) {
     let len = 2 * CHUNK_BYTES + 100_000;
     let pool = pool(1);
     let Some(file) = counted(len, &pool) else {
         return;
     };
+    file.learn(Facts {
+        means,
+        has_inodes: true,
+    });
     for _ in 0..2 {
         for (at, wanted, expected) in [
             (0, len, CHUNK_BYTES),
@@ -209,6 +220,103 @@ fn what_is_in_memory_is_told_as_a_prefix_up_to_the_chunk_s_end() {
     assert_eq!(file.resident(0, len), 65_536);
     evict(&file);
     assert_eq!(file.resident(CHUNK_BYTES, len), 0);
+    assert_eq!(file.known().means, means, "{means:?} does not work");
+    pool.close();
+}
+
+#[test]
+fn where_pages_cannot_be_counted_a_mapping_tells_and_they_are_sent_and_read_on_the_loop() {
+    let pool = pool(1);
+    let Some(file) = counted(3 * CHUNK_BYTES, &pool) else {
+        return;
+    };
+    file.learn(Facts {
+        means: Means::Mapped,
+        has_inodes: false,
+    });
+    let readings = pool.usage().waited.count;
+    assert_eq!(
+        file.resident_run(0, 3 * CHUNK_BYTES),
+        3 * CHUNK_BYTES,
+        "several chunks at a time"
+    );
+    let piece = block_on(file.read(100, CHUNK_BYTES)).unwrap();
+    assert_eq!((piece.len() as u64, piece[0]), (NOW_BYTES, byte(100)));
+    let mut into = Vec::new();
+    assert!(file.append_resident(1000, 5000, &mut into));
+    assert_eq!((into.len(), into[0]), (5000, byte(1000)));
+    assert_eq!(pool.usage().waited.count, readings, "all of it on the loop");
+    evict(&file);
+    assert!(!file.append_resident(0, 5000, &mut into));
+    assert_eq!(block_on(file.read(0, 10)).unwrap().len(), 10);
+    assert_eq!(pool.usage().waited.count, readings + 1);
+    pool.close();
+}
+
+/// A file of which the kernel tells nothing, as if it were somebody else's.
+fn untold(len: u64, pool: &Pool) -> Arc<DiskFile> {
+    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    file.learn(Facts {
+        means: Means::Seen,
+        has_inodes: true,
+    });
+    file
+}
+
+#[test]
+fn what_the_kernel_does_not_tell_of_is_there_for_a_while_after_it_was_read_or_sent() {
+    let pool = pool(1);
+    let len = CHUNK_BYTES + 100_000;
+    let file = untold(len, &pool);
+    let whole = || file.resident_run(0, len);
+    let read = |from: u64, to: u64| {
+        let mut at = from;
+        while at < to {
+            at += block_on(file.read(at, to - at)).unwrap().len() as u64;
+        }
+    };
+    assert_eq!(whole(), 0);
+    // A part says nothing of the rest.
+    read(0, CHUNK_BYTES - 1);
+    assert_eq!(whole(), 0);
+    read(0, CHUNK_BYTES);
+    assert_eq!(file.resident(100, len), CHUNK_BYTES - 100);
+    assert_eq!(whole(), CHUNK_BYTES);
+    read(CHUNK_BYTES, len);
+    assert_eq!(whole(), len);
+    assert_eq!(file.resident(len - 10, 20), 0, "not what is behind its end");
+    // What is sent all the time needs nobody who reads it.
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (mut read_at, mut at) = (Instant::now(), 0);
+    let deadline = read_at + SOON;
+    while read_at.elapsed() < Duration::from_millis(1500) {
+        assert!(Instant::now() < deadline, "read again and again");
+        let there = usize::try_from(file.resident(at, 30_000.min(len - at))).unwrap();
+        if there == 0 {
+            read(0, len);
+            (read_at, at) = (Instant::now(), 0);
+            continue;
+        }
+        let sent = file.send_to(ours.as_fd(), at, there).unwrap();
+        theirs.read_exact(&mut vec![0; sent]).unwrap();
+        at = (at + sent as u64) % len;
+    }
+    let deadline = Instant::now() + SOON;
+    while whole() > 0 {
+        assert!(Instant::now() < deadline, "believed in for ever");
+        std::thread::yield_now();
+    }
+    pool.close();
+}
+
+#[test]
+fn what_was_read_is_not_believed_to_be_there_once_a_loop_had_to_wait() {
+    let pool = pool(1);
+    let file = untold(SMALL_BYTES, &pool);
+    block_on(file.read(0, SMALL_BYTES)).unwrap();
+    assert_eq!(file.resident(0, SMALL_BYTES), SMALL_BYTES);
+    pool.reads().note_waited(pool.reads().now_us());
+    assert_eq!(file.resident(0, SMALL_BYTES), 0);
     pool.close();
 }
 
@@ -436,7 +544,7 @@ fn what_was_whole_is_not_counted_again_until_it_is_dropped_or_something_is_read(
     assert!(is_counted(), "something was waited for");
     await_that("known", &|| !is_counted());
     // As above: a socket that blocks keeps it for so long.
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let began_us = reads.now_us();
         scope.spawn(move || {

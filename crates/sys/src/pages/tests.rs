@@ -48,6 +48,64 @@ fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
 }
 
 #[test]
+fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
+    let file = written();
+    if file_system(&file).unwrap() != FileSystem::Disk {
+        eprintln!("skipped: no local disk below the temporary folder");
+        return;
+    }
+    let page = page_bytes();
+    let mapping = Mapping::new(&file, BYTES).unwrap();
+    let cached = |at, len| mapping.cached_prefix(at, len).unwrap();
+    for (at, len, expected) in [
+        (0, BYTES, BYTES),
+        (1, 1, 1),
+        (page - 1, 2, 2),
+        (100, u64::MAX, BYTES - 100),
+        (BYTES - 1, 10, 1),
+        (BYTES, 10, 0),
+        (u64::MAX, 10, 0),
+        (0, 0, 0),
+    ] {
+        assert_eq!(cached(at, len), expected, "{at} {len}");
+    }
+    expect_random_access(&file).unwrap();
+    drop_cached(&file).unwrap();
+    assert_eq!(cached(0, BYTES), 0);
+    assert_eq!(read_whole_at(&file, page, 1).unwrap().len(), 1);
+    assert_eq!((cached(0, BYTES), cached(page, BYTES)), (0, page));
+    assert_eq!(cached(2 * page - 1, BYTES), 1);
+    // Shorter, longer, and gone: what is asked about is what was mapped.
+    file.set_len(0).unwrap();
+    assert_eq!(cached(page, 1), 0);
+    file.set_len(2 * BYTES).unwrap();
+    assert!(cached(0, 2 * BYTES) <= BYTES);
+    drop(file);
+    assert!(mapping.cached_prefix(0, BYTES).is_ok());
+}
+
+#[test]
+fn a_mapping_is_refused_where_the_kernel_does_not_tell() {
+    let file = written();
+    assert!(Mapping::new(&file, u64::MAX).is_err());
+    let pipe = File::from(std::os::fd::OwnedFd::from(io::pipe().unwrap().0));
+    assert!(Mapping::new(&pipe, 4096).is_err());
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("left out: only root can be somebody else");
+    }
+    let as_another = std::thread::spawn(move || {
+        // SAFETY: changes who this thread is to file systems, and nothing else.
+        #[expect(unsafe_code, reason = "rustix has no setfsuid")]
+        unsafe {
+            libc::setfsuid(65534)
+        };
+        Mapping::new(&file, BYTES).map(drop)
+    });
+    let refused = as_another.join().unwrap().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+}
+
+#[test]
 fn a_part_is_sent_and_read_as_it_is_and_the_end_is_seen() {
     let file = written();
     let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -197,34 +197,25 @@ fn a_standard_output_that_nobody_reads_does_not_hold_up_the_start_or_the_stop() 
 
 /// A server whose folder for temporary files is gone.
 fn without_a_temporary_folder() -> Bare {
-    let bare = start_with_temp(binary());
+    let bare = start_with_temp(site_with_temp(), binary());
     std::fs::remove_dir_all(bare.site.dir().join("temp")).unwrap();
     bare
 }
 
-/// A server whose folder for temporary files has 64 KiB: a mount of its own, gone with it. `None`
-/// where such a mount is not allowed.
+/// A server whose folder for temporary files has 64 KiB. `None` where such a mount is not allowed.
 fn with_a_small_temporary_disk() -> Option<Bare> {
-    const SCRIPT: &str = "mount -t tmpfs -o size=64k none temp && exec \"$0\" \"$@\"";
-    let unshared = |arguments: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-        command.args(arguments);
-        command
-    };
-    let probe = unshared(&["mount -t tmpfs none /mnt"]).output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("no mount namespaces here: the full disk is not tested");
-        return None;
-    }
-    let serve = unshared(&[SCRIPT, env!("CARGO_BIN_EXE_penstock")]);
-    Some(start_with_temp(serve))
+    let site = site_with_temp();
+    let command = site.binary_with_mounts("mount -t tmpfs -o size=64k none temp")?;
+    Some(start_with_temp(site, command))
 }
 
-fn start_with_temp(command: Command) -> Bare {
+fn site_with_temp() -> Site {
     let limits =
         "[limits]\ntemp_dir = \"temp\"\nbody_memory = \"16KiB\"\nresponse_memory = \"16KiB\"";
-    let site = site("processes = 1", limits).file("temp/x", "");
+    site("processes = 1", limits).file("temp/x", "")
+}
+
+fn start_with_temp(site: Site, command: Command) -> Bare {
     let stderr = File::create(site.dir().join("log.txt")).unwrap();
     Bare::start(site, command, Stdio::null(), stderr.into())
 }

@@ -114,17 +114,29 @@ fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
 }
 
 #[test]
-fn only_so_many_file_systems_are_remembered() {
+fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
     let reads = Reads::default();
-    let mount = |mount| Mount {
-        device: (0, 1),
-        mount,
+    let file = |mount, user| Identity {
+        mount: Mount {
+            device: (0, 1),
+            mount,
+        },
+        inode: u64::from(user),
+        changed_at: (0, 0),
+        bytes: 1,
+        access: Access {
+            user,
+            group: 0,
+            mode: 0o644,
+        },
     };
     for number in 0..1000 {
-        reads.learn(mount(number), Facts::UNKNOWN);
-        assert!(reads.facts(mount(number)).is_some());
+        let (file, others) = (file(number, 1), file(number, 2));
+        reads.learn(&file, Facts::UNKNOWN);
+        let again = Identity { inode: 7, ..file };
+        assert!(reads.facts(&again).is_some() && reads.facts(&others).is_none());
     }
     assert!(reads.lock_facts().len() <= MOUNTS_MAX);
-    reads.unlearn(mount(999));
-    assert!(reads.facts(mount(999)).is_none());
+    reads.unlearn(&file(999, 1));
+    assert!(reads.facts(&file(999, 1)).is_none());
 }
