@@ -13,8 +13,8 @@ mod arena;
 mod reads;
 mod residency;
 mod seen;
+mod waits;
 
-use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs::{File, Metadata};
 use std::io;
@@ -31,8 +31,9 @@ use penstock_sys::pages::{self, FileSystem, Identity, Mapping};
 pub use self::arena::Arena;
 pub(crate) use self::reads::Reads;
 use self::reads::{FileKey, Outcome};
-use self::residency::{Asked, FRESH_US, Facts, Means, Moment, Proven, Whole};
+use self::residency::{Asked, FRESH_US, Facts, Found, Means, Moment, Proven, Whole};
 use self::seen::Seen;
+use self::waits::Doubt;
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
@@ -55,15 +56,15 @@ pub struct DiskFile {
     facts: AtomicU8,
     /// Which file it is, as it was when that was first asked; `None` where the kernel does not tell.
     identity: OnceLock<Option<Identity>>,
-    /// Where its residency is asked so; `None` inside where the kernel does not tell.
-    mapping: OnceLock<Option<Mapping>>,
+    /// Where its residency is asked so, or why it cannot be.
+    mapping: OnceLock<Result<Mapping, io::ErrorKind>>,
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     proven: Proven,
     asked: Asked,
     whole: Whole,
-    /// What was read or sent of it, where nothing else tells.
-    seen: Seen,
+    /// What was read or sent of it, where nothing else tells; `None` where it is not known which file it is.
+    seen: OnceLock<Option<Arc<Seen>>>,
     /// When a try found that something is not in memory, where it can only be tried.
     missed: Moment,
     /// When it was last seen to be the same.
@@ -127,7 +128,7 @@ impl DiskFile {
             proven: Proven::default(),
             asked: Asked::default(),
             whole: Whole::default(),
-            seen: Seen::default(),
+            seen: OnceLock::new(),
             missed: Moment::default(),
             seen_same: Moment::default(),
             faults: None,
@@ -295,22 +296,27 @@ impl DiskFile {
         is_whole
     }
 
-    /// Whether all of the chunk with the `len` bytes at `at` was just read or sent, and no loop had to wait since.
+    /// Whether the `len` bytes at `at`, in one chunk, were just read or sent, and no loop had to wait since.
     fn is_seen(&self, at: u64, len: u64) -> bool {
         let reads = self.pool.reads();
         let now_us = reads.now_us();
-        let chunk = at / CHUNK_BYTES;
-        at + len <= self.chunk_end(chunk) && self.seen.has(chunk, now_us, reads.waited_us(now_us))
+        let span_us = reads.waited_us(now_us);
+        self.seen()
+            .is_some_and(|seen| seen.has(at, len, now_us, span_us))
     }
 
     /// Notes what was read or sent, where nothing else tells what is in memory.
     fn note_seen(&self, at: u64, len: usize) {
         if self.known().means == Means::Seen
-            && let Some(identity) = self.identity()
+            && let Some(seen) = self.seen()
         {
-            let now_us = self.pool.reads().now_us();
-            (self.seen).note((at, len as u64), identity.bytes, now_us);
+            seen.note(at, len as u64, self.pool.reads().now_us());
         }
+    }
+
+    fn seen(&self) -> Option<&Arc<Seen>> {
+        let find = || Some(self.pool.reads().seen(self.identity()?));
+        self.seen.get_or_init(find).as_ref()
     }
 
     /// Sends up to `len` bytes at `at` that are [`DiskFile::resident`] to a socket; 0 is the end. Where that has waited
@@ -333,14 +339,31 @@ impl DiskFile {
     /// What `work` gives, and whether it has waited for a disk.
     fn watched<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         let reads = self.pool.reads();
+        let means = self.known().means;
+        let doubt = match means {
+            Means::Mapped | Means::Seen => Doubt::Dear,
+            _ => Doubt::Cheap,
+        };
         let began_us = reads.now_us();
         let done = work();
         let now_us = reads.now_us();
-        let has_waited = has_waited(now_us.saturating_sub(began_us));
+        let has_waited = waits::has_waited(now_us.saturating_sub(began_us), doubt);
         if has_waited {
             reads.note_waited(now_us);
+            if means == Means::Mapped {
+                self.stop_asking();
+            }
         }
         (done, has_waited)
+    }
+
+    /// What a mapping tells is wrong (in layers another has written to it since, or it is not ours any more), or it
+    /// tells nothing. That is so of this file only: others of its owner may well be mapped.
+    fn stop_asking(&self) {
+        self.take_up(Facts {
+            means: Means::Seen,
+            ..self.known()
+        });
     }
 
     /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
@@ -355,7 +378,9 @@ impl DiskFile {
         let before = into.len();
         into.resize(before + len, 0);
         let is_whole = self.read_resident(at, &mut into[before..]) == len;
-        if !is_whole {
+        if is_whole {
+            self.note_seen(at, len);
+        } else {
             into.truncate(before);
         }
         is_whole
@@ -478,8 +503,10 @@ impl DiskFile {
         let bytes = pages::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
             let read = (start, bytes.len());
-            let found = residency::find_out(file, kind, read, || self.mapping());
-            self.learn(found);
+            match residency::find_out(file, kind, read, || self.mapping()) {
+                Found::OfAll(facts) => self.learn(facts),
+                Found::OfOne(facts) => self.take_up(facts),
+            }
         }
         self.note_seen(start, bytes.len());
         Ok(Outcome::new(start, bytes, claim))
@@ -529,6 +556,7 @@ impl DiskFile {
                 match residency::is_ready(file, at) {
                     Ok(true) => len.min(SMALL_BYTES),
                     Ok(false) | Err(_) => {
+                        waits::forget();
                         self.missed.note(now_us);
                         0
                     }
@@ -565,10 +593,10 @@ impl DiskFile {
         }
         let found = self.mapping();
         let found = found.map(|mapping| residency::mapped_prefix(mapping, at, len));
-        if let Some(Ok(found)) = found {
+        if let Ok(Ok(found)) = found {
             return found;
         }
-        self.unlearn();
+        self.stop_asking();
         0
     }
 
@@ -673,12 +701,24 @@ impl DiskFile {
     }
 
     /// Where its residency is asked so, as long as it was when that was first asked.
-    fn mapping(&self) -> Option<&Mapping> {
+    ///
+    /// # Errors
+    /// `PermissionDenied` where the kernel tells this of no file of its owner, `Unsupported` where it is of none;
+    /// others are of this one.
+    fn mapping(&self) -> Result<&Mapping, io::ErrorKind> {
         let map = || {
-            let bytes = self.identity()?.bytes;
-            self.file().and_then(|file| Mapping::new(file, bytes)).ok()
+            let bytes = self.identity().ok_or(io::ErrorKind::Other)?.bytes;
+            let file = self.file().map_err(|error| error.kind())?;
+            Mapping::new(file, bytes).map_err(|error| {
+                // One that has grown since may have pages where none were to be.
+                let is_same = pages::regular_bytes(file).is_ok_and(|now| now == Some(bytes));
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied if !is_same => io::ErrorKind::Other,
+                    kind => kind,
+                }
+            })
         };
-        self.mapping.get_or_init(map).as_ref()
+        self.mapping.get_or_init(map).as_ref().map_err(|kind| *kind)
     }
 
     /// Under which its readings are found.
@@ -696,8 +736,8 @@ impl Drop for DiskFile {
             // An object that was replaced or evicted meanwhile: its blocks are freed with its last
             // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
             Some(Source::File(file)) => {
-                let means = self.known().means;
-                let is_local = !matches!(means, Means::Unknown | Means::Tried | Means::Never);
+                let facts = self.known();
+                let is_local = facts.means == Means::Memory || facts.has_inodes;
                 is_local && pages::is_nameless(file).is_ok_and(|is_gone| !is_gone)
             }
             Some(Source::Extent(extent)) => extent.bytes().len() <= arena::HERE_MAX,
@@ -727,25 +767,6 @@ const NOW_BYTES: u64 = 128 * 1024;
 /// How long a file that can only be tried is read in the pool after a miss without another try: some chunks of a
 /// disk that has nothing else to do.
 const MISSED_US: u64 = 5000;
-
-/// Whether a sending that took `took_us` has waited for a disk, rather than for the processor.
-fn has_waited(took_us: u64) -> bool {
-    thread_local! {
-        static BLOCKS: Cell<u64> = const { Cell::new(0) };
-    }
-    if took_us < SENDING_US {
-        return false;
-    }
-    let blocks = pages::blocks_read();
-    BLOCKS.replace(blocks) != blocks || took_us >= WAITED_US
-}
-
-/// What is in memory is sent in less, mostly.
-const SENDING_US: u64 = 1000;
-
-/// A loop that was kept for so long was kept by a disk, also where the kernel does not count what is read: if not, that
-/// only costs some counting.
-const WAITED_US: u64 = 20_000;
 
 /// How long a file that was the same counts as the same.
 const SAME_US: u64 = 1000;

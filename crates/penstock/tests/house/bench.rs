@@ -132,10 +132,14 @@ fn a_mix_has_figures_for_each_load() {
         .map(|load| load["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["all", "one"]);
-    let due = report["loads"][1]["schedule"]["due"].as_u64().unwrap();
+    // Half a second, or as long as it took where other tests have the processors.
+    let one = &report["loads"][1];
+    let (due, seconds) = (&one["schedule"]["due"], &one["seconds"]);
+    let (due, seconds) = (due.as_f64().unwrap(), seconds.as_f64().unwrap());
+    assert!(seconds >= 0.5, "{seconds}");
     assert!(
-        (95..=105).contains(&due),
-        "{due} were due in half a second at 200 a second"
+        (due - seconds * 200.0).abs() <= 5.0,
+        "{due} were due in {seconds} s at 200 a second"
     );
 }
 

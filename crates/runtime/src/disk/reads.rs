@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use penstock_sys::pages::{Access, Identity, Mount};
 use tokio::sync::watch;
 
 use super::residency::{Facts, Moment};
+use super::seen::Seen;
 use super::{CHUNK_BYTES, SMALL_BYTES};
 use crate::clock;
 
@@ -38,6 +39,8 @@ pub(crate) struct Reads {
     shared: Arc<Shared>,
     /// What is known of the files of each owner on each file system. Held for a look-up.
     facts: Mutex<HashMap<(Mount, Access), Facts>>,
+    /// What was seen of files, as long as somebody has them open. Held for a look-up.
+    seen: Mutex<HashMap<Identity, Weak<Seen>>>,
 }
 
 impl Default for Reads {
@@ -46,6 +49,7 @@ impl Default for Reads {
             made_at: clock::now(),
             shared: Arc::default(),
             facts: Mutex::default(),
+            seen: Mutex::default(),
         }
     }
 }
@@ -176,15 +180,31 @@ impl Reads {
 
     pub(super) fn learn(&self, file: &Identity, found: Facts) {
         let mut facts = self.lock_facts();
-        if facts.len() >= MOUNTS_MAX {
-            // Those in use are soon found out again.
-            facts.clear();
+        if facts.len() >= OWNERS_MAX
+            && let Some(any) = facts.keys().next().copied()
+        {
+            // If it is in use it is soon found out again.
+            facts.remove(&any);
         }
         facts.insert((file.mount, file.access), found);
     }
 
     pub(super) fn unlearn(&self, file: &Identity) {
         self.lock_facts().remove(&(file.mount, file.access));
+    }
+
+    /// What was seen of a file, by whatever descriptor.
+    pub(super) fn seen(&self, file: Identity) -> Arc<Seen> {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = all.get(&file).and_then(Weak::upgrade) {
+            return seen;
+        }
+        if all.len() >= SEEN_FILES && all.len() == all.capacity() {
+            all.retain(|_, seen| seen.strong_count() > 0);
+        }
+        let seen = Arc::new(Seen::new(file.bytes));
+        all.insert(file, Arc::downgrade(&seen));
+        seen
     }
 
     fn lock_facts(&self) -> MutexGuard<'_, HashMap<(Mount, Access), Facts>> {
@@ -198,8 +218,11 @@ impl Shared {
     }
 }
 
-/// Owners on file systems that are remembered: more than a machine has that serves files.
-const MOUNTS_MAX: usize = 256;
+/// Owners (and permissions) on file systems that are remembered: more than most machines have.
+const OWNERS_MAX: usize = 4096;
+
+/// Files of which it is remembered what was seen before it is looked which of them nobody has open any more.
+const SEEN_FILES: usize = 1024;
 
 /// A reading, for one who waits for it.
 #[derive(Debug)]

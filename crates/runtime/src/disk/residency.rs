@@ -5,10 +5,10 @@
 //! still under way, and `sendfile` would wait for them; reading one byte with `RWF_NOWAIT` notices
 //! that, but begins to read what is missing, on the loop. So bytes are tried only where all pages are
 //! counted. Before Linux 6.5, and in the layers of a container, `mincore` of a [`Mapping`] takes their place. Both
-//! tell the owner only: of others' files what was read or sent without a wait counts as there, for a second (`seen`).
+//! tell those only who own a file or may write it: of others' what was read or sent without a wait counts as there, for a second (`seen`).
 //! What was found to be there is not asked about again for some milliseconds ([`Asked`]), and for
 //! seconds by a page or two only, as long as nothing has to be read ([`Whole`]): a loop that trusts too much waits for
-//! the disk once, notices that (`has_waited` of `disk`), and counts again.
+//! the disk once, notices that (`waits`), and counts again.
 //!
 //! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), by `mincore` 3 us,
 //! trying one byte 0.8 us, sending 512 kB 120 to 300 us.
@@ -85,30 +85,45 @@ impl Facts {
     }
 }
 
+/// What was found out about a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It holds for all files of its owner there.
+    OfAll(Facts),
+    /// It may be of this one, or of this moment, only.
+    OfOne(Facts),
+}
+
 /// Finds out how a file's residency can be asked, when `len` bytes at `at` have just been read; `map` maps it. May
 /// block: for a pool.
 pub(super) fn find_out<'m>(
     file: &File,
     kind: FileSystem,
     (at, len): (u64, usize),
-    map: impl Fn() -> Option<&'m Mapping>,
-) -> Facts {
-    let is_counted = || is_ready(file, at).is_ok() && is_counted(file, at, 1).unwrap_or(false);
-    // Pages that were read this moment and are not seen never will be (ZFS, DAX).
-    let is_mapped = || map().is_some_and(|map| map.cached_prefix(at, 1).is_ok_and(|len| len > 0));
-    let means = match kind {
-        FileSystem::Memory => Means::Memory,
-        // An empty piece tells nothing.
-        _ if len == 0 => Means::Unknown,
-        FileSystem::Disk if is_counted() => Means::Counted,
-        FileSystem::Disk | FileSystem::Layered if is_mapped() => Means::Mapped,
-        FileSystem::Disk | FileSystem::Layered => Means::Seen,
-        // Of the others, to send from memory may ask a server, but a try to read keeps its promise.
-        FileSystem::Other if is_ready(file, at).is_ok() => Means::Tried,
-        FileSystem::Other => Means::Never,
-    };
+    map: impl Fn() -> Result<&'m Mapping, io::ErrorKind>,
+) -> Found {
+    use io::ErrorKind::{PermissionDenied, Unsupported};
     let has_inodes = kind == FileSystem::Disk;
-    Facts { means, has_inodes }
+    let found = |means| Found::OfAll(Facts { means, has_inodes });
+    let is_counted = || is_ready(file, at).is_ok() && is_counted(file, at, 1).unwrap_or(false);
+    match kind {
+        FileSystem::Memory => found(Means::Memory),
+        // An empty piece tells nothing.
+        _ if len == 0 => found(Means::Unknown),
+        FileSystem::Disk if is_counted() => found(Means::Counted),
+        FileSystem::Disk | FileSystem::Layered => match map() {
+            Ok(map) if map.cached_prefix(at, 1).is_ok_and(|len| len > 0) => found(Means::Mapped),
+            Err(PermissionDenied | Unsupported) => found(Means::Seen),
+            // Pages that were read this moment are not seen where they never will be (ZFS, DAX), or went at once.
+            Ok(_) | Err(_) => Found::OfOne(Facts {
+                means: Means::Seen,
+                has_inodes,
+            }),
+        },
+        // Of the others, to send from memory may ask a server, but a try to read keeps its promise.
+        FileSystem::Other if is_ready(file, at).is_ok() => found(Means::Tried),
+        FileSystem::Other => found(Means::Never),
+    }
 }
 
 /// How many of the `len` bytes at `at` a mapping has, as a prefix. In steps of [`STEP_BYTES`] where some are missing.

@@ -1,142 +1,247 @@
-//! What of a file was just read, or sent without a wait: all that is known of a file of which the kernel does not tell
-//! what is in memory.
+//! What of a file was just read, or sent without a wait: all that is known where the kernel does not tell what is in
+//! memory.
 //!
-//! Kept by `disk` for files of others on local disks, and in layers over such. What must stay true: a chunk counts as
-//! there only for a short time after all of it was seen.
+//! Kept by `disk`, for all descriptors of a file together, of files of others on local disks and in layers. What must
+//! stay true: what counts as there was seen to the last page within a short time. A part that was not, or a page that
+//! has gone since, costs a loop a wait, after which all that was seen before counts no more.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CHUNK_BYTES;
 use super::residency::STEP_BYTES;
 
-/// When all of each chunk was last read, or sent without a wait, where the kernel does not tell what is there. A file that
-/// many want is always there so; one that nobody wanted for a second is read in the pool.
-#[derive(Debug, Default)]
+/// When each part of a file was last seen. A file that many want is always there so.
+#[derive(Debug)]
 pub(super) struct Seen {
-    /// A word for each of the first chunks (2 GB; those behind them are read each time), so that loops need no lock:
-    /// from the highest bit, 28 of the milliseconds since which all of it was seen, 28 of those since which some of
-    /// it was seen again, and a bit for each step that was. 0 is never.
-    words: OnceLock<Box<[AtomicU64]>>,
+    /// Of the first 2 GB; what is behind them is read each time.
+    chunks: Box<[Chunk]>,
+    file_bytes: u64,
+}
+
+/// Words, so that loops need no lock. Of two that note at a time one is forgotten, and comes by again.
+#[derive(Debug, Default)]
+struct Chunk {
+    /// When each step was last seen, four to a word ([`time`]).
+    steps: [AtomicU64; 2],
+    /// What was seen last, in one go ([`Run`]): pieces that are sent begin and end anywhere.
+    run: AtomicU64,
+}
+
+/// Pieces that follow one another.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// Whole pages from the chunk's beginning.
+    first_page: u64,
+    /// Bytes from the chunk's beginning.
+    end: u64,
+    /// When it began.
+    began: u64,
 }
 
 /// For how long what was seen counts as there. A disk so fast that other readings have driven it out by then is not
 /// waited for long.
-pub(super) const SEEN_US: u64 = 1_000_000;
+const SEEN_US: u64 = 1_000_000;
 
-const SEEN_CHUNKS: u64 = 4096;
-const SEEN_TIME_MASK: u64 = (1 << 28) - 1;
-const STEPS_MASK: u64 = (1 << (CHUNK_BYTES / STEP_BYTES)) - 1;
+/// A run takes no longer: what began before is another.
+const RUN_US: u64 = SEEN_US / 2;
+
+const CHUNKS_MAX: u64 = 4096;
+const STEPS: u64 = CHUNK_BYTES / STEP_BYTES;
+const PAGE: u64 = 4096;
 
 impl Seen {
-    /// Notes, `now_us` on a clock of the caller's, that the `len` bytes at `at` of a file of `file_bytes` were read or sent. Whoever comes to
-    /// the end of a step is taken to have come through all of it.
-    pub(super) fn note(&self, (at, len): (u64, u64), file_bytes: u64, now_us: u64) {
-        let end = at + len;
-        let chunks = file_bytes.div_ceil(CHUNK_BYTES).min(SEEN_CHUNKS);
-        for chunk in at / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES).min(chunks) {
-            let start = chunk * CHUNK_BYTES;
-            let passed = |step: &u64| {
-                let last = (start + (step + 1) * STEP_BYTES).min(file_bytes) - 1;
-                (at..end).contains(&last) || start + step * STEP_BYTES >= file_bytes
-            };
-            let steps = (0..CHUNK_BYTES / STEP_BYTES).filter(passed);
-            let steps = steps.fold(0, |steps, step| steps | 1 << step);
-            let words =
-                (self.words).get_or_init(|| (0..chunks).map(|_| AtomicU64::new(0)).collect());
-            let word = usize::try_from(chunk)
-                .ok()
-                .and_then(|chunk| words.get(chunk));
-            if let Some(word) = word {
-                let known = word.load(Ordering::Relaxed);
-                // Of two that note at a time one is forgotten, and comes by again.
-                let next = seen_next(known, steps, seen_time(now_us));
-                let _ = word.compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Of a file that is so long: nothing was seen of it.
+    pub(super) fn new(file_bytes: u64) -> Self {
+        let chunks = file_bytes.div_ceil(CHUNK_BYTES).min(CHUNKS_MAX);
+        Self {
+            chunks: (0..chunks).map(|_| Chunk::default()).collect(),
+            file_bytes,
+        }
+    }
+
+    /// Notes, `now_us` on a clock of the caller's, that the `len` bytes at `at` were read or sent.
+    pub(super) fn note(&self, at: u64, len: u64, now_us: u64) {
+        let end = at.saturating_add(len).min(self.file_bytes);
+        let now = time(now_us);
+        let mut at = at;
+        while at < end {
+            let number = at / CHUNK_BYTES;
+            let start = number * CHUNK_BYTES;
+            let to = end.min(start + CHUNK_BYTES);
+            match self.chunk(number) {
+                Some(chunk) => chunk.note(at - start, to - start, self.file_bytes - start, now),
+                None => return,
+            }
+            at = to;
+        }
+    }
+
+    /// Whether the `len` bytes at `at`, within a chunk, were seen within the last `span_us`, of a second at most.
+    pub(super) fn has(&self, at: u64, len: u64, now_us: u64, span_us: u64) -> bool {
+        let number = at / CHUNK_BYTES;
+        let (from, to) = (
+            at - number * CHUNK_BYTES,
+            at - number * CHUNK_BYTES + len.min(CHUNK_BYTES),
+        );
+        let is_within = to <= CHUNK_BYTES && at.saturating_add(len) <= self.file_bytes;
+        let (now, span) = (time(now_us), span_us.min(SEEN_US) / UNIT_US);
+        let chunk = self.chunk(number).filter(|_| is_within);
+        chunk.is_some_and(|chunk| chunk.has(from, to, |since| is_within_span(since, now, span)))
+    }
+
+    fn chunk(&self, number: u64) -> Option<&Chunk> {
+        self.chunks.get(usize::try_from(number).ok()?)
+    }
+}
+
+impl Chunk {
+    /// Notes the bytes from `from` to `to`; the file ends `file_end` bytes from the chunk's beginning.
+    fn note(&self, from: u64, to: u64, file_end: u64, now: u64) {
+        let known = Run::unpacked(self.run.load(Ordering::Relaxed));
+        let goes_on =
+            known.filter(|run| run.end == from && is_within_span(run.began, now, RUN_US / UNIT_US));
+        let run = Run {
+            first_page: goes_on.map_or_else(|| from.div_ceil(PAGE), |run| run.first_page),
+            end: to,
+            began: goes_on.map_or(now, |run| run.began),
+        };
+        self.run.store(run.packed(), Ordering::Relaxed);
+        for step in from / STEP_BYTES..to.div_ceil(STEP_BYTES) {
+            let (start, end) = (step * STEP_BYTES, (step + 1) * STEP_BYTES);
+            if run.first_page * PAGE <= start && end.min(file_end) <= to {
+                self.set(step, run.began);
             }
         }
     }
 
-    /// Whether all of a chunk was seen within the last `span_us`, of [`SEEN_US`] at most.
-    pub(super) fn has(&self, chunk: u64, now_us: u64, span_us: u64) -> bool {
-        let place = usize::try_from(chunk).unwrap_or(usize::MAX);
-        let word = self.words.get().and_then(|words| words.get(place));
-        let since = word.map_or(0, |word| word.load(Ordering::Relaxed) >> 36);
-        since != 0 && seen_age(since, seen_time(now_us)) < span_us.min(SEEN_US) / 1000
+    fn has(&self, from: u64, to: u64, is_recent: impl Fn(u64) -> bool) -> bool {
+        let run = Run::unpacked(self.run.load(Ordering::Relaxed));
+        let is_in_run = run.is_some_and(|run| {
+            run.first_page * PAGE <= from && to <= run.end && is_recent(run.began)
+        });
+        is_in_run
+            || (from / STEP_BYTES..to.div_ceil(STEP_BYTES)).all(|step| {
+                let since = self.get(step);
+                since != 0 && is_recent(since)
+            })
+    }
+
+    fn word(&self, step: u64) -> (&AtomicU64, u64) {
+        let word = &self.steps[usize::from(step >= STEPS / 2)];
+        (word, step % (STEPS / 2) * TIME_BITS)
+    }
+
+    fn get(&self, step: u64) -> u64 {
+        let (word, shift) = self.word(step);
+        word.load(Ordering::Relaxed) >> shift & TIME_MASK
+    }
+
+    fn set(&self, step: u64, time: u64) {
+        let (word, shift) = self.word(step);
+        let known = word.load(Ordering::Relaxed);
+        let next = known & !(TIME_MASK << shift) | time << shift;
+        let _ = word.compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// A word after `steps` were seen, at `now` as it has times.
-fn seen_next(known: u64, steps: u64, now: u64) -> u64 {
-    let (whole, began, before) = (known >> 36, known >> 8 & SEEN_TIME_MASK, known & STEPS_MASK);
-    // What was seen too long ago for the rest is seen anew.
-    let is_on = before != 0 && seen_age(began, now) < SEEN_US / 2000;
-    let (began, steps) = if is_on {
-        (began, before | steps)
-    } else {
-        (now, steps)
-    };
-    match steps {
-        STEPS_MASK => began << 36,
-        _ => whole << 36 | began << 8 | steps,
+impl Run {
+    /// Eight bits of the first page, twenty of the end, and the time; 0 is none.
+    fn packed(self) -> u64 {
+        self.first_page << 40 | self.end << 16 | self.began
+    }
+
+    fn unpacked(packed: u64) -> Option<Self> {
+        (packed != 0).then_some(Self {
+            first_page: packed >> 40,
+            end: packed >> 16 & 0xff_ffff,
+            began: packed & TIME_MASK,
+        })
     }
 }
 
-/// A time as a word has it, never 0.
-fn seen_time(now_us: u64) -> u64 {
-    ((now_us / 1000) & SEEN_TIME_MASK).max(1)
+/// A time is a number of these. It comes round in half an hour: then a step that was not seen for so long seems to be
+/// there for a second, which costs whoever asks for it just then a wait.
+const UNIT_US: u64 = 32 * 1024;
+const TIME_BITS: u64 = 16;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+
+/// A time as words have it, never 0.
+fn time(now_us: u64) -> u64 {
+    ((now_us / UNIT_US) & TIME_MASK).max(1)
 }
 
-fn seen_age(since: u64, now: u64) -> u64 {
-    now.wrapping_sub(since) & SEEN_TIME_MASK
+/// Whether `since` is less than `span` before `now`; another loop's clock may have been read a moment later.
+fn is_within_span(since: u64, now: u64, span: u64) -> bool {
+    let age = now.wrapping_sub(since) & TIME_MASK;
+    span > 0 && (age < span || age > TIME_MASK - 3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const FILE: u64 = 2 * CHUNK_BYTES + 100_000;
+    const SECOND: u64 = 1_000_000;
+
     #[test]
-    fn a_chunk_was_seen_once_each_of_its_steps_was() {
-        const FILE: u64 = 2 * CHUNK_BYTES + 100_000;
-        let seen = Seen::default();
-        let (note, has) = (
-            |at, len, now_us| seen.note((at, len), FILE, now_us),
-            |chunk, now_us| seen.has(chunk, now_us, u64::MAX),
-        );
-        assert!(!has(0, 0) && !has(2, 5_000_000));
-        // All of one, some of the next; sent in pieces of any size.
-        note(0, CHUNK_BYTES + 100_000, 1_000_000);
-        assert!(has(0, 1_000_000) && !has(1, 1_000_000));
-        let mut at = CHUNK_BYTES + 100_000;
+    fn what_was_seen_is_there_for_a_second() {
+        let seen = Seen::new(FILE);
+        let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
+        assert!(!has(0, 1, 0) && !has(FILE - 1, 1, 5 * SECOND));
+        seen.note(0, CHUNK_BYTES + 100_000, SECOND);
+        assert!(has(0, CHUNK_BYTES, SECOND) && has(CHUNK_BYTES + 10, 99_990, SECOND));
+        assert!(!has(CHUNK_BYTES, 100_001, SECOND));
+        assert!(has(1000, 1000, SECOND + 900_000) && !has(1000, 1000, 2 * SECOND + UNIT_US));
+        // Not within so short a time as somebody had to wait; loops do not read the clock at once.
+        assert!(!seen.has(0, 1, SECOND + 100_000, 60_000));
+        assert!(seen.has(0, 1, SECOND + 60_000, 100_000) && !seen.has(0, 1, SECOND, 0));
+        assert!(has(0, 1, SECOND - UNIT_US) && !has(0, 1, SECOND - 5 * UNIT_US));
+        // Not behind the end, nor over a chunk's.
+        seen.note(0, u64::MAX, 2 * SECOND);
+        assert!(has(FILE - 10, 10, 2 * SECOND) && !has(FILE - 10, 11, 2 * SECOND));
+        assert!(!has(CHUNK_BYTES - 1, 2, 2 * SECOND) && !has(u64::MAX, u64::MAX, 2 * SECOND));
+        Seen::new(0).note(0, 10, SECOND);
+    }
+
+    #[test]
+    fn pieces_that_follow_one_another_make_a_whole_and_parts_of_steps_do_not() {
+        let seen = Seen::new(FILE);
+        let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
+        let mut at = 0;
         while at < FILE {
-            assert!(!has(2, 1_100_000));
-            let len = 99_999.min(FILE - at);
-            note(at, len, 1_100_000);
+            assert!(!has(FILE - 100_000, 100_000, SECOND));
+            let len = 29_999.min(FILE - at);
+            seen.note(at, len, SECOND);
             at += len;
         }
-        // What was seen in parts was seen when the first part was.
-        assert!(has(1, 1_999_000) && !has(1, 2_000_000));
-        assert!(has(2, 2_099_000) && !has(2, 2_100_000));
-        // Not within so short a time as somebody had to wait.
-        assert!(!seen.has(2, 1_200_000, 100_000) && seen.has(2, 1_200_000, 101_000));
-        // Parts that are too far apart do not make a whole.
-        for (step, now_us) in (0..8).zip((5_000_000..).step_by(100_000)) {
-            note(step * STEP_BYTES, STEP_BYTES, now_us);
+        for (at, len) in [
+            (0, CHUNK_BYTES),
+            (CHUNK_BYTES, CHUNK_BYTES),
+            (FILE - 100_000, 100_000),
+        ] {
+            assert!(has(at, len, SECOND), "{at}");
         }
-        assert!(!has(0, 5_700_000));
-        // Nor do parts of steps.
-        for step in 0..8 {
-            note(step * STEP_BYTES, STEP_BYTES - 1, 8_000_000);
+        // The end of each step alone, or all but it, says nothing of the rest.
+        for step in 0..STEPS {
+            let end = (step + 1) * STEP_BYTES;
+            seen.note(end - PAGE, PAGE, 9 * SECOND);
+            seen.note(end - STEP_BYTES, STEP_BYTES - 2 * PAGE, 9 * SECOND);
+            assert!(!has(end - STEP_BYTES, STEP_BYTES, 9 * SECOND), "{step}");
         }
-        assert!(!has(0, 8_000_000));
-        // Behind the end, and where nothing is remembered.
-        note(FILE, 10, 9_000_000);
-        assert!(!has(3, 9_000_000) && !has(SEEN_CHUNKS, 9_000_000));
-        let large = Seen::default();
-        large.note(
-            (SEEN_CHUNKS * CHUNK_BYTES, CHUNK_BYTES),
-            u64::MAX / 2,
-            9_000_000,
-        );
-        assert!(!large.has(SEEN_CHUNKS, 9_000_000, u64::MAX));
+        // Slower than a run may be: its beginning is not taken for as late as its end.
+        for part in 0..4 {
+            seen.note(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
+        }
+        assert!(!has(0, STEP_BYTES, 20 * SECOND + 600_000));
+        assert!(has(50_000, 10_000, 20 * SECOND + 600_000));
+    }
+
+    #[test]
+    fn of_a_file_too_large_the_first_part_is_remembered() {
+        let seen = Seen::new(u64::MAX);
+        let first_behind = CHUNKS_MAX * CHUNK_BYTES;
+        seen.note(first_behind - CHUNK_BYTES, 2 * CHUNK_BYTES, SECOND);
+        let has = |at| seen.has(at, 1, SECOND, u64::MAX);
+        assert!(has(first_behind - 1) && !has(first_behind));
     }
 }

@@ -7,8 +7,10 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::page_bytes;
 
@@ -28,19 +30,30 @@ unsafe impl Send for Mapping {}
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
 unsafe impl Sync for Mapping {}
 
-/// No piece of the page cache that reaches beyond a file's end is larger than this.
+/// Beyond a file's end there may be pages up to the next multiple of this, in one piece with its last ones.
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// Pages asked about in a call: those of half a megabyte.
+/// Pages asked about in a call.
 const ASKED: usize = 128;
 
+/// Mappings of this process: a kernel allows 65,530 of all kinds.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+const COUNT_MAX: usize = 16_384;
+
 impl Mapping {
-    /// Maps the first `file_bytes` of a file. Does not wait for its disk.
+    /// Maps the first `file_bytes` of a file. Reads nothing.
     ///
     /// # Errors
     /// `PermissionDenied` where the kernel does not tell: since Linux 5.2 it says of the files of others that may
-    /// not be written that all of them is there. What `mmap` and `mincore` say, such as that the process's memory is bounded.
+    /// not be written that all of them is there. `Unsupported` where addresses are scarce: they have 32 bits, or the process's
+    /// memory is bounded (`RLIMIT_AS`). `QuotaExceeded` when there are very many. What `mmap` and `mincore` say.
     pub fn new(file: &File, file_bytes: u64) -> io::Result<Self> {
+        if usize::BITS < 64 || getrlimit(Resource::As).current.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         // One page far behind the end, of which it is known that it is not there.
         let behind = file_bytes.checked_next_multiple_of(LARGE_PAGE.max(page_bytes()));
         let behind = behind.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -50,8 +63,10 @@ impl Mapping {
         // SAFETY: a new mapping, at a place that the kernel chooses, which cannot be touched.
         #[expect(unsafe_code, reason = "mapping a file")]
         let at = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, access, flags, file, 0)? };
+        let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
+        COUNT.fetch_add(1, Ordering::Relaxed);
         let mapping = Self {
-            at: NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?,
+            at,
             file_bytes,
             mapped_bytes,
         };
@@ -62,7 +77,7 @@ impl Mapping {
     }
 
     /// How many of the `len` bytes at `at` are in memory, as a prefix; pages whose reading is under way are not. None
-    /// behind what was mapped. Takes about 3 us for half a megabyte.
+    /// behind what was mapped. Takes about 3 us for 128 pages.
     ///
     /// # Errors
     /// What `mincore` says.
@@ -114,5 +129,6 @@ impl Drop for Mapping {
         // SAFETY: the whole mapping, which nobody else knows. An error would leave it where it is.
         #[expect(unsafe_code, reason = "ends a mapping")]
         let _ = unsafe { munmap(self.at.as_ptr(), self.mapped_bytes) };
+        COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }

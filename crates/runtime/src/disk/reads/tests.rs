@@ -130,13 +130,22 @@ fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
             mode: 0o644,
         },
     };
-    for number in 0..1000 {
+    for number in 0..5000 {
         let (file, others) = (file(number, 1), file(number, 2));
         reads.learn(&file, Facts::UNKNOWN);
         let again = Identity { inode: 7, ..file };
         assert!(reads.facts(&again).is_some() && reads.facts(&others).is_none());
     }
-    assert!(reads.lock_facts().len() <= MOUNTS_MAX);
-    reads.unlearn(&file(999, 1));
-    assert!(reads.facts(&file(999, 1)).is_none());
+    assert!(reads.lock_facts().len() <= OWNERS_MAX);
+    reads.unlearn(&file(4999, 1));
+    assert!(reads.facts(&file(4999, 1)).is_none());
+    // What was seen of a file is that of all who have it, and goes with them.
+    let seen = reads.seen(file(1, 1));
+    assert!(Arc::ptr_eq(&seen, &reads.seen(file(1, 1))));
+    assert!(!Arc::ptr_eq(&seen, &reads.seen(file(1, 2))));
+    for number in 0..100_000 {
+        reads.seen(file(number, 3));
+    }
+    assert!(reads.seen.lock().unwrap().len() < 10_000);
+    assert!(Arc::ptr_eq(&seen, &reads.seen(file(1, 1))));
 }
