@@ -31,14 +31,18 @@ const ASKED_EACH: u32 = 16;
 static IS_COUNTED: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/io").exists());
 
 thread_local! {
-    /// Blocks that this thread had read when it was last asked.
-    static BLOCKS: Cell<u64> = const { Cell::new(0) };
+    /// Blocks that this thread had read when it was last asked: those before its first sending were for something else.
+    static BLOCKS: Cell<Option<u64>> = const { Cell::new(None) };
     /// Sendings since.
     static SENDINGS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Whether a sending that took `took_us` has waited for a disk; or those before it that were not asked about.
 pub(super) fn has_waited(took_us: u64, doubt: Doubt) -> bool {
+    let Some(before) = BLOCKS.get() else {
+        forget();
+        return took_us >= WAITED_US && doubt == Doubt::Cheap;
+    };
     let sendings = SENDINGS.get() + u32::from(doubt == Doubt::Dear);
     SENDINGS.set(sendings);
     if took_us < SENDING_US && sendings < ASKED_EACH {
@@ -46,13 +50,13 @@ pub(super) fn has_waited(took_us: u64, doubt: Doubt) -> bool {
     }
     SENDINGS.set(0);
     let blocks = pages::blocks_read();
-    let has_read = BLOCKS.replace(blocks) != blocks;
-    has_read || (took_us >= WAITED_US && (doubt == Doubt::Cheap || !*IS_COUNTED))
+    BLOCKS.set(Some(blocks));
+    blocks != before || (took_us >= WAITED_US && (doubt == Doubt::Cheap || !*IS_COUNTED))
 }
 
 /// What this thread has read so far was a try's doing, for which nobody waited.
 pub(super) fn forget() {
-    BLOCKS.set(pages::blocks_read());
+    BLOCKS.set(Some(pages::blocks_read()));
 }
 
 #[cfg(test)]
@@ -61,7 +65,7 @@ mod tests {
 
     #[test]
     fn to_be_kept_for_long_is_a_wait_where_that_costs_little() {
-        forget();
+        assert!(!has_waited(WAITED_US, Doubt::Dear), "the first one");
         for _ in 0..100 {
             assert!(!has_waited(0, Doubt::Cheap) && !has_waited(SENDING_US, Doubt::Cheap));
             assert!(!has_waited(0, Doubt::Dear) && !has_waited(SENDING_US, Doubt::Dear));
@@ -72,8 +76,9 @@ mod tests {
 
     #[test]
     fn what_was_read_is_a_wait_however_short_at_the_latest_some_sendings_later() {
+        forget();
         // As if so much had been read since.
-        let read = || BLOCKS.set(pages::blocks_read() + 1);
+        let read = || BLOCKS.set(Some(pages::blocks_read() + 1));
         read();
         assert!(has_waited(SENDING_US, Doubt::Cheap) && !has_waited(SENDING_US, Doubt::Cheap));
         read();
