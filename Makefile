@@ -32,6 +32,8 @@ test-rust:
 	@cargo fmt --all --check
 	@echo "== clippy"
 	@cargo clippy --workspace --all-targets -- -D warnings
+	@# The fuzz targets, without the fuzzer: it takes a C++ compiler.
+	@CUSTOM_LIBFUZZER_PATH=/dev/null cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 	@echo "== documentation"
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	@echo "== Rust tests"

@@ -33,6 +33,10 @@ fuzz_target!(|data: &[u8]| {
         ttl_max: Some(TTL_MAX),
         stale_while_revalidate: seconds(route >> 1),
         stale_if_error: seconds(route >> 2),
+        ttl_by_status: (route & 2 == 2)
+            .then(|| (404, seconds(route >> 3)))
+            .into_iter()
+            .collect(),
     };
     let status = Status::new(200 + u16::from(code)).unwrap_or(Status::OK);
     let exchange = Exchange {
