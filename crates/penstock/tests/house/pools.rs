@@ -113,7 +113,7 @@ fn large() -> Vec<u8> {
 /// Asks for the file again and again, which is in memory. The pool looks at one that is new each time; then it has next
 /// to nothing to do, and what is sent is sent by reference.
 fn is_sent_from_memory(server: &Server, what: &str) {
-    const REQUESTS: u64 = 30;
+    const REQUESTS: u64 = 10;
     const CHUNKS: u64 = 6;
     let jobs = || {
         pool(server, "default")["work_time"]["count"]
@@ -127,7 +127,7 @@ fn is_sent_from_memory(server: &Server, what: &str) {
         sent.and_then(|sent| sent.parse::<u64>().ok())
     };
     let large = large();
-    eventually(PATIENCE, what, || {
+    eventually(4 * PATIENCE, what, || {
         let (jobs_before, sent_before) = (jobs(), sent());
         for _ in 0..REQUESTS {
             assert!(server.get("/large.bin").body == large, "{what}");
