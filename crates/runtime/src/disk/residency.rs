@@ -5,7 +5,8 @@
 //! still under way, and `sendfile` would wait for them; reading one byte with `RWF_NOWAIT` notices
 //! that, but begins to read what is missing, on the loop. So bytes are tried only where all pages are
 //! counted. Before Linux 6.5, and in the layers of a container, `mincore` of a [`Mapping`] takes their place. Both
-//! tell those only who own a file or may write it: of others' what was read or sent without a wait counts as there, for a second (`seen`).
+//! tell those only who own a file or may write it: of others' what was read or sent without a wait counts as there, for
+//! a second (`seen`).
 //! What was found to be there is not asked about again for some milliseconds ([`Asked`]), and for
 //! seconds by a page or two only, as long as nothing has to be read ([`Whole`]): a loop that trusts too much waits for
 //! the disk once, notices that (`waits`), and counts again.
@@ -418,6 +419,33 @@ fn later_word(chunk: u64) -> usize {
 mod tests {
     use super::super::CHUNK_BYTES;
     use super::*;
+
+    #[test]
+    fn what_is_found_out_by_chance_is_of_one_file_only() {
+        use std::io::Write;
+
+        let mut disk = file::nameless(&std::env::temp_dir()).unwrap();
+        disk.write_all(&[1; 5000]).unwrap();
+        disk.sync_all().unwrap();
+        let find = |kind, refused| find_out(&disk, kind, (0, 1), || Err(refused));
+        let facts = |means, has_inodes| Facts { means, has_inodes };
+        let layered = facts(Means::Seen, false);
+        for (refused, expected) in [
+            (io::ErrorKind::PermissionDenied, Found::OfAll(layered)),
+            (io::ErrorKind::Unsupported, Found::OfAll(layered)),
+            (io::ErrorKind::QuotaExceeded, Found::OfOne(layered)),
+            (io::ErrorKind::OutOfMemory, Found::OfOne(layered)),
+        ] {
+            assert_eq!(find(FileSystem::Layered, refused), expected, "{refused}");
+        }
+        let memory = find(FileSystem::Memory, io::ErrorKind::Other);
+        assert_eq!(memory, Found::OfAll(facts(Means::Memory, false)));
+        // What is behind the mapped part is not there, as a page that went at once.
+        let mapping = Mapping::new(&disk, 4096).unwrap();
+        let map = |at| find_out(&disk, FileSystem::Layered, (at, 1), || Ok(&mapping));
+        assert_eq!(map(0), Found::OfAll(facts(Means::Mapped, false)));
+        assert_eq!(map(4096), Found::OfOne(layered));
+    }
 
     #[test]
     fn facts_are_kept_in_a_byte() {

@@ -19,13 +19,21 @@ fn written() -> File {
     file
 }
 
-#[test]
-fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
+/// The same, if the temporary folder is on a disk.
+fn written_to_disk() -> Option<File> {
     let file = written();
     if file_system(&file).unwrap() != FileSystem::Disk {
         eprintln!("skipped: no local disk below the temporary folder");
-        return;
+        return None;
     }
+    Some(file)
+}
+
+#[test]
+fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
+    let Some(file) = written_to_disk() else {
+        return;
+    };
     let all = match cached_pages(&file, 0, BYTES) {
         Err(error) => return eprintln!("skipped: {error}"),
         Ok(count) => count,
@@ -49,11 +57,9 @@ fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
 
 #[test]
 fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
-    let file = written();
-    if file_system(&file).unwrap() != FileSystem::Disk {
-        eprintln!("skipped: no local disk below the temporary folder");
+    let Some(file) = written_to_disk() else {
         return;
-    }
+    };
     let page = page_bytes();
     let mapping = Mapping::new(&file, BYTES).unwrap();
     let cached = |at, len| mapping.cached_prefix(at, len).unwrap();
@@ -108,6 +114,28 @@ fn a_mapping_is_refused_where_the_kernel_does_not_tell() {
             assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
     }
+}
+
+#[test]
+fn nothing_is_mapped_where_addresses_are_bounded() {
+    const NAME: &str = "pages::tests::nothing_is_mapped_where_addresses_are_bounded";
+    const BOUNDED: &str = "PENSTOCK_TEST_BOUNDED";
+    if std::env::var_os(BOUNDED).is_some() {
+        let refused = Mapping::new(&written(), BYTES).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+        return;
+    }
+    // A bound is of the whole process, and there are others' tests in this one.
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -v 8388608 && exec \"$0\" --exact \"$1\""])
+        .arg(std::env::current_exe().unwrap())
+        .arg(NAME)
+        .env(BOUNDED, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
 }
 
 #[test]
