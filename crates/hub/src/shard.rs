@@ -287,9 +287,10 @@ impl Shard {
                 Some(Command::Drain(over)) => self.begin_drain(over),
             }
         }
-        // One burst must not keep its memory for ever.
-        if self.commands.is_empty() && self.commands.capacity() > 4 * COMMANDS {
-            self.commands = VecDeque::new();
+        // One burst must not keep its memory for ever. The inbox has the other list of the two, which comes here
+        // at the next turn.
+        if self.commands.is_empty() {
+            self.commands.shrink_to(COMMANDS);
         }
     }
 

@@ -220,6 +220,25 @@ fn a_socket_that_is_still_elsewhere_is_waited_for_and_then_given_up() {
 }
 
 #[test]
+fn bursts_leave_no_more_room_behind_than_a_turn_needs() {
+    on_a_loop(async {
+        let mut alone = Alone::new();
+        drop(alone.arrive("a"));
+        alone.turns().await;
+        // The shard's list and the inbox's take turns: each has had its burst, and has come back.
+        for _ in 0..4 {
+            for _ in 0..4 * COMMANDS {
+                alone.publish("a", "x");
+            }
+            assert!(alone.turns().await >= 4);
+            assert_eq!(alone.shard.commands.len(), 0);
+            let room = alone.shard.commands.capacity();
+            assert!(room <= COMMANDS, "{room}");
+        }
+    });
+}
+
+#[test]
 fn a_shard_that_holds_nothing_waits_for_no_time() {
     on_a_loop(async {
         let mut alone = Alone::new();

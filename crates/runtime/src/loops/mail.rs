@@ -110,6 +110,12 @@ impl Mailbox {
         }
     }
 
+    /// For how many letters there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.letters().as_ref().map_or(0, Vec::capacity)
+    }
+
     /// Whether the loop may wait: from here on each post rings, until [`Mailbox::awake`].
     pub(super) fn may_sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);

@@ -40,6 +40,36 @@ fn a_task_runs_where_it_was_started_and_its_outcome_is_told() {
     loops.stop();
 }
 
+#[test]
+fn bursts_of_letters_leave_little_room_behind() {
+    let loops = Loops::start(1).unwrap();
+    let handle = &loops.handles()[0];
+    // The loop's list and the mailbox's take turns: each has had its burst, and has come back.
+    for _ in 0..4 {
+        let (go_on, held_up) = std::sync::mpsc::sync_channel::<()>(1);
+        handle.spawn(async move {
+            let _ = held_up.recv_timeout(PATIENCE);
+        });
+        for _ in 0..8 * turn::LETTERS_KEPT {
+            handle.spawn(async {});
+        }
+        let (tell, told) = oneshot::channel();
+        handle.spawn(async move {
+            let _ = tell.send(());
+        });
+        drop(go_on);
+        run(told).unwrap();
+        let (tell, told) = oneshot::channel();
+        handle.spawn(async move {
+            let _ = tell.send(());
+        });
+        run(told).unwrap();
+        let room = handle.mail.room();
+        assert!(room <= turn::LETTERS_KEPT, "{room}");
+    }
+    loops.stop();
+}
+
 async fn spawned_thread() -> std::thread::ThreadId {
     spawn_joined(async { std::thread::current().id() })
         .await

@@ -27,6 +27,10 @@ use super::timers::{TimerKey, Timers};
 /// Polls in a row before the kernel is asked what happened meanwhile.
 const TURN_TASKS: u32 = 64;
 
+/// Room for letters that a loop keeps. It has two lists of them, which take turns: without a bound one burst
+/// after the other would let both grow to the largest.
+pub(super) const LETTERS_KEPT: usize = 1024;
+
 /// Times that a task finds a descriptor ready in one poll before the others have their turn: one that is
 /// ready each time, a fast sender's, would keep the loop.
 const BUDGET: u32 = 128;
@@ -115,6 +119,7 @@ impl Here {
             for letter in letters.drain(..) {
                 self.open(letter, mail);
             }
+            letters.shrink_to(LETTERS_KEPT);
             loop {
                 let next = self.ready.borrow_mut().pop_front();
                 let Some(key) = next else { break };
