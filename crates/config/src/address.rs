@@ -58,6 +58,7 @@ impl fmt::Display for ServerAddr {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Name { host, port } => write!(f, "{host}:{port}"),
             Self::Srv(name) => write!(f, "srv:{name}"),
+            Self::Joined(number) => write!(f, "joined:{number:016x}"),
         }
     }
 }

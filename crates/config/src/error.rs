@@ -412,6 +412,23 @@ pub enum Problem {
         /// How many of them are applications.
         apps: usize,
     },
+    /// An upstream that is joined, and nowhere to dial in.
+    #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
+    NothingToJoin(String),
+    /// `penstock work` without a name where there are several, or with one that nobody has.
+    #[error("say which application: {}", if .0.is_empty() { "there is none here".to_owned() } else { .0.join(", ") })]
+    WorkForWhom(Vec<String>),
+    /// `penstock work` without a key.
+    #[error("there is no key: say --key-file, or `join` in [server] of the configuration")]
+    NoJoinKey,
+    /// The address of `--join`.
+    #[error(
+        "--join cannot be {0:?}: expected HOST:PORT, such as \"front.example:7000\", or unix:PATH"
+    )]
+    BadJoin(String),
+    /// The name of `--upstream`.
+    #[error("--upstream cannot be {0:?}: expected the name of an upstream")]
+    BadUpstreamName(String),
     /// No application, upstream, site or stream.
     #[error(
         "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table"

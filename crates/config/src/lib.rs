@@ -21,6 +21,7 @@ mod example;
 mod files;
 mod headers;
 mod hub;
+mod join;
 mod model;
 mod options;
 mod pages;
@@ -41,6 +42,7 @@ mod units;
 mod upstream;
 mod values;
 mod words;
+mod work;
 
 pub use address::BadServerAddr;
 pub use cache::STATUSES_STORED;
@@ -52,15 +54,16 @@ pub use example::example;
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
-    HostHeader, Hub, HubHistory, Limits, LogFormat, LogTarget, MemoryMax, MercureKey, Preload,
-    Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache, RouteHub,
-    RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Symlinks, TcpStream, Upstream,
-    UpstreamServer,
+    HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax, MercureKey,
+    Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache,
+    RouteHub, RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Symlinks, TcpStream,
+    Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};
 pub use schema::schema;
 pub use values::{BadListenAddr, HostPattern, ListenAddr, PathPattern, TryPattern};
+pub use work::Work;
 
 /// The name of the file that is looked for in a folder.
 pub const FILE_NAME: &str = "penstock.toml";

@@ -53,6 +53,28 @@ pub struct Config {
     pub sites: Vec<Site>,
     /// TCP listeners in the order of the file.
     pub streams: Vec<TcpStream>,
+    /// The front end that this one serves its only application for; none is a server of its own.
+    pub joins: Option<Joins>,
+}
+
+/// Where programs dial in that serve an application elsewhere: `[server] join`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The address that it listens at.
+    pub listen: ListenAddr,
+    /// What they and this server know, and nobody else.
+    pub key: String,
+}
+
+/// What `penstock work` dials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joins {
+    /// The front end's address: `HOST:PORT` or `unix:PATH`.
+    pub address: String,
+    /// The upstream there that it becomes a server of.
+    pub upstream: String,
+    /// What both know.
+    pub key: String,
 }
 
 /// The `[server]` table.
@@ -81,6 +103,8 @@ pub struct Server {
     /// The Redis or Valkey that several servers share: `redis://[user:password@]host:port[/database]` or
     /// `unix:/path`; none is one server alone.
     pub redis: Option<String>,
+    /// Where programs dial in that serve an application elsewhere; none is nowhere.
+    pub join: Option<Join>,
     /// Whom the server becomes once its sockets are open: a name or a number.
     pub user: Option<String>,
     /// The group beside it: a name or a number; none is the user's own.
@@ -111,6 +135,7 @@ impl Default for Server {
             upgrade_timeout: Duration::from_secs(300),
             drain_idle: Duration::from_secs(5),
             redis: None,
+            join: None,
             user: None,
             group: None,
             umask: None,

@@ -14,7 +14,7 @@ use crate::error::{ConfigError, Problem, Report};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
 use crate::place::{At, Findings, absolute};
 use crate::section::Section;
-use crate::{app, cache, development, disk, hub, server, site, stream, upstream};
+use crate::{app, cache, development, disk, hub, join, server, site, stream, upstream};
 
 /// Reads, parses and checks a file.
 ///
@@ -99,6 +99,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     }
     server.check_admin(&top);
     stream::check(&top, &streams, &server);
+    let joined = upstreams.values();
+    join::check(&top, server.join.as_ref(), &streams, &server, joined);
     Some(Config {
         path: Some(absolute(Path::new(""), origin)),
         base: found.base().to_owned(),
@@ -111,6 +113,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         upstreams,
         sites,
         streams: streams.into_iter().map(|stream| stream.value).collect(),
+        joins: None,
     })
 }
 

@@ -14,6 +14,7 @@ use crate::model::{
 };
 use crate::place::absolute;
 use crate::values::{ListenAddr, PathPattern};
+use crate::work::{self, Work};
 use crate::{FILE_NAME, development, entry, parse, section, server, site};
 
 /// What the command line says about the configuration.
@@ -38,6 +39,8 @@ pub struct Invocation {
     pub development: bool,
     /// The absolute folder that relative paths of the command line start from.
     pub cwd: PathBuf,
+    /// Of `penstock work`: the target may be an application's name, and nothing but that one is served.
+    pub work: Option<Work>,
 }
 
 /// What the command line says about the admin address.
@@ -65,14 +68,40 @@ impl std::str::FromStr for AdminChoice {
 ///
 /// *Blocking*: reads files and looks at folders; not for an event loop.
 pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
-    let mut config = find(invocation).map_err(|report| shorten(report, &invocation.cwd))?;
+    let cwd = &invocation.cwd;
+    let (mut config, app) = match &invocation.work {
+        None => find(invocation).map(|config| (config, None)),
+        Some(_) => find_work(invocation),
+    }
+    .map_err(|report| shorten(report, cwd))?;
     if invocation.development && config.path.is_none() {
         // Nothing is said in a file: every value is a default.
         development::server(&mut config.server, None);
         development::hub(&mut config.hub);
         config.apps.values_mut().for_each(development::app);
     }
-    apply(config, invocation)
+    let config = apply(config, invocation)?;
+    match &invocation.work {
+        None => Ok(config),
+        Some(work) => work::reduce(config, app, work, invocation),
+    }
+}
+
+/// What `penstock work` means: an application of a file by its name, or what `serve` would serve.
+fn find_work(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> {
+    let cwd = &invocation.cwd;
+    let file = match &invocation.config {
+        Some(file) => Some(absolute(cwd, file)),
+        None => Some(cwd.join(FILE_NAME)).filter(|file| file.is_file()),
+    };
+    let (Some(name), Some(file)) = (invocation.target.as_deref(), file) else {
+        return find(invocation).map(|config| (config, None));
+    };
+    let config = parse::load_as(&file, invocation.development)?;
+    if invocation.config.is_some() || work::has(&config, name) {
+        return Ok((config, Some(name)));
+    }
+    find_target(name, cwd, invocation.development).map(|config| (config, None))
 }
 
 /// Files are named as the user would name them from where they are.
@@ -204,6 +233,7 @@ fn bare(dir: &Path) -> Config {
         upstreams: BTreeMap::new(),
         sites: Vec::new(),
         streams: Vec::new(),
+        joins: None,
     }
 }
 

@@ -131,7 +131,9 @@ mod tests {
         assert_eq!(of_app["sticky"]["type"], "string");
         assert!(of_app["servers"].is_null());
         let upstreams = &schema["properties"]["upstreams"]["additionalProperties"];
-        assert_eq!(upstreams["required"], json!(["servers"]));
+        assert!(upstreams["required"].is_null(), "others may join");
+        let join = &schema["properties"]["server"]["properties"]["join"];
+        assert_eq!(join["required"], json!(["listen", "key"]));
         assert_eq!(
             schema["properties"]["sites"]["items"]["required"],
             json!(["routes"])

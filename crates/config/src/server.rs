@@ -10,7 +10,8 @@ use std::path::Path;
 
 use crate::address::is_network;
 use crate::error::Problem;
-use crate::model::{AccessLog, Config, LogFormat, LogTarget, Server};
+use crate::join;
+use crate::model::{AccessLog, Config, Join, LogFormat, LogTarget, Server};
 use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
@@ -29,6 +30,8 @@ pub(crate) struct Read {
     listen: Option<Vec<At<ListenAddr>>>,
     /// Where `admin` stands.
     admin_at: Option<usize>,
+    /// Its `join`, placed at its address.
+    pub(crate) join: Option<At<Join>>,
     /// Where the table starts.
     at: usize,
 }
@@ -39,6 +42,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
         value: Server::default(),
         listen: None,
         admin_at: None,
+        join: None,
         at: top.at,
     };
     let Some(table) = top.table("server") else {
@@ -61,6 +65,8 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     table.duration("upgrade_timeout", &mut server.upgrade_timeout);
     table.duration("drain_idle", &mut server.drain_idle);
     server.redis = redis::read(&table);
+    read.join = join::read(&table);
+    server.join = read.join.as_ref().map(|join| join.value.clone());
     read_process(&table, server);
     let trusted = table.list("trusted_proxies", |text| {
         is_network(text).then(|| text.to_owned())
@@ -160,7 +166,9 @@ impl Read {
 /// The first clash among the addresses of a configuration.
 pub(crate) fn clash(config: &Config) -> Option<Problem> {
     let streams = config.streams.iter().map(|stream| &stream.listen);
-    let listen: Vec<_> = config.server.listen.iter().chain(streams).collect();
+    let join = config.server.join.iter().map(|join| &join.listen);
+    let listen = config.server.listen.iter().chain(streams).chain(join);
+    let listen: Vec<_> = listen.collect();
     for (index, addr) in listen.iter().enumerate() {
         if let Some(other) = listen[..index].iter().find(|other| other.overlaps(addr)) {
             return Some(taken(addr, other, 0));

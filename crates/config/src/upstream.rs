@@ -2,7 +2,7 @@
 //!
 //! Called by `parse` for each of the first, and by `app`. The second has the same keys but for those
 //! that the application itself says. What must stay true: an `Upstream` of a file has a server that is
-//! not a backup, bounds that are in order, and nothing that its protocol or its balance ignores.
+//! not a backup, or some may join; bounds that are in order, and nothing that its protocol or its balance ignores.
 
 mod servers;
 
@@ -30,8 +30,11 @@ pub(crate) fn read(
         table.add(name.at, Problem::NamedLikeApp(name.value.clone()));
     }
     let protocol = read_protocol(table);
-    let servers = servers::read(table);
+    let mut joined = false;
+    table.flag("joined", &mut joined);
+    let servers = servers::read(table, joined);
     let mut upstream = Upstream::new(&name.value, protocol.unwrap_or(Protocol::Http), servers);
+    upstream.joined = joined && protocol == Some(Protocol::Http);
     upstream.max_active = table.count_said("max_active");
     if let Some(queue) = table.table("queue") {
         queue.count("max", &mut upstream.queue_max);
@@ -45,6 +48,9 @@ pub(crate) fn read(
     upstream.secret = secret.map(|secret| secret.value);
     if protocol.is_some_and(|protocol| protocol != Protocol::Ajp) {
         table.refuse("secret");
+    }
+    if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
+        table.refuse("joined");
     }
     read_shared(table, &mut upstream);
     if let Some(protocol) = protocol {

@@ -58,6 +58,20 @@ pub async fn accept_tunnel(
     accept_for(edge, socket, info, stop, Service::Tunnel(handler)).await
 }
 
+/// Serves a connection that was not accepted but dialled, as one of `peer`'s, on the loop that this runs on; `early` was
+/// read from it already. It counts as open, for `limits.connections` and for the drain.
+pub fn serve(
+    edge: &Arc<Edge>,
+    stream: Arc<Stream>,
+    peer: PeerAddress,
+    info: Arc<ListenerInfo>,
+    early: Vec<u8>,
+) {
+    edge.metrics().accepted.increment();
+    let (edge, sender) = (Counted::new(edge), Sender::named(peer));
+    Service::Http.begin(edge, stream, sender, info, early);
+}
+
 async fn accept_for(
     edge: Arc<Edge>,
     socket: OwnedFd,

@@ -34,7 +34,7 @@ use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
 use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, loops};
 
-pub use accept::{accept, accept_tunnel};
+pub use accept::{accept, accept_tunnel, serve};
 pub use access_log::AccessLog;
 pub use error_pages::ErrorPages;
 pub use filters::{FilterError, Filters};

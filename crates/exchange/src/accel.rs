@@ -7,10 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use penstock_http::{FieldBlock, parse_length};
+use penstock_http::{FieldBlock, Status, parse_length};
 
+use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
-use crate::response::Timing;
+use crate::response::{Response, Timing};
 
 /// What a response asks of the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -84,6 +85,34 @@ impl Accel {
     }
 }
 
+impl InternalRedirect {
+    /// The answer that it came from, for another front end to follow; of a redirect to files of this machine
+    /// ([`InternalRedirect::handler`]) that one could not.
+    #[must_use]
+    pub fn into_response(self) -> Response {
+        let mut response = Response::new(Status::OK, Body::Empty);
+        response.fields = self.fields;
+        response.rate_max = self.rate_max;
+        response.timing = self.timing;
+        // It was a field's value before.
+        let _ = (response.fields).push("X-Accel-Redirect", self.target.as_bytes());
+        response
+    }
+}
+
+impl Response {
+    /// Leaves what it says to a front end to another one, in front of this server: the fields go on.
+    pub fn leave_to_front(&mut self) {
+        self.is_for_front = self.speaks_to_hub;
+        self.speaks_to_cache = false;
+        if let Some(rate) = self.rate_max.take() {
+            let rate = rate.to_string();
+            // Digits are a valid value.
+            let _ = (self.fields).push("X-Accel-Limit-Rate", rate.as_bytes());
+        }
+    }
+}
+
 /// Fields of the first answer that go into the one that an internal redirect leads to.
 const SURVIVING: [&str; 7] = [
     "content-type",
@@ -154,6 +183,25 @@ mod tests {
             let target = target_below(root, path.as_bytes());
             assert_eq!(target.as_deref(), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn what_is_left_to_another_front_end_is_said_to_it() {
+        let accel = Accel {
+            redirect: Some("/kept/a?b".to_owned()),
+            rate_max: Some(4096),
+            ..Accel::default()
+        };
+        let mut fields = FieldBlock::new();
+        fields.push("Content-Type", b"text/plain").unwrap();
+        let redirect = accel.internal_redirect(None, &fields, &Timing::default());
+        let mut response = redirect.unwrap().unwrap().into_response();
+        response.speaks_to_cache = true;
+        response.speaks_to_hub = true;
+        response.leave_to_front();
+        let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Limit-Rate: 4096\r\n";
+        assert_eq!(response.fields.as_bytes(), said);
+        assert!(response.is_for_front && !response.speaks_to_cache && response.rate_max.is_none());
     }
 
     #[test]

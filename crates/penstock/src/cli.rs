@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use penstock_config::{AdminChoice, Invocation, ListenAddr};
+use penstock_config::{AdminChoice, Invocation, ListenAddr, Work};
 
 /// A web application from its folder to production traffic.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ pub(crate) struct Arguments {
 enum Verb {
     /// Serve a folder, a module:callable, a config.ru or a configuration file (the default verb)
     Serve(ServeArguments),
+    /// Run an application's workers for a front end on another machine: dial in, and serve what it sends
+    Work(WorkArguments),
     /// Check a configuration, and everything that a start would need; exit code 0 or 2
     Check {
         /// The configuration file or folder [default: penstock.toml here, else this folder]
@@ -139,6 +141,47 @@ struct ServeArguments {
     verbose: bool,
 }
 
+/// What `work` has beside `serve`.
+#[derive(Debug, Args)]
+struct WorkArguments {
+    /// An application's name in the configuration file, or what `serve` takes: a folder, module:callable, config.ru
+    /// [default: penstock.toml here, else this folder]
+    app: Option<String>,
+    /// Where the front end listens for it (its `server.join`): HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    join: String,
+    /// The upstream there [default: the application's name]
+    #[arg(long, value_name = "NAME")]
+    upstream: Option<String>,
+    /// The file with the key that both know [default: `server.join` of the configuration file]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where a status page and an admin interface of its own listen [default: off]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<AdminChoice>,
+    /// Worker processes
+    #[arg(long, value_name = "N")]
+    processes: Option<usize>,
+    /// Threads in each worker process
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Go to the background once everything is ready; exit code 1 when it does not become so
+    #[arg(long)]
+    daemonize: bool,
+    /// The file of its own log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Write a line to this descriptor when everything is ready
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+    /// Log more
+    #[arg(short, long)]
+    verbose: bool,
+}
+
 #[derive(Debug, Args)]
 struct AdminArguments {
     /// The server's admin address [default: that of penstock.toml here, else 127.0.0.1:8090]
@@ -203,6 +246,7 @@ const USAGE: u8 = 2;
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
         Verb::Serve(arguments) => serve::run(&arguments),
+        Verb::Work(arguments) => serve::work(&arguments),
         Verb::Check { target } => check::run(target),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Reload { to } => admin::reload(&to),
@@ -229,6 +273,28 @@ impl ServeArguments {
             log: self.log.clone(),
             development: self.dev,
             cwd: std::env::current_dir()?,
+            work: None,
+        })
+    }
+}
+
+impl WorkArguments {
+    fn invocation(&self) -> std::io::Result<Invocation> {
+        Ok(Invocation {
+            target: self.app.clone(),
+            config: self.config.clone(),
+            listen: Vec::new(),
+            admin: self.admin.clone(),
+            processes: self.processes,
+            threads: self.threads,
+            log: self.log.clone(),
+            development: false,
+            cwd: std::env::current_dir()?,
+            work: Some(Work {
+                join: self.join.clone(),
+                upstream: self.upstream.clone(),
+                key_file: self.key_file.clone(),
+            }),
         })
     }
 }

@@ -21,6 +21,7 @@ mod tcp;
 mod upstreams;
 mod watchdog;
 mod wiring;
+mod work;
 
 use std::process::ExitCode;
 

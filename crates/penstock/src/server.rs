@@ -24,6 +24,7 @@ use penstock_apps::App;
 use penstock_config::{Config, Invocation, LogTarget, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
+use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::Admin;
@@ -43,10 +44,11 @@ use crate::listeners::Serving;
 use crate::logs;
 use crate::manager::Manager;
 use crate::succession::Predecessor;
-use crate::tcp::TcpServing;
+use crate::tcp::{Targets, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, Built};
+use crate::work;
 
 /// Why a reload is refused at the end.
 const STOPPING: &str = "the server is stopping";
@@ -110,6 +112,10 @@ pub(crate) struct Server {
     reach: OnceLock<Reach>,
     /// What a reload replaces; never held across an await.
     live: Mutex<Live>,
+    /// Where others dial in to be servers of upstreams here.
+    front: Front,
+    /// What keeps this one a server of another front end, under `penstock work`.
+    joiner: OnceLock<Joiner>,
     /// One reload or upgrade at a time.
     reloading: tokio::sync::Mutex<()>,
     /// Whether the one that is under way is an upgrade.
@@ -281,6 +287,8 @@ impl Server {
                 reloads: 0,
                 reload_error: None,
             }),
+            front: Front::default(),
+            joiner: OnceLock::new(),
             reloading: tokio::sync::Mutex::new(()),
             upgrading: AtomicBool::new(false),
         });
@@ -336,16 +344,39 @@ impl Server {
         reload::all_booted(&apps).await
     }
 
-    fn open_doors(&self, doors: Doors) {
+    fn open_doors(self: &Arc<Self>, doors: Doors) {
         self.serves.store(true, Ordering::Relaxed);
         let mut live = self.live();
         let upstreams = live.rooms.upstreams.clone();
-        let served = doors.serve(
-            (&self.edge, &self.admin_edge),
-            &upstreams,
-            self.loops.handles(),
-        );
+        let join = live.config.server.join.as_ref();
+        self.front.configure(join, upstreams.values());
+        let targets = Targets {
+            upstreams: &upstreams,
+            front: &self.front,
+        };
+        let edges = (&self.edge, &self.admin_edge);
+        let served = doors.serve(edges, targets, self.loops.handles());
         (live.listeners, live.streams, live.admin) = served;
+        if live.config.joins.is_some() {
+            loops::spawn_here(Arc::clone(self).join());
+        }
+    }
+
+    /// Becomes a server of another front end, once the application serves.
+    async fn join(self: Arc<Self>) {
+        let apps: Vec<_> = self.live().rooms.apps.values().cloned().collect();
+        for app in apps {
+            app.up().await;
+        }
+        let setup = {
+            let live = self.live();
+            let pool = default_pool(&live.rooms.pools);
+            work::joiner(&live.config, &self.edge, self.loops.handles(), pool)
+        };
+        if let Some(setup) = setup.filter(|_| !self.is_draining()) {
+            // There is one start.
+            let _ = self.joiner.set(Joiner::start(setup));
+        }
     }
 
     /// Lets the standard streams go to the log's file, or nowhere. Blocks until what was announced is out.
@@ -396,6 +427,11 @@ impl Server {
 
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What keeps this one a server of another front end, once it has begun to.
+    pub(crate) fn joiner(&self) -> Option<&Joiner> {
+        self.joiner.get()
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -15,12 +15,13 @@ use std::time::Duration;
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
 use penstock_config::Limits;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
+use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::{Pool, Times as PoolTimes};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, HubStatus, Limit, MachineStatus, ManageError, ManageRequest,
-    PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest, QueueStatus, ServerState,
-    Snapshot, Source, Spent, Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoxFuture, HubStatus, JoinStatus, Limit, MachineStatus, ManageError,
+    ManageRequest, PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest,
+    QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use, WorkerStatus,
 };
 use tokio::sync::oneshot;
 
@@ -176,8 +177,12 @@ impl Source for House {
             // Degraded still answers.
             !matches!(app.state.as_str(), "ready" | "degraded")
         });
-        match unready {
-            Some(app) => Err(format!("application {} is {}", app.name, app.state)),
+        if let Some(app) = unready {
+            return Err(format!("application {} is {}", app.name, app.state));
+        }
+        let joins = joins(&server.live(), server.joiner());
+        match joins.and_then(|joins| Some((joins.address, joins.cause?))) {
+            Some((address, cause)) => Err(format!("not a server of {address}: {cause}")),
             None => Ok(()),
         }
     }
@@ -229,6 +234,7 @@ fn snapshot(server: &Server) -> Snapshot {
         loop_stalls: server.watchdog.stalls(),
         machine: hub::machine(connections),
         hub: hub::status(&server.held),
+        joins: joins(&live, server.joiner()),
         apps: (live.rooms.apps.values())
             .map(|app| app_status(app.snapshot(), app.metrics()))
             .collect(),
@@ -250,6 +256,23 @@ fn snapshot(server: &Server) -> Snapshot {
             all
         },
     }
+}
+
+/// How it stands with the front end that this one joins.
+fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<JoinStatus> {
+    let joins = live.config.joins.as_ref()?;
+    let cause = match joiner.map(Joiner::state) {
+        Some(JoinerState::In) => None,
+        Some(JoinerState::Out(cause)) => Some(cause),
+        Some(JoinerState::Left) => Some("it has left".to_owned()),
+        None => Some("the application is not ready".to_owned()),
+    };
+    Some(JoinStatus {
+        address: joins.address.clone(),
+        upstream: joins.upstream.clone(),
+        is_in: cause.is_none(),
+        cause,
+    })
 }
 
 fn pools(live: &Live) -> Vec<PoolStatus> {
@@ -367,6 +390,7 @@ fn ended() -> Snapshot {
         generation: 0,
         reloads: 0,
         reload_error: None,
+        joins: None,
         log_lines_dropped: 0,
         loop_stalls: 0,
         machine: MachineStatus::default(),

@@ -1,15 +1,16 @@
-//! TCP listeners (`[[streams]]`): opened, kept and stopped as HTTP listeners are, each in front of an
-//! upstream.
+//! TCP listeners, opened, kept and stopped as HTTP listeners are: `[[streams]]`, each in front of an upstream, and the
+//! one where programs dial in to be servers (`server.join`).
 //!
-//! Used by `server` at start and at reload. A listener that stays gets its new upstream through a
+//! Used by `server` at start and at reload. A listener that stays gets its new handler through a
 //! [`Switch`]; connections that are open keep the old one.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use penstock_config::{Config, TcpStream};
+use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
+use penstock_proxy::Front;
 use penstock_runtime::{LoopHandle, Stream};
 use penstock_sys::net::PeerAddress;
 
@@ -22,6 +23,55 @@ use crate::upstreams::Upstreams;
 pub(crate) struct TcpServing {
     serving: Serving,
     switch: Arc<Switch>,
+}
+
+/// Who gets a listener's connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The upstream of that name.
+    Upstream(String),
+    /// Who lets them join.
+    Join,
+}
+
+/// A listener that is open, and who is to get its connections.
+pub(crate) type Bound = (Opened, Target);
+
+/// Who there is to get them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Targets<'a> {
+    pub(crate) upstreams: &'a Upstreams,
+    pub(crate) front: &'a Front,
+}
+
+impl Targets<'_> {
+    fn find(&self, target: &Target) -> Option<Arc<dyn TunnelHandler>> {
+        match target {
+            Target::Upstream(name) => self.upstreams.get(name).map(|upstream| upstream.tunnel()),
+            Target::Join => Some(Arc::new(self.front.clone())),
+        }
+    }
+}
+
+/// A listener that a configuration wants.
+struct Wanted<'c> {
+    listen: &'c ListenAddr,
+    proxy_protocol: bool,
+    target: Target,
+}
+
+fn all_wanted(config: &Config) -> impl Iterator<Item = Wanted<'_>> {
+    let streams = config.streams.iter().map(|stream| Wanted {
+        listen: &stream.listen,
+        proxy_protocol: stream.proxy_protocol,
+        target: Target::Upstream(stream.upstream.clone()),
+    });
+    let join = config.server.join.iter().map(|join| Wanted {
+        listen: &join.listen,
+        proxy_protocol: false,
+        target: Target::Join,
+    });
+    streams.chain(join)
 }
 
 impl TcpServing {
@@ -61,15 +111,15 @@ pub(crate) fn open_all(
     kept: &[TcpServing],
     supply: &mut Supply<'_>,
     loops: usize,
-) -> Result<Vec<(Opened, String)>, String> {
+) -> Result<Vec<Bound>, String> {
     supply.shares_ports = config.server.reuse_port;
-    let new = config.streams.iter().filter(|stream| {
-        !(kept.iter()).any(|known| known.serving.is(&stream.listen, stream.proxy_protocol))
+    let new = all_wanted(config).filter(|wanted| {
+        !(kept.iter()).any(|known| known.serving.is(wanted.listen, wanted.proxy_protocol))
     });
-    new.map(|stream| {
-        let role = (Role::Tcp, stream.proxy_protocol);
-        let opened = listeners::open(&stream.listen, role, supply, loops)?;
-        Ok((opened, stream.upstream.clone()))
+    new.map(|wanted| {
+        let role = (Role::Tcp, wanted.proxy_protocol);
+        let opened = listeners::open(wanted.listen, role, supply, loops)?;
+        Ok((opened, wanted.target))
     })
     .collect()
 }
@@ -80,25 +130,25 @@ pub(crate) fn going<'s>(config: &Config, streams: &'s [TcpServing]) -> Vec<&'s S
     streams.filter(|it| wanted(config, it).is_none()).collect()
 }
 
-fn wanted<'c>(config: &'c Config, serving: &Serving) -> Option<&'c TcpStream> {
-    let mut streams = config.streams.iter();
-    streams.find(|stream| serving.is(&stream.listen, stream.proxy_protocol))
+fn wanted(config: &Config, serving: &Serving) -> Option<Target> {
+    let found = all_wanted(config).find(|it| serving.is(it.listen, it.proxy_protocol));
+    found.map(|wanted| wanted.target)
 }
 
 /// Begins to accept on opened listeners.
 pub(crate) fn serve_all(
-    opened: Vec<(Opened, String)>,
-    upstreams: &Upstreams,
+    opened: Vec<Bound>,
+    targets: Targets<'_>,
     edge: &Arc<Edge>,
     loops: &[LoopHandle],
 ) -> Vec<TcpServing> {
     let mut serving = Vec::new();
-    for (opened, name) in opened {
+    for (opened, target) in opened {
         // The configuration names only those that are there.
-        let Some(upstream) = upstreams.get(&name) else {
+        let Some(found) = targets.find(&target) else {
             continue;
         };
-        let switch = Arc::new(Switch(ArcSwap::from_pointee(upstream.tunnel())));
+        let switch = Arc::new(Switch(ArcSwap::from_pointee(found)));
         let handler: Arc<dyn TunnelHandler> = Arc::clone(&switch) as _;
         serving.push(TcpServing {
             serving: opened.serve_tunnel(edge, loops, &handler),
@@ -108,21 +158,21 @@ pub(crate) fn serve_all(
     serving
 }
 
-/// Takes out and gives what a new configuration does not have, turns the others to their upstreams, adds
+/// Takes out and gives what a new configuration does not have, turns the others to who is theirs now, adds
 /// `fresh`.
 pub(crate) fn swap(
     config: &Config,
     streams: &mut Vec<TcpServing>,
-    upstreams: &Upstreams,
+    targets: Targets<'_>,
     fresh: Vec<TcpServing>,
     changes: &mut Vec<String>,
 ) -> Vec<Serving> {
     let mut gone = Vec::new();
     for known in std::mem::take(streams) {
         let wanted = wanted(config, &known.serving);
-        match wanted.and_then(|stream| upstreams.get(&stream.upstream)) {
-            Some(upstream) => {
-                known.switch.0.store(Arc::new(upstream.tunnel()));
+        match wanted.and_then(|target| targets.find(&target)) {
+            Some(found) => {
+                known.switch.0.store(Arc::new(found));
                 streams.push(known);
             }
             None => {
@@ -136,7 +186,7 @@ pub(crate) fn swap(
     gone
 }
 
-/// The upstream that a listener's new connections go to.
+/// Whom a listener's new connections go to.
 #[derive(Debug)]
 struct Switch(ArcSwap<Arc<dyn TunnelHandler>>);
 

@@ -22,6 +22,7 @@ use crate::dev;
 use crate::held::Held;
 use crate::logs;
 use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
+use crate::work;
 
 /// What a configuration comes to in front of the rooms.
 #[derive(Debug)]
@@ -57,7 +58,11 @@ pub(crate) fn settings(
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
                 let kind = app.map(|app| app.config().kind);
                 let sockets = matches!(kind, Some(AppKind::Wsgi | AppKind::Rack));
-                let handler = of_hub.grip(handler, sockets);
+                let handler = match &config.joins {
+                    None => of_hub.grip(handler, sockets),
+                    // What it says to a front end is for the one that has the client.
+                    Some(_) => work::passed_on(handler),
+                };
                 let handler = match app {
                     Some(app) if development => {
                         dev::explained(handler, app, default_pool(&rooms.pools))
@@ -105,6 +110,12 @@ pub(crate) fn settings(
 
 /// Whose word about their clients is taken.
 pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
+    if config.joins.is_some() {
+        // Its only client is the front end that it has joined.
+        let all = ["0.0.0.0/0", "::/0"].map(str::parse);
+        let all: Result<Vec<Network>, ()> = all.into_iter().collect();
+        return Ok(Trust::new(all.unwrap_or_default(), true));
+    }
     let Some(proxies) = &config.server.trusted_proxies else {
         return Ok(Trust::default());
     };

@@ -18,6 +18,7 @@ use penstock_exchange::FaultKind;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use crate::failure::{Failure, Stage};
+use crate::join::Dialled;
 
 /// What all connections to one server share.
 #[derive(Debug)]
@@ -37,10 +38,26 @@ pub(crate) struct Server {
 }
 
 /// Where a server listens, resolved.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// It dials in: connections to it are waited for.
+    Joined(Arc<Dialled>),
+}
+
+impl Address {
+    /// Connects; the caller bounds the wait.
+    ///
+    /// # Errors
+    /// Why the connection was not made.
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(address) => Stream::connect_tcp(*address).await,
+            Self::Unix(path) => Stream::connect_unix(path).await,
+            Self::Joined(dialled) => dialled.take().await,
+        }
+    }
 }
 
 /// A connection to a server. One allocation for its whole life: it goes through many hands with each request.
@@ -67,14 +84,15 @@ impl Server {
         let authority = match &address {
             // A name that was resolved has its address behind a blank.
             Address::Tcp(_) => name.split(' ').next().unwrap_or(&name).into(),
-            Address::Unix(_) => "localhost".into(),
+            Address::Unix(_) | Address::Joined(_) => "localhost".into(),
         };
         Self {
             name,
-            address,
             authority,
             open: 0.into(),
-            keeps: false.into(),
+            // Of one that dials in nobody closes a connection but this side.
+            keeps: matches!(address, Address::Joined(_)).into(),
+            address,
             is_on_trial: false.into(),
         }
     }
@@ -122,12 +140,7 @@ impl Connection {
     /// Why not, at stage [`Stage::Unsent`]; at [`Stage::Ours`] when this machine lacks what it takes.
     pub(crate) async fn open(server: &Arc<Server>, deadline: Instant) -> Result<Self, Failure> {
         let counted = Counted::new(server);
-        let connecting = async {
-            match &server.address {
-                Address::Tcp(address) => Stream::connect_tcp(*address).await,
-                Address::Unix(path) => Stream::connect_unix(path).await,
-            }
-        };
+        let connecting = server.address.connect();
         let failed = |cause: String| Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause);
         match clock::until(deadline, connecting).await {
             Some(Ok(stream)) => Ok(Self::new(stream, counted)),
@@ -198,7 +211,7 @@ pub(crate) fn shortage(address: &Address, error: &io::Error) -> Option<&'static 
         // Said of ports, and of an address that nothing here can reach: `::1` where IPv6 is off.
         EADDRNOTAVAIL => match address {
             Address::Tcp(address) => has_way_to(*address).then_some("ports to that address"),
-            Address::Unix(_) => None,
+            Address::Unix(_) | Address::Joined(_) => None,
         },
         _ => None,
     }

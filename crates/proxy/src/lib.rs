@@ -22,6 +22,7 @@ mod environ;
 mod failure;
 mod forward;
 mod head;
+mod join;
 mod maintain;
 mod manage;
 mod probe;
@@ -36,6 +37,7 @@ mod tunnel;
 mod upstream;
 
 pub use environ::names_script;
+pub use join::{Front, Joiner, JoinerSetup, JoinerState, ServeDialled};
 pub use manage::{Change, ManageError};
 pub use roster::{Counts, ServerSnapshot};
 pub use upstream::{Buffering, Setup, Upstream, UpstreamSnapshot};

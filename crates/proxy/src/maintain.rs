@@ -42,6 +42,8 @@ pub(crate) fn add(shared: &Shared, server: config::UpstreamServer, generation: u
         config::ServerAddr::Name { .. } | config::ServerAddr::Srv(_) => {
             shared.roster().names.add(server, generation);
         }
+        // It is added by whoever met it.
+        config::ServerAddr::Joined(_) => {}
     }
     tell_news(shared);
 }

@@ -20,7 +20,7 @@ use crate::call::Call;
 use crate::connection::{Address, Connection};
 use crate::resolve::Source;
 use crate::roster::{
-    Aftermath, Counts, Ended, Grant, Member, MemberSpec, Roster, ServerSnapshot, Waiter,
+    Aftermath, Counts, Ended, Grant, Member, MemberKey, MemberSpec, Roster, ServerSnapshot, Waiter,
 };
 
 /// A running upstream.
@@ -209,11 +209,9 @@ impl Shared {
     }
 
     /// Adds a server that needs no name to be resolved.
-    pub(crate) fn add(&self, address: Address, name: Arc<str>, spec: MemberSpec) {
+    pub(crate) fn add(&self, address: Address, name: Arc<str>, spec: MemberSpec) -> MemberKey {
         let now = clock::now();
-        self.change(|roster, aftermath| {
-            roster.add(now, address, name, spec, aftermath);
-        });
+        self.change(|roster, aftermath| roster.add(now, address, name, spec, aftermath))
     }
 
     /// Does what the lock was too short for.

@@ -16,8 +16,8 @@ use penstock_sys::net::PeerAddress;
 
 use crate::{
     AppCounters, AppStatus, BoxFuture, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, HubCounters, HubStatus, Limit, LineStatus, MachineStatus, ManageError,
-    ManageRequest, NodesStatus, PoolStatus, ProcessesStatus, PublishError, PurgeError,
+    CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus, MachineStatus,
+    ManageError, ManageRequest, NodesStatus, PoolStatus, ProcessesStatus, PublishError, PurgeError,
     PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source, Spent,
     Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
@@ -262,6 +262,12 @@ impl Source for FakeSource {
             generation: 1,
             reloads: 0,
             reload_error: None,
+            joins: Some(JoinStatus {
+                address: "10.0.0.1:7000".into(),
+                upstream: "shop".into(),
+                is_in: false,
+                cause: Some("its key is another".into()),
+            }),
             log_lines_dropped: 0,
             loop_stalls: 0,
             machine: MachineStatus {

@@ -25,8 +25,8 @@ pub use publish::PublishError;
 pub use purge::{PurgeError, PurgeRequest, PurgeWhat};
 pub use snapshot::{
     AppCounters, AppStatus, Buckets, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, HubCounters, HubStatus, Limit, LineStatus, MachineStatus, NodesStatus,
-    PoolStatus, ProcessesStatus, QueueStatus, ServerState, ServerStatus, Snapshot, Spent, Times,
-    Traffic, Unit, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus, MachineStatus,
+    NodesStatus, PoolStatus, ProcessesStatus, QueueStatus, ServerState, ServerStatus, Snapshot,
+    Spent, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 pub use source::{BoxFuture, Source};

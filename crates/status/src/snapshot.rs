@@ -57,6 +57,8 @@ pub struct Snapshot {
     pub machine: MachineStatus,
     /// What is held open.
     pub hub: HubStatus,
+    /// The front end that it serves an application for (`penstock work`); none is a server of its own.
+    pub joins: Option<JoinStatus>,
     /// The applications.
     pub apps: Vec<AppStatus>,
     /// The upstreams.
@@ -79,6 +81,19 @@ pub enum ServerState {
     Running,
     /// It finishes what it has and then ends.
     Draining,
+}
+
+/// A front end elsewhere that it dials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JoinStatus {
+    /// Its address.
+    pub address: String,
+    /// The upstream there.
+    pub upstream: String,
+    /// Whether it is a server of that now.
+    pub is_in: bool,
+    /// Why not, when it is not.
+    pub cause: Option<String>,
 }
 
 /// How much of a bounded thing is in use.

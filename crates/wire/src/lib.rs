@@ -5,7 +5,7 @@
 //! calls [`encode_request`] and [`Decoder`], for reactors what `channel` has; the scripts in `crates/apps/workers` hold the mirror
 //! image, `PROTOCOL.md` is the contract, and the tests of all three languages replay its examples,
 //! `vectors/`. Upstreams call `fastcgi`, `scgi` (answered in `cgi`), `uwsgi` and `ajp`, whose
-//! decoders share the face of `gateway`, and `proxy_protocol`.
+//! decoders share the face of `gateway`, and `proxy_protocol`; who dials in to serve says so by `join`.
 //!
 //! What must stay true: no byte of a worker or back end can panic this crate, and no status or
 //! field leaves it that could split a response (RFC 9110 §5.5).
@@ -20,6 +20,7 @@ pub mod fastcgi;
 pub mod frame;
 pub mod gateway;
 pub mod head;
+pub mod join;
 pub mod proxy_protocol;
 pub mod request;
 pub mod scgi;

@@ -188,7 +188,9 @@ impl Place {
                 let path = path.display().to_string();
                 word.replace(Blank::Socket.text(), &path).into()
             }
-            (ServerAddr::Name { .. } | ServerAddr::Srv(_), None) => word.into(),
+            (ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_), None) => {
+                word.into()
+            }
         };
         let words = app.command.iter().map(fill);
         match &self.listener {

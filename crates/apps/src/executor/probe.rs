@@ -79,7 +79,7 @@ impl Probe {
         let stream = match &self.address {
             ServerAddr::Tcp(address) => Stream::connect_tcp(*address).await?,
             ServerAddr::Unix(path) => Stream::connect_unix(path).await?,
-            ServerAddr::Name { .. } | ServerAddr::Srv(_) => {
+            ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_) => {
                 return Err(io::ErrorKind::Unsupported.into());
             }
         };

@@ -28,8 +28,10 @@ pub struct Upstream {
     pub name: String,
     /// What is spoken to its servers.
     pub protocol: Protocol,
-    /// Its servers; at least one (none for an application's, whose processes they are).
+    /// Its servers; at least one (none for an application's, whose processes they are, and where others join).
     pub servers: Vec<UpstreamServer>,
+    /// Whether programs that dial in become servers of it.
+    pub joined: bool,
     /// Which free server gets a request.
     pub balance: Balance,
     /// The cookie that keeps a client at one server; none is no stickiness.
@@ -93,6 +95,7 @@ impl Upstream {
             name: name.to_owned(),
             protocol,
             servers,
+            joined: false,
             balance: Balance::IdleFirst,
             sticky: None,
             max_active: None,
@@ -192,6 +195,8 @@ pub enum ServerAddr {
     },
     /// A DNS name of SRV records: each target is a server.
     Srv(String),
+    /// A program that has dialled in, by a number of its own; not in a configuration.
+    Joined(u64),
 }
 
 /// Which free server gets a request.

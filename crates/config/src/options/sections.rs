@@ -23,6 +23,13 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "server.join",
+        heading: "join = { ... } in [server]",
+        sample: "",
+        doc: "Where programs dial in that serve an application elsewhere; see machines.md.",
+        like: None,
+    },
+    SectionDoc {
         name: "server.access_log",
         heading: "access_log = { ... } in [server]",
         sample: "",
@@ -101,6 +108,7 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
                 ("max_active", "it is the application's `threads`"),
                 ("queue", "it stands beside `upstream`"),
                 ("response_timeout", "it stands beside `upstream`"),
+                ("joined", "its servers are its processes"),
                 ("secret", "no such application speaks ajp"),
                 ("resolve_interval", "there are no names to resolve"),
             ],

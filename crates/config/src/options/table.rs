@@ -55,6 +55,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("server", "trusted_proxies", Texts(NETWORK), Means("this machine: loopback and Unix sockets"),
         r#"["10.0.0.0/8", "unix"]"#,
         "Whose word about their own clients (`Forwarded`, `X-Forwarded-*`) is taken."),
+    row("server", "join", Table("server.join"), Means("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "0123456789abcdef0123456789abcdef" }"#,
+        "Where `penstock work` on other machines dials in, to become a server of an upstream that is `joined`."),
     row("server", "redis", Text(crate::server::REDIS_EXPECTED), Means("none: this server is alone"), r#""redis://127.0.0.1:6379""#,
         "The Redis or Valkey that several servers share: what is published on one reaches the streams of all, but for \
          Mercure hubs, which stay each server's own. In a name or password \
@@ -64,6 +66,11 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Address that clients connect to."),
     row("server.listen", "proxy_protocol", Bool, Is("false"), "true",
         "Whether its connections begin with a PROXY protocol header, of version 1 or 2."),
+
+    row("server.join", "listen", Text(ADDRESS), Required, r#""10.0.0.1:7000""#,
+        "Address that it listens at: one that only those machines reach, since nothing there is encrypted."),
+    row("server.join", "key", Text(crate::join::KEY_EXPECTED), Required, r#""0123456789abcdef0123456789abcdef""#,
+        "What whoever dials in must know as well, by which each side proves to the other who it is."),
 
     row("server.access_log", "path", Text("a path, \"stdout\" or \"stderr\""), Required, r#""logs/access.log""#,
         "File that lines are appended to."),

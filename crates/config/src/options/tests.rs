@@ -11,6 +11,7 @@ use crate::testing::{Folder, write};
 const EVERY_TABLE: &str = r#"
 [server]
 listen = [{}]
+join = {}
 access_log = { path = "x" }
 [limits]
 [blocking.default]
@@ -99,7 +100,7 @@ fn body(section: &str, say_defaults: bool, line_end: &str) -> String {
             (_, Kind::List(_) | Kind::Named(_)) => return None,
             (Unset::Is(value), _) if say_defaults => value.to_owned(),
             (Unset::Required, _) => option.sample.to_owned(),
-            _ if option.key == "app" => option.sample.to_owned(),
+            _ if ["app", "servers"].contains(&option.key) => option.sample.to_owned(),
             _ => return None,
         };
         Some(format!("{} = {value}", option.key))

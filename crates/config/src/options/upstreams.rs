@@ -14,9 +14,12 @@ use super::table::{ADDRESS, UPSTREAM, row};
 pub(crate) const OPTIONS: &[Opt] = &[
     row("upstreams.NAME", "protocol", OneOf(&["http", "fastcgi", "scgi", "uwsgi", "ajp"]), Is(r#""http""#), r#""http""#,
         "What is spoken to the servers."),
-    row("upstreams.NAME", "servers", TextsOrTables(SERVER, "upstreams.NAME.servers"), Required,
+    row("upstreams.NAME", "servers", TextsOrTables(SERVER, "upstreams.NAME.servers"), Means("required, unless it is `joined`"),
         r#"["127.0.0.1:3000", { address = "unix:app.sock", weight = 2 }]"#,
         "Where the servers listen. A name stands for each of its addresses, `srv:` and a name for each target of its SRV records."),
+    row("upstreams.NAME", "joined", Bool, Is("false"), "true",
+        "Whether programs that dial in at `join` of [server] become servers of it (`penstock work`), beside those of `servers` if there are any.")
+        .only("the protocol \"http\""),
     row("upstreams.NAME", "balance", OneOf(&["idle_first", "round_robin", "least_active", "random_two", "hash"]),
         Is(r#""idle_first""#), r#""idle_first""#,
         "Which free server gets a request: `idle_first` one with nothing to do, else the least busy; `round_robin` in turn; \

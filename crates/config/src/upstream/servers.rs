@@ -9,12 +9,14 @@ use crate::model::UpstreamServer;
 use crate::place::At;
 use crate::section::{Item, Section};
 
-/// Reads the list.
-pub(super) fn read(table: &Section<'_>) -> Vec<UpstreamServer> {
-    if !table.has("servers") {
-        table.missing("servers");
+/// Reads the list; where others join (`joined`) there may be none.
+pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
+    if !joined {
+        if !table.has("servers") {
+            table.missing("servers");
+        }
+        table.check_filled("servers");
     }
-    table.check_filled("servers");
     let mut servers: Vec<At<UpstreamServer>> = Vec::new();
     for item in table.texts_or_tables("servers").unwrap_or_default() {
         let Some(server) = read_one(table, &item) else {
@@ -28,7 +30,7 @@ pub(super) fn read(table: &Section<'_>) -> Vec<UpstreamServer> {
             servers.push(server);
         }
     }
-    if !servers.is_empty() && servers.iter().all(|server| server.value.backup) {
+    if !joined && !servers.is_empty() && servers.iter().all(|server| server.value.backup) {
         table.add(table.key_at(&["servers"]), Problem::OnlyBackups);
     }
     servers.into_iter().map(|server| server.value).collect()

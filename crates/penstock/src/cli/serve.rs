@@ -1,4 +1,4 @@
-//! `penstock serve`: resolve, start, print where it listens, serve until told to stop.
+//! `penstock serve` and `penstock work`: resolve, start, print where it listens, serve until told to stop.
 //!
 //! What comes before the first thread is here, since it can be done by a process that has one only: words of
 //! the service manager are taken out of the environment, sockets that were passed are taken, the process
@@ -8,17 +8,48 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use penstock_config::Invocation;
 use penstock_runtime::logger::{self, LineWriter, Target};
 use penstock_sys::daemon::{self, Forked};
 
-use super::{ServeArguments, USAGE, check, complain};
+use super::{ServeArguments, USAGE, WorkArguments, check, complain};
 use crate::identity;
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
 use crate::succession::{self, Predecessor};
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
-    match serve(arguments) {
+    finish(serve(Process {
+        invocation: arguments.invocation(),
+        development: arguments.dev,
+        daemonize: arguments.daemonize,
+        ready_fd: arguments.ready_fd,
+        verbose: arguments.verbose,
+    }))
+}
+
+/// `penstock work`: the same, for a front end elsewhere.
+pub(super) fn work(arguments: &WorkArguments) -> ExitCode {
+    finish(serve(Process {
+        invocation: arguments.invocation(),
+        development: false,
+        daemonize: arguments.daemonize,
+        ready_fd: arguments.ready_fd,
+        verbose: arguments.verbose,
+    }))
+}
+
+/// What the command line says of the process, and what of its configuration.
+struct Process {
+    invocation: std::io::Result<Invocation>,
+    development: bool,
+    daemonize: bool,
+    ready_fd: Option<i32>,
+    verbose: bool,
+}
+
+fn finish(served: Result<(), End>) -> ExitCode {
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(End::Parent(exit)) => exit,
         Err(End::Usage(text)) => {
@@ -41,11 +72,11 @@ enum End {
     Failed(String),
 }
 
-fn serve(arguments: &ServeArguments) -> Result<(), End> {
+fn serve(process: Process) -> Result<(), End> {
     let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
     let words = Words::take().map_err(|error| failed("the environment", error))?;
     let met = meet_predecessor()?;
-    let invocation = arguments.invocation();
+    let invocation = process.invocation;
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;
     let program = program(&invocation.cwd);
     let config = check::resolve(&invocation).map_err(End::Usage)?;
@@ -58,12 +89,12 @@ fn serve(arguments: &ServeArguments) -> Result<(), End> {
         Some((old, sockets)) => (Some(old), sockets),
         None => (None, words.sockets().map_err(End::Failed)?),
     };
-    let asked = arguments.ready_fd.filter(|_| predecessor.is_none());
+    let asked = process.ready_fd.filter(|_| predecessor.is_none());
     let ready = asked.map(ReadyFd::take);
     // A server that follows a daemon is one already.
-    let goes = arguments.daemonize && predecessor.is_none();
+    let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
-    let level = if arguments.verbose {
+    let level = if process.verbose {
         log::LevelFilter::Debug
     } else {
         log::LevelFilter::Info
@@ -72,14 +103,14 @@ fn serve(arguments: &ServeArguments) -> Result<(), End> {
     let announce = LineWriter::start("terminal", Target::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
-        development: arguments.dev,
+        development: process.development,
         // Whoever gave it to the server before this one has been told.
         ready,
         log: log.clone(),
         announce: announce.clone(),
         manager: words.manager(),
         program,
-        daemonize: arguments.daemonize,
+        daemonize: process.daemonize,
     };
     let beginning = Beginning {
         sockets,

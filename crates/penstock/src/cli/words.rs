@@ -16,6 +16,7 @@ pub(super) fn in_words(status: &Value) -> String {
         many(&status["traffic"]["requests_total"], "request"),
         many(&status["connections"]["used"], "connection"),
     )];
+    lines.extend(join_in_words(&status["joins"]));
     for app in elements(&status["apps"]) {
         app_in_words(app, &mut lines);
     }
@@ -27,6 +28,14 @@ pub(super) fn in_words(status: &Value) -> String {
     }
     lines.extend(hub_in_words(&status["hub"]));
     lines.join("\n")
+}
+
+fn join_in_words(joins: &Value) -> Option<String> {
+    let (address, upstream) = (joins["address"].as_str()?, text(&joins["upstream"]));
+    Some(match joins["cause"].as_str() {
+        None => format!("a server of {upstream} at {address}"),
+        Some(cause) => format!("not a server of {upstream} at {address}: {cause}"),
+    })
 }
 
 fn app_in_words(app: &Value, lines: &mut Vec<String>) {
@@ -295,6 +304,23 @@ mod tests {
                  not asked yet",
             ]
         );
+    }
+
+    #[test]
+    fn says_whom_it_serves_and_why_not() {
+        let mut joins = json!({ "address": "10.0.0.1:7000", "upstream": "shop", "cause": null });
+        let said = |joins: &Value| {
+            in_words(&json!({ "joins": joins }))
+                .lines()
+                .nth(1)
+                .map(str::to_owned)
+        };
+        let there = "a server of shop at 10.0.0.1:7000";
+        assert_eq!(said(&joins).as_deref(), Some(there));
+        joins["cause"] = json!("its key is another");
+        let not = "not a server of shop at 10.0.0.1:7000: its key is another";
+        assert_eq!(said(&joins).as_deref(), Some(not));
+        assert_eq!(said(&Value::Null), None);
     }
 
     #[test]

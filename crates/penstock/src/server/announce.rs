@@ -117,7 +117,11 @@ impl Server {
 /// An upstream as a person reads it at a terminal.
 fn described(upstream: &Upstream) -> String {
     let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
-    let servers = cli::count(upstream.servers.len() as u64, "server");
+    let servers = match (upstream.servers.len(), upstream.joined) {
+        (0, true) => "those that join".to_owned(),
+        (count, true) => format!("{} and those that join", cli::count(count as u64, "server")),
+        (count, false) => cli::count(count as u64, "server"),
+    };
     format!("upstream {name}: {protocol}, {servers}\n")
 }
 

@@ -12,14 +12,13 @@ use penstock_runtime::LoopHandle;
 
 use crate::inherited::{Inherited, Role};
 use crate::listeners::{self, Opened, Serving, Supply};
-use crate::tcp::{self, TcpServing};
-use crate::upstreams::Upstreams;
+use crate::tcp::{self, Bound, Targets, TcpServing};
 
 /// Listeners that nobody serves yet.
 #[derive(Debug)]
 pub(super) struct Doors {
     listeners: Vec<Opened>,
-    streams: Vec<(Opened, String)>,
+    streams: Vec<Bound>,
     admin: Option<Opened>,
     taken: Vec<ListenAddr>,
 }
@@ -74,12 +73,12 @@ impl Doors {
     pub(super) fn serve(
         self,
         (edge, admin_edge): (&Arc<Edge>, &Arc<Edge>),
-        upstreams: &Upstreams,
+        targets: Targets<'_>,
         loops: &[LoopHandle],
     ) -> (Vec<Serving>, Vec<TcpServing>, Option<Serving>) {
         let listeners = self.listeners.into_iter();
         let listeners = listeners.map(|opened| opened.serve(edge, loops)).collect();
-        let streams = tcp::serve_all(self.streams, upstreams, edge, loops);
+        let streams = tcp::serve_all(self.streams, targets, edge, loops);
         let admin = self.admin.map(|opened| opened.serve_here(admin_edge));
         (listeners, streams, admin)
     }

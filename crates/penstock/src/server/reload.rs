@@ -16,9 +16,10 @@ use super::{STOPPING, Server};
 use crate::cli;
 use crate::code::{self, Apart};
 use crate::listeners::{self, Opened, Serving, Supply};
-use crate::tcp::{self, TcpServing};
+use crate::tcp::{self, Bound, Targets, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
 use crate::wiring::{self, Built};
+use crate::work;
 
 /// How long requests that began before a reload may take to come to what they were routed to, or else
 /// `shutdown_timeout`; no longer than an upgrade leaves them.
@@ -221,7 +222,7 @@ impl Server {
         &self,
         config: Config,
         built: Built,
-        (opened, streams): (Vec<Opened>, Vec<(Opened, String)>),
+        (opened, streams): (Vec<Opened>, Vec<Bound>),
         rooms: Rooms,
     ) -> (String, Vec<Serving>) {
         let Built {
@@ -282,9 +283,18 @@ impl Server {
         let fresh = opened.into_iter().map(|o| o.serve(&self.edge, loops));
         let fresh = fresh.collect();
         let mut gone = listeners::swap(&config, &mut live.listeners, fresh, &mut changes);
-        let fresh = tcp::serve_all(streams, &upstreams, &self.edge, loops);
+        self.front
+            .configure(config.server.join.as_ref(), upstreams.values());
+        let targets = Targets {
+            upstreams: &upstreams,
+            front: &self.front,
+        };
+        let fresh = tcp::serve_all(streams, targets, &self.edge, loops);
         let streams = &mut live.streams;
-        gone.extend(tcp::swap(&config, streams, &upstreams, fresh, &mut changes));
+        gone.extend(tcp::swap(&config, streams, targets, fresh, &mut changes));
+        if let Some(joiner) = self.joiner.get() {
+            joiner.set_capacity(work::capacity(&config));
+        }
         for serving in &mut gone {
             let streams = live.streams.iter().map(TcpServing::serving);
             serving.stop(live.listeners.iter().chain(streams));

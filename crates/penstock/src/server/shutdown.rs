@@ -144,7 +144,11 @@ impl Server {
     /// asks again for a stream that was ended must be told to go elsewhere. What is not done `soon` has until
     /// `late`, and keeps no more workers from then on than it needs.
     async fn finish(&self, soon: Instant, late: Instant) {
+        if let Some(joiner) = self.joiner.get() {
+            joiner.leave();
+        }
         self.stop_listeners(soon).await;
+        self.front.give_way();
         self.edge
             .drain
             .begin_within(self.drain_idle(), Some(soon - self.spared()));

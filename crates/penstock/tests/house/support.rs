@@ -249,6 +249,15 @@ impl Site {
         Some(command)
     }
 
+    /// Starts `penstock work` with `arguments` in this folder, for a front end elsewhere; its applications are ready
+    /// some time later.
+    pub(crate) fn work(&self, arguments: &[&str]) -> Server {
+        self.be_quick_at_the_end();
+        let mut command = self.command("work");
+        command.args(arguments);
+        Server::spawn(self.clone(), command)
+    }
+
     /// Has `command` serve, which ends in `penstock serve`.
     fn serve_by(&self, mut command: Command, arguments: &[&str]) -> Server {
         self.be_quick_at_the_end();

@@ -78,14 +78,13 @@ pub(super) async fn ask(
 }
 
 async fn connect(address: &Address) -> Result<Stream, ProbeError> {
-    let connected = match address {
-        Address::Tcp(address) => Stream::connect_tcp(*address).await,
-        Address::Unix(path) => Stream::connect_unix(path).await,
-    };
-    connected.map_err(|error| match shortage(address, &error) {
-        Some(what) => ProbeError::Shortage(what),
-        None => ProbeError::Connect(error),
-    })
+    address
+        .connect()
+        .await
+        .map_err(|error| match shortage(address, &error) {
+            Some(what) => ProbeError::Shortage(what),
+            None => ProbeError::Connect(error),
+        })
 }
 
 async fn converse(

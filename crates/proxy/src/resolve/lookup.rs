@@ -100,7 +100,7 @@ impl Asker {
             match name {
                 ServerAddr::Name { host, port } => ready.host(host, *port, likeness, known).await,
                 ServerAddr::Srv(service) => ready.service(service, likeness, known).await,
-                ServerAddr::Tcp(_) | ServerAddr::Unix(_) => {
+                ServerAddr::Tcp(_) | ServerAddr::Unix(_) | ServerAddr::Joined(_) => {
                     Err(LookupError::BadName(name.to_string()))
                 }
             }

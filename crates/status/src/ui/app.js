@@ -74,6 +74,7 @@ function show(now) {
   const troubled = states.filter((state) => stateTone(state) === "bad").length;
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;
+  page.joins = now.joins;
 }
 
 /** A view for each of `parts` by its name, in `parent`; those that are gone go. */
@@ -95,7 +96,7 @@ function showEach(parts, views, parent, makeView, at) {
   }
 }
 
-/** What stands above everything: no connection, shutdown, a failed reload, in that order. */
+/** What stands above everything: no connection, shutdown, a failed reload, a front end not joined, in that order. */
 function showNotice() {
   const silent = page.heard === null ? 0 : Date.now() - page.heard;
   const isLost = !page.isConnected || silent > STALE_MS;
@@ -125,8 +126,12 @@ function noticeText(isLost, silent) {
   if (page.state === "draining") {
     return ["The server is shutting down: it finishes what is in progress.", "warn"];
   }
-  return page.reloadError
-    ? [`The last reload failed; the configuration before it stands.\n${page.reloadError}`, "warn"]
+  if (page.reloadError) {
+    return [`The last reload failed; the configuration before it stands.\n${page.reloadError}`, "warn"];
+  }
+  const joins = page.joins;
+  return joins && !joins.is_in
+    ? [`This is no server of ${joins.upstream} at ${joins.address} now: ${joins.cause}.`, "warn"]
     : ["", ""];
 }
 

@@ -1,0 +1,152 @@
+//! The `join` of `[server]`: where programs dial in that serve an application elsewhere.
+//!
+//! Called by `parse` once the other listeners are known. What must stay true: it listens where nothing else of the server
+//! does, its key is long enough to prove anything (RFC 2104 §3), and no message shows it.
+
+use crate::error::Problem;
+use crate::model::{Join, TcpStream, Upstream};
+use crate::place::At;
+use crate::section::Section;
+use crate::server;
+
+/// What a message says was expected of a key.
+pub(crate) const KEY_EXPECTED: &str = "a secret of at least 32 bytes without control characters";
+
+const KEY_BYTES_MIN: usize = 32;
+
+/// Reads the table of `[server]`.
+pub(crate) fn read(server: &Section<'_>) -> Option<At<Join>> {
+    let table = server.table("join")?;
+    let listen = table.parsed("listen", |text| server::address(table.found, text));
+    let key = table.text("key");
+    for key in ["listen", "key"] {
+        if !table.has(key) {
+            table.missing(key);
+        }
+    }
+    let key = key.filter(|key| {
+        let is_key = is_key(key.value);
+        if !is_key {
+            table.bad_secret("key", key.at, KEY_EXPECTED);
+        }
+        is_key
+    });
+    let (listen, key) = (listen?, key?);
+    let join = Join {
+        listen: listen.value,
+        key: key.value.to_owned(),
+    };
+    Some(At::new(join, listen.at))
+}
+
+/// Whether a text can be a key.
+pub(crate) fn is_key(text: &str) -> bool {
+    text.len() >= KEY_BYTES_MIN && !text.contains(char::is_control)
+}
+
+/// Reports where it listens if something else does, and upstreams that nobody can join.
+pub(crate) fn check<'u>(
+    top: &Section<'_>,
+    join: Option<&At<Join>>,
+    streams: &[At<TcpStream>],
+    server: &server::Read,
+    upstreams: impl Iterator<Item = &'u Upstream>,
+) {
+    let Some(join) = join else {
+        for upstream in upstreams.filter(|upstream| upstream.joined) {
+            let at = top.key_at(&["upstreams"]);
+            top.add(at, Problem::NothingToJoin(upstream.name.clone()));
+        }
+        return;
+    };
+    let (listen, at) = (&join.value.listen, join.at);
+    let of_stream = streams.iter().find(|it| it.value.listen.overlaps(listen));
+    let of_stream = of_stream.map(|it| (it.value.listen.clone(), top.found.line(it.at)));
+    if let Some((other, line)) = server.listener_at(top, listen).or(of_stream) {
+        top.add(at, server::taken(listen, &other, line));
+    }
+    let admin = server.value.admin.as_ref();
+    if let Some(admin) = admin.filter(|admin| admin.overlaps(listen)) {
+        let (admin, listener) = (admin.clone(), listen.clone());
+        top.add(at, Problem::AdminTaken { admin, listener });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ListenAddr;
+    use crate::testing::{Folder, accept, check_errors};
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn reads_where_and_by_which_key_and_what_may_be_joined() {
+        let folder = Folder::site();
+        let text = format!(
+            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoined = true\n"
+        );
+        let config = accept(&folder, &text);
+        let join = config.server.join.unwrap();
+        assert_eq!(join.listen, ListenAddr::loopback(7000));
+        assert_eq!(join.key, KEY);
+        let upstream = &config.upstreams["a"];
+        assert!(upstream.joined && upstream.servers.is_empty());
+    }
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        let short = "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\njoin = { listen = \":7000\", key = \"short\" }\n";
+        let join = |listen: &str, rest: &str| {
+            format!(
+                "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\n{rest}join = {{ listen = \"{listen}\", key = \"{KEY}\" }}\n"
+            )
+        };
+        let (listener, admin) = (
+            join("127.0.0.1:8080", ""),
+            join("127.0.0.1:7000", "admin = \"127.0.0.1:7000\"\n"),
+        );
+        check_errors(&[
+            (
+                "nowhere",
+                "[upstreams.a]\njoined = true\n",
+                &[
+                    "penstock.toml:1:2: upstream `a` is `joined`, and nobody can join: `join` is missing in [server]",
+                ],
+            ),
+            (
+                "not HTTP",
+                "[upstreams.a]\nprotocol = \"ajp\"\nservers = [\"127.0.0.1:1\"]\njoined = true\n",
+                &["penstock.toml:4:10: `joined` is only for the protocol \"http\""],
+            ),
+            (
+                "short",
+                short,
+                &[
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected a secret of at least 32 bytes without control characters",
+                ],
+            ),
+            (
+                "empty",
+                "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\njoin = {}\n",
+                &[
+                    "penstock.toml:4:8: `listen` is missing in [server.join]: expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
+                    "penstock.toml:4:8: `key` is missing in [server.join]: expected a secret of at least 32 bytes without control characters",
+                ],
+            ),
+            (
+                "a listener's",
+                &listener,
+                &[
+                    "penstock.toml:4:19: http://127.0.0.1:8080 is already taken by http://127.0.0.1:8080",
+                ],
+            ),
+            (
+                "the admin's",
+                &admin,
+                &[
+                    "penstock.toml:5:19: admin (http://127.0.0.1:7000) and the listener http://127.0.0.1:7000 are the same address: move one, or set admin = \"off\"",
+                ],
+            ),
+        ]);
+    }
+}

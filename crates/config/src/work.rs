@@ -1,0 +1,127 @@
+//! The configuration of `penstock work`: of all that a file says, one application, for a front end elsewhere.
+//!
+//! Called by `resolve`. What must stay true: nothing listens that the command line does not ask for, and what the front end
+//! has judged already (how long a connection may wait, how large a body may be) is not judged again here.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::Problem;
+use crate::model::{Config, Hub, Joins, Server};
+use crate::place::absolute;
+use crate::{Invocation, Report, join, section, site};
+
+/// What the command line of `penstock work` says besides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// Where a front end listens for those that join: `HOST:PORT` or `unix:PATH`.
+    pub join: String,
+    /// The upstream there; none is the application's name.
+    pub upstream: Option<String>,
+    /// The file with the key; none is the key of the configuration's own `server.join`.
+    pub key_file: Option<std::path::PathBuf>,
+}
+
+/// How long a connection to a front end may wait for a request: that one closes it when it is not wanted.
+const IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Fields and bytes that a front end may add to a head that it has taken.
+const ADDED_FIELDS: usize = 32;
+const ADDED_BYTES: usize = 8 << 10;
+
+/// The application of a configuration that `name` means, or the only one; none when there is no such.
+pub(crate) fn has(config: &Config, name: &str) -> bool {
+    config.apps.contains_key(name)
+}
+
+/// Leaves of a configuration what serves one application.
+///
+/// # Errors
+/// No such application, or no key.
+pub(crate) fn reduce(
+    config: Config,
+    name: Option<&str>,
+    work: &Work,
+    invocation: &Invocation,
+) -> Result<Config, Report> {
+    let refuse = |what| Err(Report::one("work", what));
+    let names: Vec<String> = config.apps.keys().cloned().collect();
+    let name = match (name, names.as_slice()) {
+        (Some(name), _) if has(&config, name) => name.to_owned(),
+        (None, [only]) => only.clone(),
+        _ => return refuse(Problem::WorkForWhom(names)),
+    };
+    if !is_address(&work.join) {
+        return refuse(Problem::BadJoin(work.join.clone()));
+    }
+    let upstream = work.upstream.clone().unwrap_or_else(|| name.clone());
+    if !section::is_name(&upstream) {
+        return refuse(Problem::BadUpstreamName(upstream));
+    }
+    let key = match (&work.key_file, &config.server.join) {
+        (Some(file), _) => read_key(&absolute(&invocation.cwd, file))?,
+        (None, Some(join)) => join.key.clone(),
+        (None, None) => return refuse(Problem::NoJoinKey),
+    };
+    let mut config = config;
+    config.apps.retain(|other, _| *other == name);
+    config.sites = config.apps.values().map(site::of_app).collect();
+    config.streams.clear();
+    config.upstreams.clear();
+    config.caches.clear();
+    config.hub = Hub::default();
+    config.server = Server {
+        listen: Vec::new(),
+        proxy_protocol: Vec::new(),
+        reuse_port: false,
+        admin: config.server.admin.filter(|_| invocation.admin.is_some()),
+        redis: None,
+        trusted_proxies: None,
+        join: None,
+        ..config.server
+    };
+    let limits = &mut config.limits;
+    limits.idle_timeout = limits.idle_timeout.max(IDLE);
+    limits.body_bytes = u64::MAX >> 1;
+    limits.headers += ADDED_FIELDS;
+    limits.header_bytes += ADDED_BYTES;
+    config.joins = Some(Joins {
+        address: work.join.clone(),
+        upstream,
+        key,
+    });
+    Ok(config)
+}
+
+/// `HOST:PORT`, or `unix:` and a path.
+fn is_address(text: &str) -> bool {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return !path.is_empty() && !path.contains('\0');
+    }
+    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+    text.rsplit_once(':').is_some_and(|(host, number)| {
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '/';
+        !host.is_empty() && !host.contains(is_odd) && port(number)
+    })
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a configuration is resolved in a pool"
+)]
+fn read_key(file: &Path) -> Result<String, Report> {
+    let refuse = |what| Report::one(file, what);
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| refuse(Problem::Unreadable(error.kind())))?;
+    let key = text.trim_end_matches(['\r', '\n']);
+    match join::is_key(key) {
+        true => Ok(key.to_owned()),
+        false => Err(refuse(Problem::BadSecret {
+            key: "key",
+            expected: join::KEY_EXPECTED,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! What `penstock work` takes of a configuration.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::resolve;
+use crate::testing::{Folder, write};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+fn work(join: &str) -> Work {
+    Work {
+        join: join.to_owned(),
+        upstream: None,
+        key_file: Some("key".into()),
+    }
+}
+
+fn invocation(folder: &Folder, target: Option<&str>, work: Work) -> Invocation {
+    Invocation {
+        target: target.map(str::to_owned),
+        work: Some(work),
+        cwd: folder.path().to_owned(),
+        ..Invocation::default()
+    }
+}
+
+fn with_key() -> Folder {
+    let folder = Folder::site();
+    write(&folder.join("key"), &format!("{KEY}\n"));
+    folder
+}
+
+fn message(invocation: &Invocation) -> String {
+    resolve(invocation).unwrap_err().to_string()
+}
+
+#[test]
+fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
+    let folder = with_key();
+    write(&folder.join("app.py"), "def app(environ, start): pass\n");
+    let config = resolve(&invocation(&folder, Some("."), work("front:7000"))).unwrap();
+    let name = config.apps.keys().next().unwrap();
+    let joins = config.joins.as_ref().unwrap();
+    assert_eq!((&joins.upstream, &*joins.key), (name, KEY));
+    assert_eq!(joins.address, "front:7000");
+    assert!(config.server.listen.is_empty() && config.server.admin.is_none());
+    assert_eq!(config.sites.len(), 1);
+    let named = Work {
+        upstream: Some("shop".into()),
+        ..work("unix:/run/join.sock")
+    };
+    let mut asked = invocation(&folder, Some("app:app"), named);
+    asked.admin = Some("127.0.0.1:0".parse().unwrap());
+    let config = resolve(&asked).unwrap();
+    assert_eq!(config.joins.unwrap().upstream, "shop");
+    assert!(config.server.admin.is_some());
+}
+
+#[test]
+fn of_a_file_one_application_is_left() {
+    let folder = with_key();
+    write(&folder.join("app.py"), "def app(environ, start): pass\n");
+    let file = format!(
+        "[server]\nlisten = [\":80\"]\nredis = \"redis://r\"\ntrusted_proxies = [\"10.0.0.0/8\"]\nthreads = 3\n\
+         join = {{ listen = \":7000\", key = \"{KEY}-of-the-file\" }}\n\
+         [limits]\nheaders = 50\nbody_bytes = 10\n[apps.a]\n[apps.b]\n[upstreams.c]\njoined = true\n\
+         [caches.d]\nsize_max = \"1MiB\"\n[[streams]]\nlisten = \":81\"\nupstream = \"c\"\n\
+         [[sites]]\nroutes = [{{ app = \"a\", cache = [\"d\"] }}]\n"
+    );
+    write(&folder.join("penstock.toml"), &file);
+    let mut asked = invocation(&folder, Some("b"), work("front:7000"));
+    asked.work.as_mut().unwrap().key_file = None;
+    let config = resolve(&asked).unwrap();
+    assert_eq!(config.apps.keys().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(config.sites[0].routes[0].app.as_deref(), Some("b"));
+    assert!(config.upstreams.is_empty() && config.caches.is_empty() && config.streams.is_empty());
+    let server = &config.server;
+    assert!(server.listen.is_empty() && server.redis.is_none() && server.join.is_none());
+    assert_eq!(server.threads, 3);
+    assert_eq!(config.limits.headers, 50 + ADDED_FIELDS);
+    assert!(config.limits.body_bytes > 1 << 60 && config.limits.idle_timeout >= IDLE);
+    assert_eq!(config.joins.unwrap().key, format!("{KEY}-of-the-file"));
+    assert!(
+        message(&invocation(&folder, None, work("front:7000")))
+            .contains("say which application: a, b")
+    );
+    let mut other = invocation(&folder, Some("x"), work("front:7000"));
+    other.config = Some(PathBuf::from("penstock.toml"));
+    assert!(message(&other).contains("say which application: a, b"));
+}
+
+#[test]
+fn what_cannot_be_joined_is_refused() {
+    let folder = with_key();
+    write(&folder.join("app.py"), "def app(environ, start): pass\n");
+    for join in [
+        "",
+        "front",
+        ":7000",
+        "front:0",
+        "front:70000",
+        "front:x",
+        "unix:",
+        "http://a:1/",
+    ] {
+        let refused = message(&invocation(&folder, Some("."), work(join)));
+        assert!(refused.contains("--join cannot be"), "{join}: {refused}");
+    }
+    for good in ["front:7000", "[::1]:7000", "10.0.0.1:1", "unix:/run/a"] {
+        assert!(
+            resolve(&invocation(&folder, Some("."), work(good))).is_ok(),
+            "{good}"
+        );
+    }
+    let mut asked = work("front:7000");
+    asked.upstream = Some("a b".into());
+    assert!(message(&invocation(&folder, Some("."), asked)).contains("--upstream cannot be"));
+    let mut asked = work("front:7000");
+    asked.key_file = None;
+    assert!(message(&invocation(&folder, Some("."), asked)).contains("there is no key"));
+    write(&folder.join("short"), "short\n");
+    for (file, expected) in [("short", "at least 32 bytes"), ("none", "cannot be read")] {
+        let mut asked = work("front:7000");
+        asked.key_file = Some(file.into());
+        let refused = message(&invocation(&folder, Some("."), asked));
+        assert!(refused.contains(expected), "{file}: {refused}");
+        assert!(!refused.contains(KEY));
+    }
+}

@@ -1,0 +1,97 @@
+//! `penstock work`: this server's only client is a front end elsewhere, which it dials.
+//!
+//! `config` leaves one application of the configuration, `server` starts all as ever but listeners, and has `proxy`'s joiner
+//! bring connections from the front end, which `edge` serves like any others. What must stay true: what the application says
+//! to a front end (`X-Accel-*`, `Grip-*`) goes on to the one that has the client; what concerns files of this machine
+//! (`X-Sendfile`) is done here.
+
+use std::sync::Arc;
+
+use penstock_config::Config;
+use penstock_edge::Edge;
+use penstock_exchange::{Asked, AtHand, Fault, Handler, Handling, ListenerInfo, Reply, Request};
+use penstock_proxy::JoinerSetup;
+use penstock_runtime::LoopHandle;
+use penstock_runtime::blocking::Pool;
+
+/// What it takes to join; `None` when the configuration joins nobody.
+pub(crate) fn joiner(
+    config: &Config,
+    edge: &Arc<Edge>,
+    loops: &[LoopHandle],
+    pool: Pool,
+) -> Option<JoinerSetup> {
+    let joins = config.joins.clone()?;
+    let info = Arc::new(ListenerInfo {
+        scheme: "http",
+        address: None,
+        name: format!("join:{}", joins.address),
+        proxy_protocol: false,
+    });
+    let edge = Arc::clone(edge);
+    Some(JoinerSetup {
+        label: format!(
+            "{}:{}",
+            penstock_sys::process::host_name(),
+            std::process::id()
+        ),
+        capacity: capacity(config),
+        loops: loops.to_vec(),
+        pool,
+        serve: Arc::new(move |stream, peer, early| {
+            let info = Arc::clone(&info);
+            penstock_edge::serve(&edge, Arc::new(stream), peer, info, early);
+        }),
+        joins,
+    })
+}
+
+/// Requests that the application may have in progress.
+pub(crate) fn capacity(config: &Config) -> u32 {
+    let of_app = |app: &penstock_config::App| {
+        let each = match app.has_reactor() {
+            true => app.in_progress_max,
+            false => u32::try_from(app.threads).unwrap_or(u32::MAX),
+        };
+        let processes = u32::try_from(app.processes.max).unwrap_or(u32::MAX);
+        each.saturating_mul(processes)
+    };
+    let most = config.apps.values().map(of_app).max();
+    most.unwrap_or(1).clamp(1, 1_000_000)
+}
+
+/// Leaves to the front end what is for a front end.
+pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
+    Arc::new(PassedOn(handler))
+}
+
+#[derive(Debug)]
+struct PassedOn(Arc<dyn Handler>);
+
+impl Handler for PassedOn {
+    fn handle(&self, request: Request) -> Handling {
+        match self.0.handle(request) {
+            Handling::Now(reply) => Handling::Now(pass_on(reply)),
+            Handling::Later(work) => Handling::Later(Box::pin(async { pass_on(work.await) })),
+        }
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        self.0.at_hand(asked, take);
+    }
+}
+
+fn pass_on(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
+    Ok(match reply? {
+        Reply::Response(mut response) => {
+            response.leave_to_front();
+            Reply::Response(response)
+        }
+        Reply::Redirect(redirect) if redirect.handler.is_none() => {
+            let mut response = redirect.into_response();
+            response.leave_to_front();
+            Reply::Response(Box::new(response))
+        }
+        other => other,
+    })
+}

@@ -1,0 +1,382 @@
+//! The side that listens: members come, are servers of their upstreams, and go.
+//!
+//! `penstock` has one [`Front`] for its whole life, as the handler of the listener of `server.join`. A connection is met
+//! on the loop that accepted it and counts as one of the edge's until then; afterwards it is the upstream's, as if it had
+//! been made there. What must stay true: see `join`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use penstock_config as config;
+use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
+use penstock_runtime::repeats::{Repeats, left_out};
+use penstock_runtime::{Stream, clock, loops};
+use penstock_sys::net::{self, PeerAddress};
+use penstock_wire::join::{self, Answer, Meeting, Purpose, Secret, ToFront, ToJoiner};
+use tokio::sync::watch;
+
+use super::dialled::Dialled;
+use super::lines::Lines;
+use super::{BEAT, FIRST, JoinFailure, MEETING, SILENCE, draw, draw_number};
+use crate::connection::Address;
+use crate::maintain;
+use crate::roster::{MemberKey, MemberSpec};
+use crate::upstream::{Shared, Upstream};
+
+/// Members at once, of all upstreams.
+const MEMBERS_MAX: usize = 1000;
+
+/// Where programs dial in; see the head of this file. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Front(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    table: ArcSwap<Table>,
+    /// Held for a look.
+    members: Mutex<HashMap<u64, Arc<Dialled>>>,
+    /// Sent when the table has changed, and when it is over (`true`).
+    news: watch::Sender<bool>,
+    repeats: Repeats,
+}
+
+/// What a reload replaces.
+#[derive(Debug, Default)]
+struct Table {
+    secret: Option<Secret>,
+    /// Those that may be joined.
+    upstreams: BTreeMap<String, Weak<Shared>>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            table: ArcSwap::default(),
+            members: Mutex::default(),
+            news: watch::channel(false).0,
+            repeats: Repeats::default(),
+        }
+    }
+}
+
+impl Front {
+    /// From now on whoever knows the key may join those of `upstreams` that are `joined`. Members of others are told to
+    /// come back.
+    pub fn configure<'u>(
+        &self,
+        join: Option<&config::Join>,
+        upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
+    ) {
+        let joined = upstreams.filter(|upstream| upstream.config().joined);
+        let table = Table {
+            secret: join.map(|join| Secret::new(&join.key)),
+            upstreams: joined
+                .map(|it| (it.name().to_owned(), Arc::downgrade(&it.shared)))
+                .collect(),
+        };
+        self.0.table.store(Arc::new(table));
+        self.0.news.send_modify(|_| {});
+    }
+
+    /// This server gives way: nobody may join any more, and members are told to come back, to whoever listens then. They
+    /// stay members of this one until it ends.
+    pub fn give_way(&self) {
+        self.0.news.send_replace(true);
+    }
+}
+
+impl TunnelHandler for Front {
+    fn serve(
+        &self,
+        client: Arc<Stream>,
+        peer: PeerAddress,
+        _listener: Arc<ListenerInfo>,
+        early: Vec<u8>,
+    ) -> TakeoverFuture {
+        let front = Arc::clone(&self.0);
+        Box::pin(async move {
+            let met = clock::within(MEETING, front.meet(client, early)).await;
+            if let Err(failure) = met.unwrap_or(Err(JoinFailure::Silent)) {
+                let cause = failure.to_string();
+                if let Some(count) = front.repeats.admit(&cause, clock::now()) {
+                    let (peer, more) = (peer_name(peer), left_out(count));
+                    log::warn!("join: {peer} is not let in: {cause}{more}");
+                }
+            }
+        })
+    }
+}
+
+/// Who dials in, for the log.
+fn peer_name(peer: PeerAddress) -> String {
+    match peer {
+        PeerAddress::Tcp(address) => address.to_string(),
+        PeerAddress::Unix => "a Unix socket".to_owned(),
+    }
+}
+
+impl Inner {
+    /// Meets whoever dials in, and lets it be what it wants to be.
+    async fn meet(
+        self: &Arc<Self>,
+        client: Arc<Stream>,
+        early: Vec<u8>,
+    ) -> Result<(), JoinFailure> {
+        let shared = |_| JoinFailure::Refused("its connection is another's".to_owned());
+        let stream = Arc::try_unwrap(client).map_err(shared)?;
+        let mut lines = Lines::new(stream, early);
+        let table = self.table.load_full();
+        let nobody = || JoinFailure::Refused("nobody may join any more".to_owned());
+        let secret = table.secret.as_ref().ok_or_else(nobody)?;
+        if *self.news.borrow() {
+            return Err(nobody());
+        }
+        let meeting = Meeting {
+            joiner: join::parse_greeting(&lines.next().await?)?,
+            front: draw()?,
+        };
+        lines.say(&join::challenge(secret, &meeting)).await?;
+        let line = lines.next().await?;
+        match join::parse_request(secret, &meeting, &line)? {
+            Purpose::Control {
+                capacity,
+                upstream,
+                label,
+            } => {
+                let found = table.upstreams.get(&upstream).and_then(Weak::upgrade);
+                let Some(shared) = found else {
+                    let why = format!("no upstream `{upstream}` is `joined` here");
+                    return refuse(&lines, why).await;
+                };
+                self.admit(lines, &shared, capacity, &label).await
+            }
+            Purpose::Carry { member } => {
+                let found = self.members().get(&member).map(Arc::clone);
+                let Some(dialled) = found else {
+                    return refuse(&lines, "it is no member any more".to_owned()).await;
+                };
+                lines.say(&Answer::Ok(member).encode()).await?;
+                let (stream, early) = lines.into_parts();
+                if !early.is_empty() {
+                    return Err(join::JoinError::Malformed.into());
+                }
+                let socket = stream.into_socket();
+                // Of Unix sockets neither is known, and no machine stands between.
+                let _ = net::ask_when_silent(&socket, SILENCE);
+                let _ = net::give_up_after(&socket, SILENCE);
+                let too_many = |_| JoinFailure::Refused("it has more than it was asked for".into());
+                dialled.put(socket).map_err(too_many)
+            }
+        }
+    }
+
+    /// Makes a server of who is met.
+    async fn admit(
+        self: &Arc<Self>,
+        lines: Lines,
+        shared: &Arc<Shared>,
+        capacity: u32,
+        label: &str,
+    ) -> Result<(), JoinFailure> {
+        let (number, dialled) = (draw_number()?, Arc::new(Dialled::new(capacity, FIRST)));
+        // Before it knows its number, by which it dials.
+        let is_in = {
+            let mut members = self.members();
+            let has_room = members.len() < MEMBERS_MAX;
+            has_room && members.insert(number, Arc::clone(&dialled)).is_none()
+        };
+        if !is_in {
+            return refuse(&lines, format!("{MEMBERS_MAX} members are here")).await;
+        }
+        let mut membership = Membership {
+            front: Arc::clone(self),
+            number,
+            dialled,
+            of: None,
+        };
+        lines.say(&Answer::Ok(number).encode()).await?;
+        let name = format!("{label} (joined)");
+        let name = unique(shared, name);
+        let spec = MemberSpec {
+            address: config::ServerAddr::Joined(number),
+            weight: 1,
+            capacity: maintain::capacity(&shared.config, Some(capacity)),
+            backup: false,
+            generation: 0,
+        };
+        let address = Address::Joined(Arc::clone(&membership.dialled));
+        let key = shared.add(address, name.as_str().into(), spec);
+        membership.of = Some((Arc::downgrade(shared), key));
+        maintain::tell_news(shared);
+        let upstream = &shared.name;
+        log::info!("{upstream}: {name} serves, {capacity} at once");
+        let session = Session {
+            lines,
+            membership,
+            name,
+            upstream: Arc::clone(upstream),
+            has_left: false,
+            has_moved: false,
+        };
+        loops::spawn_here(session.run());
+        Ok(())
+    }
+
+    fn members(&self) -> MutexGuard<'_, HashMap<u64, Arc<Dialled>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name that no other server of the upstream has.
+fn unique(shared: &Shared, name: String) -> String {
+    let roster = shared.roster();
+    let is_free = |name: &String| !(roster.members().iter()).any(|it| *it.server.name == **name);
+    let numbered = (2..).map(|number| format!("{name} {number}"));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
+    names.find(is_free).unwrap_or_default()
+}
+
+async fn refuse(lines: &Lines, why: String) -> Result<(), JoinFailure> {
+    lines.say(&Answer::No(why.clone()).encode()).await?;
+    Err(JoinFailure::Refused(why))
+}
+
+/// A place among the members; its drop is the end of it.
+#[derive(Debug)]
+struct Membership {
+    front: Arc<Inner>,
+    number: u64,
+    dialled: Arc<Dialled>,
+    /// The server that it is.
+    of: Option<(Weak<Shared>, MemberKey)>,
+}
+
+impl Membership {
+    /// No new requests.
+    fn retire(&self) {
+        if let Some((shared, key)) = self.server() {
+            let now = clock::now();
+            shared.change(|roster, aftermath| roster.remove(now, key, aftermath));
+        }
+    }
+
+    fn server(&self) -> Option<(Arc<Shared>, MemberKey)> {
+        let (shared, key) = self.of.as_ref()?;
+        Some((shared.upgrade()?, *key))
+    }
+
+    /// Whether its upstream is the one that the configuration has.
+    fn is_current(&self) -> bool {
+        let table = self.front.table.load();
+        let is_it = |shared: &Weak<Shared>| {
+            let of = self.of.as_ref();
+            of.is_some_and(|(of, _)| of.ptr_eq(shared))
+        };
+        table.upstreams.values().any(is_it)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.retire();
+        self.front.members().remove(&self.number);
+        self.dialled.close();
+    }
+}
+
+/// A member's control connection.
+#[derive(Debug)]
+struct Session {
+    lines: Lines,
+    membership: Membership,
+    /// What the server is called.
+    name: String,
+    upstream: Arc<str>,
+    has_left: bool,
+    has_moved: bool,
+}
+
+/// What happens to a session.
+enum Event {
+    Line(Result<String, JoinFailure>),
+    Asked(u32),
+    News,
+    Time,
+}
+
+impl Session {
+    async fn run(mut self) {
+        let end = self.listen().await;
+        let (upstream, name) = (&self.upstream, &self.name);
+        match end {
+            Err(JoinFailure::Closed) if self.has_left => log::info!("{upstream}: {name} has left"),
+            Err(failure) => log::warn!("{upstream}: {name} is gone: {failure}"),
+            Ok(()) => log::info!("{upstream}: {name} served the upstream that was replaced"),
+        }
+    }
+
+    /// Until the member goes, or its upstream has gone.
+    async fn listen(&mut self) -> Result<(), JoinFailure> {
+        let mut news = self.membership.front.news.subscribe();
+        let mut heard = clock::now();
+        let mut beats_at = heard + BEAT;
+        loop {
+            if self.membership.server().is_none() {
+                return Ok(());
+            }
+            if !self.has_moved && (*news.borrow_and_update() || !self.membership.is_current()) {
+                self.has_moved = true;
+                self.lines.say(&ToJoiner::Moved.encode()).await?;
+            }
+            match self.next(&mut news, beats_at).await {
+                Event::Line(line) => {
+                    let said = ToFront::parse(&line?)?;
+                    heard = clock::now();
+                    self.obey(said);
+                }
+                Event::Asked(count) => self.lines.say(&ToJoiner::Dial(count).encode()).await?,
+                Event::News => {}
+                Event::Time if clock::now() >= heard + SILENCE => return Err(JoinFailure::Silent),
+                Event::Time => {
+                    beats_at = clock::now() + BEAT;
+                    self.lines.say(&ToJoiner::Beat.encode()).await?;
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self, news: &mut watch::Receiver<bool>, until: Instant) -> Event {
+        tokio::select! {
+            line = self.lines.next() => Event::Line(line),
+            count = self.membership.dialled.asked() => Event::Asked(count),
+            // Its sender is as old as the front.
+            _ = news.changed() => Event::News,
+            () = clock::sleep_until(until) => Event::Time,
+        }
+    }
+
+    fn obey(&mut self, said: ToFront) {
+        match said {
+            ToFront::Beat => {}
+            ToFront::Capacity(capacity) => {
+                self.membership.dialled.set_capacity(capacity);
+                if let Some((shared, key)) = self.membership.server() {
+                    let (now, capacity) = (
+                        clock::now(),
+                        maintain::capacity(&shared.config, Some(capacity)),
+                    );
+                    shared.change(|roster, aftermath| {
+                        roster.respec(now, key, aftermath, |spec| spec.capacity = capacity);
+                    });
+                }
+            }
+            ToFront::Leave => {
+                self.has_left = true;
+                self.membership.retire();
+                self.membership.dialled.close_waiting();
+            }
+        }
+    }
+}

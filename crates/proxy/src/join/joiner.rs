@@ -1,0 +1,445 @@
+//! The side that dials: it stays a member of a front end's upstream for as long as it lives, comes back whenever it is none, and
+//! brings connections on which that one sends requests.
+//!
+//! `penstock work` has one, on its control loop; connections that carry are dialled on the loops that serve them. What must
+//! stay true: it joins only when it is told that the application serves; one that is told to leave takes no new requests and
+//! goes on with those it has; a front end that moves is followed at once, while what it still has goes on here.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_config as config;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::{LoopHandle, Stream, clock, loops};
+use penstock_sys::net::{self, PeerAddress};
+use penstock_wire::join::{self, Answer, JoinError, Meeting, Purpose, Secret, ToFront, ToJoiner};
+use tokio::sync::{oneshot, watch};
+
+use super::lines::Lines;
+use super::{BEAT, JoinFailure, MEETING, SILENCE, draw};
+
+/// Serves a connection that was dialled, on the loop that this runs on; the bytes were read from it already.
+pub type ServeDialled = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
+
+/// What a joiner needs.
+pub struct JoinerSetup {
+    /// Where it dials, and as what.
+    pub joins: config::Joins,
+    /// What it is called there.
+    pub label: String,
+    /// Requests that it may have in progress.
+    pub capacity: u32,
+    /// The loops that serve.
+    pub loops: Vec<LoopHandle>,
+    /// Where names are looked up.
+    pub pool: Pool,
+    /// What serves.
+    pub serve: ServeDialled,
+}
+
+/// One that joins; see the head of this file. Dropped, it goes on.
+#[derive(Debug, Clone)]
+pub struct Joiner(Arc<Inner>);
+
+struct Inner {
+    address: String,
+    upstream: String,
+    secret: Secret,
+    label: String,
+    loops: Vec<LoopHandle>,
+    pool: Pool,
+    serve: ServeDialled,
+    /// What it is to say.
+    wish: watch::Sender<Wish>,
+    next_loop: AtomicUsize,
+    dialling: AtomicU64,
+    /// What was said last of why it is not a member, and when.
+    told: Mutex<Option<(String, Instant)>>,
+    state: Mutex<JoinerState>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wish {
+    capacity: u32,
+    leaves: bool,
+}
+
+/// How it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JoinerState {
+    /// Not a member now, and why.
+    Out(String),
+    /// A member.
+    In,
+    /// It has left.
+    Left,
+}
+
+/// Between two tries.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How often the same is told.
+const TOLD_EACH: Duration = Duration::from_secs(60);
+
+/// Connections that are being dialled at once, at most.
+const DIALLING_MAX: u64 = 10_000;
+
+/// Where a front end listens.
+#[derive(Debug, Clone)]
+enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// Why a session is no more, or not the only one any more.
+enum End {
+    Failed(JoinFailure),
+    /// The front end gives way to another.
+    Moved,
+}
+
+impl Joiner {
+    /// Begins to join, on the current loop. It goes on until the process ends.
+    #[must_use]
+    pub fn start(setup: JoinerSetup) -> Self {
+        let JoinerSetup {
+            joins,
+            label,
+            capacity,
+            loops: serving,
+            pool,
+            serve,
+        } = setup;
+        let wish = Wish {
+            capacity: capacity.max(1),
+            leaves: false,
+        };
+        let inner = Arc::new(Inner {
+            secret: Secret::new(&joins.key),
+            address: joins.address,
+            upstream: joins.upstream,
+            label: join::label(&label),
+            loops: serving,
+            pool,
+            serve,
+            wish: watch::channel(wish).0,
+            next_loop: AtomicUsize::new(0),
+            dialling: AtomicU64::new(0),
+            told: Mutex::default(),
+            state: Mutex::new(JoinerState::Out("it has not dialled yet".to_owned())),
+        });
+        loops::spawn_here(Arc::clone(&inner).stay());
+        Self(inner)
+    }
+
+    /// It may have another number of requests in progress from now on.
+    pub fn set_capacity(&self, capacity: u32) {
+        let capacity = capacity.max(1);
+        self.0
+            .wish
+            .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
+    }
+
+    /// It takes no new requests from now on.
+    pub fn leave(&self) {
+        self.0.wish.send_modify(|wish| wish.leaves = true);
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn state(&self) -> JoinerState {
+        let state = self.0.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Inner {
+    /// Joins again and again, until it is to leave.
+    async fn stay(self: Arc<Self>) {
+        let mut wish = self.wish.subscribe();
+        let mut pause = PAUSE_MIN;
+        while !wish.borrow().leaves {
+            let began = clock::now();
+            let end = match self.begin().await {
+                Ok(ended) => ended.await.unwrap_or(End::Failed(JoinFailure::Closed)),
+                Err(failure) => End::Failed(failure),
+            };
+            let End::Failed(failure) = end else {
+                log::info!("{}: moves to whoever listens there now", self.address);
+                pause = PAUSE_MIN;
+                continue;
+            };
+            if wish.borrow().leaves {
+                break;
+            }
+            self.set_state(JoinerState::Out(failure.to_string()));
+            self.tell(&failure);
+            if clock::now() > began + PAUSE_MAX {
+                pause = PAUSE_MIN;
+            }
+            let left = async { wish.wait_for(|wish| wish.leaves).await.is_ok() };
+            clock::within(pause, left).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        self.set_state(JoinerState::Left);
+    }
+
+    /// Says why it is not a member, or brings no connection: what lasts, each minute.
+    fn tell(&self, failure: &JoinFailure) {
+        let (cause, now) = (failure.to_string(), clock::now());
+        {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_known =
+                |(known, at): &(String, Instant)| *known == cause && now < *at + TOLD_EACH;
+            if told.as_ref().is_some_and(is_known) {
+                return;
+            }
+            *told = Some((cause.clone(), now));
+        }
+        let (address, upstream) = (&self.address, &self.upstream);
+        log::warn!("{address}: not a server of `{upstream}`: {cause}");
+    }
+
+    fn set_state(&self, state: JoinerState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// Becomes a member; its session goes on by itself, and its end is told.
+    async fn begin(self: &Arc<Self>) -> Result<oneshot::Receiver<End>, JoinFailure> {
+        let wish = *self.wish.borrow();
+        let target = self.find().await?;
+        let purpose = Purpose::Control {
+            capacity: wish.capacity,
+            upstream: self.upstream.clone(),
+            label: self.label.clone(),
+        };
+        let (lines, member) = self.dial(&target, &purpose).await?;
+        let (address, upstream) = (&self.address, &self.upstream);
+        let capacity = wish.capacity;
+        log::info!("{address}: a server of `{upstream}`, {capacity} at once");
+        self.set_state(JoinerState::In);
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let (tell, ended) = oneshot::channel();
+        let session = Session {
+            joiner: Arc::clone(self),
+            lines,
+            target,
+            member,
+            said: wish,
+            tell: Some(tell),
+        };
+        loops::spawn_here(session.run());
+        Ok(ended)
+    }
+
+    /// Where the front end listens now.
+    async fn find(&self) -> Result<Target, JoinFailure> {
+        if let Some(path) = self.address.strip_prefix("unix:") {
+            return Ok(Target::Unix(path.into()));
+        }
+        if let Ok(address) = self.address.parse() {
+            return Ok(Target::Tcp(address));
+        }
+        let name = self.address.clone();
+        let looked_up = self.pool.run(move || {
+            let mut found = name.to_socket_addrs()?;
+            let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            found.next().ok_or_else(none)
+        });
+        let found = clock::within(MEETING, looked_up).await;
+        let found = found.ok_or(JoinFailure::Silent)?;
+        let refused = |error: penstock_runtime::blocking::PoolError| {
+            JoinFailure::Refused(format!("the name is not looked up: {error}"))
+        };
+        Ok(Target::Tcp(found.map_err(refused)??))
+    }
+
+    /// Meets the front end, for some purpose.
+    async fn dial(&self, target: &Target, purpose: &Purpose) -> Result<(Lines, u64), JoinFailure> {
+        let met = clock::within(MEETING, self.meet(target, purpose)).await;
+        met.unwrap_or(Err(JoinFailure::Silent))
+    }
+
+    async fn meet(&self, target: &Target, purpose: &Purpose) -> Result<(Lines, u64), JoinFailure> {
+        let stream = match target {
+            Target::Tcp(address) => Stream::connect_tcp(*address).await?,
+            Target::Unix(path) => Stream::connect_unix(path).await?,
+        };
+        let mut lines = Lines::new(stream, Vec::new());
+        let nonce = draw()?;
+        lines.say(&join::greeting(&nonce)).await?;
+        let line = lines.next().await?;
+        let meeting: Meeting = join::parse_challenge(&self.secret, nonce, &line)?;
+        let request = join::request(&self.secret, &meeting, purpose);
+        lines.say(&request).await?;
+        // A front end that knows another key says nothing more.
+        let answered = lines.next().await;
+        let answered = answered.map_err(|failure| match failure {
+            JoinFailure::Closed => JoinError::Proof.into(),
+            failure => failure,
+        })?;
+        match Answer::parse(&answered)? {
+            Answer::Ok(member) => Ok((lines, member)),
+            Answer::No(why) => Err(JoinFailure::Refused(why)),
+        }
+    }
+
+    /// Brings one connection that carries, on the current loop.
+    async fn carry(self: Arc<Self>, target: Target, member: u64) {
+        let _counted = Dialling(&self);
+        match self.dial(&target, &Purpose::Carry { member }).await {
+            Ok((lines, _)) => {
+                let (stream, early) = lines.into_parts();
+                let socket = stream.into_socket();
+                // Of Unix sockets neither is known, and no machine stands between.
+                let _ = net::ask_when_silent(&socket, SILENCE);
+                let _ = net::give_up_after(&socket, SILENCE);
+                match Stream::new(socket) {
+                    Ok(stream) => (self.serve)(stream, target.peer(), early),
+                    Err(error) => self.tell(&error.into()),
+                }
+            }
+            Err(failure) => self.tell(&failure),
+        }
+    }
+}
+
+/// Counts one that is being dialled.
+struct Dialling<'j>(&'j Inner);
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.0.dialling.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Target {
+    fn peer(&self) -> PeerAddress {
+        match self {
+            Self::Tcp(address) => PeerAddress::Tcp(*address),
+            Self::Unix(_) => PeerAddress::Unix,
+        }
+    }
+}
+
+/// A membership, as long as its control connection lasts.
+struct Session {
+    joiner: Arc<Inner>,
+    lines: Lines,
+    target: Target,
+    member: u64,
+    /// What the front end knows.
+    said: Wish,
+    /// Told once.
+    tell: Option<oneshot::Sender<End>>,
+}
+
+/// What happens to a session.
+enum Event {
+    Line(Result<String, JoinFailure>),
+    Wish,
+    Time,
+}
+
+impl Session {
+    async fn run(mut self) {
+        let failure = self.listen().await;
+        self.end(End::Failed(failure));
+    }
+
+    fn end(&mut self, end: End) {
+        if let Some(tell) = self.tell.take() {
+            // Whoever is told no more does not stay.
+            let _ = tell.send(end);
+        }
+    }
+
+    /// Until it is over; why.
+    async fn listen(&mut self) -> JoinFailure {
+        let mut wish = self.joiner.wish.subscribe();
+        let mut heard = clock::now();
+        let mut beats_at = heard + BEAT;
+        loop {
+            let wanted = *wish.borrow_and_update();
+            if let Err(failure) = self.say_wish(wanted).await {
+                return failure;
+            }
+            let done = match self.next(&mut wish, beats_at).await {
+                Event::Line(line) => {
+                    heard = clock::now();
+                    line.and_then(|line| self.obey(&line))
+                }
+                Event::Wish => Ok(()),
+                Event::Time if clock::now() >= heard + SILENCE => Err(JoinFailure::Silent),
+                Event::Time => {
+                    beats_at = clock::now() + BEAT;
+                    self.lines.say(&ToFront::Beat.encode()).await
+                }
+            };
+            if let Err(failure) = done {
+                return failure;
+            }
+        }
+    }
+
+    async fn next(&mut self, wish: &mut watch::Receiver<Wish>, until: Instant) -> Event {
+        tokio::select! {
+            line = self.lines.next() => Event::Line(line),
+            // Its sender is as old as the joiner.
+            _ = wish.changed() => Event::Wish,
+            () = clock::sleep_until(until) => Event::Time,
+        }
+    }
+
+    async fn say_wish(&mut self, wish: Wish) -> Result<(), JoinFailure> {
+        let before = std::mem::replace(&mut self.said, wish);
+        if wish.capacity != before.capacity {
+            let capacity = ToFront::Capacity(wish.capacity);
+            self.lines.say(&capacity.encode()).await?;
+        }
+        if wish.leaves && !before.leaves {
+            self.lines.say(&ToFront::Leave.encode()).await?;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, line: &str) -> Result<(), JoinFailure> {
+        match ToJoiner::parse(line)? {
+            ToJoiner::Beat => {}
+            ToJoiner::Dial(count) => (0..count).for_each(|_| self.bring_one()),
+            ToJoiner::Moved => self.end(End::Moved),
+        }
+        Ok(())
+    }
+
+    fn bring_one(&self) {
+        let joiner = &self.joiner;
+        if joiner.dialling.fetch_add(1, Ordering::Relaxed) >= DIALLING_MAX {
+            joiner.dialling.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let next = joiner.next_loop.fetch_add(1, Ordering::Relaxed);
+        let on = &joiner.loops[next % joiner.loops.len()];
+        let carry = Arc::clone(joiner).carry(self.target.clone(), self.member);
+        on.spawn(carry);
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joiner")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for JoinerSetup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JoinerSetup").finish_non_exhaustive()
+    }
+}

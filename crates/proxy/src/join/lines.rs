@@ -1,0 +1,73 @@
+//! A connection on which lines are spoken. Cancel safety: a line that was not waited for to its end is read on the next time.
+
+use std::future::poll_fn;
+use std::task::{Poll, ready};
+
+use penstock_runtime::{Stream, buffers, clock};
+use penstock_wire::join::{JoinError, LINE_MAX};
+
+use super::{JoinFailure, SAYING};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Lines {
+    stream: Stream,
+    /// Read, and not given out.
+    read: Vec<u8>,
+}
+
+impl Lines {
+    /// `early` was read from it already.
+    pub(super) fn new(stream: Stream, early: Vec<u8>) -> Self {
+        Self {
+            stream,
+            read: early,
+        }
+    }
+
+    /// The next line, without its end.
+    pub(super) async fn next(&mut self) -> Result<String, JoinFailure> {
+        loop {
+            let end = memchr::memchr(b'\n', &self.read);
+            match end {
+                Some(end) if end < LINE_MAX => {
+                    let mut line: Vec<u8> = self.read.drain(..=end).collect();
+                    line.pop();
+                    let line = String::from_utf8(line);
+                    return line.map_err(|_| JoinError::Malformed.into());
+                }
+                None if self.read.len() < LINE_MAX => {}
+                _ => return Err(JoinError::Malformed.into()),
+            }
+            self.fill().await?;
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), JoinFailure> {
+        poll_fn(|cx| {
+            buffers::with_receive(|buffer| {
+                Poll::Ready(match ready!(self.stream.poll_read(cx, buffer))? {
+                    0 => Err(JoinFailure::Closed),
+                    count => {
+                        self.read.extend_from_slice(&buffer[..count]);
+                        Ok(())
+                    }
+                })
+            })
+        })
+        .await
+    }
+
+    /// Says something, its line's end included.
+    pub(super) async fn say(&self, text: &str) -> Result<(), JoinFailure> {
+        match clock::within(SAYING, self.stream.write_all(text.as_bytes())).await {
+            Some(said) => Ok(said?),
+            None => Err(JoinFailure::Silent),
+        }
+    }
+
+    /// The connection, and what was read of it behind the last line.
+    pub(super) fn into_parts(self) -> (Stream, Vec<u8>) {
+        (self.stream, self.read)
+    }
+}

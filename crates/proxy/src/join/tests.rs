@@ -1,0 +1,345 @@
+//! Both sides over real connections, on one loop.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use penstock_config as config;
+use penstock_exchange::{ListenerInfo, TunnelHandler};
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
+use penstock_sys::net;
+use penstock_wire::join::{self as words, Purpose, Secret};
+
+use super::lines::Lines;
+use super::*;
+use crate::Upstream;
+use crate::connection::{Address, Connection};
+use crate::maintain::tests::{claim, eventually, on_a_loop, release, start, states};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// An upstream of that name that may be joined, and nothing else.
+fn joined(name: &str) -> Arc<Upstream> {
+    start(config::Upstream {
+        joined: true,
+        ..config::Upstream::new(name, config::Protocol::Http, Vec::new())
+    })
+}
+
+fn configure(front: &Front, key: &str, upstreams: &[&Arc<Upstream>]) {
+    let join = config::Join {
+        listen: config::ListenAddr::loopback(0),
+        key: key.to_owned(),
+    };
+    front.configure(Some(&join), upstreams.iter().copied());
+}
+
+/// Lets a front end listen.
+fn listen(front: &Front) -> SocketAddr {
+    listen_for(&Arc::new(ArcSwap::from_pointee(front.clone())))
+}
+
+/// The same for one in whose place another may listen.
+fn listen_for(front: &Arc<ArcSwap<Front>>) -> SocketAddr {
+    let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = net::local_address(&socket).unwrap();
+    let (listener, front) = (Listener::new(socket).unwrap(), Arc::clone(front));
+    let info = Arc::new(ListenerInfo {
+        scheme: "http",
+        address: Some(address),
+        name: "join".to_owned(),
+        proxy_protocol: false,
+    });
+    loops::spawn_here(async move {
+        loop {
+            let (socket, peer) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
+            let stream = Arc::new(Stream::new(socket).unwrap());
+            let serving = front
+                .load()
+                .serve(stream, peer, Arc::clone(&info), Vec::new());
+            loops::spawn_here(serving);
+        }
+    });
+    address
+}
+
+/// One that joins, with the number of its connections that carry; they give back what they get.
+fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<AtomicUsize>) {
+    let brought = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&brought);
+    let serve: ServeDialled = Arc::new(move |stream, _, early| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        loops::spawn_here(async move {
+            let mut lines = Lines::new(stream, early);
+            while let Ok(line) = lines.next().await {
+                if lines.say(&format!("{line}!\n")).await.is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    let setup = JoinerSetup {
+        joins: config::Joins {
+            address: address.to_string(),
+            upstream: upstream.to_owned(),
+            key: key.to_owned(),
+        },
+        label: "web 2".to_owned(),
+        capacity: 3,
+        loops: vec![LoopHandle::current().unwrap()],
+        pool: Pool::new("names", 1, 1),
+        serve,
+    };
+    (Joiner::start(setup), brought)
+}
+
+/// Says something on a connection and hears what comes back.
+async fn talk(stream: Stream, said: &str) -> String {
+    let mut lines = Lines::new(stream, Vec::new());
+    lines.say(&format!("{said}\n")).await.unwrap();
+    clock::within(Duration::from_secs(10), lines.next())
+        .await
+        .expect("in time")
+        .unwrap()
+}
+
+#[test]
+fn who_dials_in_is_a_server_until_it_leaves() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let (joiner, brought) = joiner(listen(&front), "shop", KEY);
+        eventually("it is in", || states(&upstream).len() == 1).await;
+        assert_eq!(
+            states(&upstream),
+            [("web-2 (joined)".to_owned(), "up")],
+            "as it is called"
+        );
+        let first = &upstream.snapshot().servers[0];
+        assert_eq!(first.active_max, Some(3));
+        eventually("the first are there", || {
+            brought.load(Ordering::Relaxed) == 3
+        })
+        .await;
+        // More than were brought at first: each that finds none asks for one.
+        let mut open = Vec::new();
+        for number in 0..5 {
+            let place = claim(&upstream);
+            let deadline = clock::now() + Duration::from_secs(10);
+            let connection = Connection::open(&place.server, deadline).await.unwrap();
+            release(&upstream, &place);
+            open.push((number, connection));
+        }
+        eventually("each of them was asked for", || {
+            brought.load(Ordering::Relaxed) == 5
+        })
+        .await;
+        for (number, connection) in open {
+            let served = connection.server().open.load(Ordering::Relaxed);
+            assert!(served > 0);
+            // Its socket alone: the connection itself is counted.
+            let stream = connection.move_here().unwrap();
+            let said = format!("request {number}");
+            stream
+                .stream
+                .write_all(format!("{said}\n").as_bytes())
+                .await
+                .unwrap();
+            let mut buffer = [0; 64];
+            let read = poll_fn(|cx| stream.stream.poll_read(cx, &mut buffer));
+            let count = clock::within(Duration::from_secs(10), read)
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(&buffer[..count], format!("{said}!\n").as_bytes());
+        }
+        joiner.set_capacity(7);
+        eventually("it may have more", || {
+            upstream.snapshot().servers[0].active_max == Some(7)
+        })
+        .await;
+        assert_eq!(joiner.state(), JoinerState::In);
+        let place = claim(&upstream);
+        joiner.leave();
+        eventually("it leaves", || states(&upstream)[0].1 == "leaving").await;
+        // What was given before is served.
+        let stream = place.server.address.connect().await.unwrap();
+        assert_eq!(talk(stream, "last").await, "last!");
+        release(&upstream, &place);
+        assert_eq!(states(&upstream), []);
+    });
+}
+
+#[test]
+fn one_that_is_gone_gets_nothing_and_who_waits_for_it_is_told() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let (lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
+        eventually("it is in", || states(&upstream).len() == 1).await;
+        let place = claim(&upstream);
+        let waits = place.server.address.connect();
+        // It is asked, and does not come.
+        let goes = async { drop(lines) };
+        let (failed, ()) = tokio::join!(waits, goes);
+        assert_eq!(failed.unwrap_err().to_string(), "the server has left");
+        release(&upstream, &place);
+        eventually("it is gone", || states(&upstream).is_empty()).await;
+    });
+}
+
+#[test]
+fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let other = "another key, of which nobody here knows";
+        let (stranger, _) = joiner(address, "shop", other);
+        eventually("it is told", || {
+            stranger.state() == JoinerState::Out("its key is another".to_owned())
+        })
+        .await;
+        let failed = by_hand(address, KEY, control("none")).await;
+        assert_eq!(
+            failed.unwrap_err(),
+            "no upstream `none` is `joined` here",
+            "the name"
+        );
+        let failed = by_hand(address, KEY, Purpose::Carry { member: 7 }).await;
+        assert_eq!(failed.unwrap_err(), "it is no member any more");
+        // One that does not look at the front end's proof, and has none of its own.
+        let failed = by_hand_as(address, KEY, other, control("shop")).await;
+        assert_eq!(failed.unwrap_err(), "the connection was closed");
+        for text in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "penstock-join 2 x\n"] {
+            let stream = Stream::connect_tcp(address).await.unwrap();
+            stream.write_all(text.as_bytes()).await.unwrap();
+            let mut buffer = [0; 64];
+            let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer));
+            let read = clock::within(Duration::from_secs(10), read).await;
+            assert!(
+                matches!(read.expect("in time"), Ok(0) | Err(_)),
+                "it is told nothing: {text:?}"
+            );
+        }
+        // A line without an end has one.
+        let stream = Stream::connect_tcp(address).await.unwrap();
+        stream.write_all(&[b'x'; 600]).await.unwrap();
+        let gone = poll_fn(|cx| stream.poll_gone(cx));
+        assert!(
+            clock::within(Duration::from_secs(10), gone)
+                .await
+                .expect("in time")
+        );
+        assert_eq!(states(&upstream), []);
+    });
+}
+
+#[test]
+fn connections_that_nobody_asked_for_are_refused() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(
+                by_hand(address, KEY, Purpose::Carry { member })
+                    .await
+                    .unwrap(),
+            );
+        }
+        let (mut more, _) = by_hand(address, KEY, Purpose::Carry { member })
+            .await
+            .unwrap();
+        let ended = clock::within(Duration::from_secs(10), more.next()).await;
+        assert!(ended.expect("in time").is_err());
+        // Those that are closed while they wait are passed over.
+        open.truncate(1);
+        let place = claim(&upstream);
+        let Address::Joined(dialled) = &place.server.address else {
+            panic!("it has joined");
+        };
+        assert!(dialled.take().await.is_ok());
+        release(&upstream, &place);
+    });
+}
+
+#[test]
+fn a_front_end_that_gives_way_or_changes_is_joined_anew() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let listening = Arc::new(ArcSwap::from_pointee(front.clone()));
+        let (_joiner, _) = joiner(listen_for(&listening), "shop", KEY);
+        eventually("it is in", || states(&upstream).len() == 1).await;
+        let before = claim(&upstream);
+        // A reload that makes another upstream of it: what the old one has given is served there.
+        let other = joined("shop");
+        configure(&front, KEY, &[&other]);
+        eventually("it is in the other", || states(&other).len() == 1).await;
+        let stream = before.server.address.connect().await.unwrap();
+        assert_eq!(talk(stream, "as before").await, "as before!");
+        release(&upstream, &before);
+        drop((before, upstream));
+        // A reload that changes nothing of it.
+        configure(&front, KEY, &[&other]);
+        let (heir, same) = (Front::default(), joined("shop"));
+        configure(&heir, KEY, &[&same]);
+        listening.store(Arc::new(heir));
+        front.give_way();
+        eventually("it is in where the other listens", || {
+            states(&same).len() == 1
+        })
+        .await;
+        let still = states(&other);
+        assert_eq!(
+            still,
+            [("web-2 (joined)".to_owned(), "up")],
+            "as long as it has requests"
+        );
+    });
+}
+
+fn control(upstream: &str) -> Purpose {
+    Purpose::Control {
+        capacity: 3,
+        upstream: upstream.to_owned(),
+        label: "by-hand".to_owned(),
+    }
+}
+
+async fn by_hand(address: SocketAddr, key: &str, purpose: Purpose) -> Result<(Lines, u64), String> {
+    by_hand_as(address, key, key, purpose).await
+}
+
+/// Meets a front end that has one key and proves another.
+async fn by_hand_as(
+    address: SocketAddr,
+    key: &str,
+    proved: &str,
+    purpose: Purpose,
+) -> Result<(Lines, u64), String> {
+    let meet = async {
+        let mut lines = Lines::new(Stream::connect_tcp(address).await?, Vec::new());
+        let nonce = draw()?;
+        lines.say(&words::greeting(&nonce)).await?;
+        let line = lines.next().await?;
+        let meeting = words::parse_challenge(&Secret::new(key), nonce, &line)?;
+        let request = words::request(&Secret::new(proved), &meeting, &purpose);
+        lines.say(&request).await?;
+        let line = lines.next().await?;
+        match words::Answer::parse(&line)? {
+            words::Answer::Ok(member) => Ok((lines, member)),
+            words::Answer::No(why) => Err(JoinFailure::Refused(why)),
+        }
+    };
+    let met = clock::within(Duration::from_secs(10), meet).await;
+    met.expect("in time").map_err(|failure| failure.to_string())
+}

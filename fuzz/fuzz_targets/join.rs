@@ -1,0 +1,49 @@
+//! Any bytes as lines of those who join: no panic, what is taken is written the same again, nothing passes for a proof,
+//! and any text makes a label that passes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_wire::join::{
+    Answer, LINE_MAX, Meeting, Nonce, Purpose, Secret, ToFront, ToJoiner, greeting, label,
+    parse_challenge, parse_greeting, parse_request, request,
+};
+
+const MEETING: Meeting = Meeting {
+    joiner: Nonce([1; 16]),
+    front: Nonce([2; 16]),
+};
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let secret = Secret::new("a secret that the fuzzer does not know");
+    for line in text.split('\n') {
+        if let Ok(nonce) = parse_greeting(line) {
+            assert_eq!(greeting(&nonce), format!("{line}\n"));
+        }
+        assert!(parse_challenge(&secret, MEETING.joiner, line).is_err());
+        assert!(parse_request(&secret, &MEETING, line).is_err());
+        if let Ok(answer) = Answer::parse(line) {
+            assert!(answer.encode().len() <= LINE_MAX);
+        }
+        if let Ok(said) = ToFront::parse(line) {
+            assert_eq!(ToFront::parse(said.encode().trim_end()), Ok(said));
+        }
+        if let Ok(said) = ToJoiner::parse(line) {
+            assert_eq!(ToJoiner::parse(said.encode().trim_end()), Ok(said));
+        }
+        let purpose = Purpose::Control {
+            capacity: 1,
+            upstream: label(line),
+            label: label(line),
+        };
+        let asked = request(&secret, &MEETING, &purpose);
+        assert!(asked.len() <= LINE_MAX);
+        assert_eq!(
+            parse_request(&secret, &MEETING, asked.trim_end()),
+            Ok(purpose)
+        );
+    }
+});
