@@ -59,7 +59,7 @@ pub(crate) fn head(
     };
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
-    let mut is_unbuffered = false;
+    let (mut is_unbuffered, mut asks_for_no_buffer) = (false, false);
     let mut speaks_to_cache = false;
     let mut is_for_hub = false;
     let mut accel = None;
@@ -83,7 +83,7 @@ pub(crate) fn head(
             }
             declared = length;
         } else if name.eq_ignore_ascii_case("x-accel-buffering") {
-            is_unbuffered |= value.eq_ignore_ascii_case(b"no");
+            asks_for_no_buffer |= value.eq_ignore_ascii_case(b"no");
         } else {
             asks_for(&mut accel, name, value);
         }
@@ -93,6 +93,7 @@ pub(crate) fn head(
     response.timing = timing;
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = is_for_hub;
+    response.asks_for_no_buffer = asks_for_no_buffer;
     let mut redirect = None;
     if let Some(accel) = accel {
         response.rate_max = accel.rate_max;
@@ -104,7 +105,7 @@ pub(crate) fn head(
     Ok(ReplyHead {
         response,
         declared,
-        is_unbuffered,
+        is_unbuffered: is_unbuffered || asks_for_no_buffer,
         wants_body,
         redirect,
     })

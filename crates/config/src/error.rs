@@ -415,6 +415,12 @@ pub enum Problem {
     /// An upstream that is joined, and nowhere to dial in.
     #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
     NothingToJoin(String),
+    /// A stream to an upstream that is joined: its clients would be taken for a front end.
+    #[error("upstream `{0}` is `joined`: no stream can lead there")]
+    StreamToJoined(String),
+    /// A PROXY header where both sides know already.
+    #[error("`proxy_protocol` cannot stand with `joined`: who joins knows its client")]
+    ProxyToJoined,
     /// `penstock work` without a name where there are several, or with one that nobody has.
     #[error("say which application: {}", if .0.is_empty() { "there is none here".to_owned() } else { .0.join(", ") })]
     WorkForWhom(Vec<String>),

@@ -105,12 +105,29 @@ mod tests {
             join("127.0.0.1:8080", ""),
             join("127.0.0.1:7000", "admin = \"127.0.0.1:7000\"\n"),
         );
+        let joined = format!(
+            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoined = true\n"
+        );
+        let stream = format!("{joined}[[streams]]\nlisten = \"127.0.0.1:81\"\nupstream = \"a\"\n");
+        let proxy = format!("{joined}proxy_protocol = \"v1\"\n");
         check_errors(&[
             (
                 "nowhere",
                 "[upstreams.a]\njoined = true\n",
                 &[
                     "penstock.toml:1:2: upstream `a` is `joined`, and nobody can join: `join` is missing in [server]",
+                ],
+            ),
+            (
+                "a stream",
+                &stream,
+                &["penstock.toml:7:12: upstream `a` is `joined`: no stream can lead there"],
+            ),
+            (
+                "a PROXY header",
+                &proxy,
+                &[
+                    "penstock.toml:5:18: `proxy_protocol` cannot stand with `joined`: who joins knows its client",
                 ],
             ),
             (

@@ -75,6 +75,8 @@ pub struct Joins {
     pub upstream: String,
     /// What both know.
     pub key: String,
+    /// The file that it was read from; none is the configuration's own.
+    pub key_file: Option<PathBuf>,
 }
 
 /// The `[server]` table.

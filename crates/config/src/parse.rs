@@ -79,7 +79,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     for cache in caches.values() {
         blocking.entry(cache.blocking.clone()).or_default();
     }
-    let streams = stream::read(&top, &upstream_names);
+    let streams = stream::read(&top, &upstream_names, &upstreams);
     let mut sites = site::read(
         &top,
         &site::Known {

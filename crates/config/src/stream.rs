@@ -4,20 +4,33 @@
 //! listens where another one, the server or its admin interface does; `parse` has the last word about
 //! the server, because a file with nothing but streams has no listener of its own.
 
+use std::collections::BTreeMap;
+
 use crate::error::Problem;
-use crate::model::TcpStream;
+use crate::model::{TcpStream, Upstream};
 use crate::place::At;
 use crate::route::check_name;
 use crate::section::Section;
 use crate::server;
 
 /// Reads every stream, placed where its address stands.
-pub(crate) fn read(top: &Section<'_>, upstreams: &[String]) -> Vec<At<TcpStream>> {
+pub(crate) fn read(
+    top: &Section<'_>,
+    names: &[String],
+    upstreams: &BTreeMap<String, Upstream>,
+) -> Vec<At<TcpStream>> {
     let mut streams: Vec<At<TcpStream>> = Vec::new();
     for table in top.tables("streams") {
-        let Some(stream) = read_one(&table, upstreams) else {
+        let Some(stream) = read_one(&table, names) else {
             continue;
         };
+        let name = &stream.value.upstream;
+        if upstreams.get(name).is_some_and(|upstream| upstream.joined) {
+            table.add(
+                table.key_at(&["upstream"]),
+                Problem::StreamToJoined(name.clone()),
+            );
+        }
         let listen = &stream.value.listen;
         let other = streams.iter().find(|o| o.value.listen.overlaps(listen));
         if let Some(other) = other {

@@ -53,6 +53,9 @@ pub(crate) fn read(
         table.refuse("joined");
     }
     read_shared(table, &mut upstream);
+    if upstream.joined && upstream.proxy_protocol.is_some() {
+        table.add(table.key_at(&["proxy_protocol"]), Problem::ProxyToJoined);
+    }
     if let Some(protocol) = protocol {
         refuse_unfit(table, protocol);
     }

@@ -22,12 +22,13 @@ pub struct Work {
     pub key_file: Option<std::path::PathBuf>,
 }
 
-/// How long a connection to a front end may wait for a request: that one closes it when it is not wanted.
+/// How long a connection to a front end may wait for a request, or for more of one: that one closes it when it is not wanted,
+/// or its client is too slow.
 const IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Fields and bytes that a front end may add to a head that it has taken.
-const ADDED_FIELDS: usize = 32;
-const ADDED_BYTES: usize = 8 << 10;
+/// More than a front end can be told to let through, and what it adds.
+const HEADERS: usize = 20_000;
+const HEAD_BYTES: usize = 16 << 20;
 
 /// The application of a configuration that `name` means, or the only one; none when there is no such.
 pub(crate) fn has(config: &Config, name: &str) -> bool {
@@ -81,14 +82,21 @@ pub(crate) fn reduce(
         ..config.server
     };
     let limits = &mut config.limits;
-    limits.idle_timeout = limits.idle_timeout.max(IDLE);
+    limits.idle_timeout = IDLE;
+    limits.body_stall = IDLE;
+    limits.body_rate_min = 0;
     limits.body_bytes = u64::MAX >> 1;
-    limits.headers += ADDED_FIELDS;
-    limits.header_bytes += ADDED_BYTES;
+    limits.headers = HEADERS;
+    limits.header_bytes = HEAD_BYTES;
+    limits.target_bytes = HEAD_BYTES;
     config.joins = Some(Joins {
         address: work.join.clone(),
         upstream,
         key,
+        key_file: work
+            .key_file
+            .as_ref()
+            .map(|file| absolute(&invocation.cwd, file)),
     });
     Ok(config)
 }

@@ -105,6 +105,10 @@ impl Response {
     pub fn leave_to_front(&mut self) {
         self.is_for_front = self.speaks_to_hub;
         self.speaks_to_cache = false;
+        if self.asks_for_no_buffer {
+            // A literal is a valid field.
+            let _ = self.fields.push("X-Accel-Buffering", b"no");
+        }
         if let Some(rate) = self.rate_max.take() {
             let rate = rate.to_string();
             // Digits are a valid value.
@@ -198,8 +202,9 @@ mod tests {
         let mut response = redirect.unwrap().unwrap().into_response();
         response.speaks_to_cache = true;
         response.speaks_to_hub = true;
+        response.asks_for_no_buffer = true;
         response.leave_to_front();
-        let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Limit-Rate: 4096\r\n";
+        let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Buffering: no\r\nX-Accel-Limit-Rate: 4096\r\n";
         assert_eq!(response.fields.as_bytes(), said);
         assert!(response.is_for_front && !response.speaks_to_cache && response.rate_max.is_none());
     }

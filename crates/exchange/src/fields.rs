@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use penstock_http::is_known;
+use penstock_http::{RequestHead, is_known};
 
 use crate::grip::is_grip;
 
@@ -68,6 +68,18 @@ impl Vouched {
     pub fn and(&self, names: impl IntoIterator<Item = String>) -> Self {
         let known = self.0.iter().flat_map(|names| names.iter().cloned());
         Self::new(known.chain(names))
+    }
+
+    /// Vouches besides for what a front end of the house, which alone can have sent this head, may say and no client: it
+    /// has left out what clients said by these names.
+    #[must_use]
+    pub fn and_of_front(&self, head: &RequestHead) -> Self {
+        let names = head.fields().map(|(name, _)| name);
+        self.and(
+            names
+                .filter(|name| fate(name) == Fate::House)
+                .map(str::to_owned),
+        )
     }
 
     /// Whether it vouches for nothing.

@@ -31,6 +31,9 @@ pub struct Response {
     pub speaks_to_hub: bool,
     /// And another server of the house, in front of this one, is to obey it: the fields go on.
     pub is_for_front: bool,
+    /// An application has asked that it be not held back (`X-Accel-Buffering: no`), which was obeyed. Known to those
+    /// who read the fields.
+    pub asks_for_no_buffer: bool,
 }
 
 /// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
@@ -94,6 +97,7 @@ impl Response {
             speaks_to_cache: false,
             speaks_to_hub: false,
             is_for_front: false,
+            asks_for_no_buffer: false,
         }
     }
 

@@ -115,11 +115,15 @@ impl Identity {
     /// What works now and will not when it is asked for: the configuration was read by root.
     fn warn_of_later(&self, config: &Config, cwd: &Path) {
         let shown = &self.shown;
-        if let Some(path) = &config.path
-            && let Err(error) = identity::may_read(path)
-        {
-            let path = path.display();
-            log::warn!("`{shown}` cannot read {path}: {error}; no reload or upgrade will work");
+        let key_file = config
+            .joins
+            .as_ref()
+            .and_then(|joins| joins.key_file.as_ref());
+        for path in config.path.iter().chain(key_file) {
+            if let Err(error) = identity::may_read(path) {
+                let path = path.display();
+                log::warn!("`{shown}` cannot read {path}: {error}; no reload or upgrade will work");
+            }
         }
         if let Err(error) = identity::may_enter(cwd) {
             let cwd = cwd.display();

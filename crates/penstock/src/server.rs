@@ -18,10 +18,10 @@ mod upgrade;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_apps::App;
-use penstock_config::{Config, Invocation, LogTarget, PathPattern};
+use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
 use penstock_edge::{Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
@@ -45,13 +45,19 @@ use crate::logs;
 use crate::manager::Manager;
 use crate::succession::Predecessor;
 use crate::tcp::{Targets, TcpServing};
-use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
+use crate::upstreams::{self, Beside, Rooms, Sizes, Started, Upstreams, default_pool};
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, Built};
 use crate::work;
 
 /// Why a reload is refused at the end.
 const STOPPING: &str = "the server is stopping";
+
+/// Programs that dial in at once, until they are met.
+const MEETINGS_MAX: usize = 1024;
+
+/// How long an upgrade waits for the new server to be one of its front end.
+const JOINING: Duration = Duration::from_secs(3);
 
 /// What the command line adds to the configuration.
 #[derive(Debug, Clone)]
@@ -114,6 +120,8 @@ pub(crate) struct Server {
     live: Mutex<Live>,
     /// Where others dial in to be servers of upstreams here.
     front: Front,
+    /// Where their connections count until they are met.
+    join_edge: Arc<Edge>,
     /// What keeps this one a server of another front end, under `penstock work`.
     joiner: OnceLock<Joiner>,
     /// One reload or upgrade at a time.
@@ -226,6 +234,17 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
+/// The settings of an edge that is not for clients, without a route.
+fn of_house(limits: Limits) -> Settings {
+    Settings {
+        limits,
+        routing: Routing::default(),
+        access_log: None,
+        trust: Arc::default(),
+        development: true,
+    }
+}
+
 impl Server {
     fn start(
         invocation: Invocation,
@@ -252,13 +271,11 @@ impl Server {
             settings,
             cached_routes,
         } = wiring::settings(&config, &rooms, &held, count, options.development)?;
-        let admin_settings = Settings {
-            limits: config.limits.clone(),
-            routing: Routing::default(),
-            access_log: None,
-            trust: Arc::default(),
-            development: true,
-        };
+        let admin_settings = of_house(config.limits.clone());
+        let join_settings = of_house(Limits {
+            connections: MEETINGS_MAX,
+            ..config.limits.clone()
+        });
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
         let server = Arc::new(Self {
             invocation,
@@ -288,6 +305,7 @@ impl Server {
                 reload_error: None,
             }),
             front: Front::default(),
+            join_edge: Arc::new(Edge::new(join_settings, count)),
             joiner: OnceLock::new(),
             reloading: tokio::sync::Mutex::new(()),
             upgrading: AtomicBool::new(false),
@@ -313,6 +331,7 @@ impl Server {
     ) -> Result<(), String> {
         if let Some(old) = predecessor {
             self.all_booted().await?;
+            self.join_before_the_other_leaves().await;
             let serving = old.ready(doors.taken()).await?;
             self.open_doors(doors);
             let admin = self.live().admin.as_ref().map(Serving::address);
@@ -350,19 +369,25 @@ impl Server {
         let upstreams = live.rooms.upstreams.clone();
         let join = live.config.server.join.as_ref();
         self.front.configure(join, upstreams.values());
-        let targets = Targets {
-            upstreams: &upstreams,
-            front: &self.front,
-        };
-        let edges = (&self.edge, &self.admin_edge);
-        let served = doors.serve(edges, targets, self.loops.handles());
+        let targets = self.targets(&upstreams);
+        let served = doors.serve(&self.admin_edge, targets, self.loops.handles());
         (live.listeners, live.streams, live.admin) = served;
-        if live.config.joins.is_some() {
+        if live.config.joins.is_some() && self.joiner.get().is_none() {
             loops::spawn_here(Arc::clone(self).join());
         }
     }
 
-    /// Becomes a server of another front end, once the application serves.
+    /// Who gets the connections of TCP listeners.
+    fn targets<'a>(&'a self, upstreams: &'a Upstreams) -> Targets<'a> {
+        Targets {
+            upstreams,
+            edge: &self.edge,
+            front: &self.front,
+            join_edge: &self.join_edge,
+        }
+    }
+
+    /// Becomes a server of another front end, once the application serves, if it is to be one.
     async fn join(self: Arc<Self>) {
         let apps: Vec<_> = self.live().rooms.apps.values().cloned().collect();
         for app in apps {
@@ -376,6 +401,20 @@ impl Server {
         if let Some(setup) = setup.filter(|_| !self.is_draining()) {
             // There is one start.
             let _ = self.joiner.set(Joiner::start(setup));
+        }
+    }
+
+    /// The same for one that follows another, which leaves the front end then: it is to be there already, unless that takes
+    /// too long.
+    async fn join_before_the_other_leaves(self: &Arc<Self>) {
+        Arc::clone(self).join().await;
+        let Some(joiner) = self.joiner.get() else {
+            return;
+        };
+        if clock::within(JOINING, joiner.is_in()).await.is_none() {
+            log::warn!(
+                "upgrade: the front end is not joined yet; the server before this one leaves it"
+            );
         }
     }
 
@@ -416,11 +455,8 @@ impl Server {
         );
         let limits = self.live().config.limits.clone();
         let settings = Settings {
-            limits,
             routing,
-            access_log: None,
-            trust: Arc::default(),
-            development: true,
+            ..of_house(limits)
         };
         self.admin_edge.replace(settings, &[]);
     }

@@ -37,11 +37,15 @@ pub(crate) enum Target {
 /// A listener that is open, and who is to get its connections.
 pub(crate) type Bound = (Opened, Target);
 
-/// Who there is to get them.
+/// Who there is to get them, and where they count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Targets<'a> {
     pub(crate) upstreams: &'a Upstreams,
+    /// Clients'.
+    pub(crate) edge: &'a Arc<Edge>,
     pub(crate) front: &'a Front,
+    /// Those who want to join: they are there when clients are too many, and take no place of theirs.
+    pub(crate) join_edge: &'a Arc<Edge>,
 }
 
 impl Targets<'_> {
@@ -49,6 +53,13 @@ impl Targets<'_> {
         match target {
             Target::Upstream(name) => self.upstreams.get(name).map(|upstream| upstream.tunnel()),
             Target::Join => Some(Arc::new(self.front.clone())),
+        }
+    }
+
+    fn edge(&self, target: &Target) -> &Arc<Edge> {
+        match target {
+            Target::Upstream(_) => self.edge,
+            Target::Join => self.join_edge,
         }
     }
 }
@@ -139,7 +150,6 @@ fn wanted(config: &Config, serving: &Serving) -> Option<Target> {
 pub(crate) fn serve_all(
     opened: Vec<Bound>,
     targets: Targets<'_>,
-    edge: &Arc<Edge>,
     loops: &[LoopHandle],
 ) -> Vec<TcpServing> {
     let mut serving = Vec::new();
@@ -151,7 +161,7 @@ pub(crate) fn serve_all(
         let switch = Arc::new(Switch(ArcSwap::from_pointee(found)));
         let handler: Arc<dyn TunnelHandler> = Arc::clone(&switch) as _;
         serving.push(TcpServing {
-            serving: opened.serve_tunnel(edge, loops, &handler),
+            serving: opened.serve_tunnel(targets.edge(&target), loops, &handler),
             switch,
         });
     }

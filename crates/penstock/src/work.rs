@@ -3,7 +3,8 @@
 //! `config` leaves one application of the configuration, `server` starts all as ever but listeners, and has `proxy`'s joiner
 //! bring connections from the front end, which `edge` serves like any others. What must stay true: what the application says
 //! to a front end (`X-Accel-*`, `Grip-*`) goes on to the one that has the client; what concerns files of this machine
-//! (`X-Sendfile`) is done here.
+//! (`X-Sendfile`) is done here; what only a front end may say of a request (`X-Request-Start`, `Grip-Sig`) is believed, as its only
+//! client is one.
 
 use std::sync::Arc;
 
@@ -69,7 +70,9 @@ pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
 struct PassedOn(Arc<dyn Handler>);
 
 impl Handler for PassedOn {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, mut request: Request) -> Handling {
+        // Nobody but the front end has a connection that leads here.
+        request.vouched = request.vouched.and_of_front(&request.head);
         match self.0.handle(request) {
             Handling::Now(reply) => Handling::Now(pass_on(reply)),
             Handling::Later(work) => Handling::Later(Box::pin(async { pass_on(work.await) })),

@@ -253,6 +253,10 @@ impl Call {
         let mut key = None;
         if let Some(lease) = self.lease.take() {
             key = Some(lease.key()).filter(|_| !is_stale);
+            // One that has left while it was connected to has had nothing: the line is open as before.
+            if failure.stage == Stage::Unsent {
+                key = key.filter(|key| self.shared.roster().member(*key).is_some());
+            }
             if is_stale {
                 lease.server().keeps.store(false, Ordering::Relaxed);
             }

@@ -143,7 +143,12 @@ impl Connection {
         let connecting = server.address.connect();
         let failed = |cause: String| Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause);
         match clock::until(deadline, connecting).await {
-            Some(Ok(stream)) => Ok(Self::new(stream, counted)),
+            Some(Ok(stream)) => {
+                let mut connection = Self::new(stream, counted);
+                // It may have waited: it is as doubtful as one that was used.
+                connection.served = u32::from(matches!(server.address, Address::Joined(_)));
+                Ok(connection)
+            }
             Some(Err(error)) => Err(match shortage(&server.address, &error) {
                 Some(what) => {
                     let cause = format!("cannot connect: no {what} left here: {error}");

@@ -74,6 +74,12 @@ pub(crate) fn capacity(config: &config::Upstream, max_active: Option<u32>) -> u3
     said.map_or(connections_max, |said| said.min(connections_max))
 }
 
+/// The same for one that has said itself what it may: it may have no more than the upstream's servers have.
+pub(crate) fn capacity_of_member(config: &config::Upstream, said: u32) -> u32 {
+    let most = config.max_active.unwrap_or(u32::MAX);
+    said.min(most).min(config.connections.max)
+}
+
 /// Ticks until the upstream is gone.
 async fn run(shared: Weak<Shared>, source: Source) {
     let Some(news) = shared.upgrade().map(|it| it.roster().names.news()) else {

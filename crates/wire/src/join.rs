@@ -94,6 +94,8 @@ pub enum ToJoiner {
     Dial(u32),
     /// It gives no new requests: whoever listens in its place may.
     Moved,
+    /// After [`ToFront::Leave`]: nothing is in progress any more, and nothing comes.
+    Done,
 }
 
 /// Why a line is not what was expected.
@@ -298,6 +300,7 @@ impl ToJoiner {
             Self::Beat => "beat\n".to_owned(),
             Self::Dial(count) => format!("dial {count}\n"),
             Self::Moved => "moved\n".to_owned(),
+            Self::Done => "done\n".to_owned(),
         }
     }
 
@@ -309,6 +312,7 @@ impl ToJoiner {
         let said = match line.split_once(' ') {
             None if line == "beat" => Some(Self::Beat),
             None if line == "moved" => Some(Self::Moved),
+            None if line == "done" => Some(Self::Done),
             Some(("dial", count)) => number(count).map(Self::Dial),
             _ => None,
         };
@@ -429,7 +433,12 @@ mod tests {
         for said in [ToFront::Beat, ToFront::Capacity(3), ToFront::Leave] {
             assert_eq!(ToFront::parse(line(&said.encode())), Ok(said));
         }
-        for said in [ToJoiner::Beat, ToJoiner::Dial(1), ToJoiner::Moved] {
+        for said in [
+            ToJoiner::Beat,
+            ToJoiner::Dial(1),
+            ToJoiner::Moved,
+            ToJoiner::Done,
+        ] {
             assert_eq!(ToJoiner::parse(line(&said.encode())), Ok(said));
         }
     }

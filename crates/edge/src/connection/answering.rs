@@ -180,6 +180,7 @@ impl Connection {
             speaks_to_cache,
             speaks_to_hub,
             is_for_front,
+            asks_for_no_buffer: _,
         } = *response;
         if speaks_to_cache {
             fields.remove("x-accel-expires");

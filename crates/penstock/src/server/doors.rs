@@ -72,13 +72,15 @@ impl Doors {
     /// Begins to accept: clients by the front end, administrators by theirs.
     pub(super) fn serve(
         self,
-        (edge, admin_edge): (&Arc<Edge>, &Arc<Edge>),
+        admin_edge: &Arc<Edge>,
         targets: Targets<'_>,
         loops: &[LoopHandle],
     ) -> (Vec<Serving>, Vec<TcpServing>, Option<Serving>) {
         let listeners = self.listeners.into_iter();
-        let listeners = listeners.map(|opened| opened.serve(edge, loops)).collect();
-        let streams = tcp::serve_all(self.streams, targets, edge, loops);
+        let listeners = listeners
+            .map(|opened| opened.serve(targets.edge, loops))
+            .collect();
+        let streams = tcp::serve_all(self.streams, targets, loops);
         let admin = self.admin.map(|opened| opened.serve_here(admin_edge));
         (listeners, streams, admin)
     }

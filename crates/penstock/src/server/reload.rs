@@ -16,7 +16,7 @@ use super::{STOPPING, Server};
 use crate::cli;
 use crate::code::{self, Apart};
 use crate::listeners::{self, Opened, Serving, Supply};
-use crate::tcp::{self, Bound, Targets, TcpServing};
+use crate::tcp::{self, Bound, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
 use crate::wiring::{self, Built};
 use crate::work;
@@ -285,11 +285,8 @@ impl Server {
         let mut gone = listeners::swap(&config, &mut live.listeners, fresh, &mut changes);
         self.front
             .configure(config.server.join.as_ref(), upstreams.values());
-        let targets = Targets {
-            upstreams: &upstreams,
-            front: &self.front,
-        };
-        let fresh = tcp::serve_all(streams, targets, &self.edge, loops);
+        let targets = self.targets(&upstreams);
+        let fresh = tcp::serve_all(streams, targets, loops);
         let streams = &mut live.streams;
         gone.extend(tcp::swap(&config, streams, targets, fresh, &mut changes));
         if let Some(joiner) = self.joiner.get() {
@@ -301,6 +298,9 @@ impl Server {
         }
         if config.server.threads != live.config.server.threads {
             changes.push("server.threads changes at the next start".to_owned());
+        }
+        if config.joins != live.config.joins {
+            changes.push("what it joins, and by which key, changes at the next start".to_owned());
         }
         for key in at_start_only(&live.config.server, &config.server) {
             changes.push(format!("server.{key} changes at the next start"));

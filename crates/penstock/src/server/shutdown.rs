@@ -153,13 +153,13 @@ impl Server {
             .drain
             .begin_within(self.drain_idle(), Some(soon - self.spared()));
         let requests = async {
-            let finished = clock::until(soon, self.edge.drain.finished()).await;
+            let finished = clock::until(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {
                 let open = self.edge.connections();
                 log::info!(
                     "stopping: {open} connections still open, for long requests and streams"
                 );
-                let finished = clock::until(late, self.edge.drain.finished());
+                let finished = clock::until(late, self.requests_finished());
                 let apps = async {
                     clock::until(late, self.none_waits()).await;
                     self.drain_apps(late).await;
@@ -168,6 +168,14 @@ impl Server {
             }
         };
         tokio::join!(requests, self.end_streams());
+    }
+
+    /// Waits until all connections have ended, and a front end that was joined brings no more.
+    async fn requests_finished(&self) {
+        if let Some(joiner) = self.joiner.get() {
+            joiner.left().await;
+        }
+        self.edge.drain.finished().await;
     }
 
     /// Waits until no request waits for a process.

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually, kill, texts};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -184,7 +185,7 @@ fn what_is_asked_there_is_answered_as_if_it_were_here() {
     );
     worker.signal(Signal::TERM);
     assert_eq!(worker.wait_exit(PATIENCE).code(), Some(0));
-    assert!(front.log().contains("(joined) has left"), "{}", front.log());
+    front.wait_log("(joined) has left");
 }
 
 #[test]
@@ -195,17 +196,33 @@ def app(environ, start_response):
         "/redirect": [("X-Accel-Redirect", "/kept/a.txt")],
         "/hold": [("Grip-Hold", "stream"), ("Grip-Channel", "news"), ("Content-Type", "text/plain")],
         "/cache": [("X-Accel-Expires", "1")],
+        "/flush": [("X-Accel-Buffering", "no")],
+        "/start": [],
     }[environ["PATH_INFO"]]
     start_response("200 OK", said)
-    return [b"begin"]
+    return [environ["HTTP_X_REQUEST_START"].encode()]
 "#;
     let front = front("");
+    let mut early = front.connect();
+    early.send("GET /start HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\n\r\n");
+    eventually(PATIENCE, "it waits for one to join", || {
+        waiting(&front) == 1
+    });
+    let waited = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let site = application().file("app.py", APP);
     let _worker = join(&site, &front, &[]);
     wait_up(&front, 1);
+    // When the front end had it, not the client's word, nor when the machine did that has the application.
+    let started = early.expect_status(200).text();
+    let seconds: f64 = started.strip_prefix("t=").unwrap().parse().unwrap();
+    assert!(
+        1e9 < seconds && seconds <= waited.as_secs_f64(),
+        "{started}"
+    );
     assert_eq!(front.get("/redirect").text(), "kept here");
     let answer = front.get("/cache");
     assert_eq!(answer.header("x-accel-expires"), None, "no client sees it");
+    assert_eq!(front.get("/flush").header("x-accel-buffering"), None);
     let mut client = front.connect();
     client.send(get("/hold"));
     let head = client.expect_head(200);
@@ -292,8 +309,27 @@ fn one_that_stops_or_comes_costs_nothing() {
         wait_up(&front, 1);
         load.go_on(20);
     }
+    // One that is upgraded is followed by another, which is there before it leaves.
+    let before = up(&front);
+    first.signal(Signal::USR2);
+    eventually(PATIENCE, "another serves", || {
+        let now = up(&front);
+        now.len() == 1 && now != before
+    });
+    load.go_on(50);
+    assert_eq!(first.wait_exit(PATIENCE).code(), Some(0), "{}", first.log());
+    load.go_on(20);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
-    drop(first);
+    let (joined, left) = ("(joined) serves", "(joined) has left");
+    let log = front.log();
+    assert!(
+        log.rfind(joined).unwrap() < log.rfind(left).unwrap(),
+        "in this order: {log}"
+    );
+    let heir = up(&front)[0].clone();
+    let heir = heir.split([':', ' ']).nth(1).unwrap().parse().unwrap();
+    kill(heir, Signal::TERM);
+    eventually(PATIENCE, "the heir ends", || !is_alive(heir));
 }
 
 #[test]

@@ -29,6 +29,8 @@ struct State {
     /// That may wait, or be asked for at once.
     most: u32,
     has_left: bool,
+    /// None comes any more.
+    is_last: bool,
 }
 
 /// Connections that wait for a request, at most: no member has so many in progress that none is given back.
@@ -43,6 +45,7 @@ impl Dialled {
             wanted: first.min(most),
             most,
             has_left: false,
+            is_last: false,
         };
         Self {
             state: Mutex::new(state),
@@ -76,7 +79,9 @@ impl Dialled {
                 }
                 continue;
             }
-            self.ask();
+            if !self.ask() {
+                return Err(gone("the server brings no more connections here"));
+            }
             come.await;
         }
     }
@@ -84,20 +89,26 @@ impl Dialled {
     fn pop(&self) -> io::Result<Option<OwnedFd>> {
         let mut state = self.lock();
         match state.has_left {
-            true => Err(io::Error::new(
-                io::ErrorKind::NotConnected,
-                "the server has left",
-            )),
+            true => Err(gone("the server has left")),
             false => Ok(state.waiting.pop_back()),
         }
     }
 
-    fn ask(&self) {
-        {
+    /// Whether one may come.
+    fn ask(&self) -> bool {
+        let may_come = {
             let mut state = self.lock();
             state.wanted = (state.wanted + 1).min(state.most);
-        }
+            !state.is_last
+        };
         self.asked.notify_one();
+        may_come
+    }
+
+    /// None comes any more: who dials meets another front end.
+    pub(super) fn take_last(&self) {
+        self.lock().is_last = true;
+        self.come.notify_waiters();
     }
 
     /// How many are to be asked for; waits until there is one. Cancel safety: none is lost.
@@ -124,6 +135,11 @@ impl Dialled {
         Ok(())
     }
 
+    /// How many wait here.
+    pub(super) fn waiting(&self) -> u32 {
+        u32::try_from(self.lock().waiting.len()).unwrap_or(u32::MAX)
+    }
+
     /// Closes those that wait: few will be wanted yet, and each of them can be asked for.
     pub(super) fn close_waiting(&self) {
         let waiting = std::mem::take(&mut self.lock().waiting);
@@ -140,4 +156,8 @@ impl Dialled {
         drop(waiting);
         self.come.notify_waiters();
     }
+}
+
+fn gone(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, why)
 }

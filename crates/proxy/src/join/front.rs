@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
@@ -24,6 +24,9 @@ use crate::connection::Address;
 use crate::maintain;
 use crate::roster::{MemberKey, MemberSpec};
 use crate::upstream::{Shared, Upstream};
+
+/// How often to look whether one that leaves still has requests.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Members at once, of all upstreams.
 const MEMBERS_MAX: usize = 1000;
@@ -45,7 +48,8 @@ struct Inner {
 /// What a reload replaces.
 #[derive(Debug, Default)]
 struct Table {
-    secret: Option<Secret>,
+    /// Where they dial, and by which key.
+    join: Option<(config::Join, Secret)>,
     /// Those that may be joined.
     upstreams: BTreeMap<String, Weak<Shared>>,
 }
@@ -63,7 +67,8 @@ impl Default for Inner {
 
 impl Front {
     /// From now on whoever knows the key may join those of `upstreams` that are `joined`. Members of others are told to
-    /// come back.
+    /// come back; those that came by another key or to another address could bring no connection any more, and get no new
+    /// request.
     pub fn configure<'u>(
         &self,
         join: Option<&config::Join>,
@@ -71,7 +76,7 @@ impl Front {
     ) {
         let joined = upstreams.filter(|upstream| upstream.config().joined);
         let table = Table {
-            secret: join.map(|join| Secret::new(&join.key)),
+            join: join.map(|join| (join.clone(), Secret::new(&join.key))),
             upstreams: joined
                 .map(|it| (it.name().to_owned(), Arc::downgrade(&it.shared)))
                 .collect(),
@@ -129,7 +134,7 @@ impl Inner {
         let mut lines = Lines::new(stream, early);
         let table = self.table.load_full();
         let nobody = || JoinFailure::Refused("nobody may join any more".to_owned());
-        let secret = table.secret.as_ref().ok_or_else(nobody)?;
+        let (by, secret) = table.join.as_ref().ok_or_else(nobody)?;
         if *self.news.borrow() {
             return Err(nobody());
         }
@@ -150,7 +155,12 @@ impl Inner {
                     let why = format!("no upstream `{upstream}` is `joined` here");
                     return refuse(&lines, why).await;
                 };
-                self.admit(lines, &shared, capacity, &label).await
+                let who = Newcomer {
+                    capacity,
+                    label,
+                    by: by.clone(),
+                };
+                self.admit(lines, &shared, who).await
             }
             Purpose::Carry { member } => {
                 let found = self.members().get(&member).map(Arc::clone);
@@ -177,9 +187,13 @@ impl Inner {
         self: &Arc<Self>,
         lines: Lines,
         shared: &Arc<Shared>,
-        capacity: u32,
-        label: &str,
+        who: Newcomer,
     ) -> Result<(), JoinFailure> {
+        let Newcomer {
+            capacity,
+            label,
+            by,
+        } = who;
         let (number, dialled) = (draw_number()?, Arc::new(Dialled::new(capacity, FIRST)));
         // Before it knows its number, by which it dials.
         let is_in = {
@@ -194,6 +208,7 @@ impl Inner {
             front: Arc::clone(self),
             number,
             dialled,
+            by,
             of: None,
         };
         lines.say(&Answer::Ok(number).encode()).await?;
@@ -202,10 +217,11 @@ impl Inner {
         let spec = MemberSpec {
             address: config::ServerAddr::Joined(number),
             weight: 1,
-            capacity: maintain::capacity(&shared.config, Some(capacity)),
+            capacity: maintain::capacity_of_member(&shared.config, capacity),
             backup: false,
             generation: 0,
         };
+        let capacity = spec.capacity;
         let address = Address::Joined(Arc::clone(&membership.dialled));
         let key = shared.add(address, name.as_str().into(), spec);
         membership.of = Some((Arc::downgrade(shared), key));
@@ -218,6 +234,7 @@ impl Inner {
             name,
             upstream: Arc::clone(upstream),
             has_left: false,
+            is_done: false,
             has_moved: false,
         };
         loops::spawn_here(session.run());
@@ -227,6 +244,15 @@ impl Inner {
     fn members(&self) -> MutexGuard<'_, HashMap<u64, Arc<Dialled>>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Who wants to be a server.
+#[derive(Debug)]
+struct Newcomer {
+    capacity: u32,
+    label: String,
+    /// Where it dialled, and with which key.
+    by: config::Join,
 }
 
 /// A name that no other server of the upstream has.
@@ -249,6 +275,8 @@ struct Membership {
     front: Arc<Inner>,
     number: u64,
     dialled: Arc<Dialled>,
+    /// Where it dialled, and with which key.
+    by: config::Join,
     /// The server that it is.
     of: Option<(Weak<Shared>, MemberKey)>,
 }
@@ -265,6 +293,38 @@ impl Membership {
     fn server(&self) -> Option<(Arc<Shared>, MemberKey)> {
         let (shared, key) = self.of.as_ref()?;
         Some((shared.upgrade()?, *key))
+    }
+
+    /// Whether it could still bring connections: the same key, the same address.
+    fn may_dial(&self) -> bool {
+        let table = self.front.table.load();
+        table
+            .join
+            .as_ref()
+            .is_some_and(|(join, _)| *join == self.by)
+    }
+
+    /// Whether it is a server of its upstream, or leaves it with requests that it has.
+    fn is_there(&self) -> bool {
+        self.server().is_some_and(|(shared, key)| {
+            let roster = shared.roster();
+            roster.members().iter().any(|member| member.key == key)
+        })
+    }
+
+    /// It brings no more connections: it may have as many requests as it has connections, and the others wait.
+    fn make_do(&self) {
+        self.dialled.take_last();
+        if let Some((shared, key)) = self.server() {
+            let (now, waiting) = (clock::now(), self.dialled.waiting());
+            shared.change(|roster, aftermath| {
+                let open = roster.member(key).map_or(0, |member| member.open());
+                let most = open.saturating_add(waiting);
+                roster.respec(now, key, aftermath, |spec| {
+                    spec.capacity = spec.capacity.min(most);
+                });
+            });
+        }
     }
 
     /// Whether its upstream is the one that the configuration has.
@@ -295,6 +355,8 @@ struct Session {
     name: String,
     upstream: Arc<str>,
     has_left: bool,
+    /// It was told that it has nothing any more.
+    is_done: bool,
     has_moved: bool,
 }
 
@@ -326,23 +388,46 @@ impl Session {
             if self.membership.server().is_none() {
                 return Ok(());
             }
-            if !self.has_moved && (*news.borrow_and_update() || !self.membership.is_current()) {
+            let gives_way = *news.borrow_and_update();
+            if gives_way {
+                self.membership.make_do();
+            }
+            let may_dial = gives_way || self.membership.may_dial();
+            if !self.has_moved && (gives_way || !may_dial || !self.membership.is_current()) {
                 self.has_moved = true;
                 self.lines.say(&ToJoiner::Moved.encode()).await?;
             }
-            match self.next(&mut news, beats_at).await {
+            if !may_dial {
+                let why = "it came by a key or an address that is no more";
+                return Err(JoinFailure::Refused(why.to_owned()));
+            }
+            if self.has_left && !self.is_done && !self.membership.is_there() {
+                self.is_done = true;
+                self.lines.say(&ToJoiner::Done.encode()).await?;
+            }
+            let looks_at = match self.has_left && !self.is_done {
+                true => clock::now() + LOOK,
+                false => beats_at,
+            };
+            match self.next(&mut news, looks_at.min(beats_at)).await {
                 Event::Line(line) => {
                     let said = ToFront::parse(&line?)?;
                     heard = clock::now();
                     self.obey(said);
                 }
+                // It would dial whoever listens now.
+                Event::Asked(_) if gives_way => {}
                 Event::Asked(count) => self.lines.say(&ToJoiner::Dial(count).encode()).await?,
                 Event::News => {}
                 Event::Time if clock::now() >= heard + SILENCE => return Err(JoinFailure::Silent),
-                Event::Time => {
+                Event::Time if !self.has_left && !self.membership.is_there() => {
+                    return Err(JoinFailure::Refused("it was taken out here".to_owned()));
+                }
+                Event::Time if clock::now() >= beats_at => {
                     beats_at = clock::now() + BEAT;
                     self.lines.say(&ToJoiner::Beat.encode()).await?;
                 }
+                Event::Time => {}
             }
         }
     }
@@ -363,10 +448,8 @@ impl Session {
             ToFront::Capacity(capacity) => {
                 self.membership.dialled.set_capacity(capacity);
                 if let Some((shared, key)) = self.membership.server() {
-                    let (now, capacity) = (
-                        clock::now(),
-                        maintain::capacity(&shared.config, Some(capacity)),
-                    );
+                    let capacity = maintain::capacity_of_member(&shared.config, capacity);
+                    let now = clock::now();
                     shared.change(|roster, aftermath| {
                         roster.respec(now, key, aftermath, |spec| spec.capacity = capacity);
                     });

@@ -59,7 +59,9 @@ struct Inner {
     dialling: AtomicU64,
     /// What was said last of why it is not a member, and when.
     told: Mutex<Option<(String, Instant)>>,
-    state: Mutex<JoinerState>,
+    state: watch::Sender<JoinerState>,
+    /// Memberships in which requests may be in progress, or come.
+    live: watch::Sender<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,9 @@ pub enum JoinerState {
 /// Between two tries.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Addresses of a name that are tried.
+const ADDRESSES_MAX: usize = 8;
 
 /// How often the same is told.
 const TOLD_EACH: Duration = Duration::from_secs(60);
@@ -131,7 +136,8 @@ impl Joiner {
             next_loop: AtomicUsize::new(0),
             dialling: AtomicU64::new(0),
             told: Mutex::default(),
-            state: Mutex::new(JoinerState::Out("it has not dialled yet".to_owned())),
+            live: watch::channel(0).0,
+            state: watch::channel(JoinerState::Out("it has not dialled yet".to_owned())).0,
         });
         loops::spawn_here(Arc::clone(&inner).stay());
         Self(inner)
@@ -145,7 +151,7 @@ impl Joiner {
             .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
     }
 
-    /// It takes no new requests from now on.
+    /// It takes no new requests from now on; [`Joiner::left`] waits for those it has.
     pub fn leave(&self) {
         self.0.wish.send_modify(|wish| wish.leaves = true);
     }
@@ -153,8 +159,22 @@ impl Joiner {
     /// How it stands.
     #[must_use]
     pub fn state(&self) -> JoinerState {
-        let state = self.0.state.lock();
-        state.unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.state.borrow().clone()
+    }
+
+    /// Waits until nothing is in progress any more of all that came from front ends, and nothing comes, once it was told
+    /// to leave. At once where there is none. The caller bounds the wait.
+    pub async fn left(&self) {
+        let mut live = self.0.live.subscribe();
+        // Its sender is this one's.
+        let _ = live.wait_for(|live| *live == 0).await;
+    }
+
+    /// Waits until it is a member.
+    pub async fn is_in(&self) {
+        let mut state = self.0.state.subscribe();
+        // Its sender is this one's.
+        let _ = state.wait_for(|state| *state == JoinerState::In).await;
     }
 }
 
@@ -165,7 +185,12 @@ impl Inner {
         let mut pause = PAUSE_MIN;
         while !wish.borrow().leaves {
             let began = clock::now();
-            let end = match self.begin().await {
+            let begun = tokio::select! {
+                begun = self.begin() => begun,
+                // A front end that has let it in already sees it go.
+                _ = wish.wait_for(|wish| wish.leaves) => break,
+            };
+            let end = match begun {
                 Ok(ended) => ended.await.unwrap_or(End::Failed(JoinFailure::Closed)),
                 Err(failure) => End::Failed(failure),
             };
@@ -206,19 +231,33 @@ impl Inner {
     }
 
     fn set_state(&self, state: JoinerState) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        self.state.send_replace(state);
     }
 
     /// Becomes a member; its session goes on by itself, and its end is told.
     async fn begin(self: &Arc<Self>) -> Result<oneshot::Receiver<End>, JoinFailure> {
-        let wish = *self.wish.borrow();
-        let target = self.find().await?;
+        let live = Live::new(self);
+        let wish = Wish {
+            leaves: false,
+            ..*self.wish.borrow()
+        };
         let purpose = Purpose::Control {
             capacity: wish.capacity,
             upstream: self.upstream.clone(),
             label: self.label.clone(),
         };
-        let (lines, member) = self.dial(&target, &purpose).await?;
+        let mut failure = JoinFailure::Refused("the name has no address".to_owned());
+        let mut met = None;
+        for target in self.find().await? {
+            match self.dial(&target, &purpose).await {
+                Ok((lines, member)) => {
+                    met = Some((lines, member, target));
+                    break;
+                }
+                Err(why) => failure = why,
+            }
+        }
+        let (lines, member, target) = met.ok_or(failure)?;
         let (address, upstream) = (&self.address, &self.upstream);
         let capacity = wish.capacity;
         log::info!("{address}: a server of `{upstream}`, {capacity} at once");
@@ -232,31 +271,31 @@ impl Inner {
             member,
             said: wish,
             tell: Some(tell),
+            live: Some(live),
         };
         loops::spawn_here(session.run());
         Ok(ended)
     }
 
     /// Where the front end listens now.
-    async fn find(&self) -> Result<Target, JoinFailure> {
+    async fn find(&self) -> Result<Vec<Target>, JoinFailure> {
         if let Some(path) = self.address.strip_prefix("unix:") {
-            return Ok(Target::Unix(path.into()));
+            return Ok(vec![Target::Unix(path.into())]);
         }
         if let Ok(address) = self.address.parse() {
-            return Ok(Target::Tcp(address));
+            return Ok(vec![Target::Tcp(address)]);
         }
         let name = self.address.clone();
         let looked_up = self.pool.run(move || {
-            let mut found = name.to_socket_addrs()?;
-            let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            found.next().ok_or_else(none)
+            let found = name.to_socket_addrs()?.map(Target::Tcp);
+            Ok::<_, io::Error>(found.take(ADDRESSES_MAX).collect())
         });
         let found = clock::within(MEETING, looked_up).await;
         let found = found.ok_or(JoinFailure::Silent)?;
         let refused = |error: penstock_runtime::blocking::PoolError| {
             JoinFailure::Refused(format!("the name is not looked up: {error}"))
         };
-        Ok(Target::Tcp(found.map_err(refused)??))
+        Ok(found.map_err(refused)??)
     }
 
     /// Meets the front end, for some purpose.
@@ -337,6 +376,24 @@ struct Session {
     said: Wish,
     /// Told once.
     tell: Option<oneshot::Sender<End>>,
+    /// Until nothing comes any more.
+    live: Option<Live>,
+}
+
+/// Counts a membership.
+struct Live(Arc<Inner>);
+
+impl Live {
+    fn new(joiner: &Arc<Inner>) -> Self {
+        joiner.live.send_modify(|live| *live += 1);
+        Self(Arc::clone(joiner))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.live.send_modify(|live| *live -= 1);
+    }
 }
 
 /// What happens to a session.
@@ -413,6 +470,7 @@ impl Session {
             ToJoiner::Beat => {}
             ToJoiner::Dial(count) => (0..count).for_each(|_| self.bring_one()),
             ToJoiner::Moved => self.end(End::Moved),
+            ToJoiner::Done => self.live = None,
         }
         Ok(())
     }

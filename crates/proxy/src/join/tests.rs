@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
-use penstock_exchange::{ListenerInfo, TunnelHandler};
+use penstock_exchange::{Handling, ListenerInfo, Reply, TunnelHandler};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
@@ -16,9 +16,10 @@ use penstock_wire::join::{self as words, Purpose, Secret};
 
 use super::lines::Lines;
 use super::*;
-use crate::Upstream;
 use crate::connection::{Address, Connection};
 use crate::maintain::tests::{claim, eventually, on_a_loop, release, start, states};
+use crate::testing::request;
+use crate::{Buffering, Upstream};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -87,6 +88,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
             address: address.to_string(),
             upstream: upstream.to_owned(),
             key: key.to_owned(),
+            key_file: None,
         },
         label: "web 2".to_owned(),
         capacity: 3,
@@ -169,8 +171,15 @@ fn who_dials_in_is_a_server_until_it_leaves() {
         // What was given before is served.
         let stream = place.server.address.connect().await.unwrap();
         assert_eq!(talk(stream, "last").await, "last!");
+        let soon = clock::now() + Duration::from_millis(50);
+        assert!(
+            clock::until(soon, joiner.left()).await.is_none(),
+            "it has one"
+        );
         release(&upstream, &place);
         assert_eq!(states(&upstream), []);
+        let left = clock::within(Duration::from_secs(10), joiner.left());
+        left.await.expect("nothing comes any more");
     });
 }
 
@@ -304,6 +313,100 @@ fn a_front_end_that_gives_way_or_changes_is_joined_anew() {
             [("web-2 (joined)".to_owned(), "up")],
             "as long as it has requests"
         );
+    });
+}
+
+#[test]
+fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let (mut control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let _carry = by_hand(address, KEY, Purpose::Carry { member })
+            .await
+            .unwrap();
+        let most = |upstream: &Upstream| upstream.snapshot().servers[0].active_max;
+        assert_eq!(most(&upstream), Some(3));
+        front.give_way();
+        let moved = async { while control.next().await.unwrap() != "moved" {} };
+        clock::within(Duration::from_secs(10), moved)
+            .await
+            .expect("it is told");
+        eventually("one connection, one request", || most(&upstream) == Some(1)).await;
+        let place = claim(&upstream);
+        assert!(place.server.address.connect().await.is_ok());
+        let none = place.server.address.connect().await.unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "the server brings no more connections here"
+        );
+        let refused = by_hand(address, KEY, Purpose::Carry { member }).await;
+        assert!(refused.is_err(), "nobody is met any more");
+        release(&upstream, &place);
+    });
+}
+
+#[test]
+fn one_that_came_by_another_key_could_bring_nothing_and_gets_nothing() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let (joiner, _) = joiner(listen(&front), "shop", KEY);
+        eventually("it is in", || states(&upstream).len() == 1).await;
+        configure(
+            &front,
+            "another key, that the member does not know",
+            &[&upstream],
+        );
+        eventually("it is out", || states(&upstream).is_empty()).await;
+        eventually("and is told", || {
+            joiner.state() == JoinerState::Out("its key is another".to_owned())
+        })
+        .await;
+        configure(&front, KEY, &[&upstream]);
+        eventually("it is in again", || states(&upstream).len() == 1).await;
+        assert_eq!(joiner.state(), JoinerState::In);
+    });
+}
+
+#[test]
+fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let (mut lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let buffering = Buffering {
+            request: true,
+            response: true,
+        };
+        let request = request("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        let Handling::Later(work) = upstream.handler(buffering).handle(request) else {
+            panic!("it has to be waited for");
+        };
+        let answered = loops::spawn_joined(work);
+        // It is asked for connections at first, and for one more for the request; it brings none and goes.
+        for expected in ["dial 3", "dial 1"] {
+            let line = clock::within(Duration::from_secs(10), lines.next()).await;
+            assert_eq!(line.expect("in time").unwrap(), expected);
+        }
+        drop(lines);
+        eventually("it waits in line", || upstream.snapshot().waiting == 1).await;
+        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let carried = by_hand(address, KEY, Purpose::Carry { member }).await;
+        let (mut carried, _) = carried.unwrap();
+        let head = clock::within(Duration::from_secs(10), carried.next()).await;
+        assert_eq!(head.expect("in time").unwrap(), "POST /a HTTP/1.1\r");
+        carried
+            .say("HTTP/1.1 204 No Content\r\n\r\n")
+            .await
+            .unwrap();
+        let answer = clock::within(Duration::from_secs(10), answered).await;
+        let Ok(Ok(Reply::Response(response))) = answer.expect("in time") else {
+            panic!("it is answered");
+        };
+        assert_eq!(response.status.code(), 204);
     });
 }
 
