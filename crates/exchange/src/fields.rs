@@ -71,15 +71,19 @@ impl Vouched {
     }
 
     /// Vouches besides for what a front end of the house, which alone can have sent this head, may say and no client: it
-    /// has left out what clients said by these names.
+    /// has left out what clients said by these names. `Proxy` is nobody's to say. Costs nothing where it vouches for
+    /// all of them already.
     #[must_use]
     pub fn and_of_front(&self, head: &RequestHead) -> Self {
+        let is_of_front = |name: &&str| {
+            fate(name) == Fate::House && !name.eq_ignore_ascii_case("proxy") && !self.covers(name)
+        };
         let names = head.fields().map(|(name, _)| name);
-        self.and(
-            names
-                .filter(|name| fate(name) == Fate::House)
-                .map(str::to_owned),
-        )
+        let mut new = names.filter(is_of_front).map(str::to_owned).peekable();
+        match new.peek() {
+            None => self.clone(),
+            Some(_) => self.and(new),
+        }
     }
 
     /// Whether it vouches for nothing.
@@ -204,6 +208,8 @@ const X_OF_THE_HOUSE: [&str; 9] = [
 
 #[cfg(test)]
 mod tests {
+    use penstock_http::{HeadLimits, Progress, parse_head};
+
     use super::*;
 
     const LISTS: [(Fate, &[&str]); 5] = [
@@ -331,6 +337,25 @@ mod tests {
         assert!(!more.covers("te") && !vouched.covers("grip-sig"));
         assert!(Vouched::new(["Host".to_owned()]).is_empty());
         assert!(!Vouched::default().covers("accept"));
+    }
+
+    #[test]
+    fn what_a_front_end_of_the_house_says_is_believed_but_for_what_nobody_may() {
+        let text = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nGrip-Sig: x\r\nProxy: y\r\nAccept: z\r\nVia: v\r\n\r\n";
+        let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+        else {
+            panic!("it is a head");
+        };
+        let said = Vouched::default().and_of_front(&head);
+        for (name, expected) in [
+            ("x-request-start", true),
+            ("grip-sig", true),
+            ("proxy", false),
+            ("accept", false),
+            ("via", false),
+        ] {
+            assert_eq!(said.covers(name), expected, "{name}");
+        }
     }
 
     #[test]

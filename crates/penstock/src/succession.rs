@@ -16,7 +16,8 @@
 //!
 //! Words without a descriptor that the new one does not know, before `end`, are passed over.
 //!
-//! What must stay true: until `go` the new server touches no connection, and after `serving` every socket
+//! What must stay true: until `go` the new server touches no connection of these sockets (one that joins a front end, by `penstock
+//! work`, is there already), and after `serving` every socket
 //! whose address it knows is served by it; whichever side ends before leaves the other alone with all. The
 //! new server, once it has all sockets, takes the end of the old one's process for `go`, but never its
 //! silence: while that process is there, it serves.

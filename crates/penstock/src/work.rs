@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use penstock_config::Config;
 use penstock_edge::Edge;
+use penstock_exchange::fields::Vouched;
 use penstock_exchange::{Asked, AtHand, Fault, Handler, Handling, ListenerInfo, Reply, Request};
 use penstock_proxy::JoinerSetup;
 use penstock_runtime::LoopHandle;
@@ -63,24 +64,35 @@ pub(crate) fn capacity(config: &Config) -> u32 {
 
 /// Leaves to the front end what is for a front end.
 pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
-    Arc::new(PassedOn(handler))
+    Arc::new(PassedOn {
+        handler,
+        usual: Vouched::new(["X-Request-Start".to_owned()]),
+    })
 }
 
 #[derive(Debug)]
-struct PassedOn(Arc<dyn Handler>);
+struct PassedOn {
+    handler: Arc<dyn Handler>,
+    /// What a front end says of each request.
+    usual: Vouched,
+}
 
 impl Handler for PassedOn {
     fn handle(&self, mut request: Request) -> Handling {
         // Nobody but the front end has a connection that leads here.
-        request.vouched = request.vouched.and_of_front(&request.head);
-        match self.0.handle(request) {
+        let known = match request.vouched.is_empty() {
+            true => &self.usual,
+            false => &request.vouched,
+        };
+        request.vouched = known.and_of_front(&request.head);
+        match self.handler.handle(request) {
             Handling::Now(reply) => Handling::Now(pass_on(reply)),
             Handling::Later(work) => Handling::Later(Box::pin(async { pass_on(work.await) })),
         }
     }
 
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.0.at_hand(asked, take);
+        self.handler.at_hand(asked, take);
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         fields,
         length,
         is_unbuffered,
+        asks_for_no_buffer,
         speaks_to_cache,
         speaks_to_hub,
         accel,
@@ -53,6 +54,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     response.made_at = Some(now);
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = speaks_to_hub;
+    response.asks_for_no_buffer = asks_for_no_buffer;
     call.timing.handler = Some((&call.shared.name).into());
     keep_client(call, &mut response);
     if call.lead.is_switched {

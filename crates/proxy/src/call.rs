@@ -19,8 +19,9 @@ use penstock_runtime::clock;
 
 use crate::answer::{self, Lead};
 use crate::claim::{Claim, Lease, Wait, claim};
-use crate::connection::Connection;
+use crate::connection::{Address, Connection};
 use crate::failure::{Failure, Stage};
+use crate::join;
 use crate::roster::{MemberKey, Outcome, Want};
 use crate::source::Source;
 use crate::talk::{End, Said, Talk};
@@ -245,7 +246,7 @@ impl Call {
     fn failed(&mut self, failure: Failure, is_stale: bool) -> Result<(), Fault> {
         self.step = Step::Over;
         self.lead = Lead::default();
-        let verdict = match is_stale {
+        let mut verdict = match is_stale {
             // A server that closed a kept connection just now failed nobody.
             true => Outcome::Neutral,
             false => outcome(&failure),
@@ -253,11 +254,13 @@ impl Call {
         let mut key = None;
         if let Some(lease) = self.lease.take() {
             key = Some(lease.key()).filter(|_| !is_stale);
-            // One that has left while it was connected to has had nothing: the line is open as before.
-            if failure.stage == Stage::Unsent {
-                key = key.filter(|key| self.shared.roster().member(*key).is_some());
+            // One that has left while it was connected to, or brings no more connections, has had nothing: the line is open
+            // as before.
+            if failure.stage == Stage::Unsent && !may_connect(&self.shared, &lease) {
+                (key, verdict) = (None, Outcome::Neutral);
             }
-            if is_stale {
+            // Of one that has dialled in nobody but this side closes a connection: it was the end of it.
+            if is_stale && !matches!(lease.server().address, Address::Joined(_)) {
                 lease.server().keeps.store(false, Ordering::Relaxed);
             }
             // The log says where the time went.
@@ -451,6 +454,15 @@ impl Talking {
         };
         Poll::Ready(Err(Failure::late(stage, cause)))
     }
+}
+
+/// Whether there is a way to the server still; one that brings no more connections gets no more than it has connections for.
+fn may_connect(shared: &Shared, lease: &Lease) -> bool {
+    if let Some(dialled) = lease.server().address.last_dialled() {
+        join::fit(shared, lease.key(), dialled);
+        return false;
+    }
+    shared.roster().member(lease.key()).is_some()
 }
 
 /// Reads the body whole, or leaves it to be sent as it comes.

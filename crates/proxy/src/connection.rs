@@ -47,6 +47,14 @@ pub(crate) enum Address {
 }
 
 impl Address {
+    /// What it has dialled in with, if no more connections to it can come.
+    pub(crate) fn last_dialled(&self) -> Option<&Dialled> {
+        match self {
+            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.is_last()),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
     /// Connects; the caller bounds the wait.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub(crate) struct ReplyHead {
     pub(crate) length: Option<u64>,
     /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
+    /// It was `X-Accel-Buffering` that said so.
+    pub(crate) asks_for_no_buffer: bool,
     /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
     pub(crate) speaks_to_cache: bool,
     /// There are fields for the hub of the house, which edge takes out, or the body is for it.
@@ -65,6 +67,7 @@ impl HeadBuilder {
                 fields: FieldBlock::with_capacity(bytes),
                 length: None,
                 is_unbuffered: false,
+                asks_for_no_buffer: false,
                 speaks_to_cache: false,
                 speaks_to_hub: false,
                 accel: None,
@@ -142,7 +145,11 @@ impl HeadBuilder {
                 self.head.speaks_to_hub |= grip::is_instruct(value);
                 return true;
             }
-            Kind::Buffering => self.head.is_unbuffered |= value.eq_ignore_ascii_case(b"no"),
+            Kind::Buffering if value.eq_ignore_ascii_case(b"no") => {
+                self.head.is_unbuffered = true;
+                self.head.asks_for_no_buffer = true;
+            }
+            Kind::Buffering => {}
             Kind::Redirect => self.accel().set_redirect(value),
             Kind::Sendfile => self.accel().set_sendfile(value),
             Kind::Rate => self.accel().set_rate(value),

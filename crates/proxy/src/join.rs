@@ -24,6 +24,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 pub(crate) use self::dialled::Dialled;
 pub use self::front::Front;
+pub(crate) use self::front::fit;
 pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeDialled};
 
 /// How long a meeting may take, from the first line to the last.

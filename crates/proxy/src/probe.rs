@@ -65,7 +65,9 @@ impl Wanted {
         Some(Self {
             server: Arc::clone(&member.server),
             config: Arc::clone(&shared.config),
-            is_wanted: member.ejection.wants_probes(),
+            // A probe would take what a request could have.
+            is_wanted: member.ejection.wants_probes()
+                && member.server.address.last_dialled().is_none(),
         })
     }
 }

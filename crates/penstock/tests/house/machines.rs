@@ -320,13 +320,13 @@ fn one_that_stops_or_comes_costs_nothing() {
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0), "{}", first.log());
     load.go_on(20);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
-    let (joined, left) = ("(joined) serves", "(joined) has left");
-    let log = front.log();
+    let (leaves, heir) = (format!("{} leaves", before[0]), up(&front)[0].clone());
+    front.wait_log(&leaves);
+    let (log, serves) = (front.log(), format!("{heir} serves"));
     assert!(
-        log.rfind(joined).unwrap() < log.rfind(left).unwrap(),
-        "in this order: {log}"
+        log.find(&serves).unwrap() < log.find(&leaves).unwrap(),
+        "{log}"
     );
-    let heir = up(&front)[0].clone();
     let heir = heir.split([':', ' ']).nth(1).unwrap().parse().unwrap();
     kill(heir, Signal::TERM);
     eventually(PATIENCE, "the heir ends", || !is_alive(heir));

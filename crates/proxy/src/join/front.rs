@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::dialled::Dialled;
 use super::lines::Lines;
-use super::{BEAT, FIRST, JoinFailure, MEETING, SILENCE, draw, draw_number};
+use super::{BEAT, JoinFailure, MEETING, SILENCE, draw, draw_number};
 use crate::connection::Address;
 use crate::maintain;
 use crate::roster::{MemberKey, MemberSpec};
@@ -194,7 +194,7 @@ impl Inner {
             label,
             by,
         } = who;
-        let (number, dialled) = (draw_number()?, Arc::new(Dialled::new(capacity, FIRST)));
+        let (number, dialled) = (draw_number()?, Arc::new(Dialled::new(capacity)));
         // Before it knows its number, by which it dials.
         let is_in = {
             let mut members = self.members();
@@ -304,26 +304,24 @@ impl Membership {
             .is_some_and(|(join, _)| *join == self.by)
     }
 
-    /// Whether it is a server of its upstream, or leaves it with requests that it has.
+    /// Whether it is a server of its upstream.
     fn is_there(&self) -> bool {
+        self.server()
+            .is_some_and(|(shared, key)| shared.roster().member(key).is_some())
+    }
+
+    /// Whether it is one, or leaves it with requests that it has.
+    fn has_requests(&self) -> bool {
         self.server().is_some_and(|(shared, key)| {
             let roster = shared.roster();
             roster.members().iter().any(|member| member.key == key)
         })
     }
 
-    /// It brings no more connections: it may have as many requests as it has connections, and the others wait.
-    fn make_do(&self) {
-        self.dialled.take_last();
+    /// It may have as many requests as it says, or as it has connections for.
+    fn fit(&self) {
         if let Some((shared, key)) = self.server() {
-            let (now, waiting) = (clock::now(), self.dialled.waiting());
-            shared.change(|roster, aftermath| {
-                let open = roster.member(key).map_or(0, |member| member.open());
-                let most = open.saturating_add(waiting);
-                roster.respec(now, key, aftermath, |spec| {
-                    spec.capacity = spec.capacity.min(most);
-                });
-            });
+            fit(&shared, key, &self.dialled);
         }
     }
 
@@ -344,6 +342,21 @@ impl Drop for Membership {
         self.front.members().remove(&self.number);
         self.dialled.close();
     }
+}
+
+/// Gives a member the capacity that it has by its own word and by its connections.
+pub(crate) fn fit(shared: &Shared, key: MemberKey, dialled: &Dialled) {
+    let now = clock::now();
+    shared.change(|roster, aftermath| {
+        let Some(member) = roster.member(key) else {
+            return;
+        };
+        let capacity = dialled.capacity(member.open());
+        let capacity = maintain::capacity_of_member(&shared.config, capacity);
+        if capacity != member.spec.capacity {
+            roster.respec(now, key, aftermath, |spec| spec.capacity = capacity);
+        }
+    });
 }
 
 /// A member's control connection.
@@ -373,7 +386,7 @@ impl Session {
         let end = self.listen().await;
         let (upstream, name) = (&self.upstream, &self.name);
         match end {
-            Err(JoinFailure::Closed) if self.has_left => log::info!("{upstream}: {name} has left"),
+            Err(_) if self.has_left => log::info!("{upstream}: {name} has left"),
             Err(failure) => log::warn!("{upstream}: {name} is gone: {failure}"),
             Ok(()) => log::info!("{upstream}: {name} served the upstream that was replaced"),
         }
@@ -390,7 +403,9 @@ impl Session {
             }
             let gives_way = *news.borrow_and_update();
             if gives_way {
-                self.membership.make_do();
+                self.membership.dialled.set_last();
+                self.membership.fit();
+                self.membership.dialled.wake();
             }
             let may_dial = gives_way || self.membership.may_dial();
             if !self.has_moved && (gives_way || !may_dial || !self.membership.is_current()) {
@@ -401,7 +416,7 @@ impl Session {
                 let why = "it came by a key or an address that is no more";
                 return Err(JoinFailure::Refused(why.to_owned()));
             }
-            if self.has_left && !self.is_done && !self.membership.is_there() {
+            if self.has_left && !self.is_done && !self.membership.has_requests() {
                 self.is_done = true;
                 self.lines.say(&ToJoiner::Done.encode()).await?;
             }
@@ -447,16 +462,11 @@ impl Session {
             ToFront::Beat => {}
             ToFront::Capacity(capacity) => {
                 self.membership.dialled.set_capacity(capacity);
-                if let Some((shared, key)) = self.membership.server() {
-                    let capacity = maintain::capacity_of_member(&shared.config, capacity);
-                    let now = clock::now();
-                    shared.change(|roster, aftermath| {
-                        roster.respec(now, key, aftermath, |spec| spec.capacity = capacity);
-                    });
-                }
+                self.membership.fit();
             }
             ToFront::Leave => {
                 self.has_left = true;
+                log::info!("{}: {} leaves", self.upstream, self.name);
                 self.membership.retire();
                 self.membership.dialled.close_waiting();
             }

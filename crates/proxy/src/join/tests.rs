@@ -27,6 +27,8 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 fn joined(name: &str) -> Arc<Upstream> {
     start(config::Upstream {
         joined: true,
+        // Nothing here is to end because a time is over.
+        connect_timeout: Duration::from_secs(60),
         ..config::Upstream::new(name, config::Protocol::Http, Vec::new())
     })
 }
@@ -97,6 +99,38 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
         serve,
     };
     (Joiner::start(setup), brought)
+}
+
+/// A request that must not be repeated: its status.
+fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
+    let buffering = Buffering {
+        request: true,
+        response: true,
+    };
+    let request = request("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    let handling = upstream.handler(buffering).handle(request);
+    async {
+        let Handling::Later(work) = handling else {
+            panic!("it has to be waited for");
+        };
+        match work.await {
+            Ok(Reply::Response(response)) => response.status.code(),
+            other => panic!("it is answered: {other:?}"),
+        }
+    }
+}
+
+const POST_LINE: &str = "POST /a HTTP/1.1\r";
+
+/// The next line that is not a beat.
+async fn next_but_beats(lines: &mut Lines) -> String {
+    loop {
+        let line = clock::within(Duration::from_secs(10), lines.next()).await;
+        let line = line.expect("in time").unwrap();
+        if line != "beat" {
+            return line;
+        }
+    }
 }
 
 /// Says something on a connection and hears what comes back.
@@ -348,6 +382,51 @@ fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
 }
 
 #[test]
+fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let carry = by_hand(address, KEY, Purpose::Carry { member }).await;
+        let (mut carried, _) = carry.unwrap();
+        let answers: Vec<_> = (0..5)
+            .map(|_| loops::spawn_joined(post(&upstream)))
+            .collect();
+        let head = clock::within(Duration::from_secs(10), carried.next()).await;
+        assert_eq!(head.expect("in time").unwrap(), POST_LINE);
+        // One is there, two wait for a connection, two for a place.
+        eventually("the others wait", || upstream.snapshot().waiting == 2).await;
+        front.give_way();
+        eventually("they all wait for the connection", || {
+            upstream.snapshot().waiting == 4
+        })
+        .await;
+        for number in 1..=5 {
+            while !clock::within(Duration::from_secs(10), carried.next())
+                .await
+                .expect("the head's end")
+                .unwrap()
+                .trim_end()
+                .is_empty()
+            {}
+            carried
+                .say("HTTP/1.1 204 No Content\r\n\r\n")
+                .await
+                .unwrap();
+            if number < 5 {
+                let head = clock::within(Duration::from_secs(10), carried.next()).await;
+                assert_eq!(head.expect("the next comes").unwrap(), POST_LINE);
+            }
+        }
+        for answer in answers {
+            let answer = clock::within(Duration::from_secs(10), answer).await;
+            assert_eq!(answer.expect("in time").unwrap(), 204);
+        }
+    });
+}
+
+#[test]
 fn one_that_came_by_another_key_could_bring_nothing_and_gets_nothing() {
     on_a_loop(async {
         let (front, upstream) = (Front::default(), joined("shop"));
@@ -377,19 +456,10 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let (mut lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let buffering = Buffering {
-            request: true,
-            response: true,
-        };
-        let request = request("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
-        let Handling::Later(work) = upstream.handler(buffering).handle(request) else {
-            panic!("it has to be waited for");
-        };
-        let answered = loops::spawn_joined(work);
+        let answered = loops::spawn_joined(post(&upstream));
         // It is asked for connections at first, and for one more for the request; it brings none and goes.
         for expected in ["dial 3", "dial 1"] {
-            let line = clock::within(Duration::from_secs(10), lines.next()).await;
-            assert_eq!(line.expect("in time").unwrap(), expected);
+            assert_eq!(next_but_beats(&mut lines).await, expected);
         }
         drop(lines);
         eventually("it waits in line", || upstream.snapshot().waiting == 1).await;
@@ -397,16 +467,13 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
         let carried = by_hand(address, KEY, Purpose::Carry { member }).await;
         let (mut carried, _) = carried.unwrap();
         let head = clock::within(Duration::from_secs(10), carried.next()).await;
-        assert_eq!(head.expect("in time").unwrap(), "POST /a HTTP/1.1\r");
+        assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         carried
             .say("HTTP/1.1 204 No Content\r\n\r\n")
             .await
             .unwrap();
         let answer = clock::within(Duration::from_secs(10), answered).await;
-        let Ok(Ok(Reply::Response(response))) = answer.expect("in time") else {
-            panic!("it is answered");
-        };
-        assert_eq!(response.status.code(), 204);
+        assert_eq!(answer.expect("in time").unwrap(), 204);
     });
 }
 
