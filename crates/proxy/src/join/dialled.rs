@@ -146,19 +146,21 @@ impl Dialled {
         }
     }
 
-    /// Puts one here, registered with no loop; gives it back where it is one too many.
+    /// Puts one here, registered with no loop; gives it back where it is one too many. One that was asked for and that
+    /// nobody wants any more, as the member leaves, is closed.
     pub(super) fn put(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
         {
             let mut state = self.lock();
-            let most = match state.until {
-                Until::Asked | Until::Last => state.capacity.min(WAITING_MAX),
-                Until::Wanted => state.takers,
-                Until::Left => 0,
+            let (most, leaves) = match state.until {
+                Until::Asked | Until::Last => (state.capacity.min(WAITING_MAX), false),
+                Until::Wanted => (state.takers, true),
+                Until::Left => (0, true),
             };
-            if state.waiting.len() >= most as usize {
-                return Err(socket);
+            match state.waiting.len() < most as usize {
+                true => state.waiting.push_back(socket),
+                false if leaves => return Ok(()),
+                false => return Err(socket),
             }
-            state.waiting.push_back(socket);
         }
         self.come.notify_one();
         Ok(())
