@@ -109,36 +109,14 @@ enum Verb {
 struct ServeArguments {
     /// A folder, module:callable, config.ru or FILE.toml [default: penstock.toml here, else this folder]
     target: Option<String>,
-    /// The configuration file
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
     /// Where to listen: 127.0.0.1:8080, :80, unix:/run/x.sock; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<ListenAddr>,
-    /// Where the status page and the admin interface listen, or `off`
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<AdminChoice>,
-    /// Worker processes of each application
-    #[arg(long, value_name = "N")]
-    processes: Option<usize>,
-    /// Threads in each worker process
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
     /// Show causes and tracebacks on error pages; never where strangers can reach it
     #[arg(long)]
     dev: bool,
-    /// Go to the background once everything is ready; exit code 1 when it does not become so
-    #[arg(long)]
-    daemonize: bool,
-    /// The file of the server's own log
-    #[arg(long, value_name = "FILE")]
-    log: Option<PathBuf>,
-    /// Write a line to this descriptor when everything is ready
-    #[arg(long, value_name = "FD")]
-    ready_fd: Option<i32>,
-    /// Log more
-    #[arg(short, long)]
-    verbose: bool,
+    #[command(flatten)]
+    process: ProcessArguments,
 }
 
 /// What `work` has beside `serve`.
@@ -156,13 +134,20 @@ struct WorkArguments {
     /// The file with the key that both know [default: `server.join` of the configuration file]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    process: ProcessArguments,
+}
+
+/// What every process that runs applications is told.
+#[derive(Debug, Args)]
+struct ProcessArguments {
     /// The configuration file
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where a status page and an admin interface of its own listen [default: off]
+    /// Where the status page and the admin interface listen, or `off`
     #[arg(long, value_name = "ADDR")]
     admin: Option<AdminChoice>,
-    /// Worker processes
+    /// Worker processes of each application
     #[arg(long, value_name = "N")]
     processes: Option<usize>,
     /// Threads in each worker process
@@ -171,7 +156,7 @@ struct WorkArguments {
     /// Go to the background once everything is ready; exit code 1 when it does not become so
     #[arg(long)]
     daemonize: bool,
-    /// The file of its own log
+    /// The file of the server's own log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Write a line to this descriptor when everything is ready
@@ -265,15 +250,9 @@ impl ServeArguments {
     fn invocation(&self) -> std::io::Result<Invocation> {
         Ok(Invocation {
             target: self.target.clone(),
-            config: self.config.clone(),
             listen: self.listen.clone(),
-            admin: self.admin.clone(),
-            processes: self.processes,
-            threads: self.threads,
-            log: self.log.clone(),
             development: self.dev,
-            cwd: std::env::current_dir()?,
-            work: None,
+            ..self.process.invocation()?
         })
     }
 }
@@ -282,19 +261,26 @@ impl WorkArguments {
     fn invocation(&self) -> std::io::Result<Invocation> {
         Ok(Invocation {
             target: self.app.clone(),
-            config: self.config.clone(),
-            listen: Vec::new(),
-            admin: self.admin.clone(),
-            processes: self.processes,
-            threads: self.threads,
-            log: self.log.clone(),
-            development: false,
-            cwd: std::env::current_dir()?,
             work: Some(Work {
                 join: self.join.clone(),
                 upstream: self.upstream.clone(),
                 key_file: self.key_file.clone(),
             }),
+            ..self.process.invocation()?
+        })
+    }
+}
+
+impl ProcessArguments {
+    fn invocation(&self) -> std::io::Result<Invocation> {
+        Ok(Invocation {
+            config: self.config.clone(),
+            admin: self.admin.clone(),
+            processes: self.processes,
+            threads: self.threads,
+            log: self.log.clone(),
+            cwd: std::env::current_dir()?,
+            ..Invocation::default()
         })
     }
 }

@@ -12,40 +12,21 @@ use penstock_config::Invocation;
 use penstock_runtime::logger::{self, LineWriter, Target};
 use penstock_sys::daemon::{self, Forked};
 
-use super::{ServeArguments, USAGE, WorkArguments, check, complain};
+use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
 use crate::identity;
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
 use crate::succession::{self, Predecessor};
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
-    finish(serve(Process {
-        invocation: arguments.invocation(),
-        development: arguments.dev,
-        daemonize: arguments.daemonize,
-        ready_fd: arguments.ready_fd,
-        verbose: arguments.verbose,
-    }))
+    let invocation = arguments.invocation();
+    finish(serve(invocation, &arguments.process))
 }
 
 /// `penstock work`: the same, for a front end elsewhere.
 pub(super) fn work(arguments: &WorkArguments) -> ExitCode {
-    finish(serve(Process {
-        invocation: arguments.invocation(),
-        development: false,
-        daemonize: arguments.daemonize,
-        ready_fd: arguments.ready_fd,
-        verbose: arguments.verbose,
-    }))
-}
-
-/// What the command line says of the process, and what of its configuration.
-struct Process {
-    invocation: std::io::Result<Invocation>,
-    development: bool,
-    daemonize: bool,
-    ready_fd: Option<i32>,
-    verbose: bool,
+    let invocation = arguments.invocation();
+    finish(serve(invocation, &arguments.process))
 }
 
 fn finish(served: Result<(), End>) -> ExitCode {
@@ -72,11 +53,10 @@ enum End {
     Failed(String),
 }
 
-fn serve(process: Process) -> Result<(), End> {
+fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) -> Result<(), End> {
     let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
     let words = Words::take().map_err(|error| failed("the environment", error))?;
     let met = meet_predecessor()?;
-    let invocation = process.invocation;
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;
     let program = program(&invocation.cwd);
     let config = check::resolve(&invocation).map_err(End::Usage)?;
@@ -103,7 +83,7 @@ fn serve(process: Process) -> Result<(), End> {
     let announce = LineWriter::start("terminal", Target::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
-        development: process.development,
+        development: invocation.development,
         // Whoever gave it to the server before this one has been told.
         ready,
         log: log.clone(),

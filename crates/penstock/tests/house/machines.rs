@@ -239,6 +239,38 @@ def app(environ, start_response):
 }
 
 #[test]
+fn websockets_have_a_connection_each_as_many_as_come() {
+    const APP: &str = r#"
+async def app(scope, receive, send):
+    while scope["type"] == "lifespan":
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message["text"] + "!"})
+"#;
+    const ASKED: &str = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let front = front("");
+    let site = application().file("app.py", APP);
+    let _worker = join(&site, &front, &[]);
+    wait_up(&front, 1);
+    let mut clients: Vec<RawClient> = (0..40).map(|_| front.connect()).collect();
+    for client in &mut clients {
+        client.send(ASKED);
+    }
+    for client in &mut clients {
+        client.expect_head(101);
+        // "hello" in a text frame with a mask of nought.
+        client.send(b"\x81\x85\0\0\0\0hello");
+        read_to(client, "hello!");
+    }
+}
+
+#[test]
 fn requests_wait_in_one_line_for_the_first_to_join_and_for_a_free_slot() {
     let front = front("queue = { max = 10, timeout = \"60s\" }");
     let mut early = front.connect();
