@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::Problem;
 use crate::model::{Config, Hub, Joins, Server};
 use crate::place::absolute;
+use crate::values::UNIX_PATH_BYTES;
 use crate::{Invocation, Report, join, section, site};
 
 /// What the command line of `penstock work` says besides.
@@ -30,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const HEADERS: usize = 20_000;
 const HEAD_BYTES: usize = 16 << 20;
 
-/// The application of a configuration that `name` means, or the only one; none when there is no such.
+/// Whether a configuration has an application of that name.
 pub(crate) fn has(config: &Config, name: &str) -> bool {
     config.apps.contains_key(name)
 }
@@ -52,9 +53,9 @@ pub(crate) fn reduce(
         (None, [only]) => only.clone(),
         _ => return refuse(Problem::WorkForWhom(names)),
     };
-    if !is_address(&work.join) {
+    let Some(address) = address(&work.join, &invocation.cwd) else {
         return refuse(Problem::BadJoin(work.join.clone()));
-    }
+    };
     let upstream = work.upstream.clone().unwrap_or_else(|| name.clone());
     if !section::is_name(&upstream) {
         return refuse(Problem::BadUpstreamName(upstream));
@@ -90,7 +91,7 @@ pub(crate) fn reduce(
     limits.header_bytes = HEAD_BYTES;
     limits.target_bytes = HEAD_BYTES;
     config.joins = Some(Joins {
-        address: work.join.clone(),
+        address,
         upstream,
         key,
         key_file: work
@@ -101,16 +102,19 @@ pub(crate) fn reduce(
     Ok(config)
 }
 
-/// `HOST:PORT`, or `unix:` and a path.
-fn is_address(text: &str) -> bool {
+/// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another folder.
+fn address(text: &str, cwd: &Path) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return !path.is_empty() && !path.contains('\0');
+        let is_path = !path.is_empty() && !path.contains('\0');
+        let path = absolute(cwd, Path::new(path));
+        let fits = is_path && path.as_os_str().len() <= UNIX_PATH_BYTES;
+        return Some(format!("unix:{}", path.to_str().filter(|_| fits)?));
     }
-    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
-    text.rsplit_once(':').is_some_and(|(host, number)| {
-        let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '/';
-        !host.is_empty() && !host.contains(is_odd) && port(number)
-    })
+    let (host, port) = text.rsplit_once(':')?;
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '/';
+    let is_host = !host.is_empty() && !host.contains(is_odd);
+    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+    (is_host && is_port).then(|| text.to_owned())
 }
 
 #[allow(

@@ -114,6 +114,11 @@ fn what_cannot_be_joined_is_refused() {
             "{good}"
         );
     }
+    let socket = resolve(&invocation(&folder, Some("."), work("unix:run/a"))).unwrap();
+    let expected = format!("unix:{}/run/a", folder.path().display());
+    assert_eq!(socket.joins.unwrap().address, expected);
+    let long = format!("unix:/{}", "a".repeat(200));
+    assert!(message(&invocation(&folder, Some("."), work(&long))).contains("--join cannot be"));
     let mut asked = work("front:7000");
     asked.upstream = Some("a b".into());
     assert!(message(&invocation(&folder, Some("."), asked)).contains("--upstream cannot be"));

@@ -402,6 +402,17 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
 }
 
 #[test]
+fn clients_that_are_too_many_keep_nobody_from_joining() {
+    let toml = format!("{}[limits]\nconnections = 1\n", front_toml(""));
+    let front = Site::new().config(&toml).serve(&[]);
+    let mut client = front.connect();
+    client.send(get("/early"));
+    eventually(PATIENCE, "the only place is taken", || waiting(&front) == 1);
+    let _worker = join(&application(), &front, &[]);
+    assert!(client.expect_status(200).text().starts_with("GET /early"));
+}
+
+#[test]
 fn a_stop_of_the_front_end_waits_for_what_is_in_progress_there() {
     let front = front("");
     let site = application();

@@ -91,6 +91,9 @@ const ADDRESSES_MAX: usize = 8;
 /// How often the same is told.
 const TOLD_EACH: Duration = Duration::from_secs(60);
 
+/// What is told of a connection that could not be brought.
+const NO_CONNECTION: &str = "no connection for";
+
 /// Connections that are being dialled at once, at most.
 const DIALLING_MAX: u64 = 10_000;
 
@@ -203,7 +206,7 @@ impl Inner {
                 break;
             }
             self.set_state(JoinerState::Out(failure.to_string()));
-            self.tell(&failure);
+            self.tell("not a server of", &failure);
             if clock::now() > began + PAUSE_MAX {
                 pause = PAUSE_MIN;
             }
@@ -215,7 +218,7 @@ impl Inner {
     }
 
     /// Says why it is not a member, or brings no connection: what lasts, each minute.
-    fn tell(&self, failure: &JoinFailure) {
+    fn tell(&self, what: &str, failure: &JoinFailure) {
         let (cause, now) = (failure.to_string(), clock::now());
         {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +230,7 @@ impl Inner {
             *told = Some((cause.clone(), now));
         }
         let (address, upstream) = (&self.address, &self.upstream);
-        log::warn!("{address}: not a server of `{upstream}`: {cause}");
+        log::warn!("{address}: {what} `{upstream}`: {cause}");
     }
 
     fn set_state(&self, state: JoinerState) {
@@ -340,10 +343,10 @@ impl Inner {
                 let _ = net::give_up_after(&socket, SILENCE);
                 match Stream::new(socket) {
                     Ok(stream) => (self.serve)(stream, target.peer(), early),
-                    Err(error) => self.tell(&error.into()),
+                    Err(error) => self.tell(NO_CONNECTION, &error.into()),
                 }
             }
-            Err(failure) => self.tell(&failure),
+            Err(failure) => self.tell(NO_CONNECTION, &failure),
         }
     }
 }

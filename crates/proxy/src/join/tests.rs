@@ -19,7 +19,7 @@ use super::*;
 use crate::connection::{Address, Connection};
 use crate::maintain::tests::{claim, eventually, on_a_loop, release, start, states};
 use crate::testing::request;
-use crate::{Buffering, Upstream};
+use crate::{Buffering, Change, Upstream};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -423,6 +423,41 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
             let answer = clock::within(Duration::from_secs(10), answer).await;
             assert_eq!(answer.expect("in time").unwrap(), 204);
         }
+    });
+}
+
+#[test]
+fn a_member_has_a_name_of_its_own_and_no_more_than_the_upstreams_bound() {
+    on_a_loop(async {
+        let front = Front::default();
+        let upstream = start(config::Upstream {
+            joined: true,
+            max_active: Some(2),
+            ..config::Upstream::new("shop", config::Protocol::Http, Vec::new())
+        });
+        configure(&front, KEY, &[&upstream]);
+        let address = listen(&front);
+        let _first = by_hand(address, KEY, control("shop")).await.unwrap();
+        let _second = by_hand(address, KEY, control("shop")).await.unwrap();
+        eventually("both are in", || states(&upstream).len() == 2).await;
+        let servers = upstream.snapshot().servers;
+        let names: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
+        assert_eq!(names, ["by-hand (joined)", "by-hand (joined) 2"]);
+        assert!(servers.iter().all(|server| server.active_max == Some(2)));
+    });
+}
+
+#[test]
+fn one_that_is_taken_out_by_hand_joins_again() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let (_joiner, _) = joiner(listen(&front), "shop", KEY);
+        eventually("it is in", || states(&upstream).len() == 1).await;
+        let remove = Change::Remove("web-2 (joined)".to_owned());
+        upstream.manage(remove).unwrap();
+        assert_eq!(states(&upstream), []);
+        eventually("it is in again", || states(&upstream).len() == 1).await;
     });
 }
 
