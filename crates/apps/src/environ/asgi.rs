@@ -74,11 +74,18 @@ pub(crate) fn encode(
         for (name, value) in head.fields() {
             let is_own = name.eq_ignore_ascii_case(start);
             let is_passed = !is_own && fate(name).reaches_application(trusted);
-            if is_passed || request.vouched.covers(name) {
+            let is_handshake = is_websocket && is_upgrade_field(name);
+            if is_passed || is_handshake || request.vouched.covers(name) {
                 headers.add(name.as_bytes(), value);
             }
         }
     });
+}
+
+/// Fields of the hop that belong to a WebSocket's handshake. Libraries that serve ASGI and WSGI alike
+/// (engineio, for one) tell a WebSocket from a polling request by `Upgrade` alone.
+fn is_upgrade_field(name: &str) -> bool {
+    name.eq_ignore_ascii_case("upgrade") || name.eq_ignore_ascii_case("connection")
 }
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {

@@ -95,6 +95,7 @@ fn python_reads_what_the_specification_asks_for() {
         ),
         format!(
             "{{'client': ('2001:db8::1', 9), 'headers': [(b'host', b'a'), {start}, \
+             (b'connection', b'upgrade'), (b'upgrade', b'websocket'), \
              (b'sec-websocket-protocol', b'b, a')], 'http_version': '1.1', 'path': '/chat', \
              'query_string': b'', 'raw_path': b'/chat', 'root_path': '', 'scheme': 'ws', \
              'server': ('::', 80), 'subprotocols': ['b', 'a'], 'type': 'websocket'}}"
@@ -144,6 +145,33 @@ fn fields_reach_the_application_by_the_rules_of_all() {
             assert_eq!(has(&scope, name, "v"), passes, "{name} from {peer:?}");
             assert!(has(&scope, "host", "a"));
         }
+    }
+}
+
+#[test]
+fn a_websocket_has_the_fields_of_its_handshake_and_a_request_has_not() {
+    let handshake = [
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-extensions", "permessage-deflate"),
+    ];
+    let fields = handshake.map(|(name, value)| format!("{name}: {value}\r\n"));
+    let head = format!(
+        "GET / HTTP/1.1\r\nHost: a\r\n{}TE: trailers\r\nKeep-Alive: 5\r\n\r\n",
+        fields.concat()
+    );
+    let request = request(&head, stranger(), None);
+    let socket = scope(&request, true, None);
+    let plain = scope(&request, false, None);
+    for (name, value) in handshake {
+        assert!(has(&socket, name, value), "{name}");
+        let is_of_websocket = name.starts_with("sec-");
+        assert_eq!(has(&plain, name, value), is_of_websocket, "{name}");
+    }
+    for (name, value) in [("te", "trailers"), ("keep-alive", "5")] {
+        assert!(!has(&socket, name, value), "{name}");
     }
 }
 
