@@ -242,6 +242,25 @@ impl Groups {
         self.benches[bench].free.last().copied()
     }
 
+    /// The number of the group of this bench, unique among those that have slots now.
+    pub(crate) fn group_of(&self, bench: usize) -> usize {
+        self.benches[bench].group
+    }
+
+    /// The best free slot in the group of this bench, on whichever loop.
+    pub(crate) fn best_within<M: Ord>(
+        &self,
+        bench: usize,
+        merit: impl Fn(usize) -> M,
+    ) -> Option<usize> {
+        let first = self.groups[self.benches[bench].group].bench;
+        let benches = std::iter::successors(self.benches.get(first), |bench| {
+            self.benches.get(bench.sibling)
+        });
+        let best = benches.filter_map(|bench| bench.free.last().copied());
+        best.max_by_key(|slot| merit(*slot))
+    }
+
     fn add_group(&mut self, generation: u64, name: u64) -> usize {
         let group = Group {
             name,

@@ -1,7 +1,8 @@
 //! The waiting line: a slab of waiters, threaded on lists in the order of their age.
 //!
 //! Used only by `queue.rs`. Free waiters, which any slot may take, stand on one list; bound ones,
-//! which wait for one slot, stand on a second and besides on the list of that slot. Joining,
+//! which wait for the slots of one process, stand on a second and besides on the list of that
+//! process. Joining,
 //! leaving from the front and leaving from the middle (a client that went away) are all O(1); an
 //! entry is reused after its waiter left, so memory follows the longest line there ever was, which
 //! the queue bounds.
@@ -18,10 +19,10 @@ pub(crate) struct Line<J> {
     vacant: usize,
     /// Those whom any slot may take.
     free: List,
-    /// Those who wait for one slot, whichever it is.
+    /// Those who wait for one process, whichever it is.
     bound: List,
-    /// The bound ones again, by the index of their slot.
-    by_slot: Vec<List>,
+    /// The bound ones again, by the number of their process.
+    by_process: Vec<List>,
     returned: usize,
     serial: u64,
 }
@@ -47,8 +48,8 @@ struct Entry<J> {
     enqueued_at: Instant,
     position: usize,
     returned: bool,
-    /// The index of the slot it waits for; `NONE` when any will do.
-    slot: usize,
+    /// The number of the process it waits for; `NONE` when any will do.
+    process: usize,
     links: [Links; 2],
 }
 
@@ -70,8 +71,8 @@ const NONE: usize = usize::MAX;
 /// The links of `free` or of `bound`: everybody stands on one of these.
 const AGE: usize = 0;
 
-/// The links of a list in `by_slot`.
-const SLOT: usize = 1;
+/// The links of a list in `by_process`.
+const PROCESS: usize = 1;
 
 impl<J> Line<J> {
     pub(crate) const fn new() -> Self {
@@ -80,7 +81,7 @@ impl<J> Line<J> {
             vacant: NONE,
             free: List::EMPTY,
             bound: List::EMPTY,
-            by_slot: Vec::new(),
+            by_process: Vec::new(),
             returned: 0,
             serial: 0,
         }
@@ -96,9 +97,9 @@ impl<J> Line<J> {
         self.len() - self.returned
     }
 
-    /// Those who wait for this slot and no other.
-    pub(crate) fn len_bound(&self, slot: usize) -> usize {
-        self.by_slot.get(slot).map_or(0, |list| list.len)
+    /// Those who wait for this process and no other.
+    pub(crate) fn len_bound(&self, process: usize) -> usize {
+        self.by_process.get(process).map_or(0, |list| list.len)
     }
 
     /// Whether somebody waits whom any slot may take.
@@ -106,9 +107,9 @@ impl<J> Line<J> {
         self.free.len > 0
     }
 
-    /// Whether somebody waits whom this slot may take.
-    pub(crate) fn has_for(&self, slot: usize) -> bool {
-        self.free.len > 0 || self.len_bound(slot) > 0
+    /// Whether somebody waits whom a slot of this process may take.
+    pub(crate) fn has_for(&self, process: usize) -> bool {
+        self.free.len > 0 || self.len_bound(process) > 0
     }
 
     /// When the oldest of all arrived.
@@ -117,17 +118,17 @@ impl<J> Line<J> {
         Some(first.enqueued_at)
     }
 
-    /// Joins at the end, for one slot or for any; answers the place in line, counted from 1.
-    pub(crate) fn join(&mut self, now: Instant, job: J, slot: Option<usize>) -> (Ticket, usize) {
+    /// Joins at the end, for one process or for any; answers the place in line, counted from 1.
+    pub(crate) fn join(&mut self, now: Instant, job: J, process: Option<usize>) -> (Ticket, usize) {
         let position = self.len() + 1;
-        let slot = slot.unwrap_or(NONE);
-        let ticket = self.occupy(job, now, position, slot, false);
+        let process = process.unwrap_or(NONE);
+        let ticket = self.occupy(job, now, position, process, false);
         self.link(AGE, ticket.index, NONE);
-        if slot != NONE {
-            if self.by_slot.len() <= slot {
-                self.by_slot.resize(slot + 1, List::EMPTY);
+        if process != NONE {
+            if self.by_process.len() <= process {
+                self.by_process.resize(process + 1, List::EMPTY);
             }
-            self.link(SLOT, ticket.index, NONE);
+            self.link(PROCESS, ticket.index, NONE);
         }
         (ticket, position)
     }
@@ -147,9 +148,9 @@ impl<J> Line<J> {
         self.vacate(self.oldest())
     }
 
-    /// The oldest whom this slot may take leaves.
-    pub(crate) fn pop_for(&mut self, slot: usize) -> Option<Waiter<J>> {
-        let bound = self.by_slot.get(slot).map_or(NONE, |list| list.head);
+    /// The oldest whom a slot of this process may take leaves.
+    pub(crate) fn pop_for(&mut self, process: usize) -> Option<Waiter<J>> {
+        let bound = self.by_process.get(process).map_or(NONE, |list| list.head);
         self.vacate(self.older(self.free.head, bound))
     }
 
@@ -167,16 +168,16 @@ impl<J> Line<J> {
         self.vacate(ticket.index)
     }
 
-    /// Whoever waited for this slot alone now waits for any, in the place of its age.
-    pub(crate) fn unbind(&mut self, slot: usize) {
+    /// Whoever waited for this process alone now waits for any, in the place of its age.
+    pub(crate) fn unbind(&mut self, process: usize) {
         let mut before = self.free.head;
-        while let Some(list) = self.by_slot.get(slot)
+        while let Some(list) = self.by_process.get(process)
             && list.len > 0
         {
             let index = list.head;
             self.unlink(AGE, index);
-            self.unlink(SLOT, index);
-            self.entries[index].slot = NONE;
+            self.unlink(PROCESS, index);
+            self.entries[index].process = NONE;
             while before != NONE && self.older(before, index) == before {
                 before = self.entries[before].links[AGE].next;
             }
@@ -215,7 +216,7 @@ impl<J> Line<J> {
         job: J,
         enqueued_at: Instant,
         position: usize,
-        slot: usize,
+        process: usize,
         returned: bool,
     ) -> Ticket {
         self.serial += 1;
@@ -226,7 +227,7 @@ impl<J> Line<J> {
             enqueued_at,
             position,
             returned,
-            slot,
+            process,
             links: [Links::NONE; 2],
         };
         self.returned += usize::from(returned);
@@ -247,8 +248,8 @@ impl<J> Line<J> {
         // A vacant entry keeps its serial, so the job is what tells that somebody stands here.
         let job = self.entries.get_mut(index)?.job.take()?;
         self.unlink(AGE, index);
-        if self.entries[index].slot != NONE {
-            self.unlink(SLOT, index);
+        if self.entries[index].process != NONE {
+            self.unlink(PROCESS, index);
         }
         let vacant = std::mem::replace(&mut self.vacant, index);
         let entry = &mut self.entries[index];
@@ -265,7 +266,7 @@ impl<J> Line<J> {
         })
     }
 
-    /// Puts the waiter in front of `next` on the list that its slot says.
+    /// Puts the waiter in front of `next` on the list that its process says.
     fn link(&mut self, by: usize, index: usize, next: usize) {
         let list = self.list(by, index);
         let prev = match self.entries.get_mut(next) {
@@ -300,32 +301,33 @@ impl<J> Line<J> {
     }
 
     fn list(&self, by: usize, index: usize) -> List {
-        let slot = self.entries[index].slot;
-        match (by, slot) {
-            (SLOT, _) => self.by_slot[slot],
+        let process = self.entries[index].process;
+        match (by, process) {
+            (PROCESS, _) => self.by_process[process],
             (_, NONE) => self.free,
             _ => self.bound,
         }
     }
 
     fn list_mut(&mut self, by: usize, index: usize) -> &mut List {
-        let slot = self.entries[index].slot;
-        match (by, slot) {
-            (SLOT, _) => &mut self.by_slot[slot],
+        let process = self.entries[index].process;
+        match (by, process) {
+            (PROCESS, _) => &mut self.by_process[process],
             (_, NONE) => &mut self.free,
             _ => &mut self.bound,
         }
     }
 
-    /// Checks every link and every sum; gives the free and the bound jobs, and each slot's own.
+    /// Checks every link and every sum; gives the free and the bound jobs, and each process' own.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) -> (Vec<&J>, Vec<&J>, Vec<Vec<&J>>) {
-        let free = self.walk(AGE, &self.free, |slot| slot == NONE);
-        let bound = self.walk(AGE, &self.bound, |slot| slot != NONE);
-        let slots = self.by_slot.iter().enumerate();
-        let by_slot = slots.map(|(slot, list)| self.walk(SLOT, list, |other| other == slot));
-        let by_slot: Vec<_> = by_slot.collect();
-        assert_eq!(by_slot.iter().map(Vec::len).sum::<usize>(), bound.len());
+        let free = self.walk(AGE, &self.free, |process| process == NONE);
+        let bound = self.walk(AGE, &self.bound, |process| process != NONE);
+        let lists = self.by_process.iter().enumerate();
+        let by_process =
+            lists.map(|(process, list)| self.walk(PROCESS, list, |other| other == process));
+        let by_process: Vec<_> = by_process.collect();
+        assert_eq!(by_process.iter().map(Vec::len).sum::<usize>(), bound.len());
         let waiting = self.entries.iter().filter(|e| e.job.is_some());
         assert_eq!(self.returned, waiting.filter(|e| e.returned).count());
         let (mut vacant, mut index) = (0, self.vacant);
@@ -335,7 +337,7 @@ impl<J> Line<J> {
         }
         let entries = vacant + free.len() + bound.len();
         assert_eq!(entries, self.entries.len(), "no entry leaks");
-        (free, bound, by_slot)
+        (free, bound, by_process)
     }
 
     #[cfg(test)]
@@ -343,7 +345,7 @@ impl<J> Line<J> {
         let (mut jobs, mut prev, mut index) = (Vec::new(), NONE, list.head);
         while let Some(entry) = self.entries.get(index) {
             assert_eq!(entry.links[by].prev, prev, "links agree both ways");
-            assert!(belongs(entry.slot), "everybody stands where it belongs");
+            assert!(belongs(entry.process), "everybody stands where it belongs");
             if let Some(before) = self.entries.get(prev) {
                 assert!(before.age() < entry.age(), "oldest first");
             }

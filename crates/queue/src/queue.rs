@@ -103,18 +103,20 @@ impl<J> Queue<J> {
     /// use, so this overtakes nobody.
     #[must_use = "the slot may already be counted as busy"]
     pub fn claim_at(&mut self, slot: SlotId) -> bool {
-        !self.line.has_for(slot.index()) && self.slots.claim_at(slot)
+        !self.has_for(slot) && self.slots.claim_at(slot)
     }
 
     /// Queues a job for which its caller found no slot, else refuses it. Bound to a slot, it starts
-    /// there and nowhere else, until `unbind`; free, it starts wherever there is room first.
+    /// in the process of that slot and nowhere else, until `unbind` or the end of the process' last
+    /// slot; free, it starts wherever there is room first.
     ///
     /// It does not wait beside room that it may use: then it starts at once, as with `submit`. A
     /// slot that is retired or gone binds nobody.
     pub fn wait(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> Submitted<J> {
         let bound_to = bound_to.filter(|slot| self.slots.is_live(*slot));
         let claimed = match bound_to {
-            Some(slot) => self.claim_at(slot).then_some(slot),
+            Some(slot) if self.has_for(slot) => None,
+            Some(slot) => self.slots.claim_within(slot),
             None => self.claim_best(NO_HOME),
         };
         match claimed {
@@ -146,14 +148,21 @@ impl<J> Queue<J> {
         self.start_all(now, slot)
     }
 
-    /// Lets whoever is bound to this slot start anywhere, in the place of its age, and starts those
+    /// Lets whoever is bound to the process of this slot start anywhere, in the place of its age, and starts those
     /// for whom there is room.
     ///
-    /// Call it before `retire_slot` and `remove_slot` of a slot that somebody may be bound to: those
-    /// unbind too, but start nobody.
+    /// Call it before `retire_slot` and `remove_slot` of the last slot of a process that somebody may
+    /// be bound to, or `start_free` behind them: those unbind too, but start nobody.
     #[must_use = "the started jobs already occupy their slots"]
     pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<Start<J>> {
         self.unbind_waiters(slot);
+        self.start_free(now)
+    }
+
+    /// Starts those whom any slot may take and for whom there is room: whom the end of their process'
+    /// last slot has unbound.
+    #[must_use = "the started jobs already occupy their slots"]
+    pub fn start_free(&mut self, now: Instant) -> Vec<Start<J>> {
         let mut starts = Vec::new();
         while self.line.has_free()
             && let Some(slot) = self.slots.claim_best(NO_HOME)
@@ -169,8 +178,8 @@ impl<J> Queue<J> {
     /// A retired slot takes nobody and is gone with its last request: `slot` then answers `None`.
     #[must_use = "the started job already occupies the slot"]
     pub fn finish(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
-        if self.line.has_for(slot.index()) && self.slots.hand_over(slot) {
-            let waiter = self.line.pop_for(slot.index())?;
+        if self.has_for(slot) && self.slots.hand_over(slot) {
+            let waiter = self.pop_for(slot)?;
             return Some(Start::after_wait(now, slot, waiter));
         }
         self.slots.release(slot);
@@ -184,10 +193,10 @@ impl<J> Queue<J> {
     /// Whoever waits here waits because no slot is free, so this never prefers a busy one.
     #[must_use = "the started job already occupies the slot"]
     pub fn extend(&mut self, now: Instant, slot: SlotId, in_progress_max: u32) -> Option<Start<J>> {
-        if !self.line.has_for(slot.index()) || !self.slots.overbook(slot, in_progress_max) {
+        if !self.has_for(slot) || !self.slots.overbook(slot, in_progress_max) {
             return None;
         }
-        let waiter = self.line.pop_for(slot.index())?;
+        let waiter = self.pop_for(slot)?;
         Some(Start::after_wait(now, slot, waiter))
     }
 
@@ -199,13 +208,13 @@ impl<J> Queue<J> {
 
     /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
     pub fn retire_slot(&mut self, slot: SlotId) -> bool {
-        self.unbind_waiters(slot);
+        self.unbind_at_last(slot);
         self.slots.retire(slot)
     }
 
     /// Forgets a slot that died; the jobs it had are the caller's, to fail or to give back.
     pub fn remove_slot(&mut self, slot: SlotId) {
-        self.unbind_waiters(slot);
+        self.unbind_at_last(slot);
         self.slots.remove(slot);
     }
 
@@ -256,14 +265,10 @@ impl<J> Queue<J> {
         self.line.len() == 0
     }
 
-    /// How many wait for this slot and no other.
+    /// How many wait for the process of this slot and no other.
     pub fn len_bound(&self, slot: SlotId) -> usize {
-        let is_live = self.slots.is_live(slot);
-        if is_live {
-            self.line.len_bound(slot.index())
-        } else {
-            0
-        }
+        let process = self.slots.process_of(slot);
+        process.map_or(0, |process| self.line.len_bound(process))
     }
 
     /// How many slots take new jobs: retired ones are not counted.
@@ -314,15 +319,16 @@ impl<J> Queue<J> {
         if self.line.len_joined() >= self.limits.len_max {
             return Submitted::Full(job);
         }
-        let (ticket, position) = self.line.join(now, job, bound_to.map(SlotId::index));
+        let process = bound_to.and_then(|slot| self.slots.process_of(slot));
+        let (ticket, position) = self.line.join(now, job, process);
         Submitted::Waiting { ticket, position }
     }
 
     fn start_oldest(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
-        if !self.line.has_for(slot.index()) || !self.slots.claim_at(slot) {
+        if !self.has_for(slot) || !self.slots.claim_at(slot) {
             return None;
         }
-        let waiter = self.line.pop_for(slot.index())?;
+        let waiter = self.pop_for(slot)?;
         Some(Start::after_wait(now, slot, waiter))
     }
 
@@ -330,10 +336,27 @@ impl<J> Queue<J> {
         std::iter::from_fn(|| self.start_oldest(now, slot)).collect()
     }
 
+    /// Whether somebody waits whom this slot may take.
+    fn has_for(&self, slot: SlotId) -> bool {
+        let process = self.slots.process_of(slot);
+        process.is_some_and(|process| self.line.has_for(process))
+    }
+
+    /// The oldest whom this slot may take leaves the line.
+    fn pop_for(&mut self, slot: SlotId) -> Option<Waiter<J>> {
+        self.line.pop_for(self.slots.process_of(slot)?)
+    }
+
     fn unbind_waiters(&mut self, slot: SlotId) {
-        // The index of a slot that is gone may be another's by now.
-        if self.slots.is_live(slot) {
-            self.line.unbind(slot.index());
+        if let Some(process) = self.slots.process_of(slot) {
+            self.line.unbind(process);
+        }
+    }
+
+    /// Unbinds where this slot is the last live one of its process.
+    fn unbind_at_last(&mut self, slot: SlotId) {
+        if !self.slots.has_live_sibling(slot) {
+            self.unbind_waiters(slot);
         }
     }
 }

@@ -162,6 +162,37 @@ impl Slots {
         is_free
     }
 
+    /// Takes a place at the best free slot of the process that this slot belongs to.
+    pub(crate) fn claim_within(&mut self, slot: SlotId) -> Option<SlotId> {
+        let (bench, entries) = (self.entry(slot)?.bench, &self.entries);
+        let index = self
+            .groups
+            .best_within(bench, |index| entries[index].merit())?;
+        self.claim(index);
+        Some(SlotId {
+            epoch: self.entries[index].epoch,
+            index,
+        })
+    }
+
+    /// The number of the process that this slot belongs to, unique among those that have slots now;
+    /// `None` when the slot is gone.
+    pub(crate) fn process_of(&self, slot: SlotId) -> Option<usize> {
+        let entry = self.entry(slot)?;
+        Some(self.groups.group_of(entry.bench))
+    }
+
+    /// Whether another slot of the same process is there and not retired.
+    pub(crate) fn has_live_sibling(&self, slot: SlotId) -> bool {
+        let process = self.process_of(slot);
+        let mut others =
+            self.entries.iter().enumerate().filter(|(index, entry)| {
+                *index != slot.index && entry.epoch != 0 && !entry.is_retired
+            });
+        process.is_some()
+            && others.any(|(_, entry)| Some(self.groups.group_of(entry.bench)) == process)
+    }
+
     /// Adds a request to this slot beyond its capacity, up to `in_progress_max`.
     pub(crate) fn overbook(&mut self, slot: SlotId, in_progress_max: u32) -> bool {
         let allows = self.entry(slot).is_some_and(|entry| {

@@ -36,7 +36,14 @@ struct Waits {
     since: Instant,
     position: usize,
     is_returned: bool,
-    bound_to: Option<SlotId>,
+    bound_to: Option<Process>,
+}
+
+/// A process by the name of its group, or a slot that stands alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Process {
+    Group(u64, u64),
+    Alone(SlotId),
 }
 
 struct Worker {
@@ -130,6 +137,10 @@ impl World {
             },
         };
         let has_room = choice.is_some_and(|place| self.slots[place].is_free());
+        let process = choice.map(|place| self.slots[place].process());
+        let is_of_process = |w: &Worker| Some(w.process()) == process;
+        let is_free = |w: &Worker| w.is_free() && is_of_process(w);
+        let process_has_room = self.slots.iter().any(is_free);
         // Sometimes a caller waits that should have claimed.
         if self.rng.below(4) > 0 {
             assert_eq!(self.queue.claim_at(slot), has_room);
@@ -138,24 +149,24 @@ impl World {
                 return self.begin(slot, job, self.now);
             }
         }
-        let mut bound_to = (self.rng.below(3) > 0).then_some(slot);
-        let submitted = self.queue.wait(self.now, job, bound_to);
-        if choice.is_none_or(|place| self.slots[place].is_retired) {
-            bound_to = None;
-        }
+        let names = (self.rng.below(3) > 0).then_some(slot);
+        let submitted = self.queue.wait(self.now, job, names);
+        let is_live = choice.is_some_and(|place| !self.slots[place].is_retired);
+        let bound_to = process.filter(|_| names.is_some() && is_live);
         let Some(start) = self.expect_in_line(submitted, job, bound_to) else {
-            let may_take = |w: &Worker| bound_to.is_none_or(|slot| slot == w.id);
+            let may_take = |w: &Worker| bound_to.is_none_or(|process| process == w.process());
             assert!(!self.slots.iter().any(|w| w.is_free() && may_take(w)));
             return;
         };
         if bound_to.is_none() {
             return self.expect_best(start, job, self.now, usize::MAX);
         }
-        assert!(has_room);
-        let expected = (slot, job, Duration::ZERO, 0);
-        let got = (start.slot, start.job, start.waited, start.position);
+        assert!(process_has_room);
+        self.expect_best_of(start.slot, process);
+        let expected = (job, Duration::ZERO, 0);
+        let got = (start.job, start.waited, start.position);
         assert_eq!(got, expected);
-        self.begin(slot, job, self.now);
+        self.begin(start.slot, job, self.now);
     }
 
     /// Notes a newcomer that waits or was refused; gives the start of one that did neither.
@@ -163,7 +174,7 @@ impl World {
         &mut self,
         submitted: Submitted<Job>,
         job: Job,
-        bound_to: Option<SlotId>,
+        bound_to: Option<Process>,
     ) -> Option<Start<Job>> {
         let joined = self.line.iter().filter(|w| !w.is_returned).count();
         match submitted {
@@ -219,7 +230,9 @@ impl World {
 
     /// The place in line of the oldest that this slot may take.
     fn first_for(&self, slot: SlotId) -> Option<usize> {
-        let may_take = |w: &Waits| w.bound_to.is_none_or(|bound| bound == slot);
+        let process = self.slots.iter().find(|w| w.id == slot);
+        let process = process.map(Worker::process);
+        let may_take = |w: &Waits| w.bound_to.is_none_or(|bound| Some(bound) == process);
         self.line.iter().position(may_take)
     }
 
@@ -318,7 +331,9 @@ impl World {
                 *used = self.uses;
             }
         }
-        let eligible = self.line.iter().filter(|w| w.is_free()).count();
+        let process = self.slots[self.slots.len() - 1].process();
+        let may_take = |w: &&Waits| w.bound_to.is_none_or(|bound| bound == process);
+        let eligible = self.line.iter().filter(may_take).count();
         let expected = eligible.min(spec.capacity as usize);
         assert_eq!(starts.len(), expected);
         for start in starts {
@@ -335,6 +350,7 @@ impl World {
         if unbinds_first {
             self.unbind(slot);
         }
+        self.unbind_at_last(place);
         if !self.slots[place].is_retired {
             self.slots[place].is_retired = true;
             self.note_use(place);
@@ -344,9 +360,7 @@ impl World {
         if is_gone {
             self.forget(place);
         }
-        if !unbinds_first {
-            self.unbind(slot);
-        }
+        self.start_free();
     }
 
     fn unbind_one(&mut self) {
@@ -357,10 +371,35 @@ impl World {
 
     /// Whoever was bound to the slot starts on the best free one, oldest first, or waits for any.
     fn unbind(&mut self, slot: SlotId) {
-        for waits in &mut self.line {
-            waits.bound_to = waits.bound_to.filter(|bound| *bound != slot);
+        if let Some(worker) = self.slots.iter().find(|w| w.id == slot) {
+            self.unbind_all_of(worker.process());
         }
-        for start in self.queue.unbind(self.now, slot) {
+        let starts = self.queue.unbind(self.now, slot);
+        self.expect_free_started(starts);
+    }
+
+    /// What the end of a slot does by itself, if it is the last live one of its process.
+    fn unbind_at_last(&mut self, place: usize) {
+        let (slot, process) = (self.slots[place].id, self.slots[place].process());
+        let is_sibling = |w: &Worker| w.id != slot && !w.is_retired && w.process() == process;
+        if !self.slots.iter().any(is_sibling) {
+            self.unbind_all_of(process);
+        }
+    }
+
+    fn unbind_all_of(&mut self, process: Process) {
+        for waits in &mut self.line {
+            waits.bound_to = waits.bound_to.filter(|bound| *bound != process);
+        }
+    }
+
+    fn start_free(&mut self) {
+        let starts = self.queue.start_free(self.now);
+        self.expect_free_started(starts);
+    }
+
+    fn expect_free_started(&mut self, starts: Vec<Start<Job>>) {
+        for start in starts {
             self.expect_best_slot(start.slot, usize::MAX);
             let first = self.line.iter().position(Waits::is_free);
             let first = first.expect("only the unbound start");
@@ -399,12 +438,11 @@ impl World {
             self.unbind(self.slots[place].id);
         }
         // What the unbound started on it dies with it.
+        self.unbind_at_last(place);
         self.note_use(place);
         let mut worker = self.forget(place);
         self.queue.remove_slot(worker.id);
-        if !unbinds_first {
-            self.unbind(worker.id);
-        }
+        self.start_free();
         worker.jobs.sort_by_key(|(job, since)| (*since, *job));
         for (job, since) in worker.jobs {
             if self.rng.below(3) == 0 {
@@ -517,8 +555,15 @@ impl Worker {
         (group != 0).then_some((generation, group))
     }
 
+    fn process(&self) -> Process {
+        match self.group() {
+            Some((generation, group)) => Process::Group(generation, group),
+            None => Process::Alone(self.id),
+        }
+    }
+
     fn shares_process(&self, other: &Self) -> bool {
-        self.id == other.id || (self.group().is_some() && self.group() == other.group())
+        self.process() == other.process()
     }
 
     fn is_free(&self) -> bool {

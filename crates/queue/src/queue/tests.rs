@@ -532,6 +532,32 @@ fn a_bound_job_starts_at_its_slot_and_nowhere_else() {
 }
 
 #[test]
+fn a_job_bound_to_one_of_a_process_slots_starts_at_any_of_them() {
+    let of = |group: u64| SlotSpec {
+        group,
+        ..spec(1, 0, 1)
+    };
+    let (mut bed, slots) = Bed::with_slots(5, &[of(7), of(7), of(8)]);
+    bed.fill(&slots[..1]);
+    match bed.queue.wait(bed.zero, "at once", Some(slots[0])) {
+        Submitted::Start(start) => assert_eq!(start.slot, slots[1]),
+        other => panic!("the other thread is free, but: {other:?}"),
+    }
+    bed.fill(&slots[2..]);
+    for (seconds, job) in (1..).zip(["1", "2", "3"]) {
+        bed.wait_for(seconds, job, Some(slots[0]));
+    }
+    assert_eq!(bed.finish(slots[2]), None, "another process");
+    assert_eq!(bed.finish(slots[1]), Some("1"));
+    // The process goes on with one thread, and with none it binds nobody.
+    assert!(!bed.queue.retire_slot(slots[0]));
+    assert_eq!(bed.queue.len_bound(slots[1]), 2);
+    assert_eq!(bed.finish(slots[1]), Some("2"));
+    bed.queue.remove_slot(slots[1]);
+    assert_eq!(jobs(&bed.queue.start_free(bed.zero)), ["3"]);
+}
+
+#[test]
 fn of_bound_and_free_waiters_the_older_one_starts() {
     let orders = [
         ("bound first", [Some(0), None, Some(0)], ["1", "2", "3"]),

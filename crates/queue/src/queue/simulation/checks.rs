@@ -32,6 +32,17 @@ impl World {
         self.expect_idlest_process(chosen);
     }
 
+    /// The start must be on the best free slot of its process.
+    pub(super) fn expect_best_of(&self, slot: SlotId, process: Option<Process>) {
+        let merit = |w: &Worker| (Reverse(w.jobs.len()), w.used);
+        let own = self.slots.iter().filter(|w| w.is_free());
+        let own = own.filter(|w| Some(w.process()) == process);
+        let chosen = self.slots.iter().find(|w| w.id == slot);
+        let chosen = chosen.expect("the slot exists");
+        assert!(chosen.is_free() && Some(chosen.process()) == process);
+        assert_eq!(Some(merit(chosen)), own.map(merit).max());
+    }
+
     /// Said apart from the whole order: no other process of its generation that has room has fewer.
     pub(super) fn expect_idlest_process(&self, chosen: &Worker) {
         let rivals = self.slots.iter().filter(|w| w.is_free());
@@ -110,16 +121,18 @@ impl World {
 
     /// Each list of the line holds those of the model's one line that belong there, in its order.
     pub(super) fn check_line(&self) {
-        let (free, bound, by_slot) = self.queue.line.check_invariants();
+        let (free, bound, by_process) = self.queue.line.check_invariants();
         let (model_free, model_bound): (Vec<_>, Vec<_>) =
             self.line.iter().partition(|w| w.is_free());
         assert!(free.into_iter().eq(model_free.iter().map(|w| &w.job)));
         assert!(bound.into_iter().eq(model_bound.iter().map(|w| &w.job)));
         for worker in &self.slots {
-            let own = model_bound.iter().filter(|w| w.bound_to == Some(worker.id));
+            let process = Some(worker.process());
+            let own = model_bound.iter().filter(|w| w.bound_to == process);
             let own: Vec<_> = own.map(|w| &w.job).collect();
             assert_eq!(self.queue.len_bound(worker.id), own.len());
-            let listed = by_slot.get(worker.id.index());
+            let number = self.queue.slots.process_of(worker.id);
+            let listed = number.and_then(|number| by_process.get(number));
             assert_eq!(listed.unwrap_or(&Vec::new()), &own);
         }
         let waiting = self.line.len();
