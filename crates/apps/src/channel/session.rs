@@ -121,6 +121,11 @@ enum Stage {
     Open,
     /// Our close is on its way, and the client's is waited for until then.
     Closing(Instant),
+    /// The client broke the protocol: over on this side once all is written (RFC 6455 §7.1.7).
+    Failed,
+    /// The end was sent to a client that broke the protocol. What it had on its way is read and
+    /// dropped for a while: a connection that is closed with bytes unread is reset, and our close lost.
+    Lingering,
     /// Both have closed, or there is nothing to wait for: over once all is written.
     Closed,
 }
@@ -202,9 +207,17 @@ impl Session {
                 self.stage = Stage::Closed;
                 return Poll::Ready(());
             }
-            if self.stage == Stage::Closed && !self.has_output() {
-                self.client.shutdown_write();
-                return Poll::Ready(());
+            match self.stage {
+                Stage::Closed if !self.has_output() => {
+                    self.client.shutdown_write();
+                    return Poll::Ready(());
+                }
+                Stage::Failed if !self.has_output() => {
+                    self.client.shutdown_write();
+                    self.stage = Stage::Lingering;
+                    continue;
+                }
+                _ => {}
             }
             match self.poll_clocks(cx) {
                 Poll::Ready(true) => {}
@@ -222,7 +235,7 @@ impl Session {
     /// Reads what there is, while the pipe has room; false when the connection broke or ended.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..TURN {
-            if self.stage == Stage::Closed {
+            if matches!(self.stage, Stage::Closed | Stage::Failed) {
                 return true;
             }
             let is_full = self.stage == Stage::Open && self.pipe.is_full(cx);
@@ -259,7 +272,7 @@ impl Session {
     fn receive(&mut self, mut bytes: &[u8]) {
         self.heard_at = clock::now();
         self.is_pinged = false;
-        while self.stage != Stage::Closed {
+        while matches!(self.stage, Stage::Open | Stage::Closing(_)) {
             match self.decoder.decode(&mut bytes) {
                 Ok(Some(event)) => self.take(event),
                 Ok(None) => break,
@@ -287,7 +300,7 @@ impl Session {
         }
         match self.stage {
             Stage::Open => self.close(code::TRY_AGAIN, "too many unfinished messages"),
-            Stage::Closing(_) | Stage::Closed => self.stage = Stage::Closed,
+            _ => self.stage = Stage::Closed,
         }
     }
 
@@ -316,12 +329,15 @@ impl Session {
         }
     }
 
+    /// Fails the connection: a client whose bytes cannot be followed any more has no close that could
+    /// be waited for.
     fn refuse(&mut self, error: ClientError) {
-        let reason = error.to_string();
-        match self.stage {
-            Stage::Open => self.close(error.code(), &reason),
-            Stage::Closing(_) | Stage::Closed => self.stage = Stage::Closed,
+        if self.stage == Stage::Open {
+            self.close(error.code(), &error.to_string());
         }
+        self.stage = Stage::Failed;
+        // Nothing is made of what follows.
+        self.decoder = MessageDecoder::new(0);
     }
 
     /// Closes from this side, for something that the client did.
@@ -429,7 +445,9 @@ impl Session {
             (Stage::Open, false) => Some(self.heard_at + self.patience.ping),
             (Stage::Open, true) => Some(self.heard_at + 2 * self.patience.ping),
             (Stage::Closing(until), _) => Some(until),
-            (Stage::Closed, _) => Some(self.wrote_at + self.patience.close),
+            (Stage::Closed | Stage::Failed | Stage::Lingering, _) => {
+                Some(self.wrote_at + self.patience.close)
+            }
         };
         let (room, message) = match (self.stage, self.paused_at) {
             (Stage::Open, Some(since)) => (Some(self.room_until(since)), None),

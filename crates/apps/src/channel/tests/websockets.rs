@@ -271,10 +271,15 @@ fn the_application_refuses_closes_or_fails() {
 }
 
 #[test]
-fn what_breaks_the_rules_closes_with_its_code_on_both_sides() {
-    let cases: [(u16, Vec<u8>); 3] = [
+fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
+    let cases: [(u16, Vec<u8>); 7] = [
         (1002, frame(0xc1, b"x")),
         (1007, frame(0x81, b"\xff")),
+        // Closes that are none: half a code, codes that nobody may send, a reason that is no text.
+        (1002, frame(0x88, b"\x03")),
+        (1002, frame(0x88, &close_of_client(1005, ""))),
+        (1002, frame(0x88, &close_of_client(0, "x"))),
+        (1007, frame(0x88, b"\x03\xe8\xff")),
         (
             1009,
             [&[0x82, 0xff, 0, 0, 0, 0, 1, 0, 0, 1][..], &[0; 4]].concat(),
@@ -284,9 +289,16 @@ fn what_breaks_the_rules_closes_with_its_code_on_both_sides() {
         on_a_loop(async {
             let mut rig = Rig::new();
             let (_, mut client, session) = connected(&mut rig).await;
+            // More is on its way: it neither delays the end nor resets the connection.
+            let bytes = [bytes, frame(0x82, &[0; 5000])].concat();
             within(client.stream.write_all(&bytes)).await.unwrap();
-            let (first, payload) = client.next().await.unwrap();
-            assert_eq!((first, &payload[..2]), (0x88, &code.to_be_bytes()[..]));
+            let ended = clock::within(PATIENCE_OF_CLIENT, async {
+                let (first, payload) = client.next().await.unwrap();
+                assert_eq!((first, &payload[..2]), (0x88, &code.to_be_bytes()[..]));
+                client.next().await
+            });
+            // It need not answer with a close of its own.
+            assert_eq!(ended.await, Some(None), "{code}");
             loop {
                 let frame = rig.worker.next().await;
                 if frame.kind != Kind::Message {
@@ -299,6 +311,9 @@ fn what_breaks_the_rules_closes_with_its_code_on_both_sides() {
         });
     }
 }
+
+/// Well below the time that a client's close is waited for.
+const PATIENCE_OF_CLIENT: Duration = Duration::from_secs(2);
 
 #[test]
 fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
