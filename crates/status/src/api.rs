@@ -1,8 +1,12 @@
 //! The admin listener's handler: routes, refusals, and the answers that need no file of their own.
 //!
 //! Asked by edge like any handler. Order of checks: host, path, method, origin (`guard` knows hosts
-//! and origins). What must stay true: GET and HEAD change nothing; whatever changes something is a
-//! POST and passed the origin check; no answer is ever stored by a cache.
+//! and origins).
+//!
+//! # Invariants
+//! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks.
+//! - Only `/metrics`, `/healthz` and `/readyz` answer to any host name.
+//! - No answer is ever stored by a cache.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -261,12 +265,20 @@ enum Refusal {
 /// The request's route, when it may take it.
 fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
     let head: &RequestHead = &request.head;
-    // No browser can be brought to speak to a Unix socket.
-    if request.listener.address.is_some() && !guard::is_host_trusted(head) {
+    let path = std::str::from_utf8(request.path());
+    let route = path.ok().and_then(|path| find(path, head));
+    // Prometheus and probes use whatever name the network has for this machine, and learn nothing
+    // that a page could do harm with. No browser can be brought to speak to a Unix socket.
+    let is_open = matches!(
+        route,
+        Some(Route::Read(
+            Read::Metrics | Read::Health | Read::Readiness
+        ))
+    );
+    if !is_open && request.listener.address.is_some() && !guard::is_host_trusted(head) {
         return Err(Refusal::Host);
     }
-    let path = std::str::from_utf8(request.path()).map_err(|_| Refusal::Path)?;
-    let route = find(path, head).ok_or(Refusal::Path)?;
+    let route = route.ok_or(Refusal::Path)?;
     match (route, head.method()) {
         (Route::Read(_), Method::Get | Method::Head) => Ok(route),
         (Route::Read(_), _) => Err(Refusal::Method("GET, HEAD")),
@@ -316,7 +328,8 @@ impl Refusal {
         match self {
             Self::Host => text(
                 Status::FORBIDDEN,
-                "the admin interface answers to an IP address or to localhost only\n",
+                "the admin interface answers to an IP address or to localhost only; \
+                 by other names only /metrics, /healthz and /readyz\n",
             ),
             Self::Path => text(Status::NOT_FOUND, "there is nothing at this address\n"),
             Self::Origin => text(

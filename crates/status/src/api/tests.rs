@@ -121,7 +121,12 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
     for (line, fields, via, status) in [
         ("GET /", local, Via::Tcp, 200),
         ("GET /", foreign, Via::Tcp, 403),
-        ("GET /healthz", foreign, Via::Tcp, 403),
+        ("GET /status.json", foreign, Via::Tcp, 403),
+        ("GET /events", foreign, Via::Tcp, 403),
+        ("GET /healthz", foreign, Via::Tcp, 200),
+        ("HEAD /readyz", foreign, Via::Tcp, 200),
+        ("GET /metrics", foreign, Via::Tcp, 200),
+        ("POST /metrics", foreign, Via::Tcp, 405),
         ("GET /nothing", foreign, Via::Tcp, 403),
         ("GET /", foreign, Via::Unix, 200),
         ("GET /nothing", local, Via::Tcp, 404),
