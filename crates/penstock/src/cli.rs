@@ -34,10 +34,7 @@ enum Verb {
     /// Run an application's workers for a front end on another machine: dial in, and serve what it sends
     Work(WorkArguments),
     /// Check a configuration, and everything that a start would need; exit code 0 or 2
-    Check {
-        /// The configuration file or folder [default: penstock.toml here, else this folder]
-        target: Option<String>,
-    },
+    Check(CheckArguments),
     /// Show what a running server does
     Status {
         /// As JSON
@@ -117,6 +114,19 @@ struct ServeArguments {
     dev: bool,
     #[command(flatten)]
     process: ProcessArguments,
+}
+
+/// What is to be checked, and how far.
+#[derive(Debug, Args)]
+struct CheckArguments {
+    /// The configuration file or folder [default: penstock.toml here, else this folder]
+    target: Option<String>,
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "target")]
+    config: Option<PathBuf>,
+    /// Check the configuration alone: no address is bound, no name looked up, no application loaded
+    #[arg(long)]
+    config_only: bool,
 }
 
 /// What `work` has beside `serve`.
@@ -232,7 +242,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::Work(arguments) => serve::work(&arguments),
-        Verb::Check { target } => check::run(target),
+        Verb::Check(arguments) => check::run(&arguments),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),

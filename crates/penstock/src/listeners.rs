@@ -19,6 +19,7 @@ use penstock_sys::handover::Bound;
 use penstock_sys::net;
 
 use crate::inherited::{Given, Inherited, Role};
+use crate::preflight::explain_listen_error;
 
 /// Where sockets come from that need not be opened.
 #[derive(Debug, Default)]
@@ -225,12 +226,7 @@ fn open_beside(
     others: Others,
 ) -> Result<Opened, String> {
     let say = |error: std::io::Error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => ": another program listens there",
-            std::io::ErrorKind::PermissionDenied => ": ports below 1024 need root",
-            _ => "",
-        };
-        format!("cannot listen on {wanted}: {error}{hint}")
+        format!("cannot listen on {}", explain_listen_error(wanted, &error))
     };
     let (sockets, address, file) = match wanted {
         ListenAddr::Tcp(address) => {

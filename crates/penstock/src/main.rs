@@ -14,6 +14,7 @@ mod inherited;
 mod listeners;
 mod logs;
 mod manager;
+mod preflight;
 mod server;
 mod source;
 mod succession;

@@ -39,5 +39,6 @@ mod upstream;
 pub use environ::names_script;
 pub use join::{Front, Joiner, JoinerSetup, JoinerState, ServeDialled};
 pub use manage::{Change, ManageError};
+pub use resolve::look_up;
 pub use roster::{Counts, ServerSnapshot};
 pub use upstream::{Buffering, Setup, Upstream, UpstreamSnapshot};

@@ -94,6 +94,21 @@ impl Names {
     }
 }
 
+/// Looks up a server's name once, as the upstream itself will: how many addresses it has now.
+///
+/// # Errors
+/// A sentence: there is no answer, or it names no address.
+pub async fn look_up(address: &config::ServerAddr) -> Result<usize, String> {
+    let likeness = Likeness {
+        weight: 1,
+        backup: false,
+    };
+    let answer = Asker::new(Source::System).ask(address, likeness, &[]).await;
+    answer
+        .map(|found| found.targets.len())
+        .map_err(|error| error.to_string())
+}
+
 /// Keeps the servers of a name as the DNS has them, until the name or the upstream is gone.
 pub(crate) async fn follow(shared: Weak<Shared>, id: NameId, source: Source) {
     let mut asker = Asker::new(source);

@@ -271,9 +271,7 @@ fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
     // that a page could do harm with. No browser can be brought to speak to a Unix socket.
     let is_open = matches!(
         route,
-        Some(Route::Read(
-            Read::Metrics | Read::Health | Read::Readiness
-        ))
+        Some(Route::Read(Read::Metrics | Read::Health | Read::Readiness))
     );
     if !is_open && request.listener.address.is_some() && !guard::is_host_trusted(head) {
         return Err(Refusal::Host);

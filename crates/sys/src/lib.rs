@@ -21,6 +21,7 @@ pub mod net;
 pub mod notify;
 pub mod pages;
 pub mod poll;
+pub mod port_owner;
 pub mod process;
 pub mod signals;
 pub mod timer;

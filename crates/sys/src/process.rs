@@ -259,6 +259,12 @@ fn stay_open(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// How many descriptors this process may open at most (the hard limit); none where there is no limit.
+#[must_use]
+pub fn max_open_files() -> Option<u64> {
+    rustix::process::getrlimit(Resource::Nofile).maximum
+}
+
 /// Lets this process, and those that it starts from now on, open as many descriptors as it may: the number
 /// before and after.
 ///

@@ -1,15 +1,17 @@
 //! `penstock check`: everything that a start would need, without starting.
 //!
-//! The same checks run at every start and reload; this verb only prints them all.
+//! [`resolve`] runs at every start and reload too; what only this verb does is in `preflight`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use penstock_config::{Config, Invocation};
 
-use super::{USAGE, complain, count, say};
+use super::{CheckArguments, USAGE, complain, count, say};
+use crate::preflight::Findings;
 use crate::{held, identity};
 
-pub(super) fn run(target: Option<String>) -> ExitCode {
+pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     let cwd = match std::env::current_dir() {
         Ok(cwd) => cwd,
         Err(error) => {
@@ -17,25 +19,50 @@ pub(super) fn run(target: Option<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match resolve(&Invocation {
-        target,
-        cwd,
+    let config = match resolve(&Invocation {
+        target: arguments.target.clone(),
+        config: arguments.config.clone(),
+        cwd: cwd.clone(),
         ..Invocation::default()
     }) {
-        Ok(config) => {
-            let from = config.path.as_ref().map(|path| path.display().to_string());
-            let name = from.unwrap_or_else(|| "this folder".to_owned());
-            for warning in held::warnings(&config) {
-                complain(&warning);
-            }
-            say(&format!("{name}: good ({})", contents(&config)));
-            ExitCode::SUCCESS
-        }
+        Ok(config) => config,
         Err(text) => {
             complain(&text);
-            ExitCode::from(USAGE)
+            return ExitCode::from(USAGE);
         }
+    };
+    let mut findings = Findings {
+        warnings: held::warnings(&config),
+        ..Findings::default()
+    };
+    if !arguments.config_only
+        && let Err(error) = check_machine(&mut findings, &config, &cwd)
+    {
+        complain(&error);
+        return ExitCode::FAILURE;
     }
+    for text in &findings.warnings {
+        complain(&format!("warning: {text}"));
+    }
+    for text in &findings.errors {
+        complain(text);
+    }
+    if !findings.errors.is_empty() {
+        return ExitCode::from(USAGE);
+    }
+    let from = config.path.as_ref().map(|path| path.display().to_string());
+    let name = from.unwrap_or_else(|| "this folder".to_owned());
+    say(&format!("{name}: good ({})", contents(&config)));
+    ExitCode::SUCCESS
+}
+
+/// Everything that a start would need from this machine; what needs root comes first.
+fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::io::Result<()> {
+    findings.check_addresses(config);
+    findings.check_descriptors(config);
+    findings.check_names(config)?;
+    findings.check_user(config, cwd);
+    Ok(())
 }
 
 /// What a configuration has, in numbers: upstreams and streams where there are any.

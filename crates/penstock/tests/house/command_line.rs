@@ -18,9 +18,12 @@ def app(environ, start):
 
 const RACK: &str = "run ->(env) { [200, {}, [\"rack #{env['PATH_INFO']}\"]] }\n";
 
+/// Addresses that no other program can be in the way of.
+const FREE_PORTS: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n";
+
 fn app_site() -> Site {
-    let toml = "[server]\nthreads = 1\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n";
-    Site::new().file("app.py", WSGI).config(toml)
+    let toml = format!("{FREE_PORTS}threads = 1\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n");
+    Site::new().file("app.py", WSGI).config(&toml)
 }
 
 /// Runs a verb to its end: exit code, standard output, standard error.
@@ -42,14 +45,14 @@ fn check_says_that_a_configuration_is_good() {
     assert_eq!((code, complained.as_str()), (0, ""));
     assert!(said.contains("penstock.toml: good"), "{said}");
     let bare = Site::new().file("config.ru", RACK);
-    let (code, said, complained) = run(&bare, &["check", "."]);
+    let (code, said, complained) = run(&bare, &["check", "--config-only", "."]);
     assert_eq!((code, complained.as_str()), (0, ""), "{said}");
 }
 
 #[test]
 fn check_says_how_much_there_is() {
     let upstream = |name: &str| format!("[upstreams.{name}]\nservers = [\"127.0.0.1:3000\"]\n");
-    let stream = "[[streams]]\nlisten = \"127.0.0.1:7000\"\nupstream = \"a\"\n";
+    let stream = "[[streams]]\nlisten = \"127.0.0.1:0\"\nupstream = \"a\"\n";
     let route = "[[sites]]\n[[sites.routes]]\nupstream = \"a\"\n";
     let rows = [
         (upstream("a"), "0 applications, 1 upstream, 1 site"),
@@ -63,6 +66,7 @@ fn check_says_how_much_there_is() {
         ),
     ];
     for (toml, want) in rows {
+        let toml = format!("{FREE_PORTS}{toml}");
         let (code, said, complained) = run(&app_site().config(&toml), &["check"]);
         assert_eq!((code, complained.as_str()), (0, ""), "{want}");
         assert!(
@@ -70,6 +74,59 @@ fn check_says_how_much_there_is() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn check_takes_the_file_by_c_as_every_other_verb_does() {
+    let site = app_site();
+    let (code, said, complained) = run(&site, &["check", "-c", "penstock.toml"]);
+    assert_eq!((code, complained.as_str()), (0, ""), "{said}");
+    let (code, _, complained) = run(&site, &["check", "-c", "penstock.toml", "."]);
+    assert_eq!(code, 2, "{complained}");
+}
+
+#[test]
+fn check_finds_what_only_the_machine_knows() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:{port}\", \"192.0.2.1:8080\", \"unix:/no/such/folder/x\"]\n\
+         admin = \"off\"\n[limits]\nconnections = 10000000\n\
+         [upstreams.a]\nservers = [\"no-such-host.invalid:80\"]\n"
+    );
+    let site = Site::new().config(&toml);
+    let (code, said, complained) = run(&site, &["check"]);
+    assert_eq!((code, said.as_str()), (2, ""), "{complained}");
+    let own = format!("(process {}) listens there", std::process::id());
+    for words in [
+        "warning: limits.connections: 10000000 clients",
+        &own,
+        "192.0.2.1:8080",
+        "this machine has no such address",
+        "cannot make a socket in /no/such/folder",
+        "upstreams.a.servers: no-such-host.invalid:80: ",
+    ] {
+        assert!(complained.contains(words), "{words:?} in\n{complained}");
+    }
+    let (code, _, complained) = run(&site, &["check", "--config-only"]);
+    assert_eq!((code, complained.as_str()), (0, ""));
+}
+
+#[test]
+fn check_beside_the_running_server_is_no_error() {
+    let server = app_site().serve(&[]);
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:{}\"]\nadmin = \"off\"\n[apps.app]\nentry = \"app:app\"\n",
+        server.port()
+    );
+    let site = Site::new().file("app.py", WSGI).config(&toml);
+    let (code, said, complained) = run(&site, &["check"]);
+    assert_eq!(code, 0, "{complained}");
+    assert!(said.contains("penstock.toml: good"), "{said}");
+    assert!(
+        complained.contains("warning: server.listen: "),
+        "{complained}"
+    );
 }
 
 #[test]

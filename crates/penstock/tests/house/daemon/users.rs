@@ -14,6 +14,26 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+#[test]
+fn check_enters_the_folders_as_the_user_that_will_serve() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another");
+        return;
+    }
+    let toml = "[server]\nuser = \"12345:12346\"\nlisten = [\"127.0.0.1:0\"]\nadmin = \"off\"\n\
+                [apps.site]\ndir = \"closed\"\nkind = \"wsgi\"\nentry = \"app:app\"\n";
+    let site = Site::new()
+        .config(toml)
+        .file("closed/app.py", "app = print\n");
+    let closed = site.dir().join("closed");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let output = site.run(&["check"]);
+    let (_, complained) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{complained}");
+    let words = "apps.site: `12345:12346` cannot enter ";
+    assert!(complained.contains(words), "{complained}");
+}
+
 /// The real, effective, saved and file-system user and group of a process.
 fn who_is(pid: i32) -> Vec<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

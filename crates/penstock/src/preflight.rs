@@ -1,0 +1,187 @@
+//! What a start needs from the machine besides a sound configuration: addresses, host names, the
+//! rights of `server.user`, descriptors.
+//!
+//! Used by `penstock check`, which runs it after the configuration was read, and by `listeners` for
+//! the words of an address that cannot be opened.
+//!
+//! # Invariants
+//! - Nothing is served, created or taken away, and a running server is not disturbed: an address is
+//!   bound without listening, and only when nobody else has it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::{io, iter};
+
+use penstock_config::{Config, Limits, ListenAddr, ServerAddr};
+use penstock_runtime::{TokioThread, loops};
+use penstock_sys::identity::may_write;
+use penstock_sys::port_owner::{PortOwner, find_port_owner};
+use penstock_sys::{daemon, net, process};
+
+use crate::identity;
+
+/// What a check of the machine has found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// What would make a start fail, a line each.
+    pub(crate) errors: Vec<String>,
+    /// What an operator wants to know, a line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Descriptors that the server itself needs besides those of its clients: logs, pipes and sockets of
+/// its processes, files that are sent.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// Clients that a server is expected to take when nobody says how many.
+const FEW_DESCRIPTORS: u64 = 1024;
+
+impl Findings {
+    /// Binds each address of the configuration once, without listening. Blocks.
+    pub(crate) fn check_addresses(&mut self, config: &Config) {
+        let server = &config.server;
+        let streams = config.streams.iter().map(|stream| &stream.listen);
+        let join = server.join.iter().map(|join| &join.listen);
+        let keys = [
+            ("server.listen", server.listen.iter().collect::<Vec<_>>()),
+            ("streams.listen", streams.collect()),
+            ("server.join.listen", join.collect()),
+            ("server.admin", server.admin.iter().collect()),
+        ];
+        for (key, addresses) in keys {
+            for address in addresses {
+                match address {
+                    ListenAddr::Tcp(address) => self.check_tcp(key, *address),
+                    ListenAddr::Unix(path) => self.check_unix(key, path),
+                }
+            }
+        }
+    }
+
+    fn check_tcp(&mut self, key: &str, address: SocketAddr) {
+        let Err(error) = net::probe_tcp(address) else {
+            return;
+        };
+        let owner = find_port_owner(address);
+        let text = format!("{key}: {}", explain_bind(address, &error, owner.as_ref()));
+        let is_ours = owner.is_none_or(|owner| is_this_program(owner.pid));
+        match error.kind() {
+            io::ErrorKind::AddrInUse if is_ours => self.warnings.push(format!(
+                "{text} (a running penstock keeps it over `reload` and `upgrade`)"
+            )),
+            _ => self.errors.push(text),
+        }
+    }
+
+    fn check_unix(&mut self, key: &str, path: &Path) {
+        let Some(folder) = path.parent() else {
+            return;
+        };
+        if let Err(error) = may_write(folder) {
+            let (path, folder) = (path.display(), folder.display());
+            let text = format!("{key}: unix:{path}: cannot make a socket in {folder}: {error}");
+            self.errors.push(text);
+        }
+    }
+
+    /// Looks up the host names of upstreams. Blocks, at most a few seconds a name.
+    ///
+    /// # Errors
+    /// When threads or descriptors ran out.
+    pub(crate) fn check_names(&mut self, config: &Config) -> io::Result<()> {
+        let servers = config.upstreams.iter().flat_map(|(name, upstream)| {
+            let servers = upstream.servers.iter();
+            servers.map(move |server| (name, &server.address))
+        });
+        let is_name =
+            |address: &ServerAddr| matches!(address, ServerAddr::Name { .. } | ServerAddr::Srv(_));
+        let names: Vec<_> = servers.filter(|(_, address)| is_name(address)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let tokio = TokioThread::start()?;
+        let _entered = tokio.enter();
+        for (upstream, address) in names {
+            if let Err(error) = loops::block_on(penstock_proxy::look_up(address))? {
+                let text = format!("upstreams.{upstream}.servers: {address}: {error}");
+                self.errors.push(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Becomes `server.user`, when this is root, and looks whether it can use what the configuration
+    /// names. There is no way back: what needs root comes before. Blocks.
+    pub(crate) fn check_user(&mut self, config: &Config, cwd: &Path) {
+        let identity = match identity::wanted(&config.server) {
+            Ok(Some(identity)) => identity,
+            Ok(None) => return,
+            Err(error) => return self.warnings.push(format!("{error}: not checked")),
+        };
+        let variables = daemon::set_variables(&identity.variables());
+        let variables = variables.map_err(|error| format!("the environment: {error}"));
+        let assumed = variables.and_then(|()| identity.assume(config, cwd, iter::empty()));
+        self.errors.extend(assumed.err());
+    }
+
+    /// Compares `limits.connections` with the descriptors that this process may open; the default, which
+    /// is more than most systems allow and nobody has asked for, only with very few.
+    pub(crate) fn check_descriptors(&mut self, config: &Config) {
+        let Some(allowed) = config.server.open_files.or_else(process::max_open_files) else {
+            return;
+        };
+        let connections = match config.limits.connections {
+            default if default == Limits::default().connections => FEW_DESCRIPTORS,
+            wanted => wanted as u64,
+        };
+        if connections + OWN_DESCRIPTORS > allowed {
+            self.warnings.push(format!(
+                "limits.connections: {} clients, but this process may open {allowed} \
+                 files and connections: raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
+                 server.open_files) or lower limits.connections",
+                config.limits.connections
+            ));
+        }
+    }
+}
+
+/// Why `address` cannot be listened on, with what to do about it. Blocks.
+pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> String {
+    match address {
+        ListenAddr::Tcp(tcp) if error.kind() == io::ErrorKind::AddrInUse => {
+            explain_bind(*tcp, error, find_port_owner(*tcp).as_ref())
+        }
+        ListenAddr::Tcp(tcp) => explain_bind(*tcp, error, None),
+        ListenAddr::Unix(_) if error.kind() == io::ErrorKind::AddrInUse => {
+            format!("{address}: {error}: another program listens there")
+        }
+        ListenAddr::Unix(_) => format!("{address}: {error}"),
+    }
+}
+
+fn explain_bind(address: SocketAddr, error: &io::Error, owner: Option<&PortOwner>) -> String {
+    let hint = match (error.kind(), owner) {
+        (io::ErrorKind::AddrInUse, Some(PortOwner { pid, name })) => {
+            format!(": `{name}` (process {pid}) listens there")
+        }
+        (io::ErrorKind::AddrInUse, None) => ": another program listens there".to_owned(),
+        (io::ErrorKind::PermissionDenied, _) => ": ports below 1024 need root, CAP_NET_BIND_SERVICE (AmbientCapabilities= in systemd) or a \
+             lower net.ipv4.ip_unprivileged_port_start"
+            .to_owned(),
+        (io::ErrorKind::AddrNotAvailable, _) => ": this machine has no such address".to_owned(),
+        _ => String::new(),
+    };
+    format!("{}: {error}{hint}", ListenAddr::Tcp(address))
+}
+
+/// Whether a process runs a program of this name: another version of it counts too.
+fn is_this_program(pid: u32) -> bool {
+    let own = std::env::current_exe().ok();
+    let other = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let name = |path: Option<PathBuf>| {
+        let name = path?.file_name()?.to_str()?.to_owned();
+        // Replaced on disk since it was started (proc(5)).
+        Some(name.trim_end_matches(" (deleted)").to_owned())
+    };
+    name(own) == name(other)
+}
