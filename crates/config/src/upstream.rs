@@ -13,7 +13,7 @@ use crate::error::Problem;
 use crate::headers::is_token;
 use crate::model::{
     App, Balance, Connections, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
-    Upstream,
+    Upstream, UpstreamServer,
 };
 use crate::parse::check_folder;
 use crate::place::At;
@@ -221,6 +221,9 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> Connections {
     let highest = bounds.max.max(min).max(soft.unwrap_or(0)).max(active);
     bounds.min = min;
     bounds.max = max.unwrap_or(highest);
+    if !keeps_by_default(upstream) {
+        bounds.soft = 0;
+    }
     bounds.soft = soft.unwrap_or_else(|| bounds.soft.max(min).min(bounds.max));
     let Some(said) = said else { return bounds };
     said.duration("ttl", &mut bounds.ttl);
@@ -236,6 +239,16 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> Connections {
         said.check_order(("max_active", u64::from(active)), ("max", u64::from(max)));
     }
     bounds
+}
+
+/// Whether connections are kept when nothing is said. A FastCGI process serves one connection at a time and
+/// waits on a kept one: no more may be kept than there are processes, which only `max_active` says.
+fn keeps_by_default(upstream: &Upstream) -> bool {
+    let is_bounded = |server: &UpstreamServer| server.max_active.is_some();
+    let servers = &upstream.servers;
+    upstream.protocol != Protocol::FastCgi
+        || upstream.max_active.is_some()
+        || (!servers.is_empty() && servers.iter().all(is_bounded))
 }
 
 fn host(text: &str) -> Option<HostHeader> {

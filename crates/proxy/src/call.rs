@@ -22,7 +22,7 @@ use crate::claim::{Claim, Lease, Wait, claim};
 use crate::connection::{Address, Connection};
 use crate::failure::{Failure, Stage};
 use crate::join;
-use crate::roster::{MemberKey, Outcome, Want};
+use crate::roster::{MemberKey, Outcome, Reuse, Want};
 use crate::source::Source;
 use crate::talk::{End, Said, Talk};
 use crate::upstream::{Buffering, Shared};
@@ -107,11 +107,16 @@ impl Call {
     /// Claims a place and goes on from there.
     fn claim(&mut self) -> Result<(), Fault> {
         let is_idempotent = self.request.head.method().is_idempotent();
+        let reuse = match (self.wants_fresh, is_idempotent) {
+            (true, _) => Reuse::OfKeeper,
+            (false, true) => Reuse::Any,
+            (false, false) => Reuse::Proven,
+        };
         let want = Want {
             key: answer::key(self),
             sticky: answer::sticky(self),
             tried: &self.tried,
-            is_idempotent: is_idempotent && !self.wants_fresh,
+            reuse,
             is_new: self.queue_deadline.is_none(),
         };
         let now = clock::now();
@@ -364,7 +369,7 @@ impl Call {
     fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
         let read = ready!(self.poll_head(cx));
         self.step = Step::Over;
-        let (Some(talking), Some(lease)) = (&self.talking, &mut self.lease) else {
+        let (Some(talking), Some(lease)) = (&mut self.talking, &mut self.lease) else {
             // Only asked at that step.
             return Poll::Pending;
         };
@@ -376,6 +381,7 @@ impl Call {
             self.talking = None;
             return Poll::Ready(self.failed(failure, is_stale).map(|()| None));
         }
+        lease.note_answer(talking.talk.connection());
         let keeps = &lease.server().keeps;
         // Looked at first: a write each time would be shared by all loops.
         if talking.is_reused && !keeps.load(Ordering::Relaxed) {

@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 use crate::connection::{Connection, Server};
 use crate::failure::{Failure, Stage};
 use crate::forward::keeps_connections;
-use crate::roster::{Claimed, Ended, Grant, MemberKey, Outcome, Place, Waiter, Want};
+use crate::roster::{Claimed, Ended, Grant, MemberKey, Outcome, Place, Reuse, Waiter, Want};
+use crate::saturation::UnansweredGuard;
 use crate::upstream::Shared;
 
 /// A place at a server. Dropped without an end, it is given back without a verdict and its connection
@@ -37,6 +38,8 @@ pub(crate) struct Lease {
     waited: Duration,
     /// When the server got the request.
     pub(crate) handed_at: Instant,
+    /// Its connection is new and the server has said nothing on it.
+    unanswered: Option<UnansweredGuard>,
     is_released: bool,
 }
 
@@ -87,7 +90,7 @@ pub(crate) fn claim(
                 ticket,
                 position,
                 granted,
-                is_idempotent: want.is_idempotent,
+                reuse: want.reuse,
                 is_new: want.is_new,
                 client: client.map(Arc::clone),
                 since: now,
@@ -134,7 +137,7 @@ pub(crate) struct Wait {
     ticket: Ticket,
     pub(crate) position: usize,
     granted: oneshot::Receiver<Grant>,
-    is_idempotent: bool,
+    reuse: Reuse,
     is_new: bool,
     client: Option<Arc<ClientState>>,
     since: Instant,
@@ -150,13 +153,12 @@ impl Wait {
     }
 
     fn accept(&self, grant: &Grant) -> Result<Claim, Failure> {
-        let (home, is_idempotent) = (loops::current_index(), self.is_idempotent);
+        let (now, home) = (clock::now(), loops::current_index());
         let place = self
             .shared
-            .change(|roster, after| roster.accept(grant.slot, home, is_idempotent, after));
+            .change(|roster, after| roster.accept(now, grant.slot, home, self.reuse, after));
         let place =
             place.ok_or_else(|| ours(FaultKind::Unavailable, "the server was taken out"))?;
-        let now = clock::now();
         let waited = self.waited + now.saturating_duration_since(self.since);
         Ok(Claim::place(&self.shared, place, now, waited, self.is_new))
     }
@@ -230,6 +232,7 @@ impl Lease {
             ended,
             waited,
             handed_at: now,
+            unanswered: None,
             is_released: false,
         }
     }
@@ -284,7 +287,15 @@ impl Lease {
     /// A connection was made, begun at `handed_at`.
     pub(crate) fn connected(&mut self) {
         self.ended.connect = Some(clock::now().saturating_duration_since(self.handed_at));
+        self.unanswered = Some(UnansweredGuard::new(&self.server));
         self.shared.roster().count_connect(self.slot);
+    }
+
+    /// Notes the first answer on a new `connection`.
+    pub(crate) fn note_answer(&mut self, connection: &mut Connection) {
+        if self.unanswered.take().is_some() {
+            connection.counted.note_answer();
+        }
     }
 
     /// Tells a server on trial that it has passed, before its request has ended: one that lasts must not
@@ -328,6 +339,7 @@ impl Lease {
         connection: Option<Connection>,
         outcome: Outcome,
     ) {
+        self.unanswered = None;
         self.ended.outcome = outcome;
         self.is_released = true;
         let connection = connection
@@ -357,6 +369,7 @@ fn proxy_header(
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.unanswered = None;
         if !self.is_released {
             let now = clock::now();
             self.shared.release(now, self.slot, None, &self.ended);

@@ -19,6 +19,7 @@ use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use crate::failure::{Failure, Stage};
 use crate::join::Dialled;
+use crate::saturation::ServerLoad;
 
 /// What all connections to one server share.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) keeps: AtomicBool,
     /// Its next good response brings it back, as soon as its head is there.
     pub(crate) is_on_trial: AtomicBool,
+    /// How many connections it serves at once, as far as its answers show.
+    pub(crate) load: ServerLoad,
 }
 
 /// Where a server listens, resolved.
@@ -102,28 +105,46 @@ impl Server {
             keeps: matches!(address, Address::Joined(_)).into(),
             address,
             is_on_trial: false.into(),
+            load: ServerLoad::default(),
         }
     }
 }
 
 /// Counts a connection with its server while it exists.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<Server>);
+pub(crate) struct Counted {
+    server: Arc<Server>,
+    /// The server has answered on it.
+    is_held: bool,
+}
 
 impl Counted {
     pub(crate) fn new(server: &Arc<Server>) -> Self {
         server.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(server))
+        Self {
+            server: Arc::clone(server),
+            is_held: false,
+        }
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
-        &self.0
+        &self.server
+    }
+
+    /// Notes the first answer on the connection: the server has accepted it.
+    pub(crate) fn note_answer(&mut self) {
+        if !std::mem::replace(&mut self.is_held, true) {
+            self.server.load.add_held();
+        }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.server.open.fetch_sub(1, Ordering::Relaxed);
+        if self.is_held {
+            self.server.load.remove_held();
+        }
     }
 }
 

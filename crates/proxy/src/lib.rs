@@ -29,6 +29,7 @@ mod probe;
 mod relay;
 mod resolve;
 mod roster;
+mod saturation;
 mod source;
 mod talk;
 #[cfg(test)]

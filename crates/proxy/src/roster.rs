@@ -21,6 +21,7 @@ use crate::budget::Budget;
 use crate::connection::{Address, Connection, Server};
 use crate::ejection::{Ejection, State, Transition};
 use crate::resolve::Names;
+use crate::saturation::Saturation;
 
 /// All servers of an upstream.
 #[derive(Debug)]
@@ -65,6 +66,7 @@ pub(crate) struct Member {
     counts: MemberCounts,
     /// What its last failed probe said.
     last_error: Option<Arc<str>>,
+    saturation: Saturation,
 }
 
 /// Names a member for ever.
@@ -134,10 +136,22 @@ pub(crate) struct Want<'a> {
     pub(crate) sticky: Option<u64>,
     /// Members that failed it already.
     pub(crate) tried: &'a [MemberKey],
-    /// It may be repeated on a fresh connection should a kept one turn out to be closed.
-    pub(crate) is_idempotent: bool,
+    pub(crate) reuse: Reuse,
     /// It was never claimed for before.
     pub(crate) is_new: bool,
+}
+
+/// Which kept connections a request may go out on; an idle one that it may not use is closed before a
+/// new one is opened, because a server of few threads may be waiting on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Reuse {
+    /// Any: the request is repeated if the server turns out to have closed it.
+    Any,
+    /// One that its server has left open for a while already.
+    #[default]
+    Proven,
+    /// One of a server that is known to keep them: the last that was tried was closed.
+    OfKeeper,
 }
 
 /// A place at a server.
@@ -253,11 +267,11 @@ impl Roster {
             && self.queue.claim_at(self.members[index].slot)
         {
             self.members[index].active += 1;
-            return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
+            return Claimed::Place(self.place(now, index, home, want.reuse, aftermath));
         }
         if let Some(index) = self.call_backup(want) {
             self.members[index].active += 1;
-            return Claimed::Place(self.place(index, home, want.is_idempotent, aftermath));
+            return Claimed::Place(self.place(now, index, home, want.reuse, aftermath));
         }
         let others = sticky.or_else(|| self.least_busy(want));
         // The processes of an application come: its requests wait for them.
@@ -288,7 +302,7 @@ impl Roster {
             Submitted::Start(start) => match self.index_of(start.slot) {
                 Some(index) => {
                     self.members[index].active += 1;
-                    Claimed::Place(self.place(index, home, want.is_idempotent, aftermath))
+                    Claimed::Place(self.place(now, index, home, want.reuse, aftermath))
                 }
                 None => Claimed::Nobody {
                     why: "no server is up",
@@ -312,13 +326,14 @@ impl Roster {
     /// The place of one who waited; `None` when the server is gone meanwhile.
     pub(crate) fn accept(
         &mut self,
+        now: Instant,
         slot: SlotId,
         home: usize,
-        is_idempotent: bool,
+        reuse: Reuse,
         aftermath: &mut Aftermath,
     ) -> Option<Place> {
         let index = self.index_of(slot)?;
-        Some(self.place(index, home, is_idempotent, aftermath))
+        Some(self.place(now, index, home, reuse, aftermath))
     }
 
     /// Takes a waiter out of the line; `false` when it is not there any more.
@@ -360,7 +375,7 @@ impl Roster {
             Outcome::Neutral => None,
         };
         match connection {
-            Some((connection, home)) if member.keeps_connections() => {
+            Some((connection, home)) if member.keeps_connection_at(now) => {
                 member.put_idle(connection, home, now);
             }
             gone => aftermath.dropped.extend(gone.map(|(it, _)| it)),
@@ -472,6 +487,7 @@ impl Roster {
             is_leaving: false,
             counts: MemberCounts::default(),
             last_error: None,
+            saturation: Saturation::default(),
         });
         self.set_capacities(now, aftermath);
         key
@@ -611,25 +627,27 @@ impl Roster {
 
     fn place(
         &mut self,
+        now: Instant,
         index: usize,
         home: usize,
-        is_idempotent: bool,
+        reuse: Reuse,
         aftermath: &mut Aftermath,
     ) -> Place {
         self.uses += 1;
         let member = &mut self.members[index];
         member.last_used = self.uses;
         member.counts.requests += 1;
-        let kept = match is_idempotent || member.server.keeps.load(Ordering::Relaxed) {
-            true => member.take_idle(home),
-            false => {
-                // A fresh one it is: the idle ones make room where that is needed.
-                if member.open() >= self.config.connections.max {
-                    (aftermath.dropped).extend(member.take_idle(home));
-                }
-                None
-            }
-        };
+        // Used or closed: a server that serves one connection at a time would never look at the next.
+        let mut kept = member.take_idle(home);
+        let is_fit = kept.as_ref().is_some_and(|kept| match reuse {
+            Reuse::Any => true,
+            _ if member.server.keeps.load(Ordering::Relaxed) => true,
+            Reuse::Proven => now.saturating_duration_since(kept.idle_since) >= SEEN_TO_KEEP,
+            Reuse::OfKeeper => false,
+        });
+        if !is_fit {
+            aftermath.dropped.extend(kept.take());
+        }
         member.counts.reuses += u64::from(kept.is_some());
         Place {
             slot: member.slot,
@@ -791,6 +809,11 @@ impl Member {
         !self.is_leaving && self.ejection.takes_requests()
     }
 
+    /// The same for one that was just used: another connection may wait for the server to be done with it.
+    fn keeps_connection_at(&self, now: Instant) -> bool {
+        self.keeps_connections() && !self.saturation.is_full(now, &self.server.load)
+    }
+
     fn has_room(&self) -> bool {
         self.active < self.capacity
     }
@@ -831,8 +854,20 @@ impl Member {
         self.idle[from].pop()
     }
 
-    /// Drops idle connections that their server closed, and above `soft` those idle for `ttl`.
+    /// An idle connection that was not used for long.
+    fn take_longest_idle(&mut self) -> Option<Connection> {
+        let filled = self.idle.iter_mut().filter(|list| !list.is_empty());
+        let list = filled.min_by_key(|list| list[0].idle_since)?;
+        self.idle_count -= 1;
+        Some(list.remove(0))
+    }
+
+    /// Drops idle connections that another one waits for or that their server closed, and above `soft` those idle for `ttl`.
     fn sweep(&mut self, now: Instant, levels: &config::Connections, dropped: &mut Vec<Connection>) {
+        let stuck = self.saturation.tick(now, &self.server.load);
+        for _ in 0..stuck {
+            dropped.extend(self.take_longest_idle());
+        }
         let mut above = (self.open() as usize).saturating_sub(levels.soft as usize);
         for list in &mut self.idle {
             // Once for all of a loop's: the lock is held.

@@ -20,7 +20,7 @@ use crate::call::outcome;
 use crate::claim::{Claim, Lease, Wait, claim};
 use crate::connection::Connection;
 use crate::failure::{Failure, Stage};
-use crate::roster::{Outcome, Want};
+use crate::roster::{Outcome, Reuse, Want};
 use crate::talk::Talk;
 use crate::upstream::{Shared, Upstream};
 
@@ -127,7 +127,7 @@ async fn reach(
             sticky: None,
             tried: &tried,
             // Its connection is its own from the first byte on.
-            is_idempotent: false,
+            reuse: Reuse::Proven,
             is_new: tried.is_empty(),
         };
         let claimed = match claim(shared, &want, clock::now(), waited, deadline, None)? {

@@ -97,7 +97,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("upstreams.NAME.connections", "min", Count(0, 1_000_000), Is("0"), "0",
         "Opened ahead and kept for ever."),
-    row("upstreams.NAME.connections", "soft", Count(0, 1_000_000), Means("64, or what `min` and `max` leave of it"), "8",
+    row("upstreams.NAME.connections", "soft", Count(0, 1_000_000), Means("64, or what `min` and `max` leave of it; 0 for FastCGI without `max_active`"), "8",
         "Kept while the server keeps them."),
     row("upstreams.NAME.connections", "max", Count(1, 1_000_000), Means("1024, or more if another bound is above it"), "64",
         "Never exceeded."),

@@ -204,6 +204,24 @@ fn bounds_that_are_not_said_give_way_to_those_that_are() {
         let found = read(&folder, lines).connections;
         assert_eq!((found.min, found.soft, found.max), expected, "{lines}");
     }
+    let fastcgi = [
+        ("", 0),
+        ("max_active = 4", 64),
+        ("connections = { soft = 3 }", 3),
+        ("connections = { min = 2 }", 2),
+    ];
+    for (lines, soft) in fastcgi {
+        let found = read(&folder, &format!("protocol = \"fastcgi\"\n{lines}"));
+        assert_eq!(found.connections.soft, soft, "{lines}");
+    }
+    for (servers, soft) in [
+        (r#""a:80", { address = "b:80", max_active = 2 }"#, 0),
+        (r#"{ address = "b:80", max_active = 2 }"#, 64),
+    ] {
+        let text = format!("[upstreams.b]\nprotocol = \"fastcgi\"\nservers = [{servers}]\n");
+        let found = accept(&folder, &text).upstreams["b"].connections;
+        assert_eq!(found.soft, soft, "{servers}");
+    }
     let text = "[upstreams.b]\nservers = [{ address = \"a:80\", max_active = 3000 }]\n";
     let found = accept(&folder, text).upstreams["b"].connections;
     assert_eq!(found.max, 3000);

@@ -12,7 +12,7 @@ use penstock_runtime::{clock, loops};
 
 use super::capacity;
 use crate::resolve::Source;
-use crate::roster::{Claimed, Ended, MemberKey, Outcome, Place, Waiter, Want};
+use crate::roster::{Claimed, Ended, MemberKey, Outcome, Place, Reuse, Waiter, Want};
 use crate::{ServerSnapshot, Setup, Upstream};
 
 /// Runs a test on a loop of its own, as the control loop is one. Its servers are on tokio's thread.
@@ -89,7 +89,7 @@ pub(crate) fn claim(upstream: &Upstream) -> Place {
         grant: tokio::sync::oneshot::channel().0,
     };
     let want = Want {
-        is_idempotent: true,
+        reuse: Reuse::Any,
         ..Want::default()
     };
     let claimed = (upstream.shared)

@@ -152,7 +152,9 @@ fn a_place_counts_as_taken_before_anybody_picks_it_up() {
     let (key, slot) = (play.keys[0], play.member(0).slot);
     play.act(|roster, now, after| roster.remove(now, key, after));
     let mut after = Aftermath::default();
-    let accepted = play.roster.accept(slot, 0, true, &mut after);
+    let accepted = play
+        .roster
+        .accept(play.now, slot, 0, Reuse::Any, &mut after);
     assert!(accepted.is_some(), "it is leaving, and has that one yet");
     play.end(0, Outcome::Success);
     assert!(play.roster.members.is_empty());
