@@ -1,16 +1,24 @@
 //! Any bytes as what a WebSocket's client sends, whole and in pieces: no panic, the same messages and the
 //! same error however they are split, text that is UTF-8, and nothing held over the limit. The first byte
-//! says how many of the next bytes are piece lengths.
+//! says how many of the next bytes are piece lengths. Its highest bit says that compressed messages were agreed.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::websocket::{ClientError, ClientEvent, MessageDecoder};
+use penstock_http::websocket::{ClientError, ClientEvent, MessageDecoder, compress};
 
 const MESSAGE_MAX: usize = 4096;
 
-fn read(mut input: &[u8], pieces: &[u8]) -> (Vec<ClientEvent>, Option<ClientError>) {
-    let mut decoder = MessageDecoder::new(MESSAGE_MAX);
+fn read(
+    mut input: &[u8],
+    pieces: &[u8],
+    inflates: bool,
+) -> (Vec<ClientEvent>, Option<ClientError>) {
+    let decoder = MessageDecoder::new(MESSAGE_MAX);
+    let mut decoder = match inflates {
+        true => decoder.with_deflate(),
+        false => decoder,
+    };
     let mut events = Vec::new();
     let lens = pieces
         .iter()
@@ -42,7 +50,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let (pieces, input) = data.split_at(usize::from(count % 16).min(data.len()));
-    let whole = read(input, &[]);
+    let inflates = count & 0x80 != 0;
+    let whole = read(input, &[], inflates);
     for event in &whole.0 {
         match event {
             ClientEvent::Message { is_text, payload } => {
@@ -54,5 +63,29 @@ fuzz_target!(|data: &[u8]| {
             ClientEvent::Close { reason, .. } => assert!(reason.len() <= 123),
         }
     }
-    assert_eq!(whole, read(input, pieces));
+    assert_eq!(whole, read(input, pieces, inflates));
+    // What the server compresses comes back as it was.
+    if let Some(short) = compress(input)
+        && input.len() <= MESSAGE_MAX
+    {
+        assert!(short.len() < input.len());
+        let mut frame = vec![0xc2, 0xff];
+        match u16::try_from(short.len()) {
+            Ok(len @ ..126) => frame[1] = 0x80 | u8::try_from(len).unwrap_or(0),
+            Ok(len) => {
+                frame[1] = 0xfe;
+                frame.extend_from_slice(&len.to_be_bytes());
+            }
+            Err(_) => unreachable!("no longer than a message"),
+        }
+        frame.extend_from_slice(&[0; 4]);
+        frame.extend_from_slice(&short);
+        let payload = input.to_vec();
+        let is_text = false;
+        let back = read(&frame, &[], true);
+        assert_eq!(
+            back,
+            (vec![ClientEvent::Message { is_text, payload }], None)
+        );
+    }
 });

@@ -5,14 +5,20 @@
 //! must stay true: whatever a client may not send ends the connection with the code that the RFC has for
 //! it, before more is held than the limit says; text that leaves here is UTF-8.
 //!
-//! No extension is agreed (RFC 6455 §9), so a reserved bit is always an error.
+//! One extension is agreed where it is offered and wanted, `permessage-deflate` ([`negotiate`]); without
+//! it a reserved bit is always an error.
 
 mod decode;
+mod deflate;
 mod encode;
 mod handshake;
 
 pub use decode::{ClientError, ClientEvent, MessageDecoder};
-pub use encode::{FRAME_HEAD_MAX, FrameHead, close_frame, control_frame, cut_reason, message_head};
+pub use deflate::{Deflate, compress, negotiate};
+pub use encode::{
+    FRAME_HEAD_MAX, FrameHead, close_frame, compressed_head, control_frame, cut_reason,
+    message_head,
+};
 pub use handshake::{Offer, offer, subprotocols};
 
 /// What a frame carries (RFC 6455 §5.2).

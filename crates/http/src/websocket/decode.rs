@@ -4,8 +4,10 @@
 //! caller needs no buffer. Output: whole messages, pings, pongs, the close. What must stay true: a
 //! message never holds more than the limit, and is refused as soon as its frames say so; text is checked
 //! as it comes, also where a character is cut by a frame's border; an idle decoder owns no memory.
+//! A compressed message is kept as it came until its end, and unfolded and checked then: a decompressor
+//! for each that is under way would cost more than what it holds.
 
-use super::{Opcode, code};
+use super::{Opcode, code, deflate};
 
 /// What a client sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub enum ClientError {
     NotUtf8,
     #[error("a message over the limit")]
     TooBig,
+    #[error("compressed data that cannot be read")]
+    Corrupt,
 }
 
 impl ClientError {
@@ -37,7 +41,7 @@ impl ClientError {
     pub fn code(self) -> u16 {
         match self {
             Self::Protocol(_) => code::PROTOCOL,
-            Self::NotUtf8 => code::NOT_UTF8,
+            Self::NotUtf8 | Self::Corrupt => code::NOT_UTF8,
             Self::TooBig => code::TOO_BIG,
         }
     }
@@ -58,6 +62,10 @@ pub struct MessageDecoder {
     checked: usize,
     control: Vec<u8>,
     is_closed: bool,
+    /// Whether compressed messages were agreed on.
+    inflates: bool,
+    /// The message that is under way is one.
+    is_compressed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +104,17 @@ impl MessageDecoder {
             checked: 0,
             control: Vec::new(),
             is_closed: false,
+            inflates: false,
+            is_compressed: false,
+        }
+    }
+
+    /// For a connection on which `permessage-deflate` was agreed.
+    #[must_use]
+    pub fn with_deflate(self) -> Self {
+        Self {
+            inflates: true,
+            ..self
         }
     }
 
@@ -157,14 +176,33 @@ impl MessageDecoder {
             self.head_len += u8::try_from(bytes.len()).unwrap_or(0);
             // What is wrong is said with the first two bytes, whatever follows.
             if have < 2 && self.head_len >= 2 {
-                check_start(self.head[0], self.head[1])?;
+                self.check_start()?;
             }
+        }
+    }
+
+    /// What can be said of a frame by its first two bytes.
+    fn check_start(&self) -> Result<Opcode, ClientError> {
+        let [mut first, second, ..] = self.head;
+        // Only the first frame of a message says that it is compressed (RFC 7692 §6).
+        if self.inflates && matches!(first & OPCODE, TEXT | BINARY) {
+            first &= !COMPRESSED;
+        }
+        check_start(first, second)
+    }
+
+    /// Bytes of frames that the message under way may have.
+    fn frames_max(&self) -> usize {
+        match self.is_compressed {
+            false => self.message_max,
+            // What does not compress gets a little longer: five bytes for each block.
+            true => self.message_max + (self.message_max >> 8) + 64,
         }
     }
 
     /// The whole head is here.
     fn begin_frame(&mut self, head_len: usize) -> Result<Frame, ClientError> {
-        let opcode = check_start(self.head[0], self.head[1])?;
+        let opcode = self.check_start()?;
         let left = self.payload_len()?;
         let at = head_len - 4;
         let mask = [
@@ -186,7 +224,10 @@ impl MessageDecoder {
         }
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         if !opcode.is_control() {
-            if left > self.message_max.saturating_sub(self.message.len()) {
+            if opcode != Opcode::Continuation {
+                self.is_compressed = self.head[0] & COMPRESSED != 0;
+            }
+            if left > self.frames_max().saturating_sub(self.message.len()) {
                 return Err(ClientError::TooBig);
             }
             // A length that is only announced makes no room beyond what one read could bring.
@@ -230,7 +271,8 @@ impl MessageDecoder {
         unmask(&mut into[start..], frame.mask);
         let mut mask = frame.mask;
         mask.rotate_left(bytes.len() % 4);
-        if !frame.opcode.is_control() && self.kind == Some(Kind::Text) {
+        let is_text = self.kind == Some(Kind::Text) && !self.is_compressed;
+        if !frame.opcode.is_control() && is_text {
             self.check_text(false)?;
         }
         Ok(Frame {
@@ -266,6 +308,10 @@ impl MessageDecoder {
             _ if !frame.is_final => Ok(None),
             _ => {
                 let is_text = self.kind.take() == Some(Kind::Text);
+                if std::mem::take(&mut self.is_compressed) {
+                    let compressed = std::mem::take(&mut self.message);
+                    self.message = deflate::inflate(&compressed, self.message_max)?;
+                }
                 if is_text {
                     self.check_text(true)?;
                 }
@@ -339,6 +385,10 @@ fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
+/// RSV1, of the first frame of a message (RFC 7692 §6).
+const COMPRESSED: u8 = 0x40;
+const TEXT: u8 = Opcode::Text as u8;
+const BINARY: u8 = Opcode::Binary as u8;
 const OPCODE: u8 = 0x0f;
 const MASKED: u8 = 0x80;
 const LEN: u8 = 0x7f;

@@ -52,6 +52,14 @@ pub fn message_head(is_text: bool, len: usize) -> FrameHead {
     FrameHead::new(opcode, len)
 }
 
+/// The start of a message that is compressed to `len` bytes (RFC 7692 §6).
+#[must_use]
+pub fn compressed_head(is_text: bool, len: usize) -> FrameHead {
+    let mut head = message_head(is_text, len);
+    head.bytes[0] |= RSV1;
+    head
+}
+
 /// Appends a ping or pong; of a payload over 125 bytes (RFC 6455 §5.5) the start.
 pub fn control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     let payload = &payload[..payload.len().min(125)];
@@ -85,5 +93,6 @@ pub fn cut_reason(reason: &str) -> &str {
 }
 
 const FIN: u8 = 0x80;
+const RSV1: u8 = 0x40;
 /// What a close has room for beside its code.
 const REASON_MAX: usize = 123;

@@ -1,0 +1,231 @@
+//! Compressed messages: `permessage-deflate` (RFC 7692), the server's side.
+//!
+//! [`negotiate`] takes a client's offer, [`compress`] makes the payload of a frame, and `decode` calls
+//! `inflate` for a message that has come whole.
+//!
+//! # Invariants
+//! - No connection owns a compressor or a window. Both sides are held to `no_context_takeover`, so each
+//!   message stands alone, and one compressor and one decompressor a thread serve all connections. With
+//!   context takeover an idle connection would cost up to 300 KiB on our side, and some 70 KiB are usual.
+//! - A message never unfolds to more than the limit: it is refused at the first byte beyond.
+//! - A window that a client limits is never exceeded: what is longer than it is sent as it is.
+
+use std::cell::RefCell;
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use super::ClientError;
+use crate::RequestHead;
+
+/// What was agreed with one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deflate {
+    /// Bits of the window that the client can unfold: 8 to 15.
+    window_bits: u8,
+    /// Whether the client asked for the limit, and is to be told that it is kept.
+    names_window: bool,
+}
+
+impl Deflate {
+    /// The value of `Sec-WebSocket-Extensions` in the answer.
+    #[must_use]
+    pub fn agreement(self) -> String {
+        let base = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        match self.names_window {
+            false => base.to_owned(),
+            true => format!("{base}; server_max_window_bits={}", self.window_bits),
+        }
+    }
+
+    /// Whether a message of `len` bytes is worth compressing and may be: a short one gains little, a
+    /// long one would hold up the other connections of its loop, and none may refer to what lies beyond
+    /// the client's window.
+    #[must_use]
+    pub fn covers(self, len: usize) -> bool {
+        let window = 1_usize << self.window_bits;
+        (COMPRESS_MIN..=COMPRESS_MAX).contains(&len)
+            && (len <= window || self.window_bits == WINDOW_BITS_MAX)
+    }
+}
+
+/// Below this a frame hardly gets shorter, and fits into one packet as it is.
+const COMPRESS_MIN: usize = 512;
+
+/// About two milliseconds of work at the level below.
+const COMPRESS_MAX: usize = 256 * 1024;
+
+/// What deflate refers back to at most: 32 KiB.
+const WINDOW_BITS_MAX: u8 = 15;
+
+/// Takes the first of a client's offers that can be kept (RFC 7692 §5.1); `None` without one.
+#[must_use]
+pub fn negotiate(head: &RequestHead) -> Option<Deflate> {
+    let lines = head.field_all("sec-websocket-extensions");
+    let mut offers = lines.flat_map(|line| line.split(|&byte| byte == b','));
+    offers.find_map(read_offer)
+}
+
+/// One offer; `None` when it is of another extension, or has a parameter that is unknown, twice there or
+/// has a wrong value: such an offer is declined (RFC 7692 §7).
+fn read_offer(offer: &[u8]) -> Option<Deflate> {
+    let offer = std::str::from_utf8(offer).ok()?;
+    let mut parts = offer.split(';').map(str::trim);
+    if !parts.next()?.eq_ignore_ascii_case("permessage-deflate") {
+        return None;
+    }
+    let mut seen = [false; 4];
+    let mut deflate = Deflate {
+        window_bits: WINDOW_BITS_MAX,
+        names_window: false,
+    };
+    for part in parts {
+        let (name, value) = match part.split_once('=') {
+            Some((name, value)) => (name.trim_end(), Some(value.trim_start())),
+            None => (part, None),
+        };
+        let place = PARAMETERS
+            .iter()
+            .position(|known| name.eq_ignore_ascii_case(known))?;
+        if std::mem::replace(&mut seen[place], true) {
+            return None;
+        }
+        match (place, value) {
+            // Both are what this side does anyway.
+            (SERVER_NO_CONTEXT | CLIENT_NO_CONTEXT, None) => {}
+            (SERVER_WINDOW, Some(value)) => {
+                deflate.window_bits = window_bits(value)?;
+                deflate.names_window = true;
+            }
+            // A hint that the client could be told a limit: a window of any size is unfolded here.
+            (CLIENT_WINDOW, None) => {}
+            (CLIENT_WINDOW, Some(value)) => {
+                window_bits(value)?;
+            }
+            _ => return None,
+        }
+    }
+    Some(deflate)
+}
+
+const PARAMETERS: [&str; 4] = [
+    "server_no_context_takeover",
+    "client_no_context_takeover",
+    "server_max_window_bits",
+    "client_max_window_bits",
+];
+const SERVER_NO_CONTEXT: usize = 0;
+const CLIENT_NO_CONTEXT: usize = 1;
+const SERVER_WINDOW: usize = 2;
+const CLIENT_WINDOW: usize = 3;
+
+/// 8 to 15, without leading zeros (RFC 7692 §7.1.2.1), perhaps as a quoted string.
+fn window_bits(value: &str) -> Option<u8> {
+    let quoted = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+    match quoted.unwrap_or(value) {
+        "8" => Some(8),
+        "9" => Some(9),
+        "10" => Some(10),
+        "11" => Some(11),
+        "12" => Some(12),
+        "13" => Some(13),
+        "14" => Some(14),
+        "15" => Some(15),
+        _ => None,
+    }
+}
+
+/// The compressed payload of a whole message; `None` when it would not be shorter.
+#[must_use]
+pub fn compress(payload: &[u8]) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        compressor.reset();
+        // What is not shorter is of no use, so there is no more room than that.
+        let mut out = Vec::with_capacity(payload.len());
+        let done = compressor.compress_vec(payload, &mut out, FlushCompress::Sync);
+        // A flush that has filled its room may have more to say.
+        let is_whole = matches!(done, Ok(Status::Ok))
+            && compressor.total_in() == payload.len() as u64
+            && out.len() < out.capacity()
+            && out.ends_with(&TAIL);
+        if !is_whole {
+            return None;
+        }
+        out.truncate(out.len() - TAIL.len());
+        out.shrink_to_fit();
+        Some(out)
+    })
+}
+
+/// The message in `compressed`, which must not be longer than `max`.
+pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, ClientError> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        decompressor.reset(false);
+        let mut out = Vec::new();
+        for input in [compressed, &TAIL] {
+            match unfold(decompressor, input, &mut out, max)? {
+                // A last block ends the message; the tail that was taken off is then not needed.
+                Unfolded::Ended => return Ok(out),
+                Unfolded::All => {}
+            }
+        }
+        Ok(out)
+    })
+}
+
+enum Unfolded {
+    /// All of the input was taken.
+    All,
+    /// A block said that it is the last.
+    Ended,
+}
+
+fn unfold(
+    decompressor: &mut Decompress,
+    mut input: &[u8],
+    out: &mut Vec<u8>,
+    max: usize,
+) -> Result<Unfolded, ClientError> {
+    loop {
+        if out.len() == out.capacity() {
+            // One byte more than allowed shows that there is more.
+            let room = (out.len().max(input.len()) * 2).max(256).min(max + 1);
+            out.reserve_exact(room.saturating_sub(out.len()));
+        }
+        let (before, taken) = (out.len(), decompressor.total_in());
+        let status = decompressor
+            .decompress_vec(input, out, FlushDecompress::Sync)
+            .map_err(|_| ClientError::Corrupt)?;
+        let taken = decompressor.total_in() - taken;
+        input = &input[usize::try_from(taken)
+            .unwrap_or(usize::MAX)
+            .min(input.len())..];
+        if out.len() > max {
+            return Err(ClientError::TooBig);
+        }
+        match status {
+            Status::StreamEnd => return Ok(Unfolded::Ended),
+            // What is left in the decompressor shows once there is room.
+            _ if input.is_empty() && out.len() < out.capacity() => return Ok(Unfolded::All),
+            // It neither takes nor gives: it never will.
+            _ if taken == 0 && out.len() == before && out.len() < out.capacity() => {
+                return Err(ClientError::Corrupt);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What ends each flush and is not sent (RFC 7692 §7.2.1).
+const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+
+/// Fast: most of the gain is in the first pass, and a loop has others to serve.
+const LEVEL: u32 = 1;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Compress> =
+        RefCell::new(Compress::new(Compression::new(LEVEL), false));
+    static DECOMPRESSOR: RefCell<Decompress> = RefCell::new(Decompress::new(false));
+}
+
+#[cfg(test)]
+mod tests;
