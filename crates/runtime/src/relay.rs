@@ -1,0 +1,148 @@
+//! Bytes both ways between two streams, whatever they mean: upgrades, TCP listeners, and connections that
+//! an application has taken over.
+//!
+//! Bytes go through the loop's shared buffer; only what the other side does not take is kept.
+//!
+//! # Invariants
+//! - An idle relay owns no buffer.
+//! - Each direction ends by itself (half-close), and the relay with both.
+//! - A side that takes nothing stops the other from being read.
+
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::{LazyDeadline, Stream, buffers, clock};
+
+/// Copies until both sides have ended, one breaks, or nothing moved for `idle`. What was read already
+/// goes first: `to_server` and `to_client`.
+pub async fn relay(
+    client: &Stream,
+    server: &Stream,
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    idle: Duration,
+) {
+    let mut up = Flow::new(to_server);
+    let mut down = Flow::new(to_client);
+    let mut deadline = LazyDeadline::new(clock::now() + idle);
+    let mut was_ending = false;
+    std::future::poll_fn(|cx| {
+        let (Some(sent_up), Some(sent_down)) = (
+            up.poll_copy(cx, client, server),
+            down.poll_copy(cx, server, client),
+        ) else {
+            // The other side must not take what it has for the whole.
+            client.abort();
+            server.abort();
+            return Poll::Ready(());
+        };
+        if up.is_over && down.is_over {
+            return Poll::Ready(());
+        }
+        // What nobody takes any more is only read over so that the last answer is not lost to a reset.
+        let is_ending = up.is_refused && down.is_over || down.is_refused && up.is_over;
+        if is_ending && !std::mem::replace(&mut was_ending, true) {
+            deadline.set(clock::now() + LINGER);
+        } else if !is_ending && (sent_up || sent_down) {
+            deadline.set(clock::now() + idle);
+        }
+        deadline.poll(cx)
+    })
+    .await;
+}
+
+/// How long bytes that nobody takes are read over at the end.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Pieces copied in a row before other connections get their turn.
+const TURN: usize = 16;
+
+/// One direction.
+#[derive(Debug)]
+struct Flow {
+    /// Read and not taken yet by the other side.
+    pending: Vec<u8>,
+    is_ended: bool,
+    is_over: bool,
+    /// The other side takes no more; what it said may still be on its way back.
+    is_refused: bool,
+}
+
+impl Flow {
+    fn new(pending: Vec<u8>) -> Self {
+        Self {
+            pending,
+            is_ended: false,
+            is_over: false,
+            is_refused: false,
+        }
+    }
+
+    /// Copies what is there; `None` when a side broke, else whether anything moved.
+    fn poll_copy(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Option<bool> {
+        let mut moved = false;
+        for _ in 0..TURN {
+            match self.poll_piece(cx, from, to) {
+                Poll::Ready(Some(true)) => moved = true,
+                Poll::Ready(Some(false)) | Poll::Pending => return Some(moved),
+                Poll::Ready(None) => return None,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Some(moved)
+    }
+
+    /// One piece; ready with `Some(false)` when this direction is over, with `None` when it broke.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+    ) -> Poll<Option<bool>> {
+        if self.is_over {
+            return Poll::Ready(Some(false));
+        }
+        if !self.pending.is_empty() {
+            let Ok(written) = ready!(to.poll_write(cx, &[IoSlice::new(&self.pending)])) else {
+                return self.refused();
+            };
+            self.pending.drain(..written);
+            if self.pending.is_empty() {
+                // An idle tunnel owns no buffer.
+                self.pending = Vec::new();
+            }
+            return Poll::Ready(Some(true));
+        }
+        if self.is_ended {
+            to.shutdown_write();
+            self.is_over = true;
+            return Poll::Ready(Some(true));
+        }
+        buffers::with_receive(|buffer| {
+            let Ok(count) = ready!(from.poll_read(cx, buffer)) else {
+                return Poll::Ready(None);
+            };
+            if count == 0 {
+                self.is_ended = true;
+                return Poll::Ready(Some(true));
+            }
+            if self.is_refused {
+                return Poll::Ready(Some(true));
+            }
+            let written = match to.poll_write(cx, &[IoSlice::new(&buffer[..count])]) {
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(_)) => return self.refused(),
+                Poll::Pending => 0,
+            };
+            self.pending.extend_from_slice(&buffer[written..count]);
+            Poll::Ready(Some(true))
+        })
+    }
+
+    fn refused(&mut self) -> Poll<Option<bool>> {
+        self.pending = Vec::new();
+        self.is_refused = true;
+        Poll::Ready(Some(true))
+    }
+}
