@@ -15,7 +15,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -23,9 +23,11 @@ use std::time::{Duration, Instant};
 use penstock_exchange::bodies::NamelessFile;
 use penstock_exchange::{ClientState, Fault, FaultKind, InternalRedirect, Reply, Response};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
+use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
 use crate::channel::Handshake;
+use crate::sticky::{Affinity, Token, Wanted};
 
 pub(crate) use self::ledger::Ledger;
 use self::mailbox::wake;
@@ -47,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) client: Arc<ClientState>,
     /// It asks for a WebSocket.
     pub(crate) websocket: Option<Box<Handshake>>,
+    /// Which process it belongs to, where the application is sticky.
+    pub(crate) affinity: Option<Box<Affinity>>,
 }
 
 impl Job {
@@ -60,7 +64,10 @@ impl Job {
         self.reply(Ok(Reply::Redirect(redirect)));
     }
 
-    fn reply(&mut self, answer: Result<Reply, Fault>) {
+    fn reply(&mut self, mut answer: Result<Reply, Fault>) {
+        if let (Some(affinity), Ok(Reply::Response(response))) = (&self.affinity, &mut answer) {
+            affinity.mark(response);
+        }
         if let Some(reply) = self.reply.take() {
             // The client may have left.
             let _ = reply.send(answer);
@@ -88,6 +95,8 @@ struct Inner {
     queue: Queue<Job>,
     /// By the slot's index, which the next slot takes over while a driver may still be ending.
     mailboxes: Vec<Option<(SlotId, Arc<Mailbox>)>>,
+    /// A slot of each worker that takes requests, by what cookies call it.
+    workers: BTreeMap<Token, SlotId>,
 }
 
 /// What became of a submitted job.
@@ -117,6 +126,7 @@ impl Dispatch {
             is_closed: false,
             queue: Queue::new(limits),
             mailboxes: Vec::new(),
+            workers: BTreeMap::new(),
         };
         Self {
             inner: Mutex::new(inner),
@@ -132,7 +142,12 @@ impl Dispatch {
             fail(job, "the application stopped");
             return Placed::Started;
         }
-        match inner.queue.submit(now, job, home) {
+        let wanted = job.affinity.as_ref().map(|affinity| affinity.wanted);
+        let submitted = match wanted.and_then(|wanted| inner.slot_for(wanted)) {
+            Some(slot) => inner.queue.wait(now, job, Some(slot)),
+            None => inner.queue.submit(now, job, home),
+        };
+        match submitted {
             Submitted::Start(start) => {
                 let waker = inner.post(start);
                 drop(inner);
@@ -168,6 +183,7 @@ impl Dispatch {
             inner.mailboxes.resize(index + 1, None);
         }
         inner.mailboxes[index] = Some((slot, Arc::clone(&mailbox)));
+        inner.workers.entry(ledger.token).or_insert(slot);
         for start in starts {
             // Nobody waits at a mailbox that is new.
             inner.post(start);
@@ -178,15 +194,24 @@ impl Dispatch {
 
     /// Takes a slot out: no new jobs; its driver ends when nothing is in progress.
     pub(crate) fn retire(&self, slot: SlotId, mailbox: &Mailbox) {
-        self.lock().queue.retire_slot(slot);
+        self.take_out(slot, mailbox);
         mailbox.retire();
     }
 
     /// Takes a slot out whose worker's process has ended. Its driver may not see an end of its socket: a
     /// process that the worker left behind can hold the other side open.
     pub(crate) fn lose(&self, slot: SlotId, mailbox: &Mailbox) {
-        self.lock().queue.retire_slot(slot);
+        self.take_out(slot, mailbox);
         mailbox.lose();
+    }
+
+    /// Gives a slot no new jobs. Whoever waited for its worker, if that has no other, goes anywhere.
+    fn take_out(&self, slot: SlotId, mailbox: &Mailbox) {
+        let mut inner = self.lock();
+        inner.queue.retire_slot(slot);
+        let wakers = inner.part_from(clock::now(), slot, &mailbox.ledger);
+        drop(inner);
+        wakers.into_iter().for_each(wake);
     }
 
     /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest first:
@@ -212,7 +237,7 @@ impl Dispatch {
             let jobs = unbegun.into_iter().map(|start| start.job);
             return jobs.for_each(|job| fail(job, "the application stopped"));
         }
-        let mut wakers = Vec::new();
+        let mut wakers = inner.part_from(now, slot, &mailbox.ledger);
         inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
         for start in unbegun {
             let back = inner.queue.give_back(now, start.job, start.enqueued_at);
@@ -238,7 +263,10 @@ impl Dispatch {
         let mut inner = self.lock();
         let is_due = inner.mailbox(slot).is_some_and(|m| m.ledger.count(ended));
         for _ in 0..ended {
-            into.extend(inner.queue.finish(now, slot));
+            if let Some(mut start) = inner.queue.finish(now, slot) {
+                inner.note_server(&mut start);
+                into.push_back(start);
+            }
         }
         // A spare slot is full with nothing: it must not get what a full one may.
         let is_open = |inner: &Inner| {
@@ -250,7 +278,8 @@ impl Dispatch {
             let slots = inner.queue.capacity().max(1);
             let share = u32::try_from(inner.queue.len().div_ceil(slots)).unwrap_or(u32::MAX);
             let most = batch_max.min(share.saturating_add(1));
-            while let Some(start) = inner.queue.extend(now, slot, most) {
+            while let Some(mut start) = inner.queue.extend(now, slot, most) {
+                inner.note_server(&mut start);
                 into.push_back(start);
             }
         }
@@ -315,8 +344,51 @@ impl Inner {
         (*owner == slot).then_some(mailbox)
     }
 
+    /// A slot of the worker that a request belongs to; `None` when any will do.
+    fn slot_for(&self, wanted: Wanted) -> Option<SlotId> {
+        match wanted {
+            Wanted::Any => None,
+            Wanted::Worker(token) => self.workers.get(&token).copied(),
+            Wanted::Client(client) => {
+                let best = self.workers.iter();
+                let best = best.max_by_key(|(token, _)| token.weight(client));
+                best.map(|(_, slot)| *slot)
+            }
+        }
+    }
+
+    /// A slot of the worker with this ledger takes no more: others stand for the worker, if it has some.
+    /// Starts whoever waited for it alone; gives the drivers' wakers.
+    fn part_from(
+        &mut self,
+        now: Instant,
+        slot: SlotId,
+        ledger: &Arc<Ledger>,
+    ) -> Vec<Option<Waker>> {
+        if self.workers.get(&ledger.token) == Some(&slot) {
+            let queue = &self.queue;
+            let takes = |slot: &SlotId| queue.slot(*slot).is_some_and(|view| !view.is_retired);
+            let others = self.mailboxes.iter().flatten();
+            let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.ledger, ledger));
+            match others.find(|(other, _)| *other != slot && takes(other)) {
+                Some((other, _)) => self.workers.insert(ledger.token, *other),
+                None => self.workers.remove(&ledger.token),
+            };
+        }
+        let starts = self.queue.start_free(now);
+        starts.into_iter().map(|start| self.post(start)).collect()
+    }
+
+    /// Notes in a started job which worker has it, for the cookie of its client.
+    fn note_server(&self, start: &mut Start<Job>) {
+        if let Some(affinity) = &mut start.job.affinity {
+            affinity.served_by = self.mailbox(start.slot).map(|mailbox| mailbox.ledger.token);
+        }
+    }
+
     /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
-    fn post(&self, start: Start<Job>) -> Option<Waker> {
+    fn post(&self, mut start: Start<Job>) -> Option<Waker> {
+        self.note_server(&mut start);
         let mailbox = self.mailbox(start.slot);
         debug_assert!(
             mailbox.is_some(),

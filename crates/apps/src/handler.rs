@@ -110,6 +110,10 @@ pub(crate) fn submit(
         reply: Some(reply),
         client: Arc::clone(&request.client),
         websocket,
+        affinity: shared
+            .stickiness
+            .as_ref()
+            .and_then(|sticky| sticky.affinity(request)),
     };
     shared.metrics.requests.increment();
     let mut call = Call {

@@ -19,6 +19,7 @@ mod output;
 mod reply;
 mod server_set;
 mod slot;
+mod sticky;
 pub mod supervisor;
 #[cfg(test)]
 mod testing;

@@ -56,8 +56,8 @@ pub use model::{
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
     HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax, MercureKey,
     Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Symlinks, TcpStream,
-    Upstream, UpstreamServer,
+    RouteHub, RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Sticky, Symlinks,
+    TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

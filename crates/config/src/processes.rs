@@ -6,7 +6,7 @@
 //! what else the table says is an error, not ignored; each bound fits the others.
 
 use crate::error::Problem;
-use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes};
+use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sticky};
 use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::{FlagOrWord, Section};
@@ -24,6 +24,12 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     app.requests_max = table.count_said("requests_max");
     app.age_max = table.duration_said("age_max");
     table.flag("collect_when_idle", &mut app.collect_when_idle);
+    app.sticky = table.word("sticky").map(|word| match word.value {
+        "cookie" => Sticky::Cookie,
+        _ => Sticky::ClientAddress,
+    });
+    let compression = "websocket_compression";
+    table.flag(compression, &mut app.websocket_compression);
     table.duration("stop_timeout", &mut app.stop_timeout);
     table.duration("stream_timeout", &mut app.stream_timeout);
     read_replacement(table, app);
@@ -49,6 +55,9 @@ pub(crate) fn settle(table: &Section<'_>, app: &mut App) {
     } else {
         table.refuse("in_progress_max");
     }
+    if app.kind != AppKind::Asgi {
+        table.refuse("websocket_compression");
+    }
     if app.has_reactor() || app.preload == Preload::Never {
         table.refuse("refork_after");
     }
@@ -65,7 +74,7 @@ pub(crate) fn refuse_of_programs(table: &Section<'_>) {
 }
 
 /// What only a worker of Penstock's own can be told.
-const OF_SCRIPTS: [&str; 11] = [
+const OF_SCRIPTS: [&str; 13] = [
     "scale",
     "idle_ttl",
     "io_threads",
@@ -77,6 +86,8 @@ const OF_SCRIPTS: [&str; 11] = [
     "collect_when_idle",
     "stream_timeout",
     "sendfile_root",
+    "sticky",
+    "websocket_compression",
 ];
 
 fn read_number(table: &Section<'_>, default: Processes) -> Processes {

@@ -21,6 +21,7 @@ use crate::channel::bounds::{Held, MessageLimits};
 use crate::dispatch::{Dispatch, Ledger, Mailbox, Pace};
 use crate::output::Output;
 use crate::server_set::ServerSet;
+use crate::sticky::Stickiness;
 
 /// What loops, drivers and the executor share.
 #[derive(Debug)]
@@ -40,6 +41,10 @@ pub(crate) struct AppShared {
     pub(crate) held: Held,
     /// How long recent requests took.
     pub(crate) pace: Pace,
+    /// Whether messages of WebSockets are compressed where the client offers it.
+    pub(crate) websocket_compression: bool,
+    /// How a client is kept at one process, if it is.
+    pub(crate) stickiness: Option<Stickiness>,
     pub(crate) response_timeout: Duration,
     /// How long streams may go on in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
@@ -143,6 +148,8 @@ impl AppShared {
             messages: ArcSwap::default(),
             held: Held::default(),
             pace: Pace::default(),
+            websocket_compression: config.websocket_compression,
+            stickiness: Stickiness::of(config),
             response_timeout: config.response_timeout,
             stream_timeout: config.stream_timeout,
             collect_when_idle: config.collect_when_idle,

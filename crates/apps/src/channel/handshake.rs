@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use penstock_exchange::grip::speaks_to_hub;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
-use penstock_http::websocket::{Offer, offer, subprotocols};
+use penstock_http::websocket::{Deflate, Offer, negotiate, offer, subprotocols};
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_wire::AcceptParts;
 
@@ -24,6 +24,8 @@ pub(crate) struct Handshake {
     accept: String,
     /// The subprotocols that the client offers.
     offered: Vec<String>,
+    /// How messages may be compressed, where client and application want it.
+    pub(super) deflate: Option<Deflate>,
 }
 
 /// Whether a request asks for a WebSocket that its application may take.
@@ -42,7 +44,12 @@ pub(crate) fn asked(
         Offer::Taken { accept } => {
             let names = subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
             let offered = names.collect();
-            Ok(Some(Box::new(Handshake { accept, offered })))
+            let compresses = shared.websocket_compression;
+            Ok(Some(Box::new(Handshake {
+                accept,
+                offered,
+                deflate: compresses.then(|| negotiate(head)).flatten(),
+            })))
         }
         Offer::Broken(why) => Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why)))),
         Offer::OtherVersion => Err(Box::new(Ok(other_version().into()))),
@@ -85,6 +92,10 @@ pub(super) fn accepted(
             "" => Ok(()),
             chosen => fields.push("Sec-WebSocket-Protocol", chosen.as_bytes()),
         });
+    if let Some(deflate) = handshake.deflate {
+        // It is made of words of the protocol and a number.
+        let _ = fields.push("Sec-WebSocket-Extensions", deflate.agreement().as_bytes());
+    }
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
     let mut is_for_hub = false;
     for (name, value) in parts.fields() {

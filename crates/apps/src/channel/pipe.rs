@@ -169,6 +169,11 @@ impl Pipe {
         self.driver.wake_by_ref();
     }
 
+    /// Whether as much waits for the worker as may.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.lock().is_full()
+    }
+
     /// Whether the client is not to be read for now; then the task is woken when it may be.
     pub(super) fn is_full(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.lock();

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::{Takeover, TakeoverFuture};
 use penstock_http::websocket::{
-    ClientError, ClientEvent, MessageDecoder, Opcode, close_frame, code, control_frame,
-    message_head,
+    ClientError, ClientEvent, Deflate, MessageDecoder, Opcode, close_frame, code, compress,
+    compressed_head, control_frame, message_head,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
@@ -48,7 +48,7 @@ pub(super) struct Patience {
     gone: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+static PATIENCE: Patience = Patience {
     ping: Duration::from_secs(30),
     send: Duration::from_secs(60),
     close: Duration::from_secs(5),
@@ -64,28 +64,31 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Agreed {
     /// `None` once it was handed over.
     pipe: Option<Arc<Pipe>>,
-    patience: Patience,
+    deflate: Option<Deflate>,
+    patience: &'static Patience,
     app: Arc<AppShared>,
 }
 
 impl Agreed {
-    pub(super) fn new(pipe: Arc<Pipe>, app: &Arc<AppShared>) -> Self {
+    pub(super) fn new(pipe: Arc<Pipe>, deflate: Option<Deflate>, app: &Arc<AppShared>) -> Self {
         Self {
             pipe: Some(pipe),
-            patience: PATIENCE,
+            deflate,
+            patience: &PATIENCE,
             app: Arc::clone(app),
         }
     }
 
     #[cfg(test)]
     pub(super) fn with_patience(mut self, ping: Duration, close: Duration, room: Duration) -> Self {
-        self.patience = Patience {
+        // A test's few, for as long as it runs.
+        self.patience = Box::leak(Box::new(Patience {
             ping,
             close,
             send: ping,
             room,
             gone: close,
-        };
+        }));
         self
     }
 }
@@ -95,6 +98,9 @@ impl Takeover for Agreed {
         let patience = self.patience;
         let session = self.pipe.take().map(|pipe| {
             let mut session = Session::new(client, pipe, &self.app, patience);
+            if let Some(deflate) = self.deflate {
+                session.compress_with(deflate);
+            }
             session.receive(&early);
             session
         });
@@ -135,8 +141,9 @@ struct Session {
     client: Arc<Stream>,
     pipe: Arc<Pipe>,
     decoder: MessageDecoder,
+    compression: Option<Box<Compression>>,
     stage: Stage,
-    patience: Patience,
+    patience: &'static Patience,
     /// Frames, written up to `out_at`; then a long message, written up to `body_at`.
     out: Vec<u8>,
     out_at: usize,
@@ -165,18 +172,33 @@ struct Session {
     deadline: LazyDeadline,
 }
 
+/// What a session has besides when compression was agreed.
+#[derive(Debug)]
+struct Compression {
+    deflate: Deflate,
+    /// Read and not decoded: a few bytes may unfold to a long message, so that no more of them are
+    /// decoded than the pipe has room for.
+    unread: Vec<u8>,
+}
+
 /// What an idle one costs, beside its connection and its timer.
 #[cfg(test)]
 pub(super) const SESSION_BYTES: usize = size_of::<Session>();
 
 impl Session {
-    fn new(client: Arc<Stream>, pipe: Arc<Pipe>, app: &Arc<AppShared>, patience: Patience) -> Self {
+    fn new(
+        client: Arc<Stream>,
+        pipe: Arc<Pipe>,
+        app: &Arc<AppShared>,
+        patience: &'static Patience,
+    ) -> Self {
         let now = clock::now();
         let limits = app.messages.load_full();
         Self {
             client,
             pipe,
             decoder: MessageDecoder::new(limits.message_bytes),
+            compression: None,
             stage: Stage::Open,
             patience,
             out: Vec::new(),
@@ -197,6 +219,12 @@ impl Session {
             is_blocked: false,
             deadline: LazyDeadline::new(now + patience.ping),
         }
+    }
+
+    fn compress_with(&mut self, deflate: Deflate) {
+        self.decoder = MessageDecoder::new(self.limits.message_bytes).with_deflate();
+        let unread = Vec::new();
+        self.compression = Some(Box::new(Compression { deflate, unread }));
     }
 
     /// Ready when the connection is over.
@@ -249,6 +277,10 @@ impl Session {
                 self.begun = None;
                 self.note_begun();
             }
+            if let Some(unread) = self.take_unread() {
+                self.receive(&unread);
+                continue;
+            }
             let client = Arc::clone(&self.client);
             let read = buffers::with_receive(|buffer| match client.poll_read(cx, buffer) {
                 Poll::Pending => None,
@@ -268,11 +300,24 @@ impl Session {
         true
     }
 
+    /// What was read before the pipe had room for all that it could unfold to.
+    fn take_unread(&mut self) -> Option<Vec<u8>> {
+        let unread = &mut self.compression.as_mut()?.unread;
+        (!unread.is_empty()).then(|| std::mem::take(unread))
+    }
+
     /// Takes what the client sent.
     fn receive(&mut self, mut bytes: &[u8]) {
         self.heard_at = clock::now();
         self.is_pinged = false;
         while matches!(self.stage, Stage::Open | Stage::Closing(_)) {
+            if let Some(compression) = &mut self.compression
+                && self.stage == Stage::Open
+                && self.pipe.is_crowded()
+            {
+                compression.unread = bytes.to_vec();
+                break;
+            }
             match self.decoder.decode(&mut bytes) {
                 Ok(Some(event)) => self.take(event),
                 Ok(None) => break,
@@ -412,9 +457,14 @@ impl Session {
 
     fn frame(&mut self, message: Message) {
         let Message { is_text, payload } = message;
-        let head = message_head(is_text, payload.len());
-        self.out.extend_from_slice(head.as_bytes());
         self.cost += cost(payload.len());
+        let compression = self.compression.as_ref();
+        let covers = compression.is_some_and(|with| with.deflate.covers(payload.len()));
+        let (head, payload) = match covers.then(|| compress(&payload)).flatten() {
+            Some(short) => (compressed_head(is_text, short.len()), short),
+            None => (message_head(is_text, payload.len()), payload),
+        };
+        self.out.extend_from_slice(head.as_bytes());
         if payload.len() > GATHER_BYTES {
             self.body = payload;
         } else {

@@ -82,7 +82,7 @@ impl ChannelDriver {
             }
         };
         let pipe = Pipe::new(waker);
-        let agreed = Agreed::new(Arc::clone(&pipe), &self.app);
+        let agreed = Agreed::new(Arc::clone(&pipe), handshake.deflate, &self.app);
         let answer = handshake::accepted(&handshake, &parts, agreed, timing);
         let is_sent = answer.is_ok();
         self.answer(id, answer);

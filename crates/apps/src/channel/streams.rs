@@ -347,6 +347,7 @@ mod tests {
             reply: None,
             client: Arc::default(),
             websocket: None,
+            affinity: None,
         };
         match queue.submit(now, job, 0) {
             penstock_queue::Submitted::Start(start) => start,

@@ -78,6 +78,7 @@ struct Terms {
     capacity: u32,
     memory: usize,
     spool: u64,
+    compresses: bool,
 }
 
 impl Default for Terms {
@@ -88,6 +89,7 @@ impl Default for Terms {
             capacity: 1000,
             memory: 64 << 10,
             spool: 1 << 30,
+            compresses: true,
         }
     }
 }
@@ -120,6 +122,7 @@ struct Frame {
 fn shared(terms: &Terms) -> Arc<AppShared> {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Asgi, "main:app");
     config.response_timeout = terms.response_timeout;
+    config.websocket_compression = terms.compresses;
     let store = BodyStore {
         body_memory: 1 << 20,
         response_memory: terms.memory,

@@ -19,6 +19,7 @@ use std::time::Instant;
 use penstock_queue::{SlotId, Start};
 
 use super::{Dispatch, Inner, Job, wake};
+use crate::sticky::Token;
 
 /// Requests between two collections of a worker, at least: a full collection of a large heap costs as
 /// much as some requests.
@@ -34,6 +35,8 @@ const COLLECT_OVERDUE: u64 = 1000;
 /// What the slots of one worker have in common.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    /// What sticky cookies call the worker.
+    pub(super) token: Token,
     /// Requests that have ended.
     served: AtomicU64,
     /// The number of them at which the executor wants to hear of it.
@@ -68,6 +71,7 @@ struct Members {
 impl Default for Ledger {
     fn default() -> Self {
         Self {
+            token: Token::random(),
             served: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             is_stuck: AtomicBool::new(false),

@@ -23,6 +23,7 @@ pub(super) fn job(name: &str) -> Job {
         reply: None,
         client: Arc::default(),
         websocket: None,
+        affinity: None,
     }
 }
 
@@ -301,4 +302,58 @@ fn one_slow_request_ends_batches_for_long() {
     pace.note(Duration::from_millis(10));
     (0..200).for_each(|_| quick());
     assert_eq!(pace.batch_max(), 1);
+}
+
+/// A job of a client that belongs to this worker.
+fn job_for(name: &str, token: Option<Token>) -> Job {
+    let wanted = token.map_or(Wanted::Any, Wanted::Worker);
+    Job {
+        affinity: Some(Box::new(Affinity::for_test(wanted))),
+        ..job(name)
+    }
+}
+
+#[test]
+fn a_job_waits_for_the_process_that_it_belongs_to_while_that_is_there() {
+    let (now, dispatch) = (Instant::now(), Dispatch::new(LIMITS));
+    let of = |group: u64| SlotSpec { group, ..SPEC };
+    let ledgers = [Arc::default(), Arc::default()];
+    // Two threads of one worker, one of another.
+    let (one, one_mail) = dispatch.add_slot(now, of(1), &ledgers[0]);
+    let (two, two_mail) = dispatch.add_slot(now, of(1), &ledgers[0]);
+    let (three, three_mail) = dispatch.add_slot(now, of(2), &ledgers[1]);
+    let token = Some(ledgers[0].token);
+    for name in ["a", "b", "c", "d"] {
+        let _ = dispatch.submit(now, job_for(name, token), 0);
+    }
+    let mut begun = [taken(&one_mail), taken(&two_mail)].concat();
+    begun.sort();
+    assert_eq!(begun, [b"a", b"b"]);
+    assert_eq!(dispatch.usage(now).waiting, 2, "beside a free process");
+    // Who belongs nowhere, or to a worker that is not there, does not wait.
+    let _ = dispatch.submit(now, job_for("any", Some(Token::random())), 0);
+    assert_eq!(taken(&three_mail), [b"any"]);
+    // Either thread takes the next, and the job knows who has it.
+    let mut got = VecDeque::new();
+    dispatch.turn(now, two, 1, 1, &mut got);
+    let start = got.pop_front().expect("the oldest");
+    assert_eq!(start.job.frame, b"c");
+    let affinity = start.job.affinity.expect("as it came");
+    assert_eq!(affinity.served_by, token);
+    // One thread goes, and the other still stands for the process.
+    dispatch.retire(one, &one_mail);
+    let _ = dispatch.submit(now, job_for("e", token), 0);
+    dispatch.turn(now, three, 1, 1, &mut got);
+    assert!(got.is_empty(), "both wait for their own");
+    // The process is replaced: they go anywhere, and whoever comes later does not wait.
+    dispatch.retire(two, &two_mail);
+    assert_eq!(taken(&three_mail), [b"d"]);
+    dispatch.turn(now, three, 1, 1, &mut got);
+    let start = got.pop_front().expect("the oldest");
+    assert_eq!(start.job.frame, b"e");
+    let affinity = start.job.affinity.expect("as it came");
+    assert_eq!(affinity.served_by, Some(ledgers[1].token));
+    dispatch.turn(now, three, 1, 1, &mut got);
+    let _ = dispatch.submit(now, job_for("f", token), 0);
+    assert_eq!(taken(&three_mail), [b"f"]);
 }

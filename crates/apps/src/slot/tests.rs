@@ -111,6 +111,7 @@ impl Stage {
             reply: Some(reply),
             client: Arc::default(),
             websocket: None,
+            affinity: None,
         };
         let placed = self.app.dispatch.submit(clock::now(), job, 0);
         assert!(!matches!(placed, Placed::Full { .. }), "{placed:?}");

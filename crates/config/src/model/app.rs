@@ -56,6 +56,10 @@ pub struct App {
     pub age_max: Option<Duration>,
     /// Whether garbage is collected between requests, when the queue is empty, not within them.
     pub collect_when_idle: bool,
+    /// How a client is kept at one worker process; none does not.
+    pub sticky: Option<Sticky>,
+    /// Whether messages of WebSockets are compressed where the client offers it.
+    pub websocket_compression: bool,
     /// Requests that may wait for a slot; one more is answered 503.
     pub queue_max: usize,
     /// How long a request may wait for a slot (503 after).
@@ -104,6 +108,8 @@ impl App {
             requests_max: None,
             age_max: None,
             collect_when_idle: false,
+            sticky: None,
+            websocket_compression: true,
             queue_max: 1000,
             queue_timeout: Duration::from_secs(30),
             response_timeout: Duration::from_secs(60),
@@ -202,6 +208,15 @@ impl Concurrency {
             AppKind::Wsgi | AppKind::Rack | AppKind::Command | AppKind::FastCgi => Self::Threads,
         }
     }
+}
+
+/// How a client is kept at one worker process: `sticky`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sticky {
+    /// By a cookie of the application's (`"cookie"`).
+    Cookie,
+    /// By the client's address (`"client_address"`).
+    ClientAddress,
 }
 
 /// Whether workers are forked from a template: `preload`.

@@ -152,6 +152,13 @@ pub(crate) const OPTIONS: &[Opt] = &[
         .only(REACTOR),
     row("apps.NAME", "queue", Table("apps.NAME.queue"), Means("every default"),
         r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
+    row("apps.NAME", "sticky", OneOf(&["cookie", "client_address"]), Means("no stickiness"), r#""cookie""#,
+        "Keeps a client at one worker process while that lives, by a cookie or by its address: for what a process remembers \
+         between requests, such as the sessions of Socket.IO while it polls. Of a `command` or `fastcgi` application it stands in `upstream`.")
+        .only(SCRIPT_KINDS),
+    row("apps.NAME", "websocket_compression", Bool, Is("true"), "true",
+        "Whether messages of WebSockets are compressed (`permessage-deflate`) where the client offers it.")
+        .only(ASGI),
     row("apps.NAME", "response_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
         "How long a worker may take to answer; after it the answer is 504."),
     row("apps.NAME", "boot_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
@@ -312,6 +319,7 @@ const ADDRESS_OR_OFF: &str =
 const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru file";
 pub(super) const SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
 pub(super) const THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
+const ASGI: &str = "the kind \"asgi\"";
 const REACTOR: &str = "applications with a reactor: the kind \"asgi\", or `async`";
 const PRELOADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`, with `preload`";
 const PROGRAM_KINDS: &str = "the kinds \"command\" and \"fastcgi\"";

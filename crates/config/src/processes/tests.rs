@@ -28,6 +28,7 @@ memory_max = { soft = "200MiB", hard = "300MiB", samples = 5 }
 requests_max = 100000
 age_max = "1d"
 collect_when_idle = true
+sticky = "client_address"
 stop_timeout = "20s"
 stream_timeout = "1h"
 "#,
@@ -55,6 +56,7 @@ stream_timeout = "1h"
         requests_max: Some(100_000),
         age_max: Some(seconds(86_400)),
         collect_when_idle: true,
+        sticky: Some(Sticky::ClientAddress),
         stop_timeout: seconds(20),
         stream_timeout: seconds(3600),
         ..App::new(
@@ -217,6 +219,19 @@ fn reports_what_cannot_be() {
                 "penstock.toml:5:21: `collect_when_idle` is only for the kinds \"wsgi\" and \"rack\" without `async`",
                 "penstock.toml:6:16: `refork_after` is only for the kinds \"wsgi\" and \"rack\" without `async`, with `preload`",
             ],
+        ),
+        (
+            "stickiness",
+            "[apps.a]\nsticky = \"x\"\nwebsocket_compression = true\n",
+            &[
+                "penstock.toml:2:10: `sticky` cannot be \"x\": expected \"cookie\" or \"client_address\"",
+                "penstock.toml:3:25: `websocket_compression` is only for the kind \"asgi\"",
+            ],
+        ),
+        (
+            "stickiness of a program",
+            "[apps.a]\nkind = \"command\"\ncommand = \"x {port}\"\nsticky = \"cookie\"\n",
+            &["penstock.toml:4:10: `sticky` is only for the kinds \"wsgi\", \"asgi\" and \"rack\""],
         ),
         (
             "order of threads",

@@ -1,5 +1,6 @@
 //! The session of one client: pings, patience, and a server that stops.
 
+use penstock_http::websocket::{compress, negotiate};
 use penstock_runtime::loops;
 use std::task::Waker;
 
@@ -24,7 +25,7 @@ fn begin_of(
     room: Duration,
 ) -> (Arc<Pipe>, Client, Joined<()>) {
     let pipe = Pipe::new(Waker::noop().clone());
-    let agreed = Agreed::new(Arc::clone(&pipe), app).with_patience(ping, close, room);
+    let agreed = Agreed::new(Arc::clone(&pipe), None, app).with_patience(ping, close, room);
     let (ours, theirs) = socket_pair();
     let session = Box::new(agreed).take(Arc::new(ours), Vec::new());
     (pipe, Client::new(theirs), loops::spawn_joined(session))
@@ -241,5 +242,59 @@ fn unfinished_messages_have_a_common_bound() {
             within(session).await.unwrap();
         }
         assert_eq!(app.held.bytes(), 0);
+    });
+}
+
+#[test]
+fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
+    on_a_loop(async {
+        let app = shared(&Terms::default());
+        let head =
+            "GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+        let deflate = negotiate(&request(head).head);
+        assert!(deflate.is_some());
+        let pipe = Pipe::new(Waker::noop().clone());
+        let agreed = Agreed::new(Arc::clone(&pipe), deflate, &app).with_patience(LONG, LONG, LONG);
+        let (ours, theirs) = socket_pair();
+        // Some ten kilobytes, read at once, that are ten megabytes.
+        let message = vec![b'0'; 100_000];
+        let folded = frame(0xc1, &compress(&message).unwrap());
+        let early = [folded.repeat(100), frame(0x81, b"last")].concat();
+        assert!(early.len() < 64 * 1024, "{}", early.len());
+        let session = Box::new(agreed).take(Arc::new(ours), early);
+        let mut client = Client::new(theirs);
+        let session = loops::spawn_joined(session);
+        let (mut count, mut most) = (0, 0);
+        'all: loop {
+            let mut at_once = 0;
+            loop {
+                match pipe.take_for_worker(u32::MAX) {
+                    Taken::Message(message) if message.payload == b"last" => break 'all,
+                    Taken::Message(taken) => {
+                        assert!(taken.is_text && taken.payload == message);
+                        (count, at_once) = (count + 1, at_once + 1);
+                    }
+                    Taken::Nothing => break,
+                    Taken::Close(code, why) => panic!("{code} {why}"),
+                }
+            }
+            most = most.max(at_once);
+            settle().await;
+        }
+        assert_eq!(
+            (count, most),
+            (100, 1),
+            "one is more than the pipe has room for"
+        );
+        // The other way, what is long enough is compressed and the rest is not.
+        for payload in [message.clone(), b"short".to_vec()] {
+            let is_text = true;
+            pipe.send_to_client(Message { is_text, payload });
+        }
+        client.expect(0xc1, &compress(&message).unwrap()).await;
+        client.expect(0x81, b"short").await;
+        client.send(0x88, b"").await;
+        client.expect(0x88, b"").await;
+        within(session).await.unwrap();
     });
 }

@@ -215,6 +215,39 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
 }
 
 #[test]
+fn compression_is_agreed_where_client_and_application_want_it() {
+    on_a_loop(async {
+        let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n";
+        let agreed = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+        for (wanted, asks, expected) in [
+            (
+                true,
+                ASKS.replace("\r\n\r\n", &format!("\r\n{offer}")),
+                Some(agreed),
+            ),
+            (
+                false,
+                ASKS.replace("\r\n\r\n", &format!("\r\n{offer}")),
+                None,
+            ),
+            (true, ASKS.to_owned(), None),
+        ] {
+            let mut rig = Rig::with(&Terms {
+                compresses: wanted,
+                ..Terms::default()
+            });
+            let asked = rig.send(&asks);
+            let id = rig.worker.opened().await;
+            let own = ["", "Sec-WebSocket-Extensions", "mystery"].map(str::as_bytes);
+            rig.worker.write(|out| worker::accept(out, id, &own)).await;
+            let response = asked.response().await;
+            let field = response.fields.get("sec-websocket-extensions");
+            assert_eq!(field, expected.map(str::as_bytes), "{wanted} {asks}");
+        }
+    });
+}
+
+#[test]
 fn the_application_refuses_closes_or_fails() {
     on_a_loop(async {
         let mut rig = Rig::new();

@@ -1,0 +1,262 @@
+//! Which worker process a request belongs to: `sticky` of an application.
+//!
+//! `handler` makes an [`Affinity`] of a request, `dispatch` chooses the process by it and notes which one
+//! has the request, and the answer takes the cookie along. For applications that remember something in one
+//! process between requests, above all the sessions of Socket.IO while it polls.
+//!
+//! # Invariants
+//! - A token says nothing but which worker it is: it is random, made with the worker and gone with it.
+//! - A token that names no worker that takes requests costs nobody anything: any process serves the request.
+//! - A client gets a cookie only when it is another one than it has sent.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use penstock_config as config;
+use penstock_exchange::{Request, Response};
+use penstock_sys::net::PeerAddress;
+
+/// Names one worker process for as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Token(u64);
+
+impl Token {
+    /// One that nobody can guess.
+    pub(crate) fn random() -> Self {
+        Self(RandomState::new().hash_one(0_u8))
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        // No sign, no other length: what was set comes back as it was.
+        let is_own = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_own.then(|| u64::from_str_radix(text, 16).ok())?;
+        number.map(Self)
+    }
+
+    /// How well this worker suits a client with that number: the highest of all is its own, and when a
+    /// worker comes or goes only the clients of that one change (rendezvous hashing).
+    pub(crate) fn weight(self, client: u64) -> u64 {
+        // The finaliser of SplitMix64: each bit of either number changes half of the result's.
+        let mut mixed = self.0 ^ client;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// How an application keeps a client at one process.
+#[derive(Debug, Clone)]
+pub(crate) enum Stickiness {
+    /// By a cookie of this name.
+    Cookie(Arc<str>),
+    ClientAddress,
+}
+
+impl Stickiness {
+    pub(crate) fn of(config: &config::App) -> Option<Self> {
+        Some(match config.sticky? {
+            // Names of applications are tokens.
+            config::Sticky::Cookie => Self::Cookie(format!("penstock_{}", config.name).into()),
+            config::Sticky::ClientAddress => Self::ClientAddress,
+        })
+    }
+
+    /// What `request` says about its process; `None` when any will do.
+    pub(crate) fn affinity(&self, request: &Request) -> Option<Box<Affinity>> {
+        Some(Box::new(match self {
+            Self::Cookie(name) => Affinity {
+                wanted: match cookie(request, name).and_then(Token::parse) {
+                    Some(token) => Wanted::Worker(token),
+                    None => Wanted::Any,
+                },
+                served_by: None,
+                cookie: Some(Arc::clone(name)),
+                is_secure: request.listener.scheme == "https",
+            },
+            Self::ClientAddress => Affinity {
+                wanted: Wanted::Client(client_number(request)?),
+                served_by: None,
+                cookie: None,
+                is_secure: false,
+            },
+        }))
+    }
+}
+
+/// Which process a request belongs to, and which one has it.
+#[derive(Debug)]
+pub(crate) struct Affinity {
+    pub(crate) wanted: Wanted,
+    pub(crate) served_by: Option<Token>,
+    /// The name of the cookie that its client gets.
+    cookie: Option<Arc<str>>,
+    is_secure: bool,
+}
+
+/// Where a request is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Its client has been nowhere yet.
+    Any,
+    Worker(Token),
+    /// Wherever the client with this number belongs.
+    Client(u64),
+}
+
+impl Affinity {
+    #[cfg(test)]
+    pub(crate) fn for_test(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            served_by: None,
+            cookie: None,
+            is_secure: false,
+        }
+    }
+
+    /// Gives a client that belongs nowhere, or whose process is not there any more, the cookie of the
+    /// one that has served it.
+    pub(crate) fn mark(&self, response: &mut Response) {
+        let (Some(name), Some(token)) = (&self.cookie, self.served_by) else {
+            return;
+        };
+        if self.wanted == Wanted::Worker(token) {
+            return;
+        }
+        let secure = if self.is_secure { "; Secure" } else { "" };
+        let value = format!("{name}={token}; Path=/; HttpOnly; SameSite=Lax{secure}");
+        // Name and token are valid in a field.
+        let _ = response.fields.push("Set-Cookie", value.as_bytes());
+    }
+}
+
+/// RFC 6265, 4.2.1: pairs between semicolons.
+fn cookie<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
+    request.head.field_all("cookie").find_map(|line| {
+        line.split(|&byte| byte == b';').find_map(|pair| {
+            let pair = pair.trim_ascii().strip_prefix(name.as_bytes())?;
+            pair.strip_prefix(b"=")
+        })
+    })
+}
+
+/// A number for the client's address; `None` on a Unix socket, whose peers have none.
+fn client_number(request: &Request) -> Option<u64> {
+    let PeerAddress::Tcp(peer) = request.peer else {
+        return None;
+    };
+    let address = match peer.ip().to_canonical() {
+        std::net::IpAddr::V4(address) => u128::from(address.to_bits()),
+        std::net::IpAddr::V6(address) => address.to_bits(),
+    };
+    let (high, low) = (address >> 64, address & u128::from(u64::MAX));
+    let half = |part: u128| u64::try_from(part).unwrap_or_default();
+    Some(half(high).rotate_left(32) ^ half(low).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_http::Status;
+
+    use super::*;
+    use crate::testing::request;
+
+    fn asked(cookies: &str) -> Request {
+        let peer = PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap());
+        request(
+            &format!("GET / HTTP/1.1\r\nHost: a\r\n{cookies}\r\n"),
+            peer,
+            None,
+        )
+    }
+
+    #[test]
+    fn a_cookie_names_a_worker_and_anything_else_none() {
+        let by_cookie = Stickiness::Cookie("penstock_a".into());
+        let token = Token(0x0123_4567_89ab_cdef);
+        let long = "0".repeat(17);
+        for (cookies, expected) in [
+            ("Cookie: x=1; penstock_a=0123456789abcdef\r\n", true),
+            (
+                "Cookie: x=1\r\nCookie: penstock_a=0123456789abcdef\r\n",
+                true,
+            ),
+            ("", false),
+            ("Cookie: penstock_b=0123456789abcdef\r\n", false),
+            ("Cookie: penstock_a=\r\n", false),
+            ("Cookie: penstock_a=+123456789abcdef\r\n", false),
+            ("Cookie: penstock_a=0123456789abcdeg\r\n", false),
+            (&format!("Cookie: penstock_a={long}\r\n"), false),
+        ] {
+            let affinity = by_cookie.affinity(&asked(cookies)).unwrap();
+            let wanted = match expected {
+                true => Wanted::Worker(token),
+                false => Wanted::Any,
+            };
+            assert_eq!(affinity.wanted, wanted, "{cookies}");
+        }
+    }
+
+    #[test]
+    fn a_client_gets_a_cookie_when_it_has_none_or_another() {
+        let by_cookie = Stickiness::Cookie("penstock_a".into());
+        let served_by = Some(Token(0xfe));
+        let set = |cookies: &str, scheme: &'static str| {
+            let mut request = asked(cookies);
+            Arc::get_mut(&mut request.listener).unwrap().scheme = scheme;
+            let mut affinity = by_cookie.affinity(&request).unwrap();
+            affinity.served_by = served_by;
+            let mut response = Response::new(Status::OK, penstock_exchange::Body::Empty);
+            affinity.mark(&mut response);
+            let field = response.fields.get("set-cookie");
+            field.map(|value| String::from_utf8(value.to_vec()).unwrap())
+        };
+        let cookie = "penstock_a=00000000000000fe; Path=/; HttpOnly; SameSite=Lax";
+        assert_eq!(set("", "http").as_deref(), Some(cookie));
+        let other = "Cookie: penstock_a=00000000000000ff\r\n";
+        assert_eq!(set(other, "http").as_deref(), Some(cookie));
+        let secure = format!("{cookie}; Secure");
+        assert_eq!(set("", "https"), Some(secure));
+        let own = "Cookie: penstock_a=00000000000000fe\r\n";
+        assert_eq!(set(own, "http"), None);
+    }
+
+    #[test]
+    fn clients_spread_over_workers_and_stay_when_another_goes() {
+        let workers: Vec<_> = (0..4).map(|_| Token::random()).collect();
+        let of = |workers: &[Token], client: u64| {
+            let best = workers.iter().max_by_key(|token| token.weight(client));
+            *best.unwrap()
+        };
+        let number = |last: u8| {
+            let mut request = asked("");
+            request.peer = PeerAddress::Tcp(([192, 0, 2, last], 1).into());
+            client_number(&request).unwrap()
+        };
+        let clients: Vec<_> = (0..=255).map(number).collect();
+        for gone in &workers {
+            let rest: Vec<_> = workers.iter().copied().filter(|w| w != gone).collect();
+            let mut moved = 0;
+            for client in &clients {
+                let own = of(&workers, *client);
+                if own == *gone {
+                    moved += 1;
+                } else {
+                    assert_eq!(of(&rest, *client), own);
+                }
+            }
+            // 64 on the average; a worker with half of that would be an odd hash.
+            assert!((25..=115).contains(&moved), "{moved}");
+        }
+        let unix = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n", PeerAddress::Unix, None);
+        assert!(Stickiness::ClientAddress.affinity(&unix).is_none());
+    }
+}
