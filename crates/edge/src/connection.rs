@@ -349,6 +349,7 @@ impl Connection {
         let mut at_hand = None;
         if let Asks::Route(path, route) = &found
             && route.filters.is_none()
+            && !path.is_ambiguous()
         {
             let told = Told {
                 settings,

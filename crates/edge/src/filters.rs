@@ -7,13 +7,12 @@
 //! what a rule vouches for, no client that may not say it has said.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::fields::{Fate, Vouched, fate};
 use penstock_exchange::{Fault, FaultKind};
-use penstock_http::{FieldBlock, HeadWriter, RequestHead, normalise};
+use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
 
@@ -242,7 +241,9 @@ impl Prefixes {
         // prefix itself is spelled oddly.
         let as_sent = after_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
             .and_then(|path| std::str::from_utf8(path).ok())
-            .filter(|sent| normalise(sent).is_ok_and(|found| found.path == path));
+            .filter(|sent| {
+                normalise(sent).is_ok_and(|found| found.path == path && !found.is_ambiguous)
+            });
         let path = as_sent.map_or_else(|| encode_path(path).into(), Cow::Borrowed);
         Some(Cow::Owned(format!("{path}{query}")))
     }
@@ -254,20 +255,6 @@ fn after_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
         [] => Some(b"/"),
         rest => rest.starts_with(b"/").then_some(rest),
     }
-}
-
-/// A decoded path in the form that a target has (RFC 3986 §3.3).
-fn encode_path(path: &[u8]) -> String {
-    let mut out = String::with_capacity(path.len());
-    for &byte in path {
-        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 impl Template {

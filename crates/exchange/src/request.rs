@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_http::{RequestHead, UriError, normalise};
+use penstock_http::{HeadWriter, ParseError, RequestHead, UriError, encode_path, normalise};
 use penstock_sys::net::PeerAddress;
 
 use crate::fields::Vouched;
@@ -49,9 +49,12 @@ pub struct Request {
     path: RequestPath,
 }
 
-/// A request's path, percent-decoded once and free of `.` and `..` segments.
+/// A request's path: percent-decoded once, free of `.` and `..` segments and of repeated slashes.
 #[derive(Debug)]
-pub struct RequestPath(PathText);
+pub struct RequestPath {
+    text: PathText,
+    is_ambiguous: bool,
+}
 
 #[derive(Debug)]
 enum PathText {
@@ -69,20 +72,46 @@ impl RequestPath {
         // `OPTIONS *` and CONNECT have no path; edge answers both itself.
         let target = head.target_path_query();
         if matches!(target, "*" | "") {
-            return Ok(Self(PathText::AsSent(target.len())));
+            return Ok(Self {
+                text: PathText::AsSent(target.len()),
+                is_ambiguous: false,
+            });
         }
         let normal = normalise(target)?;
-        Ok(Self(match normal.path {
-            Cow::Borrowed(path) => PathText::AsSent(path.len()),
-            Cow::Owned(path) => PathText::Decoded(path),
-        }))
+        Ok(Self {
+            text: match normal.path {
+                Cow::Borrowed(path) => PathText::AsSent(path.len()),
+                Cow::Owned(path) => PathText::Decoded(path),
+            },
+            is_ambiguous: normal.is_ambiguous,
+        })
+    }
+
+    /// Whether a program behind could read the target as another path than this one. It then gets the
+    /// head of [`RequestPath::plain_head`].
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
+    /// The head that asks for this very path, in a target that has one reading.
+    ///
+    /// # Errors
+    /// When it makes no valid head.
+    pub fn plain_head(&self, head: &RequestHead) -> Result<RequestHead, ParseError> {
+        let mut target = encode_path(self.bytes(head));
+        if let Some((_, query)) = head.target_path_query().split_once('?') {
+            target.push('?');
+            target.push_str(query);
+        }
+        HeadWriter::with_target(head, &target).finish()
     }
 
     /// Its bytes; `head` is the one that it was made of. Starts with `/`, but for `OPTIONS *`, where
     /// it is `*`.
     #[must_use]
     pub fn bytes<'a>(&'a self, head: &'a RequestHead) -> &'a [u8] {
-        match &self.0 {
+        match &self.text {
             PathText::AsSent(len) => &head.path_query_bytes()[..*len],
             PathText::Decoded(path) => path,
         }

@@ -29,6 +29,24 @@ impl HeadWriter {
         writer
     }
 
+    /// Begins the head of the same request for another target, and adds the fields of `old`.
+    ///
+    /// The authority of an absolute-form target stands in for `Host` (RFC 9112 §3.2.2): once the
+    /// target is in origin form, it is written there.
+    pub fn with_target(old: &RequestHead, target: &str) -> Self {
+        let mut writer = Self::new(old, old.method_str(), target);
+        let is_absolute = old.target() != old.target_path_query();
+        if is_absolute {
+            writer.field("Host", old.host().as_bytes());
+        }
+        for (name, value) in old.fields() {
+            if !is_absolute || !name.eq_ignore_ascii_case("host") {
+                writer.field(name, value);
+            }
+        }
+        writer
+    }
+
     /// Adds a field.
     pub fn field(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
@@ -46,6 +64,31 @@ impl HeadWriter {
             // More than one head would mean that a value held a line break.
             Progress::Complete((head, used)) if used == self.0.len() => Ok(head),
             Progress::Complete(_) | Progress::Partial => Err(ParseError::BareLineBreak),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_target_leaves_the_fields_and_the_host_as_they_were() {
+        for (line, host) in [
+            ("GET //a HTTP/1.1\r\nHost: shop.test\r\n", "shop.test"),
+            (
+                "GET http://shop.test//a HTTP/1.1\r\nHost: shop.test\r\n",
+                "shop.test",
+            ),
+        ] {
+            let text = format!("{line}X: 1\r\n\r\n");
+            let Ok(Progress::Complete((old, _))) = parse_head(text.as_bytes(), &UNLIMITED) else {
+                panic!("the head is whole");
+            };
+            let new = HeadWriter::with_target(&old, "/a?b").finish().unwrap();
+            assert_eq!((new.target(), new.host()), ("/a?b", host), "{line}");
+            assert_eq!(new.field("x"), Some(&b"1"[..]), "{line}");
+            assert_eq!(new.field_all("host").count(), 1, "{line}");
         }
     }
 }

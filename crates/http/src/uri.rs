@@ -1,11 +1,16 @@
 //! The path of a request, made unambiguous once, for everybody after.
 //!
 //! `edge` calls `normalise` before it routes; routes, files and applications then see the same
-//! path. Percent-encoding is decoded exactly once and dot segments are resolved after that, so that
-//! no spelling of `..` survives to where files are opened (RFC 3986 §5.2.4, §6.2.2).
+//! path. Percent-encoding is decoded exactly once, then repeated slashes become one, then dot segments
+//! are resolved, so that no spelling of `..` survives to where files are opened (RFC 3986 §5.2.4,
+//! §6.2.2). `docs/paths.md` tells operators the same.
 //!
-//! Not here: backslashes, double slashes and `;` parameters are plain bytes. Who gives them a
-//! meaning checks them.
+//! # Invariants
+//!
+//! - A path that two programs could read in two ways is marked ([`Normalised::is_ambiguous`]), or
+//!   refused: no server behind gets it as it was sent.
+//! - `;` and `\` are plain bytes of a segment. A segment that is `..` but for them is refused: Tomcat
+//!   takes `..;` for `..`, and programs on Windows take `\` for a slash.
 
 use std::borrow::Cow;
 
@@ -26,6 +31,9 @@ pub enum UriError {
     /// More `..` than there are segments before.
     #[error("path leads above the root")]
     AboveRoot,
+    /// `.` or `..` followed by `;`, or next to a backslash: a dot segment to some programs only.
+    #[error("dot segment with a parameter or a backslash")]
+    HiddenDots,
 }
 
 /// A target split and made unambiguous.
@@ -37,6 +45,9 @@ pub struct Normalised<'a> {
     pub query: Option<&'a str>,
     /// The path as sent.
     pub raw_path: &'a str,
+    /// Whether the path as sent has dot segments, encoded or not, or begins with two slashes: a server
+    /// behind that resolves it in another order, or not at all, would see another path than `path`.
+    pub is_ambiguous: bool,
 }
 
 /// Splits a target in origin form and normalises its path; borrows when there is nothing to do.
@@ -51,14 +62,28 @@ pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
     if !raw_path.starts_with('/') {
         return Err(UriError::NotAbsolute);
     }
-    let path = match survey(raw_path.as_bytes())? {
-        Work::Nothing => Cow::Borrowed(raw_path.as_bytes()),
-        Work::Dots => Cow::Owned(resolve_dots(raw_path.as_bytes())?),
-        Work::Decoding => {
-            let decoded = decode(raw_path.as_bytes())?;
-            match survey_dots(&decoded) {
-                true => Cow::Owned(resolve_dots(&decoded)?),
-                false => Cow::Owned(decoded),
+    let seen = survey(raw_path.as_bytes());
+    if seen & CONTROL != 0 {
+        return Err(UriError::ControlByte);
+    }
+    let mut is_ambiguous = false;
+    let path = if seen & (PERCENT | SEGMENT | ODD) == 0 {
+        Cow::Borrowed(raw_path.as_bytes())
+    } else {
+        let decoded = match seen & PERCENT {
+            0 => Cow::Borrowed(raw_path.as_bytes()),
+            _ => Cow::Owned(decode(raw_path.as_bytes())?),
+        };
+        let seen = survey(&decoded);
+        if seen & ODD != 0 && has_hidden_dots(&decoded) {
+            return Err(UriError::HiddenDots);
+        }
+        match seen & SEGMENT {
+            0 => decoded,
+            _ => {
+                let (resolved, had_dots) = resolve_segments(&decoded)?;
+                is_ambiguous = had_dots || raw_path.starts_with("//");
+                Cow::Owned(resolved)
             }
         }
     };
@@ -66,33 +91,67 @@ pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
         path,
         query,
         raw_path,
+        is_ambiguous,
     })
 }
 
-enum Work {
-    Nothing,
-    Dots,
-    Decoding,
+/// A decoded path in the form that a target has (RFC 3986 §3.3).
+#[must_use]
+pub fn encode_path(path: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = String::with_capacity(path.len());
+    for &byte in path {
+        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            out.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+        }
+    }
+    out
 }
+
+/// A control byte.
+const CONTROL: u8 = 1;
+/// A percent sign.
+const PERCENT: u8 = 2;
+/// A byte that some programs give a meaning beside a dot segment.
+const ODD: u8 = 4;
+/// A segment that is empty or begins with a dot: the resolver tells dot segments from hidden files.
+const SEGMENT: u8 = 8;
+
+/// What each byte is.
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0_u8;
+    loop {
+        classes[byte as usize] = match byte {
+            _ if is_control(byte) => CONTROL,
+            b'%' => PERCENT,
+            b';' | b'\\' => ODD,
+            _ => 0,
+        };
+        if byte == u8::MAX {
+            break;
+        }
+        byte += 1;
+    }
+    classes
+};
 
 // One pass that nearly every request gets away with.
-fn survey(path: &[u8]) -> Result<Work, UriError> {
-    if path.iter().any(|&byte| is_control(byte)) {
-        return Err(UriError::ControlByte);
+fn survey(path: &[u8]) -> u8 {
+    let mut seen = 0;
+    let mut before = 0;
+    for &byte in path {
+        seen |= CLASSES[usize::from(byte)];
+        if before == b'/' && matches!(byte, b'.' | b'/') {
+            seen |= SEGMENT;
+        }
+        before = byte;
     }
-    if memchr::memchr(b'%', path).is_some() {
-        return Ok(Work::Decoding);
-    }
-    Ok(if survey_dots(path) {
-        Work::Dots
-    } else {
-        Work::Nothing
-    })
-}
-
-// "/." may begin a dot segment or only a hidden file; the resolver tells them apart.
-fn survey_dots(path: &[u8]) -> bool {
-    path.windows(2).any(|pair| pair == b"/.")
+    seen
 }
 
 fn decode(path: &[u8]) -> Result<Vec<u8>, UriError> {
@@ -123,28 +182,45 @@ fn hex_value(digit: u8) -> Result<u8, UriError> {
     }
 }
 
-/// Removes dot segments. A final `.` or `..` leaves a final slash: it named a directory.
-fn resolve_dots(path: &[u8]) -> Result<Vec<u8>, UriError> {
+/// Whether a segment is a dot segment once its parameters are gone or its backslashes are slashes.
+fn has_hidden_dots(path: &[u8]) -> bool {
+    let mut segments = path.split(|&byte| byte == b'/');
+    segments.any(|segment| {
+        let mut parts = segment.split(|&byte| byte == b'\\');
+        let is_split = segment.contains(&b'\\');
+        parts.any(|part| {
+            let name = part.split(|&byte| byte == b';').next().unwrap_or(part);
+            matches!(name, b"." | b"..") && (is_split || name.len() < part.len())
+        })
+    })
+}
+
+/// Makes repeated slashes one and removes dot segments; tells whether there were any of the latter. A
+/// final `.` or `..` leaves a final slash: it named a directory.
+fn resolve_segments(path: &[u8]) -> Result<(Vec<u8>, bool), UriError> {
     let mut resolved = Vec::with_capacity(path.len());
-    let mut segments = path[1..].split(|&byte| byte == b'/').peekable();
-    while let Some(segment) = segments.next() {
+    let mut had_dots = false;
+    let mut names_folder = false;
+    for segment in path[1..].split(|&byte| byte == b'/') {
+        names_folder = matches!(segment, b"" | b"." | b"..");
         match segment {
-            b"." => {}
+            b"" => {}
+            b"." => had_dots = true,
             b".." => {
+                had_dots = true;
                 let parent = memchr::memrchr(b'/', &resolved).ok_or(UriError::AboveRoot)?;
                 resolved.truncate(parent);
             }
             _ => {
                 resolved.push(b'/');
                 resolved.extend_from_slice(segment);
-                continue;
             }
         }
-        if segments.peek().is_none() {
-            resolved.push(b'/');
-        }
     }
-    Ok(resolved)
+    if names_folder || resolved.is_empty() {
+        resolved.push(b'/');
+    }
+    Ok((resolved, had_dots))
 }
 
 const fn is_control(byte: u8) -> bool {
@@ -174,11 +250,16 @@ mod tests {
             ("/a/%2e./b", "/b", None),
             ("/a%2f..%2fb", "/b", None),
             ("/.hidden/..x/...", "/.hidden/..x/...", None),
-            ("//host/a", "//host/a", None),
-            ("/a//b", "/a//b", None),
-            ("/a//../b", "/a/b", None),
-            ("/a/..;/b", "/a/..;/b", None),
-            ("/%5c..%5ca", "/\\..\\a", None),
+            ("//host/a", "/host/a", None),
+            ("///", "/", None),
+            ("/a//b///c", "/a/b/c", None),
+            ("/a//", "/a/", None),
+            ("/a//../b", "/b", None),
+            ("/a/..//b", "/b", None),
+            ("/.//a", "/a", None),
+            ("/%2fa%2F%2fb", "/a/b", None),
+            ("/a;x=1/b;..", "/a;x=1/b;..", None),
+            ("/a%5cb\\c", "/a\\b\\c", None),
             ("/%252e%252e/a", "/%2e%2e/a", None),
             ("/static../secret", "/static../secret", None),
             ("/file.php%20", "/file.php ", None),
@@ -210,8 +291,55 @@ mod tests {
             ("/%4", UriError::BadEncoding),
             ("/%zz", UriError::BadEncoding),
             ("/%u0041", UriError::BadEncoding),
+            ("/a/..;/b", UriError::HiddenDots),
+            ("/a/..;x=1/b", UriError::HiddenDots),
+            ("/a/.;/b", UriError::HiddenDots),
+            ("/a/%2e%2e%3b/b", UriError::HiddenDots),
+            ("/%5c..%5ca", UriError::HiddenDots),
+            ("/a/..\\b", UriError::HiddenDots),
+            ("/a/b\\..;x", UriError::HiddenDots),
         ] {
             assert_eq!(normalise(target).unwrap_err(), expected, "{target:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_has_two_readings_is_marked() {
+        for (target, expected) in [
+            ("/a/b", false),
+            ("/a%20b/.hidden", false),
+            ("/fetch/https://host/a", false),
+            ("/a%2fb", false),
+            ("/a//", false),
+            ("//admin/x", true),
+            ("/%2fadmin/x", false),
+            ("/%2fa/../x", true),
+            ("/a/../b", true),
+            ("/a/%2e%2e/b", true),
+            ("/a/..%2fb", true),
+            ("/.", true),
+        ] {
+            assert_eq!(
+                normalise(target).unwrap().is_ambiguous,
+                expected,
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_encoded_path_is_read_as_the_same_path() {
+        for path in ["/", "/a b/%2f/\u{e9}", "/a;b=1/c:d@e", "/\\host/?#[]\""] {
+            let encoded = encode_path(path.as_bytes());
+            assert!(
+                encoded.is_ascii() && !encoded.contains(['\\', '?', '#', ' ']),
+                "{encoded}"
+            );
+            assert_eq!(
+                normalise(&encoded).unwrap().path.as_ref(),
+                path.as_bytes(),
+                "{path}"
+            );
         }
     }
 

@@ -29,15 +29,18 @@ impl Connection {
         handlers: Handlers,
         body: RequestBody,
     ) -> Said {
-        let mut asked = Asked::plain(Arc::clone(&exchange.head), path);
+        let mut asked = match Asked::unambiguous(Arc::clone(&exchange.head), path) {
+            Ok(asked) => asked,
+            Err(fault) => return Said::Answered(Err(fault)),
+        };
         if let Some(filters) = &exchange.filters {
             asked = match self.filtered(exchange, filters, asked) {
                 Ok(filtered) => filtered,
                 Err(fault) => return Said::Answered(Err(fault)),
             };
-            if !Arc::ptr_eq(&asked.head, &exchange.head) {
-                exchange.changed = Some(Box::new(asked.changed()));
-            }
+        }
+        if !Arc::ptr_eq(&asked.head, &exchange.head) {
+            exchange.changed = Some(Box::new(asked.changed()));
         }
         ask(handlers, 0, self.request(exchange, asked, body))
     }
@@ -71,7 +74,7 @@ impl Connection {
         let (target, handler) = redirected.follow(redirect)?;
         let head = Arc::new(redirect::head_for(&exchange.head, &target)?);
         let path = redirect::path_of(&head)?;
-        let mut asked = Asked::plain(head, path);
+        let mut asked = Asked::unambiguous(head, path)?;
         if let Some(handler) = handler {
             exchange.changed = Some(Box::new(asked.changed()));
             let request = self.request(exchange, asked, RequestBody::Empty);
@@ -188,6 +191,22 @@ impl Asked {
             head: Arc::clone(&self.head),
             vouched: self.vouched.clone(),
         }
+    }
+
+    /// What is asked before any rule: the head as it came, unless its target has two readings. No
+    /// program behind gets to choose between them.
+    ///
+    /// # Errors
+    /// When it makes no valid head.
+    fn unambiguous(head: Arc<RequestHead>, path: RequestPath) -> Result<Self, Fault> {
+        if !path.is_ambiguous() {
+            return Ok(Self::plain(head, path));
+        }
+        let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
+        let head = path.plain_head(&head);
+        let head = head.map_err(|error| refused(error.to_string()))?;
+        let path = RequestPath::of(&head).map_err(|error| refused(error.to_string()))?;
+        Ok(Self::plain(Arc::new(head), path))
     }
 
     /// What no rule has changed.

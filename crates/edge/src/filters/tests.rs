@@ -128,6 +128,20 @@ fn paths_lose_and_gain_prefixes_and_queries_stay() {
             "/api/../b",
         ),
         (
+            "two slashes are no host",
+            Some("/api"),
+            None,
+            "/api//host/a",
+            "/host/a",
+        ),
+        (
+            "an address in the path stays",
+            Some("/api"),
+            None,
+            "/api/get/https://a.test/b",
+            "/get/https://a.test/b",
+        ),
+        (
             "dots stay below what is added",
             None,
             Some("/v2"),

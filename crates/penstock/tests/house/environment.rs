@@ -215,7 +215,7 @@ fn the_request_line_becomes_path_query_and_host() {
     /// The line and Host, then path, query, URI, host, server name, server port.
     type Line = (&'static str, &'static str, [&'static str; 6]);
     const PORT: &str = "(the listener's)";
-    let rows: [Line; 14] = [
+    let rows: [Line; 16] = [
         (
             "GET / HTTP/1.1",
             "a.example",
@@ -260,12 +260,22 @@ fn the_request_line_becomes_path_query_and_host() {
         (
             "GET /a/../b/./c?../d HTTP/1.1",
             "a",
-            ["/b/c", "../d", "/a/../b/./c?../d", "a", "a", PORT],
+            ["/b/c", "../d", "/b/c?../d", "a", "a", PORT],
         ),
         (
             "GET /a/%2e%2E/b HTTP/1.1",
             "a",
-            ["/b", "", "/a/%2e%2E/b", "a", "a", PORT],
+            ["/b", "", "/b", "a", "a", PORT],
+        ),
+        (
+            "GET //a//b%2F/c HTTP/1.1",
+            "a",
+            ["/a/b/c", "", "/a/b/c", "a", "a", PORT],
+        ),
+        (
+            "GET /a//b HTTP/1.1",
+            "a",
+            ["/a/b", "", "/a//b", "a", "a", PORT],
         ),
         (
             "GET http://b.example:82/x?y HTTP/1.1",

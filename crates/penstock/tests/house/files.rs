@@ -466,7 +466,7 @@ fn names_decide_how_long_a_file_may_be_kept_and_links_whether_it_is_there() {
         assert_eq!(response.header("cache-control"), cache, "{path}");
         assert_eq!(response.header("content-type"), Some(kind), "{path}");
     }
-    for path in ["/link.html", "/%2findex.html", "/x%2f..%2findex.html"] {
+    for path in ["/link.html", "/%2findex.html"] {
         assert_eq!(server.get(path).status, 404, "{path}");
     }
 }

@@ -61,6 +61,48 @@ fn targets_arrive_as_they_were_sent() {
     }
 }
 
+/// A server behind that reads a path in its own way must not get one that the routes read in another.
+#[test]
+fn a_path_with_two_readings_arrives_as_the_routes_read_it() {
+    let origin = Origin::named("origin");
+    let closed = "[[sites.routes]]\npath = \"/*\"\nfiles = { root = \"empty\" }\n";
+    let front = Front::new([&origin]).tables(closed);
+    let toml = front
+        .toml()
+        .replace("path = \"/*\"\nupstream", "path = \"/open/*\"\nupstream");
+    let site = Site::new().file("empty/x", "");
+    let server = site.config(&toml).serve(&[]);
+    let mut client = server.connect();
+    for (sent, seen) in [
+        ("/open/a", Some("/open/a")),
+        ("//open/a", Some("/open/a")),
+        ("/.//open/a?b=/../c", Some("/open/a?b=/../c")),
+        ("/x/../open/a", Some("/open/a")),
+        ("/x/%2e%2e/open/%61%20b", Some("/open/a%20b")),
+        ("/x/..%2fopen/a", Some("/open/a")),
+        ("/open/x/..//a", Some("/open/a")),
+        ("/open/https://a.test/b", Some("/open/https://a.test/b")),
+        ("http://a//open/a", Some("/open/a")),
+        ("/open/../a", None),
+        ("/open//../a", None),
+        ("/open/%2e%2e//a", None),
+        ("//open//..//a", None),
+    ] {
+        let before = origin.seen().len();
+        ask(&mut client, sent);
+        client.expect_status(if seen.is_some() { 200 } else { 404 });
+        let arrived = origin.seen().get(before).map(|seen| seen.target.clone());
+        assert_eq!(arrived.as_deref(), seen, "{sent}");
+    }
+    for sent in ["/open/..;/a", "/open/..;x=1/a", "/open/..%5ca", "/open/%00"] {
+        let before = origin.seen().len();
+        let mut client = server.connect();
+        ask(&mut client, sent);
+        client.expect_status(400);
+        assert_eq!(origin.seen().len(), before, "{sent}");
+    }
+}
+
 #[test]
 fn request_bodies_arrive_whole_and_framed_once() {
     let (origin, server) = named();
