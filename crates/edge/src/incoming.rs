@@ -41,6 +41,13 @@ pub(crate) struct About<'a> {
     pub(crate) limits: &'a Limits,
 }
 
+/// Whether the time until the client sends more is charged to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Charged,
+    Free,
+}
+
 /// Where the reader is put back.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Home(Arc<Mutex<Place>>);
@@ -142,7 +149,12 @@ impl Reader {
         }
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+        wait: Wait,
+    ) -> Poll<Result<bool, Fault>> {
         if self
             .declared
             .is_some_and(|length| length > self.received_max)
@@ -164,18 +176,21 @@ impl Reader {
         if self.decoder.is_done() {
             return Poll::Ready(Ok(false));
         }
-        if let Some(client) = self.continue_from.take() {
+        if wait == Wait::Charged
+            && let Some(client) = self.continue_from.take()
+        {
             // With the other interim responses, so that they never mix. A client that does not get
             // it sends its body after a while anyway (RFC 9110 §10.1.1).
             client.push_interim(Status::CONTINUE, &FieldBlock::new());
         }
-        self.poll_receive(cx, into)
+        self.poll_receive(cx, into, wait)
     }
 
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
+        wait: Wait,
     ) -> Poll<Result<bool, Fault>> {
         let Some(stream) = self.stream.upgrade() else {
             self.failed = true;
@@ -203,6 +218,10 @@ impl Reader {
             Poll::Ready(Err(_)) => {
                 self.failed = true;
                 Poll::Ready(Err(gone("the connection broke within the request body")))
+            }
+            Poll::Pending if wait == Wait::Free => {
+                self.pace.pause(clock::now());
+                Poll::Pending
             }
             Poll::Pending => {
                 let now = clock::now();
@@ -269,9 +288,24 @@ impl Incoming {
 impl IncomingBody for Incoming {
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         match &mut self.reader {
-            Some(reader) => reader.poll_fill(cx, into),
+            Some(reader) => reader.poll_fill(cx, into, Wait::Charged),
             None => Poll::Ready(Ok(false)),
         }
+    }
+
+    fn poll_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        match &mut self.reader {
+            Some(reader) => reader.poll_fill(cx, into, Wait::Free),
+            None => Poll::Ready(Ok(false)),
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.reader.as_ref().is_none_or(|reader| reader.is_done())
     }
 
     fn length(&self) -> Option<u64> {

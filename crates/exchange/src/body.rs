@@ -31,6 +31,24 @@ pub trait IncomingBody: Send {
     /// Too large, stalled, too slow, malformed, or the client left: the exchange ends with it.
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>>;
 
+    /// As [`IncomingBody::poll_fill`], for bytes that nobody waits for yet: the client is not
+    /// invited to send (`100 Continue`), and the time until it does is not charged to it.
+    ///
+    /// # Errors
+    /// Too large, malformed, or the client left.
+    fn poll_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        self.poll_fill(cx, into)
+    }
+
+    /// Whether the end has been read: nothing more comes. `false` also while that is not known.
+    fn is_at_end(&self) -> bool {
+        false
+    }
+
     /// Its declared length; `None` when it is chunked.
     fn length(&self) -> Option<u64>;
 }

@@ -7,7 +7,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
 use penstock_http::Version;
@@ -49,6 +49,8 @@ impl Connection {
         }
         self.send_interim(cx, head.version(), ahead);
         if let Some(place) = home.as_ref().filter(|_| *is_lent) {
+            // Another task may have it, which reads while this handler works.
+            ready!(place.poll_back(cx));
             let Some(mut reader) = place.take() else {
                 return Poll::Pending;
             };
