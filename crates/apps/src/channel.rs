@@ -3,7 +3,8 @@
 //!
 //! Takes jobs from its mailbox, opens a stream for each, reads what the worker says of all of them and
 //! gives it to whoever waits: `streams` knows the streams, `send` and `receive` are the two directions,
-//! `pump` brings a body past a slow client, `pipe` and `session` are WebSockets, `close` is the end.
+//! `pump` brings a body past a slow client, `input` a request's body to its worker, `pipe` and
+//! `session` are WebSockets, `close` is the end.
 //! What must stay true: a client that takes nothing stops its own stream and no other; a stream is in
 //! progress until the worker has ended it, or its WebSocket is closed; a request is given back to the
 //! queue only when its worker cannot have begun it; a worker that breaks the protocol or stalls as a
@@ -12,6 +13,7 @@
 pub(crate) mod bounds;
 mod close;
 pub(crate) mod handshake;
+mod input;
 mod notices;
 mod pipe;
 mod pump;
@@ -35,7 +37,7 @@ use penstock_wire::{ChannelDecoder, channel};
 
 use self::notices::Notices;
 use self::send::Outbox;
-use self::streams::{State, Streams};
+use self::streams::{Entry, Input, State, Streams};
 use crate::app::AppShared;
 use crate::dispatch::{Job, Mailbox};
 use crate::slot::End;
@@ -261,6 +263,12 @@ impl ChannelDriver {
             return;
         };
         let id = entry.id;
+        if entry.input != Input::Over && self.feed(id, &mut cx).is_break() {
+            return;
+        }
+        let Some(entry) = self.streams.at(index) else {
+            return;
+        };
         match &mut entry.state {
             State::Asked(start) => {
                 let reply = start.job.reply.as_mut();
@@ -323,6 +331,7 @@ impl ChannelDriver {
             }
             State::Leaving(_) | State::Discard => {}
         }
+        self.streams.end_input(id);
         // From now on it is the worker's time to end it.
         self.streams.clock_on(id, clock::now());
         self.outbox.push(&channel::gone(id));
@@ -357,11 +366,15 @@ impl ChannelDriver {
         }
     }
 
-    /// The time of the streams of a retired worker is over: what has begun to answer is cut.
+    /// The time of the streams of a retired worker is over: what has begun to answer, or still
+    /// waits for its request's body, is cut.
     fn cut(&mut self) {
         for id in self.streams.ids() {
             let entry = self.streams.entry(id);
-            if entry.is_some_and(|entry| !matches!(entry.state, State::Asked(_))) {
+            let is_stream = |entry: &mut Entry| {
+                !matches!(entry.state, State::Asked(_)) || entry.input != Input::Over
+            };
+            if entry.is_some_and(is_stream) {
                 let cause = "cut: stream_timeout after its worker was replaced";
                 self.give_up(id, || Fault::new(FaultKind::WorkerDied, cause));
             }

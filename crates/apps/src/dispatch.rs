@@ -28,6 +28,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::channel::Handshake;
 use crate::sticky::{Affinity, Token, Wanted};
+use crate::upload::UploadReader;
 
 pub(crate) use self::ledger::Ledger;
 use self::mailbox::wake;
@@ -41,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) frame: Vec<u8>,
     /// The body, when it is in a file.
     pub(crate) body_file: Option<Arc<NamelessFile>>,
+    /// The rest of the body, when it comes while the request is in progress.
+    pub(crate) upload: Option<UploadReader>,
     /// Whether the answer's body will not be sent (a HEAD request).
     pub(crate) is_head: bool,
     /// Takes the answer, once. Closed when nobody waits for it.
@@ -54,6 +57,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Whether nothing may be sent to its thread behind it: more of its body follows its frame.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.body_file.is_some() || self.upload.is_some()
+    }
+
     /// Gives the answer to whoever waits for it.
     pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
         self.reply(answer.map(Reply::from));

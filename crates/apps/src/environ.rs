@@ -17,12 +17,31 @@ use penstock_http::Version;
 use penstock_sys::net::PeerAddress;
 use penstock_wire::{Dialect, EnvironEncoder};
 
-/// Adds all pairs for `request`; `body_len` is the length of its body, `None` without one, and
-/// `arrived` the wall-clock time of its arrival.
+/// What an application is told of the length of a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// There is no body, and no word of one.
+    Nothing,
+    /// So many bytes, also when they came in chunks, or none and the client said so.
+    Length(u64),
+    /// It is still coming, in chunks.
+    Chunked,
+}
+
+impl Announced {
+    pub(crate) fn length(self) -> Option<u64> {
+        match self {
+            Self::Length(length) => Some(length),
+            Self::Nothing | Self::Chunked => None,
+        }
+    }
+}
+
+/// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival.
 pub(crate) fn encode(
     encoder: &mut EnvironEncoder<'_>,
     request: &Request,
-    body_len: Option<u64>,
+    body: Announced,
     arrived: Duration,
 ) {
     let head = &request.head;
@@ -64,7 +83,10 @@ pub(crate) fn encode(
     unless(b"http", scheme_key, request.listener.scheme.as_bytes());
     unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
     unless(b"", b"QUERY_STRING", query.as_bytes());
-    if let Some(len) = body_len {
+    if body == Announced::Chunked {
+        encoder.pair(b"HTTP_TRANSFER_ENCODING", b"chunked");
+    }
+    if let Some(len) = body.length() {
         encoder.pair(b"CONTENT_LENGTH", Digits::new().number(len));
     }
     encode_fields(encoder, request);

@@ -1,7 +1,9 @@
 //! An application as a handler: body in, environment built, a turn in the queue, the answer.
 //!
-//! First the whole body is read (a worker never waits for a client), then the job joins the
-//! application's queue. [`Call`] waits for the answer; while the job is still in line it also has a
+//! First the whole body is read, so that a worker does not wait for a client; of an application
+//! that takes bodies as they come only what is there already, and the rest is an [`Upload`]. Then
+//! the job joins the application's queue. [`Call`] waits for the answer; while the job is still in
+//! line it also has a
 //! deadline (`queue.timeout`) and gives up when the client leaves. Once a slot has it, the response
 //! clock is the slot driver's; the client of a reactor's request may still leave.
 
@@ -13,20 +15,23 @@ use std::time::Instant;
 
 use penstock_exchange::bodies::{Collected, collect};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, Handler, Handling, Reply, Request, RequestBody, Timing,
+    Body, ClientState, Fault, FaultKind, Handler, Handling, IncomingBody, Reply, Request,
+    RequestBody, Timing,
 };
-use penstock_http::Method;
+use penstock_http::{BodyFraming, Method, RequestHead};
 use penstock_queue::Ticket;
 use penstock_runtime::{LazyDeadline, clock, loops};
 use penstock_wire::{
-    EnvironEncoder, RequestBody as FrameBody, ScopeEncoder, channel, encode_request,
+    EnvironEncoder, INPUT_BYTES_MAX, RequestBody as FrameBody, ScopeEncoder, channel,
+    encode_request,
 };
 use tokio::sync::oneshot;
 
 use crate::app::{App, AppShared, Way};
 use crate::channel::{Form, Handshake, handshake};
 use crate::dispatch::{Job, Placed};
-use crate::environ::{self, asgi};
+use crate::environ::{self, Announced, asgi};
+use crate::upload::{self, Upload};
 
 impl Handler for App {
     fn handle(&self, mut request: Request) -> Handling {
@@ -39,7 +44,7 @@ impl Handler for App {
                 Ok(websocket) => websocket,
                 Err(refused) => return Handling::Now(*refused),
             };
-            return match submit(shared, &request, Collected::Empty, websocket) {
+            return match submit(shared, &request, Collected::Empty.into(), websocket) {
                 Ok(call) => Handling::Later(Box::pin(call)),
                 Err(fault) => Handling::Now(Err(fault)),
             };
@@ -47,21 +52,88 @@ impl Handler for App {
         let shared = Arc::clone(shared);
         Handling::Later(Box::pin(async move {
             let body = std::mem::replace(&mut request.body, RequestBody::Empty);
-            let body = collect(body, &shared.store.load_full()).await?;
+            let content = match body {
+                RequestBody::Incoming(body) if shared.streams_bodies => {
+                    begin(body, Arc::clone(&request.client)).await?
+                }
+                body => collect(body, &shared.store.load_full()).await?.into(),
+            };
             // It may have begun to stop while the body came.
             if let Some(fault) = shared.refusal() {
                 return Err(fault);
             }
-            submit(&shared, &request, body, None)?.await
+            submit(&shared, &request, content, None)?.await
         }))
     }
+}
+
+/// A request's body when the request joins the queue.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// It has come.
+    Whole(Collected),
+    /// The first bytes have, and the rest comes while the request is in progress.
+    Begun {
+        first: Vec<u8>,
+        length: Option<u64>,
+        rest: Arc<Upload>,
+    },
+}
+
+impl From<Collected> for Content {
+    fn from(body: Collected) -> Self {
+        Self::Whole(body)
+    }
+}
+
+impl Content {
+    fn announced(&self, head: &RequestHead) -> Announced {
+        match self {
+            // Said by the client (RFC 9110 §8.6): there are applications that ask for the field.
+            Self::Whole(Collected::Empty) if head.framing() == BodyFraming::Length(0) => {
+                Announced::Length(0)
+            }
+            Self::Whole(body) => body.length().map_or(Announced::Nothing, Announced::Length),
+            Self::Begun { length, .. } => length.map_or(Announced::Chunked, Announced::Length),
+        }
+    }
+
+    fn in_frame(&self) -> FrameBody<'_> {
+        match self {
+            Self::Whole(Collected::Empty) => FrameBody::Inline(b""),
+            Self::Whole(Collected::Memory(bytes)) => FrameBody::Inline(bytes),
+            Self::Whole(Collected::File { .. }) => FrameBody::File,
+            Self::Begun { first, .. } => FrameBody::Streams(first),
+        }
+    }
+}
+
+/// Takes what is there of a body: all of it, as a rule, when it is small.
+async fn begin(
+    mut body: Box<dyn IncomingBody>,
+    client: Arc<ClientState>,
+) -> Result<Content, Fault> {
+    let length = body.length();
+    let expected = length.and_then(|length| usize::try_from(length).ok());
+    let mut first = Vec::with_capacity(expected.unwrap_or(0).min(INPUT_BYTES_MAX));
+    let read =
+        std::future::poll_fn(|cx| Poll::Ready(upload::read_at_hand(&mut *body, cx, &mut first)));
+    if read.await? {
+        return Ok(Collected::Memory(first).into());
+    }
+    let rest = Upload::begin(body, client);
+    Ok(Content::Begun {
+        first,
+        length,
+        rest,
+    })
 }
 
 /// Encodes the request and puts it in line.
 pub(crate) fn submit(
     shared: &Arc<AppShared>,
     request: &Request,
-    body: Collected,
+    content: Content,
     websocket: Option<Box<Handshake>>,
 ) -> Result<Call, Fault> {
     let Way::Workers(dialect) = shared.way else {
@@ -72,40 +144,38 @@ pub(crate) fn submit(
     let since = now.saturating_duration_since(request.arrived);
     let arrived = clock::wall().saturating_sub(since);
     let mut frame = Vec::with_capacity(1024);
-    let content = match &body {
-        Collected::Empty => FrameBody::Inline(b""),
-        Collected::Memory(bytes) => FrameBody::Inline(bytes),
-        Collected::File { .. } => FrameBody::File,
-    };
-    let length = body.length();
+    let announced = content.announced(&request.head);
+    let body = content.in_frame();
     match shared.reactor {
-        None => encode_request(&mut frame, dialect, content, |encoder| {
-            environ::encode(encoder, request, length, arrived);
+        None => encode_request(&mut frame, dialect, body, |encoder| {
+            environ::encode(encoder, request, announced, arrived);
         }),
-        Some(Form::Environ) => channel::open(&mut frame, false, content, |out| {
+        Some(Form::Environ) => channel::open(&mut frame, false, body, |out| {
             let mut encoder = EnvironEncoder::new(out, dialect);
-            environ::encode(&mut encoder, request, length, arrived);
+            environ::encode(&mut encoder, request, announced, arrived);
             encoder.finish()
         }),
         Some(Form::Scope) => {
             let is_websocket = websocket.is_some();
-            channel::open(&mut frame, is_websocket, content, |out| {
+            channel::open(&mut frame, is_websocket, body, |out| {
                 let mut encoder = ScopeEncoder::new(out);
-                asgi::encode(&mut encoder, request, is_websocket, length, arrived);
+                asgi::encode(&mut encoder, request, is_websocket, announced, arrived);
                 encoder.finish()
             })
         }
     }
     .map_err(|error| Fault::new(FaultKind::House, format!("environment: {error}")))?;
-    let body_file = match body {
-        Collected::File { file, .. } => Some(file),
-        Collected::Empty | Collected::Memory(_) => None,
+    let (body_file, upload) = match content {
+        Content::Whole(Collected::File { file, .. }) => (Some(file), None),
+        Content::Whole(Collected::Empty | Collected::Memory(_)) => (None, None),
+        Content::Begun { rest, .. } => (None, Some(rest)),
     };
     let (reply, answer) = oneshot::channel();
     let is_head = request.head.method() == Method::Head;
     let job = Job {
         frame,
         body_file,
+        upload: upload.as_ref().map(Upload::reader),
         is_head,
         reply: Some(reply),
         client: Arc::clone(&request.client),
@@ -120,6 +190,7 @@ pub(crate) fn submit(
         shared: Arc::clone(shared),
         answer,
         client: Arc::clone(&request.client),
+        upload,
         waiting: None,
     };
     match shared.dispatch.submit(now, job, loops::current_index()) {
@@ -148,6 +219,8 @@ pub(crate) struct Call {
     shared: Arc<AppShared>,
     answer: oneshot::Receiver<Result<Reply, Fault>>,
     client: Arc<ClientState>,
+    /// The rest of its body, while that is coming.
+    upload: Option<Arc<Upload>>,
     waiting: Option<Waiting>,
 }
 
@@ -173,7 +246,9 @@ impl Call {
     fn poll_give_up(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
         let is_gone = self.client.is_gone();
         let waiting = self.waiting.as_mut()?;
-        if !is_gone && waiting.deadline.poll(cx).is_pending() {
+        let upload = self.upload.as_ref();
+        let has_failed = upload.is_some_and(|upload| upload.poll_failed(cx));
+        if !is_gone && !has_failed && waiting.deadline.poll(cx).is_pending() {
             return None;
         }
         let waiting = self.waiting.take()?;
@@ -181,7 +256,10 @@ impl Call {
             return None;
         }
         let timing = self.timing(waiting.position, waiting.since);
-        let fault = if is_gone {
+        let failure = self.upload.as_ref().and_then(|it| it.take_failure());
+        let fault = if let Some(failure) = failure.filter(|_| !is_gone) {
+            failure
+        } else if is_gone {
             self.shared.metrics.queue_abandoned.increment();
             Fault::new(FaultKind::ClientGone, "left while waiting for a worker")
         } else {
@@ -203,13 +281,22 @@ impl Future for Call {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
             self.waiting = None;
-            return Poll::Ready(match answer {
-                Ok(answer) => answer,
-                Err(_) => Err(Fault::new(
-                    FaultKind::Unavailable,
-                    "the application stopped",
-                )),
+            let answer = answer.unwrap_or_else(|_| {
+                let cause = "the application stopped";
+                Err(Fault::new(FaultKind::Unavailable, cause))
             });
+            // Its request has ended, so nobody reads on: the connection shall know before it
+            // answers.
+            if !is_streamed(&answer)
+                && let Some(upload) = self.upload.take()
+            {
+                upload.release();
+            }
+            return Poll::Ready(answer);
+        }
+        if let Some(upload) = &self.upload {
+            // Polled again when its client is to be invited to send.
+            upload.poll_failed(cx);
         }
         if let Some(fault) = self.poll_give_up(cx) {
             return Poll::Ready(Err(fault));
@@ -221,6 +308,12 @@ impl Future for Call {
         }
         Poll::Pending
     }
+}
+
+/// Whether the application goes on behind this answer, and may read on.
+fn is_streamed(answer: &Result<Reply, Fault>) -> bool {
+    matches!(answer, Ok(Reply::Response(response))
+        if matches!(response.body, Body::Stream(_) | Body::Takeover(_)))
 }
 
 impl Drop for Call {

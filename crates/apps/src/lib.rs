@@ -23,6 +23,7 @@ mod sticky;
 pub mod supervisor;
 #[cfg(test)]
 mod testing;
+mod upload;
 
 pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, Size, WorkerSnapshot};
 pub use channel::bounds::MessageLimits;

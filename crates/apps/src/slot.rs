@@ -8,6 +8,7 @@
 
 mod answer;
 mod close;
+mod input;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -54,6 +55,14 @@ pub(crate) struct Driver {
     line: VecDeque<InFlight>,
     /// A cancel or collect frame that is to be sent, or its rest.
     control: Vec<u8>,
+    /// Pieces of the body of the request at the head of the line that are to be sent, from
+    /// `input_sent` on.
+    input: Vec<u8>,
+    input_sent: usize,
+    /// The worker waits for such a piece.
+    is_pulling: bool,
+    /// The rest of that body never comes.
+    is_input_cut: bool,
     open: Option<Open>,
     /// The body in `open` is one that may be silent for as long as it likes.
     is_unbuffered: bool,
@@ -154,6 +163,10 @@ impl Driver {
             descriptors: Vec::new(),
             line: VecDeque::new(),
             control: Vec::new(),
+            input: Vec::new(),
+            input_sent: 0,
+            is_pulling: false,
+            is_input_cut: false,
             open: None,
             is_unbuffered: false,
             held: None,
@@ -196,6 +209,7 @@ impl Driver {
             while let Some(delivery) = self.mailbox.poll_take(cx) {
                 self.take_delivery(delivery);
             }
+            self.poll_input(cx);
             if let Err(end) = self.poll_send(cx) {
                 return Poll::Ready(Step::End(end));
             }
@@ -243,6 +257,10 @@ impl Driver {
     /// When the request at the head of the line has had its time; never in a stream of events, unless
     /// others were handed over behind it.
     fn response_deadline(&self) -> Option<Instant> {
+        if self.is_pulling {
+            // It waits for its client, who has the limits of bodies.
+            return None;
+        }
         let is_streaming = self.is_unbuffered && matches!(self.open, Some(Open::Spool(_)));
         if is_streaming && self.line.len() == 1 {
             return None;
@@ -285,10 +303,8 @@ impl Driver {
         let may_batch = !self.retire
             && !self.is_lent
             && self.open.is_none()
-            && self
-                .line
-                .iter()
-                .all(|entry| entry.start.job.body_file.is_none());
+            && !self.app.streams_bodies
+            && !self.line.iter().any(|entry| entry.start.job.is_alone());
         let batch_max = match may_batch {
             true => self.app.pace.batch_max(),
             false => 1,
@@ -359,10 +375,14 @@ impl Driver {
 
     /// Cuts a stream whose time is over, also one that nobody reads; `true` when it did.
     fn cut_stream(&mut self) -> bool {
-        if !self.is_cut || self.open.is_none() || self.cut_until.is_some() {
+        let is_uploading = self.is_uploading();
+        if !self.is_cut || self.cut_until.is_some() || self.open.is_none() && !is_uploading {
             return false;
         }
-        if matches!(self.open, Some(Open::Discard)) {
+        if is_uploading {
+            self.cut_upload();
+        }
+        if !matches!(self.open, Some(Open::Spool(_))) {
             self.cut_until = Some(clock::now() + CUT_GRACE);
             return true;
         }

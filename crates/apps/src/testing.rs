@@ -1,11 +1,15 @@
-//! A request as edge would have read it, for the tests of this crate.
+//! A request as edge would have read it, and a body as edge would give it, for the tests of this
+//! crate.
 //!
 //! What must stay true: the head goes through the parser that heads of clients go through.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_exchange::{Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -41,4 +45,89 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
 pub(crate) fn get(path: &str) -> Request {
     let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     request(&head, PeerAddress::Unix, None)
+}
+
+/// What the connection says next.
+#[derive(Debug)]
+pub(crate) enum Said {
+    Bytes(usize),
+    Fault(FaultKind),
+    End,
+}
+
+/// The connection's side, shared with the body that stands for it.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    said: Mutex<VecDeque<Said>>,
+    waiting: Mutex<Option<Waker>>,
+    /// Bytes that were read from it.
+    pub(crate) read: AtomicUsize,
+    /// How often its client's time was charged.
+    pub(crate) charged: AtomicUsize,
+    is_back: AtomicBool,
+}
+
+/// A request's body that a test plays.
+pub(crate) struct Played(Arc<Line>);
+
+impl Played {
+    pub(crate) fn new() -> (Arc<Line>, Self) {
+        let line = Arc::<Line>::default();
+        let body = Self(Arc::clone(&line));
+        (line, body)
+    }
+}
+
+impl Line {
+    pub(crate) fn say(&self, said: Said) {
+        self.said.lock().unwrap().push_back(said);
+        if let Some(waker) = self.waiting.lock().unwrap().take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn is_back(&self) -> bool {
+        self.is_back.load(Ordering::SeqCst)
+    }
+}
+
+impl IncomingBody for Played {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
+        self.0.charged.fetch_add(1, Ordering::SeqCst);
+        self.poll_ahead(cx, into)
+    }
+
+    fn poll_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<Result<bool, Fault>> {
+        match self.0.said.lock().unwrap().pop_front() {
+            Some(Said::Bytes(count)) => {
+                into.resize(into.len() + count, b'x');
+                self.0.read.fetch_add(count, Ordering::SeqCst);
+                Poll::Ready(Ok(true))
+            }
+            Some(Said::Fault(kind)) => Poll::Ready(Err(Fault::new(kind, "as the test wants it"))),
+            Some(Said::End) => Poll::Ready(Ok(false)),
+            None => {
+                *self.0.waiting.lock().unwrap() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        matches!(self.0.said.lock().unwrap().front(), Some(Said::End))
+    }
+
+    fn length(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        self.0.is_back.store(true, Ordering::SeqCst);
+    }
 }

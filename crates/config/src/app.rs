@@ -201,6 +201,7 @@ fn read_rest(table: &Section<'_>, app: &mut App) {
     let interpreter = table.parsed("interpreter", |text| interpreter(table, text));
     app.interpreter = interpreter.map(|interpreter| interpreter.value);
     processes::read(table, app);
+    app.request_buffering = table.flag_said("request_buffering");
     if let Some(queue) = table.table("queue") {
         queue.count("max", &mut app.queue_max);
         queue.duration("timeout", &mut app.queue_timeout);

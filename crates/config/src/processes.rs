@@ -74,12 +74,13 @@ pub(crate) fn refuse_of_programs(table: &Section<'_>) {
 }
 
 /// What only a worker of Penstock's own can be told.
-const OF_SCRIPTS: [&str; 13] = [
+const OF_SCRIPTS: [&str; 14] = [
     "scale",
     "idle_ttl",
     "io_threads",
     "async",
     "in_progress_max",
+    "request_buffering",
     "preload",
     "refork_after",
     "requests_max",

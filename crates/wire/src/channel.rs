@@ -12,7 +12,7 @@ mod encode;
 pub mod worker;
 
 pub use decode::{ChannelDecoded, ChannelDecoder, ChannelEvent};
-pub use encode::{MESSAGE_HEAD_LEN, OPEN_ID_AT, close, gone, message_head, open, window};
+pub use encode::{MESSAGE_HEAD_LEN, OPEN_ID_AT, close, gone, input, message_head, open, window};
 
 /// Bytes of DATA or MESSAGE that may be under way on a stream, each way.
 pub const WINDOW_BYTES: u32 = 256 << 10;

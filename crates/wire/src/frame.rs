@@ -16,8 +16,12 @@ pub const VERSION: u32 = 2;
 
 /// REQUEST: the body is a descriptor that the worker asks for.
 pub const FLAG_BODY_FILE: u8 = 1;
-/// HEAD, BODY, FILE: nothing more follows for this response.
+/// REQUEST: the body follows the frame, a piece for each PULL.
+pub const FLAG_BODY_STREAM: u8 = 2;
+/// HEAD, BODY, FILE: nothing more follows for this response. INPUT: nor for this request.
 pub const FLAG_END: u8 = 1;
+/// INPUT on a slot: the rest of the body never comes.
+pub const FLAG_CUT: u8 = 2;
 /// HEAD: BODY, FILE or ABORT frames follow.
 pub const FLAG_STREAM: u8 = 2;
 /// FILE: one descriptor travels with this frame.
@@ -27,6 +31,8 @@ pub const FLAG_PROTOCOL: u8 = 1;
 
 /// OPEN: a WebSocket instead of a request.
 pub const FLAG_WEBSOCKET: u8 = 2;
+/// OPEN: the body follows the frame, a piece for each PULL.
+pub const FLAG_OPEN_STREAM: u8 = 4;
 /// MESSAGE: text instead of bytes.
 pub const FLAG_TEXT: u8 = 1;
 
@@ -37,6 +43,7 @@ pub enum Kind {
     Request = 1,
     Cancel = 2,
     Collect = 3,
+    Input = 4,
     FdPlease = 16,
     Head = 17,
     Body = 18,
@@ -46,6 +53,7 @@ pub enum Kind {
     IoBound = 22,
     Extend = 23,
     Collected = 24,
+    Pull = 25,
     Hello = 32,
     Ready = 33,
     BootFailed = 34,
@@ -59,10 +67,12 @@ pub enum Kind {
     Window = 66,
     Message = 67,
     Close = 68,
+    StreamInput = 69,
     Answer = 80,
     Data = 81,
     Accept = 82,
     Reset = 83,
+    StreamPull = 84,
 }
 
 impl Kind {
@@ -75,6 +85,7 @@ impl Kind {
             1 => Self::Request,
             2 => Self::Cancel,
             3 => Self::Collect,
+            4 => Self::Input,
             16 => Self::FdPlease,
             17 => Self::Head,
             18 => Self::Body,
@@ -84,6 +95,7 @@ impl Kind {
             22 => Self::IoBound,
             23 => Self::Extend,
             24 => Self::Collected,
+            25 => Self::Pull,
             32 => Self::Hello,
             33 => Self::Ready,
             34 => Self::BootFailed,
@@ -97,10 +109,12 @@ impl Kind {
             66 => Self::Window,
             67 => Self::Message,
             68 => Self::Close,
+            69 => Self::StreamInput,
             80 => Self::Answer,
             81 => Self::Data,
             82 => Self::Accept,
             83 => Self::Reset,
+            84 => Self::StreamPull,
             _ => return Err(WireError::UnknownKind(number)),
         })
     }
@@ -108,13 +122,15 @@ impl Kind {
     /// The bits that a frame of this kind may carry.
     fn flags_allowed(self) -> u8 {
         match self {
-            Self::Request => FLAG_BODY_FILE,
+            Self::Request => FLAG_BODY_FILE | FLAG_BODY_STREAM,
+            Self::Input => FLAG_END | FLAG_CUT,
             Self::Head => FLAG_END | FLAG_STREAM,
             Self::Body => FLAG_END,
             Self::File => FLAG_END | FLAG_HAS_FD,
             Self::Failed => FLAG_PROTOCOL,
             Self::Slots => FLAG_END,
-            Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET,
+            Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_OPEN_STREAM,
+            Self::StreamInput => FLAG_END,
             Self::Message => FLAG_TEXT,
             Self::Answer => FLAG_END | FLAG_STREAM,
             Self::Data => FLAG_END,

@@ -35,5 +35,8 @@ pub use environ::{Dialect, EnvironEncoder, USUAL};
 pub use error::WireError;
 pub use frame::{FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX, VERSION};
 pub use head::{AcceptParts, Fields, HeadParts, parse_accept, parse_head};
-pub use request::{RequestBody, encode_cancel, encode_collect, encode_request};
+pub use request::{
+    INPUT_BYTES_MAX, RequestBody, encode_cancel, encode_collect, encode_cut, encode_input,
+    encode_request,
+};
 pub use server::{Decoded, Decoder, Event, named};

@@ -1,11 +1,18 @@
-//! Frames from the front end to a slot socket: REQUEST and CANCEL.
+//! Frames from the front end to a slot socket: REQUEST, INPUT and CANCEL.
 //!
 //! Called once per request by the dispatcher in `apps`, which appends to a reused buffer and may
 //! put several requests behind one another before it writes. On an error the buffer is as it was.
 
 use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};
-use crate::frame::{FLAG_BODY_FILE, FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX};
+use crate::frame::{
+    FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_CUT, FLAG_END, FrameHeader, HEADER_LEN, Kind,
+    PAYLOAD_MAX,
+};
+
+/// The most bytes of a request's body in one INPUT. With its header the frame fits into what a
+/// worker receives at once (64 KiB).
+pub const INPUT_BYTES_MAX: usize = 60 << 10;
 
 /// Where the request body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +21,8 @@ pub enum RequestBody<'a> {
     Inline(&'a [u8]),
     /// In memory; the caller writes exactly this many bytes right behind the frame's start.
     Follows(u32),
+    /// The first bytes are in memory, the rest follows in pieces that the worker asks for.
+    Streams(&'a [u8]),
     /// In a temporary file: the worker answers FD_PLEASE and the caller passes the descriptor.
     File,
 }
@@ -48,6 +57,28 @@ pub fn encode_cancel(out: &mut Vec<u8>, seq: u32) {
     out.extend_from_slice(&seq.to_le_bytes());
 }
 
+/// Appends an INPUT frame: the next piece of a streamed body, at most [`INPUT_BYTES_MAX`] bytes.
+pub fn encode_input(out: &mut Vec<u8>, bytes: &[u8], is_last: bool) {
+    append_input(out, bytes, if is_last { FLAG_END } else { 0 });
+}
+
+/// Appends the INPUT frame that says that the rest of the body never comes.
+pub fn encode_cut(out: &mut Vec<u8>) {
+    append_input(out, &[], FLAG_CUT);
+}
+
+fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
+    debug_assert!(bytes.len() <= INPUT_BYTES_MAX);
+    let header = FrameHeader {
+        kind: Kind::Input,
+        flags,
+        count: 0,
+        payload_len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+    };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(bytes);
+}
+
 /// Appends a COLLECT frame: no request is in progress, so the worker may collect its garbage.
 pub fn encode_collect(out: &mut Vec<u8>) {
     let header = FrameHeader {
@@ -73,6 +104,7 @@ fn append_request(
     let environ_len = out.len() - start - ENVIRON_AT;
     let (flags, body_len) = match body {
         RequestBody::Inline(bytes) => (0, bytes.len()),
+        RequestBody::Streams(bytes) => (FLAG_BODY_STREAM, bytes.len()),
         RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
         RequestBody::File => (FLAG_BODY_FILE, 0),
     };
@@ -86,7 +118,7 @@ fn append_request(
     };
     out[start..start + HEADER_LEN].copy_from_slice(&header.encode());
     out[start + HEADER_LEN..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBody::Inline(bytes) = body {
+    if let RequestBody::Inline(bytes) | RequestBody::Streams(bytes) = body {
         out.extend_from_slice(bytes);
     }
     Ok(())

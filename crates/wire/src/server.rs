@@ -56,13 +56,17 @@ pub enum Event<'b> {
     Extend { seconds: u32 },
     /// The collection that was asked for is done.
     Collected,
+    /// The application waits for the next piece of its request's body.
+    Pull,
 }
 
 impl Event<'_> {
     /// Whether this is the last event of its response.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::FdPlease | Self::IoBound | Self::Extend { .. } | Self::Collected => false,
+            Self::FdPlease | Self::IoBound | Self::Extend { .. } | Self::Collected | Self::Pull => {
+                false
+            }
             Self::Head { end, .. } | Self::Body { end, .. } | Self::File { end, .. } => *end,
             Self::Abort { .. } | Self::Failed { .. } => true,
         }
@@ -160,6 +164,7 @@ impl Decoder {
             (Kind::Abort, Stage::Stream) => abort(header, rest)?,
             (Kind::IoBound, _) => Some(empty(header, Event::IoBound)?),
             (Kind::Extend, _) => extend(header, rest)?,
+            (Kind::Pull, _) => Some(empty(header, Event::Pull)?),
             (kind, _) => return Err(WireError::UnexpectedKind(kind as u8)),
         };
         if decoded.is_some_and(|decoded| decoded.event.is_last()) {

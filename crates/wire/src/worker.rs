@@ -56,6 +56,11 @@ pub fn encode_fd_please(out: &mut Vec<u8>) {
     encode_bytes(out, Kind::FdPlease, 0, &[]);
 }
 
+/// Appends PULL.
+pub fn encode_pull(out: &mut Vec<u8>) {
+    encode_bytes(out, Kind::Pull, 0, &[]);
+}
+
 /// Appends a FILE frame; the caller sends the descriptor along. No `len`: to the end.
 pub fn encode_file(out: &mut Vec<u8>, flags: u8, offset: u64, len: Option<u64>) {
     let mut payload = [0; 16];

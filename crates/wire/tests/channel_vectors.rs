@@ -60,6 +60,7 @@ fn opened(block: &Block, dialect: Dialect) -> Vec<u8> {
     let bytes = latin1(&json(block, "body"));
     let body = match block["file"].as_str() {
         "true" => RequestBody::File,
+        _ if block.contains_key("stream") => RequestBody::Streams(&bytes),
         _ => RequestBody::Inline(&bytes),
     };
     let is_websocket = block["websocket"] == "true";
@@ -90,6 +91,12 @@ fn frames_to_a_reactor() {
             }
             "gone" => channel::gone(id).to_vec(),
             "window" => channel::window(id, number(&json(&block, "bytes"))).to_vec(),
+            "input" => {
+                let data = latin1(&json(&block, "data"));
+                let mut out = Vec::new();
+                channel::input(&mut out, id, &data, block["last"] == "true");
+                out
+            }
             "message" => {
                 let data = latin1(&json(&block, "data"));
                 let is_text = block["text"] == "true";
@@ -140,6 +147,7 @@ fn written(send: &Value) -> Vec<u8> {
             worker::close(&mut out, id, code, send[3].as_str().unwrap());
         }
         "window" => worker::window(&mut out, id, number(&send[2])),
+        "pull" => worker::pull(&mut out, id),
         kind => {
             let body = latin1(&send[3]);
             worker::answer(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);

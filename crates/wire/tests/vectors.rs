@@ -16,11 +16,12 @@ use penstock_wire::control::{
     SocketKind, encode_dismiss, encode_fork, encode_promote, encode_slots,
 };
 use penstock_wire::worker::{
-    encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_text,
+    encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_pull, encode_text,
 };
 use penstock_wire::{
     ControlDecoder, ControlEvent, Decoder, Dialect, EnvironEncoder, Event, FrameHeader, Kind,
-    RequestBody, WireError, encode_cancel, encode_collect, encode_request, frame,
+    RequestBody, WireError, encode_cancel, encode_collect, encode_cut, encode_input,
+    encode_request, frame,
 };
 use serde_json::Value;
 
@@ -110,9 +111,20 @@ fn frames_to_a_worker() {
             assert_eq!(hex(&out), block["both"], "{}", block["name"]);
             continue;
         }
+        if block.contains_key("input") {
+            let bytes = latin1(&json(&block, "input"));
+            let mut out = Vec::new();
+            match block["flags"].as_str() {
+                "2" => encode_cut(&mut out),
+                flags => encode_input(&mut out, &bytes, flags == "1"),
+            }
+            assert_eq!(hex(&out), block["both"], "{}", block["name"]);
+            continue;
+        }
         let bytes = latin1(&json(&block, "body"));
         let body = match block["file"].as_str() {
             "true" => RequestBody::File,
+            _ if block.contains_key("stream") => RequestBody::Streams(&bytes),
             _ => RequestBody::Inline(&bytes),
         };
         for (key, dialect) in DIALECTS {
@@ -165,6 +177,10 @@ fn said(block: &Block) -> (Vec<u8>, Event<'static>) {
         "io_bound" => {
             encode_text(&mut out, Kind::IoBound, 0, "");
             Event::IoBound
+        }
+        "pull" => {
+            encode_pull(&mut out);
+            Event::Pull
         }
         "extend" => {
             let seconds: u32 = block["seconds"].parse().unwrap();

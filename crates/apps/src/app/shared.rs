@@ -45,6 +45,8 @@ pub(crate) struct AppShared {
     pub(crate) websocket_compression: bool,
     /// How a client is kept at one process, if it is.
     pub(crate) stickiness: Option<Stickiness>,
+    /// Whether workers get a request before its body has come whole.
+    pub(crate) streams_bodies: bool,
     pub(crate) response_timeout: Duration,
     /// How long streams may go on in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
@@ -150,6 +152,7 @@ impl AppShared {
             pace: Pace::default(),
             websocket_compression: config.websocket_compression,
             stickiness: Stickiness::of(config),
+            streams_bodies: config.streams_bodies(),
             response_timeout: config.response_timeout,
             stream_timeout: config.stream_timeout,
             collect_when_idle: config.collect_when_idle,

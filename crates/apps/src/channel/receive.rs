@@ -135,6 +135,7 @@ impl ChannelDriver {
                 self.widen(id, bytes);
                 Ok(())
             }
+            ChannelEvent::Pull { .. } => self.pulled(id),
         }
     }
 

@@ -92,6 +92,11 @@ impl Outbox {
         });
     }
 
+    /// A whole frame that is not small.
+    pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
+        self.items.push_back(Item::Frame(frame));
+    }
+
     /// A message of a WebSocket; its client's are no longer than a frame may be.
     pub(super) fn message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
         if let Ok(head) = message_head(id, is_text, payload.len()) {

@@ -7,6 +7,7 @@
 //! which they last got on: as all have the same time-out, the first is the next to time out, and a step
 //! costs the same with thousands.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use super::notices::Notices;
 use super::pump::Pump;
 use super::socket::Socket;
 use crate::dispatch::Job;
+use crate::upload::UploadReader;
 
 /// Bits of an id that are the stream's place; the others count.
 const INDEX_BITS: u32 = 20;
@@ -44,6 +46,8 @@ pub(super) struct Streams {
     first: u32,
     last: u32,
     notices: Arc<Notices>,
+    /// The bodies that still come, by their streams' places: of a few streams as a rule.
+    uploads: HashMap<u32, UploadReader>,
 }
 
 /// One place, and the stream that has it.
@@ -65,12 +69,24 @@ pub(super) struct Entry {
     pub(super) is_owing: bool,
     /// Whether the body comes out of the window.
     pub(super) is_counted: bool,
+    pub(super) input: Input,
     /// Whether it may say nothing for as long as it likes.
     pub(super) is_unbuffered: bool,
     /// Whether the whole frame of its request is with the kernel.
     pub(super) is_sent: bool,
     is_stuck: bool,
     pub(super) state: State,
+}
+
+/// The body of a stream's request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    /// The worker has all of it, or will get no more.
+    Over,
+    /// More of it comes.
+    Coming,
+    /// The worker waits for more of it.
+    Pulled,
 }
 
 /// What a stream is at.
@@ -100,6 +116,7 @@ impl Streams {
             first: NONE,
             last: NONE,
             notices,
+            uploads: HashMap::new(),
         }
     }
 
@@ -140,7 +157,12 @@ impl Streams {
     }
 
     /// Gives a job its stream, whose id is written into its frame and whose clock begins to run.
-    pub(super) fn open(&mut self, start: Start<Job>, now: Instant) -> u32 {
+    pub(super) fn open(&mut self, mut start: Start<Job>, now: Instant) -> u32 {
+        let upload = start.job.upload.take();
+        let input = match upload {
+            Some(_) => Input::Coming,
+            None => Input::Over,
+        };
         let state = State::Asked(Box::new(start));
         let index = match self.vacant.pop() {
             Some(index) => {
@@ -152,6 +174,7 @@ impl Streams {
                 entry.owed = 0;
                 entry.is_owing = false;
                 entry.is_counted = false;
+                entry.input = input;
                 entry.is_unbuffered = false;
                 entry.is_sent = false;
                 entry.is_stuck = false;
@@ -174,6 +197,7 @@ impl Streams {
                     owed: 0,
                     is_owing: false,
                     is_counted: false,
+                    input,
                     is_unbuffered: false,
                     is_sent: false,
                     is_stuck: false,
@@ -183,6 +207,9 @@ impl Streams {
             }
         };
         self.open += 1;
+        if let Some(upload) = upload {
+            self.uploads.insert(index, upload);
+        }
         let entry = &mut self.entries[index as usize];
         let id = entry.id;
         if let State::Asked(start) = &mut entry.state
@@ -221,6 +248,21 @@ impl Streams {
         }
     }
 
+    /// The body of a stream's request, while more of it comes.
+    pub(super) fn upload(&self, id: u32) -> Option<&UploadReader> {
+        self.uploads.get(&index_of(id))
+    }
+
+    /// The worker has all of the body of a stream's request, or gets no more.
+    pub(super) fn end_input(&mut self, id: u32) {
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        if std::mem::replace(&mut entry.input, Input::Over) != Input::Over {
+            self.uploads.remove(&index_of(id));
+        }
+    }
+
     /// The stream that is at this place now.
     pub(super) fn at(&mut self, index: u32) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(index as usize)?;
@@ -239,7 +281,15 @@ impl Streams {
         let entry = self.entry(id)?;
         entry.is_open = false;
         let was_stuck = entry.is_stuck;
-        let state = std::mem::replace(&mut entry.state, State::Discard);
+        let had_input = std::mem::replace(&mut entry.input, Input::Over) != Input::Over;
+        let mut state = std::mem::replace(&mut entry.state, State::Discard);
+        let upload = had_input
+            .then(|| self.uploads.remove(&index_of(id)))
+            .flatten();
+        if let State::Asked(start) = &mut state {
+            // It may go back to the queue.
+            start.job.upload = upload;
+        }
         self.vacant.push(index_of(id));
         self.open -= 1;
         self.stuck -= usize::from(was_stuck);
@@ -280,9 +330,10 @@ impl Streams {
         }
     }
 
-    /// A body's clock starts anew, if it has one.
+    /// A body's clock starts anew, if it has one and does not wait for its client.
     pub(super) fn resume(&mut self, id: u32, now: Instant) {
-        if self.entry(id).is_some_and(|entry| !entry.is_unbuffered) {
+        let is_due = |entry: &mut Entry| !entry.is_unbuffered && entry.input != Input::Pulled;
+        if self.entry(id).is_some_and(is_due) {
             self.clock_on(id, now);
         }
     }
@@ -343,6 +394,7 @@ mod tests {
         let job = Job {
             frame: Vec::new(),
             body_file: None,
+            upload: None,
             is_head: false,
             reply: None,
             client: Arc::default(),

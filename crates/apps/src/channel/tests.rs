@@ -9,6 +9,7 @@ mod bodies;
 mod ends;
 mod sessions;
 mod simulation;
+mod uploads;
 mod websockets;
 
 use penstock_runtime::{clock, loops};
@@ -30,7 +31,8 @@ use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind};
 use super::*;
 use crate::app::Way;
 use crate::dispatch::Ledger;
-use crate::{handler, testing};
+use crate::handler::{self, Content};
+use crate::testing;
 
 /// How long anything may take on a machine that has much to do.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -187,10 +189,10 @@ impl Rig {
         self.ask(request(head), Collected::Empty)
     }
 
-    fn ask(&self, request: Request, body: Collected) -> Asked {
+    fn ask(&self, request: Request, body: impl Into<Content>) -> Asked {
         let client = Arc::clone(&request.client);
         let websocket = handshake::asked(&self.shared, &request.head).expect("a good request");
-        let call = handler::submit(&self.shared, &request, body, websocket).expect("room");
+        let call = handler::submit(&self.shared, &request, body.into(), websocket).expect("room");
         Asked {
             call: Box::pin(call),
             client,
@@ -457,7 +459,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
 /// What an idle stream costs here, beside its spool or session.
 #[test]
 fn a_stream_is_small() {
-    let entry = size_of::<streams::Entry>();
+    let entry = size_of::<Entry>();
     let socket = size_of::<socket::Socket>() + size_of::<pipe::Pipe>();
     let session = session::SESSION_BYTES;
     assert!(

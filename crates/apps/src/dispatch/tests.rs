@@ -19,6 +19,7 @@ pub(super) fn job(name: &str) -> Job {
     Job {
         frame: name.as_bytes().to_vec(),
         body_file: None,
+        upload: None,
         is_head: false,
         reply: None,
         client: Arc::default(),

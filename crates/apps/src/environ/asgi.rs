@@ -3,7 +3,8 @@
 //! Called by `handler`; the entries go straight into a `marshal` dictionary (`wire`). The names, and whose
 //! word is taken for what, are as in `environ`: what must stay true is that no name with an underscore and
 //! nothing that only a front end may say comes from an untrusted client. Fields stay apart and in order,
-//! `host` first; what the framing was is told by `content-length` alone.
+//! `host` first; the framing is told anew: `content-length`, or `transfer-encoding` of a body that
+//! is still coming in chunks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,13 +16,15 @@ use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ScopeEncoder;
 
-/// Adds the whole scope of `request`; `body_len` is the length of its body, `None` without one, and
-/// `arrived` the wall-clock time of its arrival.
+use super::Announced;
+
+/// Adds the whole scope of `request` with such a body; `arrived` is the wall-clock time of its
+/// arrival.
 pub(crate) fn encode(
     scope: &mut ScopeEncoder<'_>,
     request: &Request,
     is_websocket: bool,
-    body_len: Option<u64>,
+    body: Announced,
     arrived: Duration,
 ) {
     let head = &request.head;
@@ -67,7 +70,10 @@ pub(crate) fn encode(
         if !request.vouched.covers(start) {
             headers.add(start.as_bytes(), Digits::new().since_epoch(arrived));
         }
-        if let Some(len) = body_len {
+        if body == Announced::Chunked {
+            headers.add(b"transfer-encoding", b"chunked");
+        }
+        if let Some(len) = body.length() {
             headers.add(b"content-length", Digits::new().number(len));
         }
         let trusted = request.is_from_proxy();

@@ -15,7 +15,7 @@ fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String>
     encode(
         &mut encoder,
         request,
-        body_len,
+        body_len.map_or(Announced::Nothing, Announced::Length),
         Duration::from_millis(1_700_000_000_042),
     );
     encoder.finish().unwrap();

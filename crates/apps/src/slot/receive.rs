@@ -64,6 +64,7 @@ impl Driver {
             if is_last {
                 self.open = None;
                 (self.cut_until, self.discarding_since) = (None, None);
+                self.end_input();
                 if self.extended_until.take().is_some() {
                     self.mailbox.show_extended(None);
                 }
@@ -102,6 +103,7 @@ impl Driver {
         match event {
             Event::FdPlease => {}
             Event::IoBound => self.lend(),
+            Event::Pull => self.pulled()?,
             Event::Extend { seconds } => {
                 let until = clock::now() + Duration::from_secs(u64::from(seconds));
                 self.extended_until = self.extended_until.max(Some(until));

@@ -1,6 +1,8 @@
-//! What a slot's driver writes: frames in order, cancels between them, a body's descriptor.
+//! What a slot's driver writes: frames in order, cancels between them, a body's descriptor or
+//! pieces.
 //!
-//! What must stay true: nothing is sent behind a request whose body is a file; a request whose client
+//! What must stay true: nothing is sent behind a request whose body is a file or still comes; a
+//! request whose client
 //! has left before any of it was sent is not sent at all.
 
 use std::io::IoSlice;
@@ -20,29 +22,35 @@ impl Driver {
         // What a dead worker is not sent, another one gets.
         while !self.write_broken && self.lost_at.is_none() {
             let all_sent = self.line.back().is_none_or(InFlight::is_sent);
-            if all_sent && self.control.is_empty() {
+            if all_sent && self.control.is_empty() && self.input.is_empty() {
                 return Ok(());
             }
-            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 1];
+            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 2];
             let mut count = 0;
+            // Of the request at hand, whose frame was sent before; or of one that has ended.
+            if !self.input.is_empty() {
+                slices[0] = IoSlice::new(&self.input[self.input_sent..]);
+                count = 1;
+            }
             // Only the first is being answered, and a cancel frame must come before the next request.
             let is_mid_frame = self.line.iter().any(|e| e.sent > 0 && !e.is_sent());
             if !self.control.is_empty() && !is_mid_frame {
-                slices[0] = IoSlice::new(&self.control);
-                count = 1;
+                slices[count] = IoSlice::new(&self.control);
+                count += 1;
             }
             for (place, entry) in self.line.iter().enumerate() {
-                let has_file = entry.start.job.body_file.is_some();
+                let is_alone = entry.start.job.is_alone();
                 // A worker that waits for a descriptor must find nothing else: a request with a body
-                // file is sent when it is the first, and nothing is sent behind it.
-                if has_file && place > 0 {
+                // file is sent when it is the first, and nothing is sent behind it. So is one whose
+                // body still comes.
+                if is_alone && place > 0 {
                     break;
                 }
                 if !entry.is_sent() && count < slices.len() {
                     slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent..]);
                     count += 1;
                 }
-                if has_file {
+                if is_alone {
                     break;
                 }
             }
@@ -79,6 +87,14 @@ impl Driver {
     }
 
     fn count_written(&mut self, mut written: usize, is_mid_frame: bool) {
+        let input = written.min(self.input.len() - self.input_sent);
+        self.input_sent += input;
+        written -= input;
+        self.frame_is_last &= input == 0;
+        if self.input_sent == self.input.len() {
+            self.input.clear();
+            self.input_sent = 0;
+        }
         if !is_mid_frame {
             let control = written.min(self.control.len());
             self.control.drain(..control);

@@ -10,7 +10,7 @@ use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net;
-use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
+use penstock_wire::frame::{FLAG_CUT, FLAG_END, FLAG_STREAM};
 use penstock_wire::worker::{encode_body, encode_head, encode_text};
 use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind, RequestBody, encode_request};
 use tokio::sync::oneshot;
@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::app::Way;
 use crate::dispatch::{Ledger, Placed};
+use crate::testing::{Line, Played, Said};
+use crate::upload::{Upload, UploadReader};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -98,8 +100,20 @@ impl Stage {
     }
 
     fn ask(&self) -> Answer {
+        self.ask_with(RequestBody::Inline(b""), None)
+    }
+
+    /// Asks with a body that still comes.
+    fn ask_streaming(&self) -> (Arc<Line>, Answer) {
+        let (line, body) = Played::new();
+        let upload = Upload::begin(Box::new(body), Arc::default());
+        let answer = self.ask_with(RequestBody::Streams(b"first"), Some(upload.reader()));
+        (line, answer)
+    }
+
+    fn ask_with(&self, body: RequestBody<'_>, upload: Option<UploadReader>) -> Answer {
         let mut frame = Vec::new();
-        encode_request(&mut frame, Dialect::Python, RequestBody::Inline(b""), |e| {
+        encode_request(&mut frame, Dialect::Python, body, |e| {
             e.pair(b"REQUEST_METHOD", b"GET");
         })
         .unwrap();
@@ -107,6 +121,7 @@ impl Stage {
         let job = Job {
             frame,
             body_file: None,
+            upload,
             is_head: false,
             reply: Some(reply),
             client: Arc::default(),
@@ -122,12 +137,16 @@ impl Stage {
 impl Thread {
     /// The next frame from the front end.
     async fn next(&mut self) -> Kind {
+        self.next_frame().await.0.kind
+    }
+
+    async fn next_frame(&mut self) -> (FrameHeader, Vec<u8>) {
         loop {
             if let Some(header) = FrameHeader::parse(&self.received).unwrap() {
                 let whole = HEADER_LEN + header.payload_len as usize;
                 if self.received.len() >= whole {
-                    self.received.drain(..whole);
-                    return header.kind;
+                    let frame: Vec<u8> = self.received.drain(..whole).collect();
+                    return (header, frame[HEADER_LEN..].to_vec());
                 }
             }
             let mut chunk = [0; 4096];
@@ -147,6 +166,13 @@ impl Thread {
     async fn answer(&self, body: &[u8]) {
         self.say(|out| encode_head(out, FLAG_END, 1000, &[b"200 OK"], body))
             .await;
+    }
+
+    /// The next frame, which is an INPUT: its flags and bytes.
+    async fn input(&mut self) -> (u8, Vec<u8>) {
+        let (header, bytes) = self.next_frame().await;
+        assert_eq!(header.kind, Kind::Input);
+        (header.flags, bytes)
     }
 
     async fn word(&self, kind: Kind) {
@@ -483,5 +509,118 @@ fn a_response_that_goes_on_for_nobody_is_cut_as_any_other() {
         stage.app.dispatch.retire(seat.slot, &seat.mailbox);
         seat.mailbox.cut();
         assert_eq!(babble(seat).await, End::Retired);
+    });
+}
+
+#[test]
+fn a_body_that_comes_is_sent_piece_by_piece_and_its_wait_has_no_clock() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(200));
+        let mut seat = stage.seat(1);
+        let (line, answer) = stage.ask_streaming();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.word(Kind::Pull).await;
+        pass(Duration::from_millis(500)).await;
+        line.say(Said::Bytes(3));
+        assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
+        seat.thread.word(Kind::Pull).await;
+        line.say(Said::End);
+        assert_eq!(seat.thread.input().await, (FLAG_END, Vec::new()));
+        seat.thread.answer(b"whole").await;
+        assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
+        // The slot is in order, and the time of a worker that does not wait is its own.
+        let (_line, stuck) = stage.ask_streaming();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
+        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+    });
+}
+
+#[test]
+fn a_body_that_fails_is_cut_for_the_worker_and_told_to_whoever_waits() {
+    on_a_loop(async {
+        for is_asked in [true, false] {
+            let stage = Stage::new(|_| {});
+            let mut seat = stage.seat(1);
+            let (line, answer) = stage.ask_streaming();
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            if is_asked {
+                seat.thread.word(Kind::Pull).await;
+            }
+            line.say(Said::Bytes(3));
+            if is_asked {
+                assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
+            }
+            line.say(Said::Fault(FaultKind::BodyTooLarge));
+            assert_eq!(answered(answer).await, Err(FaultKind::BodyTooLarge));
+            seat.thread.word(Kind::Pull).await;
+            assert_eq!(seat.thread.input().await, (FLAG_CUT, Vec::new()));
+            seat.thread
+                .say(|out| encode_text(out, Kind::Failed, 0, "OSError"))
+                .await;
+            let next = stage.ask();
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            seat.thread.answer(b"next").await;
+            assert_eq!(answered(next).await, Ok(b"next".to_vec()));
+        }
+    });
+}
+
+#[test]
+fn a_pull_is_answered_also_when_its_response_ends_first() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let (line, answer) = stage.ask_streaming();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.word(Kind::Pull).await;
+        seat.thread.answer(b"early").await;
+        assert_eq!(answered(answer).await, Ok(b"early".to_vec()));
+        let next = stage.ask();
+        assert_eq!(seat.thread.input().await, (FLAG_CUT, Vec::new()));
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.answer(b"next").await;
+        assert_eq!(answered(next).await, Ok(b"next".to_vec()));
+        assert!(line.is_back(), "the connection has its reading side");
+    });
+}
+
+#[test]
+fn a_pull_for_nothing_breaks_the_protocol() {
+    on_a_loop(async {
+        for pulls in [1, 2] {
+            let stage = Stage::new(|_| {});
+            let mut seat = stage.seat(1);
+            let (_line, answer) = match pulls {
+                1 => (Arc::default(), stage.ask()),
+                _ => stage.ask_streaming(),
+            };
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            for _ in 0..pulls {
+                seat.thread.word(Kind::Pull).await;
+            }
+            assert_eq!(answered(answer).await, Err(FaultKind::AppBroken));
+            assert!(matches!(within(seat.end).await, Ok(End::Broken(_))));
+        }
+    });
+}
+
+#[test]
+fn a_request_that_nobody_has_begun_goes_to_another_worker_with_its_body() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let seat = stage.seat(1);
+        let (line, answer) = stage.ask_streaming();
+        line.say(Said::Bytes(3));
+        // The frame is in the socket, unread, when the worker dies.
+        pass(Duration::from_millis(50)).await;
+        drop(seat.thread);
+        assert_eq!(within(seat.end).await, Ok(End::Died));
+        let mut other = stage.seat(1);
+        assert_eq!(other.thread.next().await, Kind::Request);
+        other.thread.word(Kind::Pull).await;
+        assert_eq!(other.thread.input().await, (0, b"xxx".to_vec()));
+        other.thread.answer(b"whole").await;
+        assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
     });
 }

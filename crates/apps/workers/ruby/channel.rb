@@ -12,11 +12,14 @@ module PenstockWorker
     OPEN = 64
     GONE = 65
     WINDOW = 66
+    INPUT = 69
     ANSWER = 80
     DATA = 81
     RESET = 83
+    PULL = 84
 
     FLAG_BODY_FILE = 1
+    FLAG_BODY_STREAM = 4
 
     # What a stream may send before the other side has given more.
     WINDOW_BYTES = 256 << 10
@@ -26,7 +29,8 @@ module PenstockWorker
 
     # Allowed flags, least and largest payload, id included, of what the server sends. WebSockets are ASGI's.
     RULES = {
-      OPEN => [FLAG_BODY_FILE, 8, Wire::PAYLOAD_MAX],
+      OPEN => [FLAG_BODY_FILE | FLAG_BODY_STREAM, 8, Wire::PAYLOAD_MAX],
+      INPUT => [Wire::FLAG_END, 4, 4 + Wire::INPUT_MAX],
       GONE => [0, 4, 4],
       WINDOW => [0, 8, 8]
     }.freeze
@@ -49,6 +53,11 @@ module PenstockWorker
     def reset(id, flags, reason)
       text = reason[0, Wire::REASON_MAX].scrub.encode(Encoding::UTF_8)
       [RESET, flags, 0, 4 + text.bytesize, id, text].pack("CCvVVa*")
+    end
+
+    # PULL: the application waits for the next piece of its request's body.
+    def pull(id)
+      [PULL, 0, 0, 4, id].pack("CCvVV")
     end
 
     # WINDOW: so many bytes more may be sent.

@@ -16,7 +16,7 @@ module PenstockWorker
       @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
       @file = file
       @window = Channel::WINDOW_BYTES
-      @gone = @ended = false
+      @gone = @ended = @pulled = false
     end
 
     attr_reader :label
@@ -37,6 +37,36 @@ module PenstockWorker
       @changed&.signal
     end
 
+    # The next piece of the body has come.
+    def take(flags, piece)
+      raise Wire::Error, "a piece of a body that nobody asked for" unless @pulled
+
+      @pulled = false
+      @piece = [piece, flags & Wire::FLAG_END != 0]
+      @changed&.signal
+    end
+
+    def puller
+      method(:pull)
+    end
+
+    # Waits for the next piece of the body: its bytes, and whether it is the last. Nil when the rest
+    # never comes, or the response has ended.
+    def pull
+      until @piece
+        return if @gone || @ended
+
+        unless @pulled
+          @pulled = true
+          @reactor.put(Channel.pull(@id))
+        end
+        wait_for_change unless @piece
+      end
+      piece = @piece
+      @piece = nil
+      piece
+    end
+
     # The request, once.
     def receive
       request = @request
@@ -53,7 +83,7 @@ module PenstockWorker
     end
 
     def send_whole(count, head, started, body)
-      @ended = true
+      finish
       @reactor.put(Channel.answer(@id, Wire::FLAG_END, count, Wire.micros - started, head, body))
     end
 
@@ -77,7 +107,7 @@ module PenstockWorker
     end
 
     def send_end
-      @ended = true
+      finish
       @reactor.put(Channel.data(@id, Wire::FLAG_END, ""))
     end
 
@@ -98,7 +128,7 @@ module PenstockWorker
 
     # Sends RESET.
     def send_reason(_kind, flags, reason)
-      @ended = true
+      finish
       @reactor.put(Channel.reset(@id, flags, reason))
     end
 
@@ -113,9 +143,19 @@ module PenstockWorker
     private
 
     def wait
+      wait_for_change
+      raise Wire::Disconnected if @gone
+    end
+
+    def wait_for_change
       @changed ||= Async::Condition.new
       @changed.wait unless @gone
-      raise Wire::Disconnected if @gone
+    end
+
+    def finish
+      @ended = true
+      # A fiber of the application's may wait for more of the body.
+      @changed&.signal
     end
   end
 end

@@ -114,7 +114,11 @@ module PenstockWorker
       return open(task, flags, id, payload) if kind == Channel::OPEN
 
       stream = @streams[id] or return
-      kind == Channel::GONE ? stream.leave : stream.give(payload.unpack1("V"))
+      case kind
+      when Channel::GONE then stream.leave
+      when Channel::INPUT then stream.take(flags, payload)
+      else stream.give(payload.unpack1("V"))
+      end
     end
 
     def open(task, flags, id, payload)
@@ -122,6 +126,7 @@ module PenstockWorker
 
       env, body = @inbox.opened(payload)
       file = receive_file(id) if flags & Channel::FLAG_BODY_FILE != 0
+      body = Wire::FirstPart.new(body) if flags & Channel::FLAG_BODY_STREAM != 0
       stream = @streams[id] = FiberStream.new(self, id, env, body, file)
       task.async do |own|
         @running[own] = stream

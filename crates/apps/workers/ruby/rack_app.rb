@@ -24,11 +24,11 @@ module PenstockWorker
       while (request = @slot.receive)
         started = Wire.micros
         env, body = request
-        input = Input.open(@slot, body)
+        input = Input.open(@slot, body, @rack_major)
         env["rack.input"] = input
         env["rack.response_finished"] = [] if @rack_major >= 3
         answer(env, Response.new(@slot, started, input, @rack_major))
-        input.close unless body
+        input.close unless body.instance_of?(String)
       end
     rescue Wire::Disconnected
       Forks.leave_if_stranger
@@ -45,6 +45,10 @@ module PenstockWorker
       rescue Wire::Disconnected, Wire::Error
         Forks.leave_if_stranger
         raise
+      rescue BodyCut => error
+        # Nobody waits for an answer, and there is nothing to mend.
+        Forks.leave_if_stranger(error)
+        response.fail(error)
       # SystemExit too: it ends the request, the server ends processes.
       rescue Exception => error # rubocop:disable Lint/RescueException
         Forks.leave_if_stranger(error)

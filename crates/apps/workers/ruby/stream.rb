@@ -36,6 +36,13 @@ module PenstockWorker
       @input.read(...)
     end
 
+    # What has come of the request, at least a byte. Raises EOFError at its end.
+    def readpartial(...)
+      raise IOError, "closed for reading" if @closed_read
+
+      @input.readpartial(...)
+    end
+
     def flush
       self
     end

@@ -17,6 +17,7 @@ module PenstockWorker
     REQUEST = 1
     CANCEL = 2
     COLLECT = 3
+    INPUT = 4
     FD_PLEASE = 16
     HEAD = 17
     BODY = 18
@@ -26,6 +27,7 @@ module PenstockWorker
     IO_BOUND = 22
     EXTEND = 23
     COLLECTED = 24
+    PULL = 25
     HELLO = 32
     READY = 33
     BOOT_FAILED = 34
@@ -35,10 +37,13 @@ module PenstockWorker
     PROMOTE = 50
     DISMISS = 51
 
+    FLAG_BODY_FILE = 1
+    FLAG_BODY_STREAM = 2
     FLAG_END = 1
     FLAG_STREAM = 2
     FLAG_HAS_FD = 2
     FLAG_PROTOCOL = 1
+    FLAG_CUT = 2
 
     TO_THE_END = 0xffff_ffff_ffff_ffff
     # A whole body up to this size travels in the head's frame, so that the server knows its length.
@@ -47,6 +52,8 @@ module PenstockWorker
     JOIN_MAX = 64 << 10
     BODY_FRAME_MAX = 256 << 10
     REASON_MAX = 1000
+    # Bytes of a request's body in one INPUT.
+    INPUT_MAX = 60 << 10
     # One receive takes a batch of requests; a larger request makes the buffer grow for its time.
     BUFFER_BYTES = 64 << 10
     # Longest extension of a request's time, in seconds.
@@ -67,6 +74,9 @@ module PenstockWorker
     # The server has closed this slot: the thread must end. No StandardError, so that applications
     # that rescue those do not go on producing.
     class Disconnected < Exception; end # rubocop:disable Lint/InheritException
+
+    # The beginning of a request's body, whose rest is to be pulled.
+    class FirstPart < String; end
 
     CONTROLS = "\x00-\x08\x0a-\x1f\x7f"
 
@@ -156,8 +166,9 @@ module PenstockWorker
     end
   end
 
-  # One slot socket: requests in, responses out. One thread receives and answers; only `mark_as_io_bound` and
-  # `extend_timeout` may be called from others as well, as long as the response has not ended.
+  # One slot socket: requests in, responses out. One thread receives and answers; only
+  # `mark_as_io_bound`, `extend_timeout` and `pull` may be called from others as well, as long as
+  # the response has not ended.
   class Slot
     include Wire
 
@@ -173,6 +184,10 @@ module PenstockWorker
       @collect = -> {}
       @lock = Mutex.new
       @guest = false
+      # Whoever reads the socket for a body that still comes has it.
+      @input_lock = Mutex.new
+      # The body of the request at hand still comes; a PULL is not answered; CANCEL came meanwhile.
+      @streamed = @waiting = @was_cancelled = false
       @socket.sync = true
       @seq = @ended = @marked = -1
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
@@ -180,9 +195,11 @@ module PenstockWorker
       @start = @limit = @scanned = 0
     end
 
-    # The next request as [env, body]; body is nil when it is a file to be asked for. Nil when the
-    # server has closed the socket.
+    # The next request as [env, body]; body is nil when it is a file to be asked for, a `FirstPart`
+    # when the rest is to be pulled. Nil when the server has closed the socket.
     def receive
+      # A thread of the application's may wait for a piece still. It is told that there is none.
+      @input_lock.synchronize { nil } if @waiting
       loop do
         if @limit - @start >= 12
           kind, flags, count, length, first = frame_at(@start)
@@ -190,6 +207,8 @@ module PenstockWorker
           if kind == REQUEST
             check_request(flags, count, length, first)
             return take_request(flags, first, stop) if stop <= @limit
+          elsif kind == INPUT
+            next if skip_input(stop)
           else
             # A cancellation that is read here is for a response that has ended: those that matter
             # are found by `cancelled?` before the worker comes back here.
@@ -202,6 +221,8 @@ module PenstockWorker
           answer_collect(flags, count, length)
           @start += 8
           next
+        elsif @limit - @start >= 8 && @buffer.getbyte(@start) == INPUT
+          next if skip_input(@start + 8 + @buffer.byteslice(@start, 8).unpack("CCvV")[3])
         end
         return unless fill
       end
@@ -209,6 +230,8 @@ module PenstockWorker
 
     # Whether the server has cancelled the request received last; never blocks.
     def cancelled?
+      return cancelled_beside_body? if @streamed
+
       receive_waiting if @limit < BUFFER_BYTES
       at = [@scanned, @start].max
       while @limit - at >= 12
@@ -227,6 +250,25 @@ module PenstockWorker
     def receive_file
       send_more(Wire.frame(FD_PLEASE, 0, ""))
       Wire.receive_file(@socket)
+    end
+
+    # What pulls the body of the request received last, piece by piece.
+    def puller
+      seq = @seq
+      -> { pull(seq) }
+    end
+
+    # Waits for the next piece of the body of this request: its bytes, and whether it is the last.
+    # Nil when the rest never comes, or the response has ended.
+    def pull(seq)
+      @input_lock.synchronize do
+        return if @waiting ? @seq != seq : !ask_for_input(seq)
+
+        until (piece = next_input)
+          raise Disconnected unless fill
+        end
+        piece if piece[0]
+      end
     end
 
     # `penstock.mark_as_io_bound`: the request at hand waits for something else than the processor. True
@@ -297,6 +339,70 @@ module PenstockWorker
 
     private
 
+    def ask_for_input(seq)
+      @waiting = true
+      @waiting = say([PULL, 0, 0, 0].pack("CCvV")) { @seq == seq }
+    end
+
+    # The piece that has come whole: its bytes, nil for one that is cut, and whether it is the last.
+    def next_input
+      while @limit - @start >= 8
+        kind, flags, count, length = @buffer.byteslice(@start, 8).unpack("CCvV")
+        stop = @start + 8 + length
+        return take_input(flags, count, length, stop) if kind == INPUT
+
+        check_cancel(kind, flags, count, length)
+        return if stop > @limit
+
+        note_cancel(@start)
+        @start = stop
+      end
+    end
+
+    def take_input(flags, count, length, stop)
+      unless flags <= 2 && count.zero? && length <= INPUT_MAX
+        raise Error, "an input frame contradicts itself"
+      end
+      return if stop > @limit
+
+      piece = [flags == FLAG_CUT ? nil : @buffer.byteslice(@start + 8, length), flags == FLAG_END]
+      @start = stop
+      @waiting = false
+      piece
+    end
+
+    # Leaves out a piece that came too late for its request; false while it has not come whole.
+    def skip_input(stop)
+      raise Error, "unknown frame" if !@waiting || stop - @start > 8 + INPUT_MAX
+      return false if stop > @limit
+
+      @start = stop
+      @waiting = false
+      true
+    end
+
+    # As `cancelled?`, while a thread of the application's may read the body.
+    def cancelled_beside_body?
+      return @was_cancelled unless @input_lock.try_lock
+
+      begin
+        receive_waiting if @limit < BUFFER_BYTES
+        at = @start
+        while @limit - at >= 8
+          kind, _, _, length = @buffer.byteslice(at, 8).unpack("CCvV")
+          note_cancel(at) if kind == CANCEL && @limit - at >= 12
+          at += 8 + length
+        end
+        @was_cancelled
+      ensure
+        @input_lock.unlock
+      end
+    end
+
+    def note_cancel(at)
+      @was_cancelled = true if frame_at(at)[4] == (@seq & 0xffff_ffff)
+    end
+
     def elapsed(started)
       (Wire.micros - started) & 0xffff_ffff
     end
@@ -358,7 +464,12 @@ module PenstockWorker
     def take_request(flags, env_len, stop)
       middle = @start + 12 + env_len
       env = environment(@buffer.byteslice(@start + 12, env_len).split("\0", -1))
-      body = @buffer.byteslice(middle, stop - middle) if flags.zero?
+      body = @buffer.byteslice(middle, stop - middle) if flags != FLAG_BODY_FILE
+      @streamed = flags == FLAG_BODY_STREAM
+      if @streamed
+        @was_cancelled = false
+        body = FirstPart.new(body)
+      end
       @start = stop
       @seq += 1
       [env, body]
@@ -413,7 +524,12 @@ module PenstockWorker
     def fill_up
       rest = @buffer.byteslice(@start, @limit - @start)
       # A frame that is no request may end after eight bytes.
-      needed = [8, 12].find { |size| rest.bytesize < size } || (8 + frame_at(@start)[3])
+      needed = 8
+      if rest.bytesize >= 8
+        needed += rest.unpack("CCvV")[3]
+        # What is not known to be a frame is not waited for, nor given room.
+        needed = 12 if needed > 12 && rest.bytesize < 12
+      end
       @buffer = String.new(capacity: [needed, BUFFER_BYTES].max + 1) << rest
       @start = 0
       while @buffer.bytesize < needed
@@ -440,7 +556,7 @@ module PenstockWorker
     end
 
     def check_request(flags, count, length, first)
-      return if length <= PAYLOAD_MAX && first + 4 <= length && flags <= 1 && count.zero?
+      return if length <= PAYLOAD_MAX && first + 4 <= length && flags <= 2 && count.zero?
 
       raise Error, "a request frame contradicts itself"
     end

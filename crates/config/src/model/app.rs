@@ -39,6 +39,8 @@ pub struct App {
     pub concurrency: Concurrency,
     /// Requests in progress at once in a process with a reactor, WebSockets and streams included.
     pub in_progress_max: u32,
+    /// Whether requests wait until their bodies have come whole; none is what its kind has.
+    pub request_buffering: Option<bool>,
     /// Whether the code is loaded once, in a template process from which the workers are forked.
     pub preload: Preload,
     /// After how many requests of one worker it becomes the template of the others: the first number
@@ -100,6 +102,7 @@ impl App {
             io_threads: 0,
             concurrency: Concurrency::of(kind),
             in_progress_max: 1000,
+            request_buffering: None,
             preload: Preload::default(),
             refork_after: Vec::new(),
             max_surge: 1,
@@ -127,6 +130,15 @@ impl App {
     /// thread.
     pub fn has_reactor(&self) -> bool {
         self.kind == AppKind::Asgi || self.concurrency != Concurrency::Threads
+    }
+
+    /// Whether a worker gets a request before its body has come whole. One that waits for its
+    /// client costs a reactor little, but a thread all of its time.
+    pub fn streams_bodies(&self) -> bool {
+        let streams_by_itself = self.kind == AppKind::Asgi
+            || self.kind == AppKind::Rack && self.concurrency == Concurrency::Tasks;
+        self.request_buffering
+            .map_or(streams_by_itself, |is_buffered| !is_buffered)
     }
 
     /// Whether the load decides how many processes or threads there are.

@@ -150,6 +150,11 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "in_progress_max", Count(1, 1_000_000), Is("1000"), "1000",
         "Requests in progress at once in a process with a reactor, WebSockets and streams included; more wait in the queue.")
         .only(REACTOR),
+    row("apps.NAME", "request_buffering", Bool, Means("false for asgi, and for rack with `async = true`; else true"), "false",
+        "Whether a request waits until its body has come whole, to memory or a temporary file, before a worker gets it. \
+         With `false` the application reads the body as it comes, and its client is read no faster: live uploads, \
+         exchanges in both directions. A slow client then occupies a thread, or one of `in_progress_max`.")
+        .only(SCRIPT_KINDS),
     row("apps.NAME", "queue", Table("apps.NAME.queue"), Means("every default"),
         r#"{ max = 1000, timeout = "30s" }"#, "The queue of requests for a free worker."),
     row("apps.NAME", "sticky", OneOf(&["cookie", "client_address"]), Means("no stickiness"), r#""cookie""#,

@@ -43,5 +43,6 @@ mod slow_clients;
 mod streams;
 mod support;
 mod upgrade;
+mod uploads;
 mod worker_death;
 mod wsgi;

@@ -1,4 +1,5 @@
-//! Frames from a reactor to the front end: ANSWER, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW.
+//! Frames from a reactor to the front end: ANSWER, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
+//! PULL.
 //!
 //! A pure machine over the bytes of the socket; see `channel`. Its only state is the frame whose
 //! bytes are being handed out.
@@ -55,6 +56,8 @@ pub enum ChannelEvent<'b> {
     Close { id: u32, code: u16, reason: &'b str },
     /// So many more bytes of MESSAGE may be sent.
     Window { id: u32, bytes: u32 },
+    /// The application waits for the next piece of its request's body.
+    Pull { id: u32 },
 }
 
 impl ChannelEvent<'_> {
@@ -67,7 +70,8 @@ impl ChannelEvent<'_> {
             | Self::Reset { id, .. }
             | Self::Message { id, .. }
             | Self::Close { id, .. }
-            | Self::Window { id, .. } => *id,
+            | Self::Window { id, .. }
+            | Self::Pull { id } => *id,
         }
     }
 }
@@ -133,6 +137,7 @@ impl ChannelDecoder {
             Kind::Message => self.message(header, id, rest),
             Kind::Close => close(header, id, rest)?,
             Kind::Window => window(header, id, rest)?,
+            Kind::StreamPull => Some(pull(header, id)?),
             kind => return Err(WireError::UnexpectedKind(kind as u8)),
         };
         Ok(step.map(|mut decoded| {
@@ -261,7 +266,7 @@ impl ChannelDecoder {
 fn least_payload(kind: Kind) -> Result<u32, WireError> {
     Ok(match kind {
         Kind::Answer => 12,
-        Kind::Data | Kind::Accept | Kind::Reset | Kind::Message => 4,
+        Kind::Data | Kind::Accept | Kind::Reset | Kind::Message | Kind::StreamPull => 4,
         Kind::Close => 6,
         Kind::Window => 8,
         kind => return Err(WireError::UnexpectedKind(kind as u8)),
@@ -316,6 +321,14 @@ fn window(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'static> {
         event: ChannelEvent::Window { id, bytes },
         consumed: 4,
     }))
+}
+
+fn pull(header: FrameHeader, id: u32) -> Result<ChannelDecoded<'static>, WireError> {
+    if header.payload_len != 4 {
+        return Err(WireError::BadPayloadLength);
+    }
+    let event = ChannelEvent::Pull { id };
+    Ok(ChannelDecoded { event, consumed: 0 })
 }
 
 /// So many bytes as text, `None` until they are there.

@@ -1,4 +1,4 @@
-//! Frames from the front end to a reactor: OPEN, GONE, WINDOW, MESSAGE, CLOSE.
+//! Frames from the front end to a reactor: OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT.
 //!
 //! The small ones come as arrays, which the driver keeps in its queue without an allocation each. An
 //! OPEN is made by the handler before anybody knows its stream: the driver writes the id into it.
@@ -7,9 +7,10 @@ use penstock_http::websocket::cut_reason;
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_BODY_FILE, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX,
+    FLAG_BODY_FILE, FLAG_END, FLAG_OPEN_STREAM, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, HEADER_LEN,
+    Kind, PAYLOAD_MAX,
 };
-use crate::request::{RequestBody, checked_len};
+use crate::request::{INPUT_BYTES_MAX, RequestBody, checked_len};
 
 /// Where the id of an OPEN frame lies in it: four bytes.
 pub const OPEN_ID_AT: usize = HEADER_LEN;
@@ -45,17 +46,18 @@ fn append_open(
     out.extend_from_slice(&[0; ENVIRON_AT]);
     environ(out)?;
     let environ_len = checked_len(out.len() - start - ENVIRON_AT)?;
-    let (file, body_len) = match body {
+    let (kept, body_len) = match body {
         RequestBody::Inline(bytes) => (0, bytes.len()),
+        RequestBody::Streams(bytes) => (FLAG_OPEN_STREAM, bytes.len()),
         RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
         RequestBody::File => (FLAG_BODY_FILE, 0),
     };
     let payload_len = checked_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
-    let flags = file | if is_websocket { FLAG_WEBSOCKET } else { 0 };
+    let flags = kept | if is_websocket { FLAG_WEBSOCKET } else { 0 };
     let header = header(Kind::Open, flags, payload_len);
     out[start..start + HEADER_LEN].copy_from_slice(&header);
     out[start + ENVIRON_AT - 4..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBody::Inline(bytes) = body {
+    if let RequestBody::Inline(bytes) | RequestBody::Streams(bytes) = body {
         out.extend_from_slice(bytes);
     }
     Ok(())
@@ -75,6 +77,15 @@ pub fn window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
     out[..HEADER_LEN + 4].copy_from_slice(&with_id(header(Kind::Window, 0, 8), id));
     out[HEADER_LEN + 4..].copy_from_slice(&bytes.to_le_bytes());
     out
+}
+
+/// Appends INPUT: the next piece of a streamed request body, at most [`INPUT_BYTES_MAX`] bytes.
+pub fn input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
+    debug_assert!(bytes.len() <= INPUT_BYTES_MAX);
+    let flags = if is_last { FLAG_END } else { 0 };
+    let payload_len = u32::try_from(4 + bytes.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&with_id(header(Kind::StreamInput, flags, payload_len), id));
+    out.extend_from_slice(bytes);
 }
 
 /// The start of a MESSAGE; the caller writes exactly `len` bytes right behind it.

@@ -15,6 +15,7 @@ enum Seen {
     Message(u32, bool, u32, Vec<u8>, bool),
     Close(u32, u16, String),
     Window(u32, u32),
+    Pull(u32),
 }
 
 fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
@@ -77,6 +78,7 @@ fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
             seen.push(Seen::Close(id, code, reason.to_owned()));
         }
         ChannelEvent::Window { id, bytes } => seen.push(Seen::Window(id, bytes)),
+        ChannelEvent::Pull { id } => seen.push(Seen::Pull(id)),
     }
 }
 
@@ -101,6 +103,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     worker::answer(&mut bytes, FLAG_END, 1, 7, &head, b"hello");
     worker::answer(&mut bytes, FLAG_STREAM, 2, 7, &[b"201"], b"one");
     worker::data(&mut bytes, 0, 2, b"two");
+    worker::pull(&mut bytes, 2);
     worker::data(&mut bytes, 0, 3, b"other");
     worker::data(&mut bytes, 0, 2, b"");
     worker::data(&mut bytes, FLAG_END, 2, b"");
@@ -117,6 +120,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
         Seen::End(1),
         Seen::Answer(2, 201, 0, None),
         Seen::Bytes(2, b"onetwo".to_vec()),
+        Seen::Pull(2),
         Seen::Bytes(3, b"other".to_vec()),
         Seen::End(2),
         Seen::Reset(3, "cut é".into(), true),

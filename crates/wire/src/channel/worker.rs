@@ -63,6 +63,11 @@ pub fn window(out: &mut Vec<u8>, id: u32, bytes: u32) {
     frame(out, Kind::Window, 0, 0, &parts);
 }
 
+/// Appends PULL.
+pub fn pull(out: &mut Vec<u8>, id: u32) {
+    frame(out, Kind::StreamPull, 0, 0, &[&id.to_le_bytes()]);
+}
+
 fn frame(out: &mut Vec<u8>, kind: Kind, flags: u8, count: usize, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     let header = FrameHeader {

@@ -15,6 +15,7 @@ enum Seen {
     Failed(String, bool),
     IoBound,
     Extend(u32),
+    Pull,
     Collected,
     End,
 }
@@ -54,6 +55,7 @@ fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
         Event::IoBound => seen.push(Seen::IoBound),
         Event::Extend { seconds } => seen.push(Seen::Extend(seconds)),
         Event::Collected => seen.push(Seen::Collected),
+        Event::Pull => seen.push(Seen::Pull),
     }
     if event.is_last() {
         seen.push(Seen::End);
@@ -95,6 +97,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
     worker::encode_text(&mut bytes, Kind::IoBound, 0, "");
     extend(&mut bytes, 3600);
+    worker::encode_pull(&mut bytes);
     worker::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
     worker::encode_head(&mut bytes, FLAG_STREAM, 8, &[b"201 Created"], b"one");
     worker::encode_body(&mut bytes, 0, b"two");
@@ -104,6 +107,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     worker::encode_file(&mut bytes, FLAG_END, 5, Some(10));
     worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"x");
     extend(&mut bytes, u32::MAX);
+    worker::encode_pull(&mut bytes);
     worker::encode_file(&mut bytes, 0, 0, None);
     worker::encode_text(&mut bytes, Kind::Abort, 0, "raised é");
     worker::encode_text(&mut bytes, Kind::Failed, FLAG_PROTOCOL, "bad");
@@ -111,6 +115,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     let seen = vec![
         Seen::IoBound,
         Seen::Extend(3600),
+        Seen::Pull,
         Seen::Head(200, vec![(b"A".to_vec(), b"b".to_vec())], 7, Some(5)),
         Seen::Body(b"hello".to_vec()),
         Seen::End,
@@ -123,6 +128,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
         Seen::Head(200, vec![], 9, None),
         Seen::Body(b"x".to_vec()),
         Seen::Extend(u32::MAX),
+        Seen::Pull,
         Seen::File(0, None),
         Seen::Abort("raised é".to_owned()),
         Seen::End,

@@ -15,7 +15,8 @@ const ARRIVED: Duration = Duration::from_millis(1_700_000_000_042);
 fn scope(request: &Request, is_websocket: bool, body_len: Option<u64>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = ScopeEncoder::new(&mut out);
-    encode(&mut encoder, request, is_websocket, body_len, ARRIVED);
+    let body = body_len.map_or(Announced::Nothing, Announced::Length);
+    encode(&mut encoder, request, is_websocket, body, ARRIVED);
     encoder.finish().unwrap();
     out
 }

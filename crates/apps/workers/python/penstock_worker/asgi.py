@@ -199,6 +199,8 @@ class Reactor:
         else:
             scope["extensions"] = {}
             stream = request = Request(self, stream_id, scope, body)
+            if flags & channel.FLAG_BODY_STREAM:
+                request.await_body()
             if flags & FLAG_BODY_FILE:
                 request.use_file(channel.receive_fd(self._files, stream_id))
         self._streams[stream_id] = stream
@@ -210,6 +212,9 @@ class Reactor:
         elif kind == channel.GONE:
             stream.leave()
         elif not isinstance(stream, WebSocket):
+            if kind == channel.INPUT and isinstance(stream, Request):
+                stream.take(flags, self._inbox.view[at:stop].tobytes())
+                return
             raise WireError(f"frame {kind} for a request")
         elif kind == channel.MESSAGE:
             stream.take(flags, self._inbox.view[at:stop].tobytes())

@@ -4,6 +4,9 @@
 `receive` and `send`. The head waits for the first body event: a response that is whole then leaves as
 one frame, any other as ANSWER and DATA, as far as the stream's window goes.
 
+A body that has not come whole with its request is asked for with PULL when the application waits
+for it, and comes in pieces.
+
 What must stay true: nothing is sent after the end; a send that waits stops this stream alone; after
 the client has left, `send` raises OSError and `receive` gives `http.disconnect`.
 """
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional
 from . import channel
 from .channel import DATA_MAX, WINDOW_BYTES
 from .stream import RuleBroken, Stream, checked_body, response_head
-from .wire import FLAG_END, FLAG_PROTOCOL, FLAG_STREAM, WHOLE_MAX
+from .wire import FLAG_END, FLAG_PROTOCOL, FLAG_STREAM, WHOLE_MAX, WireError
 
 if TYPE_CHECKING:
     from .asgi import Reactor
@@ -28,7 +31,16 @@ PIECE_BYTES = 64 << 10
 class Request(Stream):
     """Its body, its response, and how much of it was sent."""
 
-    __slots__ = ("_body", "_count", "_file", "_head", "_is_answered", "_left")
+    __slots__ = (
+        "_body",
+        "_count",
+        "_file",
+        "_has_more",
+        "_head",
+        "_is_answered",
+        "_is_pulled",
+        "_left",
+    )
 
     def __init__(
         self, reactor: Reactor, stream_id: int, scope: Dict[str, Any], body: bytes
@@ -37,7 +49,7 @@ class Request(Stream):
         self.id = stream_id
         self.scope = scope
         self.window = WINDOW_BYTES
-        self.is_gone = self.is_ended = self._is_answered = False
+        self.is_gone = self.is_ended = self._is_answered = self._has_more = False
         self.receivers = self.senders = None
         self._body: Optional[bytes] = body
         self._file: Optional[int] = None
@@ -48,6 +60,22 @@ class Request(Stream):
         self._file = fd
         self._left = os.fstat(fd).st_size
 
+    def await_body(self) -> None:
+        """More of the body follows what came with the request."""
+        self._has_more, self._is_pulled = True, False
+        self._body = self._body or None
+
+    def take(self, flags: int, piece: bytes) -> None:
+        """The next piece of the body has come."""
+        if not self._has_more or not self._is_pulled:
+            raise WireError("a piece of a body that nobody asked for")
+        self._is_pulled = False
+        self._has_more = not flags & FLAG_END
+        # The last piece is one also when it is empty.
+        self._body = piece
+        if self.receivers:
+            self.wake(self.receivers)
+
     async def receive(self) -> Dict[str, Any]:
         """The callable of the application."""
         body = self._body
@@ -55,9 +83,14 @@ class Request(Stream):
             if self._file is not None:
                 return self._piece(self._file)
             self._body = None
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": self._has_more}
         while not self.is_gone and not self.is_ended:
+            if self._has_more and not self._is_pulled:
+                self._is_pulled = True
+                self.reactor.put(channel.pull(self.id), perf_counter_ns())
             await self.wait_to_receive()
+            if self._body is not None:
+                return await self.receive()
         return {"type": "http.disconnect"}
 
     async def send(self, event: Dict[str, Any]) -> None:

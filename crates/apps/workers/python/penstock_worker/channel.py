@@ -18,17 +18,20 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .wire import (
     FLAG_BODY_FILE,
+    FLAG_END,
     HEAD_MAX,
+    INPUT_MAX,
     PAYLOAD_MAX,
     REASON_MAX,
     WireError,
     receive_with_fds,
 )
 
-OPEN, GONE, WINDOW, MESSAGE, CLOSE = 64, 65, 66, 67, 68
-ANSWER, DATA, ACCEPT, RESET = 80, 81, 82, 83
+OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT = 64, 65, 66, 67, 68, 69
+ANSWER, DATA, ACCEPT, RESET, PULL = 80, 81, 82, 83, 84
 
 FLAG_WEBSOCKET = 2
+FLAG_BODY_STREAM = 4
 FLAG_TEXT = 1
 
 # What a stream may send before the other side has given more.
@@ -45,7 +48,8 @@ Frame = Tuple[int, int, int, int, int]
 
 # Allowed flags, least and largest payload, id included, of what the server sends.
 _RULES: Dict[int, Tuple[int, int, int]] = {
-    OPEN: (FLAG_BODY_FILE | FLAG_WEBSOCKET, 8, PAYLOAD_MAX),
+    OPEN: (FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_BODY_STREAM, 8, PAYLOAD_MAX),
+    INPUT: (FLAG_END, 4, 4 + INPUT_MAX),
     GONE: (0, 4, 4),
     WINDOW: (0, 8, 8),
     MESSAGE: (FLAG_TEXT, 4, PAYLOAD_MAX),
@@ -221,6 +225,11 @@ def data(stream_id: int, flags: int, body: Any) -> bytes:
 def accept(stream_id: int, count: int, strings: bytes) -> bytes:
     """ACCEPT: subprotocol, names and values, joined as a head."""
     return _pack_frame(ACCEPT, 0, count, 4 + len(strings), stream_id) + strings
+
+
+def pull(stream_id: int) -> bytes:
+    """PULL: the application waits for the next piece of its request's body."""
+    return _pack_frame(PULL, 0, 0, 4, stream_id)
 
 
 def reset(stream_id: int, flags: int, reason: str) -> bytes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import channel
 from .channel import DATA_MAX, WINDOW_BYTES
-from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected
+from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected, WireError
 
 if TYPE_CHECKING:
     from .greenlets import Reactor
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 class Stream:
     """One request, with the methods of `wire.Slot` by which `wsgi` answers."""
 
-    __slots__ = ("_changed", "_reactor", "_window", "body_fd", "id", "is_ended", "is_gone")
+    __slots__ = (
+        "_changed",
+        "_is_pulled",
+        "_piece",
+        "_reactor",
+        "_window",
+        "body_fd",
+        "id",
+        "is_ended",
+        "is_gone",
+    )
 
     def __init__(self, reactor: Reactor, stream_id: int) -> None:
         self._reactor = reactor
@@ -29,7 +39,8 @@ class Stream:
         self._changed: Any = None
         self.id = stream_id
         self.body_fd = -1
-        self.is_gone = self.is_ended = False
+        self.is_gone = self.is_ended = self._is_pulled = False
+        self._piece: Optional[Tuple[bytes, bool]] = None
 
     def give(self, size: int) -> None:
         """So many bytes more may be sent."""
@@ -43,6 +54,31 @@ class Stream:
         if self._changed is not None:
             self._changed.set()
 
+    def take(self, flags: int, piece: bytes) -> None:
+        """The next piece of the body has come."""
+        if not self._is_pulled:
+            raise WireError("a piece of a body that nobody asked for")
+        self._is_pulled = False
+        self._piece = piece, bool(flags & FLAG_END)
+        if self._changed is not None:
+            self._changed.set()
+
+    def puller(self) -> Callable[[], Optional[Tuple[bytes, bool]]]:
+        return self.pull
+
+    def pull(self) -> Optional[Tuple[bytes, bool]]:
+        """Waits for the next piece of the body: its bytes, and whether it is the last. None when
+        the rest never comes, or the response has ended."""
+        while self._piece is None:
+            if self.is_gone or self.is_ended:
+                return None
+            if not self._is_pulled:
+                self._is_pulled = True
+                self._reactor.put(channel.pull(self.id))
+            self._wait_for_change()
+        piece, self._piece = self._piece, None
+        return piece
+
     def receive_fd(self) -> int:
         return self.body_fd
 
@@ -51,7 +87,7 @@ class Stream:
 
     def send_whole(self, count: int, head: bytes, started: int, body: bytes) -> None:
         micros = (perf_counter_ns() - started) // 1000
-        self.is_ended = True
+        self._end()
         self._reactor.put(channel.answer(self.id, FLAG_END, count, micros, head, body))
         self._reactor.wait_for_room()
 
@@ -77,7 +113,7 @@ class Stream:
             at += size
 
     def send_end(self) -> None:
-        self.is_ended = True
+        self._end()
         self._reactor.put(channel.data(self.id, FLAG_END, b""))
 
     def send_file(
@@ -99,7 +135,7 @@ class Stream:
         self.send_end()
 
     def send_reason(self, _kind: int, flags: int, reason: str) -> None:
-        self.is_ended = True
+        self._end()
         self._reactor.put(channel.reset(self.id, flags, reason))
 
     def end_anyhow(self) -> None:
@@ -108,11 +144,20 @@ class Stream:
             reason = "cancelled" if self.is_gone else "the response is not complete"
             self.send_reason(channel.RESET, 0, reason)
 
+    def _end(self) -> None:
+        self.is_ended = True
+        if self._changed is not None:
+            # A greenlet of the application's may wait for more of the body.
+            self._changed.set()
+
     def _wait(self) -> None:
+        self._wait_for_change()
+        if self.is_gone:
+            raise Disconnected
+
+    def _wait_for_change(self) -> None:
         if self._changed is None:
             self._changed = self._reactor.new_event()
         self._changed.clear()
         if not self.is_gone:
             self._changed.wait()
-        if self.is_gone:
-            raise Disconnected

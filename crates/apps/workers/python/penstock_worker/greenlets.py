@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Optional
 from . import channel, forks, stacks, task_stacks, wsgi
 from .greenlet_stream import Stream
 from .input import open_input
-from .wire import FLAG_BODY_FILE, Disconnected, WireError, duplicate
+from .wire import FLAG_BODY_FILE, Disconnected, FirstPart, WireError, duplicate
 
 
 def patch() -> None:
@@ -106,6 +106,8 @@ class Reactor:
                         stream.give(self._inbox.window(at))
                     elif kind == channel.GONE:
                         stream.leave()
+                    elif kind == channel.INPUT:
+                        stream.take(flags, self._inbox.view[at:stop].tobytes())
                     else:
                         raise WireError(f"frame {kind} for a request")
         except (ValueError, EOFError, TypeError) as error:
@@ -139,7 +141,10 @@ class Reactor:
         if flags & FLAG_BODY_FILE:
             stream.body_fd = channel.receive_fd(self._files, stream_id)
         self._streams[stream_id] = stream
-        greenlet = self._spawn(self._answer, stream, environ, None if flags else body)
+        if flags & channel.FLAG_BODY_STREAM:
+            body = FirstPart(body)
+        is_file = bool(flags & FLAG_BODY_FILE)
+        greenlet = self._spawn(self._answer, stream, environ, None if is_file else body)
         self._running[greenlet] = stream
         greenlet.link(self._forget)
 

@@ -1,20 +1,70 @@
-"""`wsgi.input`: the request body, complete before the application sees it.
+"""`wsgi.input`: the request body, complete before the application sees it, or as it comes.
 
 `wsgi` calls `open_input` once a request. A body in memory becomes a `BytesIO` of its own; a larger
-one is an unlinked temporary file that the server passes as a descriptor. Both end by themselves, so
-that `read()` is always safe (`wsgi.input_terminated`).
+one is an unlinked temporary file that the server passes as a descriptor; one that still comes
+(`request_buffering = false`) is read from the server piece by piece, and a read waits for its
+client. All end by themselves, so that `read()` is always safe (`wsgi.input_terminated`).
+
+What must stay true: a body that was cut raises OSError, each time it is read, and never looks
+complete.
 """
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import BinaryIO, Optional
+import errno
+from io import BufferedReader, BytesIO, RawIOBase
+from typing import Any, BinaryIO, Callable, Optional, Tuple
 
-from .wire import Slot
+from .wire import INPUT_MAX, Disconnected, FirstPart, Slot
+
+
+class BodyCut(OSError):
+    """Raised by reads of a body whose rest never comes."""
+
+    def __init__(self) -> None:
+        what = "the request body was cut: its client has left, or is refused"
+        super().__init__(errno.ECONNRESET, what)
+
+
+class PulledBody(RawIOBase):
+    """A body that still comes. `pull` waits for its next piece."""
+
+    def __init__(self, pull: Callable[[], Optional[Tuple[bytes, bool]]], first: bytes) -> None:
+        self._pull = pull
+        self._piece = memoryview(first)
+        self._is_last = self._is_cut = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """At least a byte, unless it is the end."""
+        while not self._piece:
+            if self._is_cut:
+                raise BodyCut
+            if self._is_last:
+                return 0
+            self._next()
+        size = min(len(buffer), len(self._piece))
+        buffer[:size] = self._piece[:size]
+        self._piece = self._piece[size:]
+        return size
+
+    def _next(self) -> None:
+        try:
+            pulled = self._pull()
+        except Disconnected:
+            pulled = None
+        if pulled is None:
+            self._is_cut = True
+            raise BodyCut
+        self._piece, self._is_last = memoryview(pulled[0]), pulled[1]
 
 
 def open_input(slot: Slot, body: Optional[bytes]) -> BinaryIO:
     """The stream for a body as `Slot.receive` gave it; the caller closes what is a file."""
-    if body is not None:
-        return BytesIO(body)
-    return open(slot.receive_fd(), "rb")
+    if body is None:
+        return open(slot.receive_fd(), "rb")
+    if type(body) is FirstPart:
+        return BufferedReader(PulledBody(slot.puller(), body), INPUT_MAX)
+    return BytesIO(body)

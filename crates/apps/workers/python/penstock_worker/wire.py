@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import functools
 import marshal
 import os
 import select
@@ -25,17 +26,19 @@ VERSION = 2
 PAYLOAD_MAX = 64 << 20
 HEAD_MAX = 256 << 10
 
-REQUEST, CANCEL, COLLECT = 1, 2, 3
+REQUEST, CANCEL, COLLECT, INPUT = 1, 2, 3, 4
 FD_PLEASE, HEAD, BODY, FILE, ABORT, FAILED = 16, 17, 18, 19, 20, 21
-IO_BOUND, EXTEND, COLLECTED = 22, 23, 24
+IO_BOUND, EXTEND, COLLECTED, PULL = 22, 23, 24, 25
 HELLO, READY, BOOT_FAILED, FORK_FAILED = 32, 33, 34, 35
 FORK, SLOTS, PROMOTE, DISMISS = 48, 49, 50, 51
 
 FLAG_BODY_FILE = 1
+FLAG_BODY_STREAM = 2
 FLAG_END = 1
 FLAG_STREAM = 2
 FLAG_HAS_FD = 2
 FLAG_PROTOCOL = 1
+FLAG_CUT = 2
 
 TO_THE_END = 0xFFFF_FFFF_FFFF_FFFF
 # A whole body up to this size travels in the head's frame, so that the server knows its length.
@@ -44,6 +47,8 @@ WHOLE_MAX = 32 << 20
 JOIN_MAX = 64 << 10
 BODY_FRAME_MAX = 256 << 10
 REASON_MAX = 1000
+# Bytes of a request's body in one INPUT.
+INPUT_MAX = 60 << 10
 # Longest extension of a request's time, in seconds.
 EXTEND_MAX = 86_400
 # Descriptors that travel with one frame.
@@ -62,6 +67,7 @@ _pack_file = struct.Struct("<BBHIQQ").pack
 _pack_word = struct.Struct("<BBHII").pack
 
 _IO_BOUND_FRAME = _pack_frame(IO_BOUND, 0, 0, 0)
+_PULL_FRAME = _pack_frame(PULL, 0, 0, 0)
 
 # The class as it is now: gevent replaces it in its module when it is asked to.
 Socket = socket.socket
@@ -75,18 +81,25 @@ class Disconnected(Exception):
     """The server has closed this slot: the thread must end."""
 
 
+class FirstPart(bytes):
+    """The beginning of a request's body, whose rest is to be pulled."""
+
+
 class Slot:
     """One slot socket: requests in, responses out.
 
-    One thread receives and answers; only `mark_as_io_bound` and `extend_timeout` may be called from
-    others as well, as long as the response has not ended. `before_mark` is called before the server
-    hears of an I/O-bound request, `collect` when it asks for a collection of garbage."""
+    One thread receives and answers; only `mark_as_io_bound`, `extend_timeout` and `pull` may be
+    called from others as well, as long as the response has not ended. `before_mark` is called
+    before the server hears of an I/O-bound request, `collect` when it asks for a collection of garbage."""
 
     __slots__ = (
         "_buffer",
         "_end",
         "_ended",
         "_has_guest",
+        "_input_lock",
+        "_is_streamed",
+        "_is_waiting",
         "_lock",
         "_marked",
         "_poll",
@@ -96,6 +109,7 @@ class Slot:
         "_sock",
         "_start",
         "_view",
+        "_was_cancelled",
         "before_mark",
         "collect",
     )
@@ -112,20 +126,29 @@ class Slot:
         self._scanned = 0
         self._lock = threading.Lock()
         self._has_guest = False
+        # Whoever reads the socket for a body that still comes has it.
+        self._input_lock = threading.Lock()
+        # The body of the request at hand still comes; a PULL is not answered; CANCEL came
+        # meanwhile.
+        self._is_streamed = self._is_waiting = self._was_cancelled = False
         self.before_mark: Callable[[], bool] = lambda: True
         self.collect: Callable[[], None] = lambda: None
         self._use_buffer(BUFFER_BYTES, b"")
 
     def receive(self) -> Optional[Tuple[Dict[str, Any], Optional[bytes]]]:
-        """The next request as (environ, body); body is None when it is a file to be asked for.
-        None when the server has closed the socket."""
+        """The next request as (environ, body); body is None when it is a file to be asked for, a
+        `FirstPart` when the rest is to be pulled. None when the server has closed the socket."""
+        if self._is_waiting:
+            # A thread of the application's waits for a piece still. It is told that there is none.
+            with self._input_lock:
+                pass
         while True:
             start = self._start
             if self._end - start >= 12:
                 kind, flags, count, length, first = _unpack_frame(self._buffer, start)
                 stop = start + 8 + length
                 if kind == REQUEST:
-                    if length > PAYLOAD_MAX or first + 4 > length or flags > 1 or count:
+                    if length > PAYLOAD_MAX or first + 4 > length or flags > 2 or count:
                         raise WireError("a request frame contradicts itself")
                     if stop <= self._end:
                         middle = start + 12 + first
@@ -133,14 +156,19 @@ class Slot:
                         self._seq += 1
                         view = self._view
                         environ = marshal.loads(view[start + 12 : middle])
+                        self._is_streamed = False
                         if flags:
-                            return environ, None
+                            return environ, self._begin_body(flags, middle, stop)
                         return environ, bytes(view[middle:stop]) if middle < stop else b""
                 else:
                     # A cancellation that is read here is for a response that has ended: those that
                     # matter are found by `is_cancelled` before the worker comes back here.
                     if kind == COLLECT:
                         self._answer_collect(flags, count, length)
+                    elif kind == INPUT:
+                        if not self._skip_input(stop) and not self._fill():
+                            return None
+                        continue
                     else:
                         self._check_cancel(kind, flags, count, length)
                     self._start = stop
@@ -149,11 +177,16 @@ class Slot:
                 self._answer_collect(*_unpack_header(self._buffer, start)[1:])
                 self._start = start + 8
                 continue
+            elif self._end - start >= 8 and self._buffer[start] == INPUT:
+                if self._skip_input(start + 8 + _unpack_header(self._buffer, start)[3]):
+                    continue
             if not self._fill():
                 return None
 
     def is_cancelled(self) -> bool:
         """Whether the server has cancelled the request received last; never blocks."""
+        if self._is_streamed:
+            return self._is_cancelled_beside_body()
         if self._end < len(self._buffer) and self._poll.poll(0) and not self._receive_more():
             raise Disconnected
         at = max(self._scanned, self._start)
@@ -179,6 +212,44 @@ class Slot:
         if len(fds) != 1:
             raise WireError("a body file was promised and one descriptor did not come")
         return fds[0]
+
+    def puller(self) -> Callable[[], Optional[Tuple[bytes, bool]]]:
+        """What pulls the body of the request received last, piece by piece."""
+        return functools.partial(self.pull, self._seq)
+
+    def pull(self, seq: int) -> Optional[Tuple[bytes, bool]]:
+        """Waits for the next piece of the body of this request: its bytes, and whether it is the
+        last. None when the rest never comes, or the response has ended."""
+        with self._input_lock:
+            if not self._is_waiting:
+                self._is_waiting = True
+                if not self._say(_PULL_FRAME, seq):
+                    self._is_waiting = False
+                    return None
+            elif self._seq != seq:
+                return None
+            while True:
+                at, piece = self._start, self._end - self._start
+                if piece >= 8:
+                    kind, flags, count, length = _unpack_header(self._buffer, at)
+                    stop = at + 8 + length
+                    if kind == INPUT:
+                        if flags > 2 or count or length > INPUT_MAX:
+                            raise WireError("an input frame contradicts itself")
+                        if stop <= self._end:
+                            self._start = stop
+                            self._is_waiting = False
+                            if flags == FLAG_CUT:
+                                return None
+                            return bytes(self._view[at + 8 : stop]), flags == FLAG_END
+                    else:
+                        self._check_cancel(kind, flags, count, length)
+                        if stop <= self._end:
+                            self._note_cancel(at)
+                            self._start = stop
+                            continue
+                if not self._fill():
+                    raise Disconnected
 
     def mark_as_io_bound(self) -> bool:
         """`penstock.mark_as_io_bound`: the request at hand waits for something else than the
@@ -277,8 +348,9 @@ class Slot:
             except OSError as error:
                 raise Disconnected from error
 
-    def _say(self, frame: bytes) -> bool:
-        """Sends a frame about the request at hand, from any thread, unless its response has ended.
+    def _say(self, frame: bytes, about: Optional[int] = None) -> bool:
+        """Sends a frame about the request at hand (that it is this one, if it matters), from any
+        thread, unless its response has ended.
 
         `_has_guest` is set before `_ended` is looked at, and a response sets `_ended` before it
         looks at `_has_guest`: one of the two sees the other, and the usual response takes no
@@ -287,6 +359,8 @@ class Slot:
             self._has_guest = True
             try:
                 seq = self._seq
+                if about is not None and about != seq:
+                    return False
                 if self._ended == seq or (frame is _IO_BOUND_FRAME and self._marked == seq):
                     return False
                 if frame is _IO_BOUND_FRAME:
@@ -297,6 +371,43 @@ class Slot:
                 return False
             finally:
                 self._has_guest = False
+
+    def _begin_body(self, flags: int, at: int, stop: int) -> Optional[bytes]:
+        if flags == FLAG_BODY_FILE:
+            return None
+        self._is_streamed, self._was_cancelled = True, False
+        return FirstPart(self._view[at:stop])
+
+    def _is_cancelled_beside_body(self) -> bool:
+        """As `is_cancelled`, while a thread of the application's may read the body."""
+        if not self._input_lock.acquire(blocking=False):
+            return self._was_cancelled
+        try:
+            if self._end < len(self._buffer) and self._poll.poll(0) and not self._receive_more():
+                raise Disconnected
+            at = self._start
+            while self._end - at >= 8:
+                kind, _, _, length = _unpack_header(self._buffer, at)
+                if kind == CANCEL and self._end - at >= 12:
+                    self._note_cancel(at)
+                at += 8 + length
+            return self._was_cancelled
+        finally:
+            self._input_lock.release()
+
+    def _note_cancel(self, at: int) -> None:
+        if _unpack_frame(self._buffer, at)[4] == self._seq & 0xFFFF_FFFF:
+            self._was_cancelled = True
+
+    def _skip_input(self, stop: int) -> bool:
+        """Leaves out a piece that came too late for its request; False while it is not whole."""
+        if not self._is_waiting or stop - self._start > 8 + INPUT_MAX:
+            raise WireError("unknown frame")
+        if stop > self._end:
+            return False
+        self._start = stop
+        self._is_waiting = False
+        return True
 
     def _wait_for_guest(self) -> None:
         with self._lock:

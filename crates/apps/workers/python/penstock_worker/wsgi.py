@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import api, forks
 from .file_wrapper import FileWrapper, plain_file
-from .input import open_input
+from .input import BodyCut, open_input
 from .wire import (
     ABORT,
     BODY_FRAME_MAX,
@@ -104,6 +104,10 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     except ClientGone:
         forks.leave_if_stranger()
         response.cancel()
+    except BodyCut as error:
+        # Nobody waits for an answer, and there is nothing to mend.
+        forks.leave_if_stranger()
+        response.fail(error)
     # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
     except BaseException as error:
         forks.leave_if_stranger(error)

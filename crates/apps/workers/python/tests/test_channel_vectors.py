@@ -11,7 +11,7 @@ import unittest
 from channel_harness import SCOPE, channel, encode_value, open_frame, wire
 from test_vectors import blocks
 
-KINDS = {"open": 64, "gone": 65, "window": 66, "message": 67, "close": 68}
+KINDS = {"open": 64, "gone": 65, "window": 66, "message": 67, "close": 68, "input": 69}
 
 
 def latin(text):
@@ -50,6 +50,8 @@ def written(send):
         return channel.accept(stream, len(strings), channel.join_fields(strings))
     if kind == "reset":
         return channel.reset(stream, int(rest[1]), rest[0])
+    if kind == "pull":
+        return channel.pull(stream)
     if kind == "message":
         return channel.message(stream, int(rest[0]), latin(rest[1]))
     return {"close": channel.close, "window": channel.window}[kind](stream, *rest)
@@ -78,8 +80,11 @@ class Vectors(unittest.TestCase):
         kind, stream = KINDS[block["kind"]], int(block["id"])
         if kind == channel.OPEN:
             flags = json.loads(block["file"]) * 1 + json.loads(block["websocket"]) * 2
+            flags |= channel.FLAG_BODY_STREAM if "stream" in block else 0
             body = latin(json.loads(block["body"]))
             return kind, flags, stream, (dict(json.loads(block["pairs"])), body)
+        if kind == channel.INPUT:
+            return kind, int(json.loads(block["last"])), stream, latin(json.loads(block["data"]))
         if kind == channel.MESSAGE:
             return kind, int(json.loads(block["text"])), stream, latin(json.loads(block["data"]))
         if kind == channel.CLOSE:

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -46,6 +47,8 @@ class Vectors(unittest.TestCase):
             body = (
                 None if json.loads(block["file"]) else json.loads(block["body"]).encode("latin-1")
             )
+            if "stream" in block:
+                body = wire.FirstPart(body)
             expected = (dict(json.loads(block["pairs"])), body)
             for cut in range(1, len(frame) * 2):
                 with self.subTest(block["name"], cut=cut):
@@ -59,6 +62,28 @@ class Vectors(unittest.TestCase):
                     peer.sock.shutdown(socket.SHUT_WR)
                     received += iter(slot.receive, None)
                     self.assertEqual(received, [expected, expected])
+                    self.assertIs(type(received[0][1]), type(body))
+
+    def test_pieces_of_a_body_are_received_wherever_they_are_cut(self):
+        request = next(b for b in blocks("to_worker") if "stream" in b)
+        pieces = [b for b in blocks("to_worker") if "input" in b]
+        self.assertEqual(len(pieces), 4)
+        for block in pieces:
+            frame, flags = bytes.fromhex(block["both"]), int(block["flags"])
+            piece = (json.loads(block["input"]).encode("latin-1"), flags == wire.FLAG_END)
+            for cut in range(len(frame)):
+                with self.subTest(block["name"], cut=cut):
+                    peer, slot = self.slot()
+                    peer.send(bytes.fromhex(request["python"]))
+                    self.assertEqual(slot.receive()[1], b"x=\xff")
+                    pull, seen = slot.puller(), []
+                    peer.send(frame[:cut])
+                    thread = threading.Thread(target=lambda p=pull, s=seen: s.append(p()))
+                    thread.start()
+                    self.assertEqual(peer.take(8)[0], wire.PULL)
+                    peer.send(frame[cut:])
+                    thread.join(10)
+                    self.assertEqual(seen, [None if flags == wire.FLAG_CUT else piece])
 
     def test_cancels_are_seen_for_the_request_in_progress_only(self):
         for block in blocks("to_worker"):
@@ -81,6 +106,9 @@ class Vectors(unittest.TestCase):
                 slot._seq = 0
                 if block["say"] == "io_bound":
                     self.assertTrue(slot.mark_as_io_bound())
+                elif block["say"] == "pull":
+                    peer.send(bytes.fromhex("0402000000000000"))
+                    self.assertIsNone(slot.pull(0))
                 elif block["say"] == "extend":
                     self.assertTrue(slot.extend_timeout(int(block["seconds"])))
                 else:

@@ -28,7 +28,8 @@ module PenstockWorker
     end
 
     def kinds
-      { "open" => Channel::OPEN, "gone" => Channel::GONE, "window" => Channel::WINDOW }
+      { "open" => Channel::OPEN, "gone" => Channel::GONE, "window" => Channel::WINDOW,
+        "input" => Channel::INPUT }
     end
 
     def seen(inbox, frames)
@@ -42,8 +43,15 @@ module PenstockWorker
       return [kind, 0, block["id"].to_i, [block["bytes"].to_i].pack("V")] if kind == Channel::WINDOW
       return [kind, 0, block["id"].to_i, ""] if kind == Channel::GONE
 
+      if kind == Channel::INPUT
+        flags = block["last"] == "true" ? 1 : 0
+        return [kind, flags, block["id"].to_i, latin(JSON.parse(block["data"]))]
+      end
+
       body = JSON.parse(block["body"]).encode("iso-8859-1").b
-      [kind, block["file"] == "true" ? 1 : 0, block["id"].to_i, [JSON.parse(block["pairs"]).to_h, body]]
+      flags = block["file"] == "true" ? 1 : 0
+      flags |= Channel::FLAG_BODY_STREAM if block["stream"]
+      [kind, flags, block["id"].to_i, [JSON.parse(block["pairs"]).to_h, body]]
     end
 
     def test_frames_are_received_wherever_they_are_cut
@@ -92,6 +100,7 @@ module PenstockWorker
         first + rest[2].map { |piece| Channel.data(id, 0, latin(piece)) }.join + Channel.data(id, Wire::FLAG_END, "")
       when "reset" then Channel.reset(id, rest[1] ? 1 : 0, rest[0])
       when "window" then Channel.window(id, rest[0])
+      when "pull" then Channel.pull(id)
       end
     end
 

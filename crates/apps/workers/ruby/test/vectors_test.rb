@@ -53,6 +53,32 @@ class VectorsTest < Minitest::Test
       (1...(frame.bytesize * 2)).each do |cut|
         received = receive_in_two(stray + frame + frame, cut, stray.bytesize + frame.bytesize)
         assert_equal [[pairs(block), body]] * 2, received, "#{block["name"]} cut at #{cut}"
+        is_first = received[0][1].instance_of?(Wire::FirstPart)
+        assert_equal !block["stream"].nil?, is_first, block["name"]
+      end
+    end
+  end
+
+  def test_pieces_of_a_body_are_received_wherever_they_are_cut
+    request = Harness.blocks("to_worker").find { |block| block["stream"] }
+    pieces = Harness.blocks("to_worker").select { |block| block["input"] }
+    assert_equal 4, pieces.size
+    pieces.each do |block|
+      frame = bytes(block["both"])
+      flags = Integer(block["flags"])
+      piece = [binary(JSON.parse(block["input"])), flags == Wire::FLAG_END]
+      (0...frame.bytesize).each do |cut|
+        peer, slot = self.slot
+        peer.socket.write(bytes(request["ruby"]))
+        assert_equal binary("x=\u00ff"), slot.receive[1]
+        pull = slot.puller
+        peer.socket.write(frame.byteslice(0, cut))
+        seen = Thread.new { pull.call }
+        assert_equal Wire::PULL, peer.take(8).getbyte(0)
+        peer.socket.write(frame.byteslice(cut..))
+        assert seen.join(10), block["name"]
+        expected = flags == Wire::FLAG_CUT ? [nil] : [piece]
+        assert_equal expected, [seen.value], "#{block["name"]} cut at #{cut}"
       end
     end
   end
@@ -89,6 +115,9 @@ class VectorsTest < Minitest::Test
       slot.seq = 0
       case block["say"]
       when "io_bound" then assert slot.mark_as_io_bound, block["name"]
+      when "pull"
+        peer.socket.write(bytes("0402000000000000"))
+        assert_nil slot.pull(0), block["name"]
       when "extend" then assert slot.extend_timeout(Integer(block["seconds"])), block["name"]
       else slot.send(:answer_collect, 0, 0, 0)
       end

@@ -1,0 +1,87 @@
+//! A request's body that comes while its worker has the request: from its client to a reactor.
+//!
+//! The worker asks for each piece with PULL; what its connection has read, or reads next, is one
+//! INPUT. A body that fails ends the stream as seen from here, and the worker hears that its client
+//! is gone.
+//!
+//! # Invariants
+//! - Each PULL is answered once, unless the stream ends before.
+//! - A stream whose worker waits for its client has no clock: the limits of bodies bound that wait.
+
+use std::ops::ControlFlow;
+use std::task::{Context, Poll};
+
+use penstock_runtime::clock;
+use penstock_wire::channel;
+
+use super::ChannelDriver;
+use super::receive::unexpected;
+use super::streams::{Input, State, index_of};
+use crate::slot::End;
+use crate::upload::Piece;
+
+impl ChannelDriver {
+    /// A worker waits for the next piece.
+    pub(super) fn pulled(&mut self, id: u32) -> Result<(), End> {
+        let Some(entry) = self.streams.entry(id) else {
+            return Ok(());
+        };
+        if entry.is_given_up() {
+            // GONE is on its way.
+            return Ok(());
+        }
+        if entry.input != Input::Coming {
+            return Err(unexpected("a PULL for nothing", id));
+        }
+        entry.input = Input::Pulled;
+        self.streams.clock_off(id);
+        if let Some(waker) = self.streams.waker(index_of(id)) {
+            let _ = self.feed(id, &mut Context::from_waker(&waker));
+        }
+        Ok(())
+    }
+
+    /// Sends what there is of a body that is waited for; breaks when the stream is over.
+    pub(super) fn feed(&mut self, id: u32, cx: &mut Context<'_>) -> ControlFlow<()> {
+        let Some(entry) = self.streams.entry(id) else {
+            return ControlFlow::Break(());
+        };
+        let is_pulled = entry.input == Input::Pulled;
+        let Some(upload) = self.streams.upload(id) else {
+            return ControlFlow::Continue(());
+        };
+        match upload.poll_next(cx, is_pulled) {
+            Poll::Pending => ControlFlow::Continue(()),
+            Poll::Ready(Piece::Bytes { bytes, is_last }) => {
+                self.send_input(id, &bytes, is_last);
+                ControlFlow::Continue(())
+            }
+            Poll::Ready(Piece::Failed(fault)) => {
+                self.give_up(id, || fault);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn send_input(&mut self, id: u32, bytes: &[u8], is_last: bool) {
+        let mut frame = Vec::new();
+        channel::input(&mut frame, id, bytes, is_last);
+        self.outbox.push_frame(frame);
+        if is_last {
+            self.streams.end_input(id);
+        }
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        if !is_last {
+            entry.input = Input::Coming;
+        }
+        // It is the worker's turn again, unless the client does not take what there is of the
+        // answer.
+        match entry.state {
+            State::Asked(_) => self.streams.clock_on(id, clock::now()),
+            State::Spool(_) => self.streams.resume(id, clock::now()),
+            _ => {}
+        }
+    }
+}

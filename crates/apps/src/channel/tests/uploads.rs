@@ -1,0 +1,185 @@
+//! Request bodies that come while the worker has the request.
+
+use super::*;
+use crate::testing::{Line, Played, Said};
+use crate::upload::Upload;
+
+const HEAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+impl Rig {
+    /// Asks with a body of which the first bytes have come.
+    fn upload(&self) -> (Arc<Line>, Asked) {
+        let (line, body) = Played::new();
+        let request = request(HEAD);
+        let rest = Upload::begin(Box::new(body), Arc::clone(&request.client));
+        let content = Content::Begun {
+            first: b"first".to_vec(),
+            length: None,
+            rest,
+        };
+        (line, self.ask(request, content))
+    }
+}
+
+impl Worker {
+    async fn pull(&self, id: u32) {
+        self.write(|out| worker::pull(out, id)).await;
+    }
+
+    /// The next frame, which is an INPUT of this stream: its flags and bytes.
+    async fn input(&mut self, id: u32) -> (u8, Vec<u8>) {
+        let frame = self.next().await;
+        assert_eq!((frame.kind, frame.id), (Kind::StreamInput, id), "{frame:?}");
+        (frame.flags, frame.rest)
+    }
+}
+
+#[test]
+fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let (line, asked) = rig.upload();
+        let frame = rig.worker.next().await;
+        assert!(frame.rest.ends_with(b"first"), "{frame:?}");
+        let id = frame.id;
+        line.say(Said::Bytes(3));
+        rig.worker.pull(id).await;
+        assert_eq!(rig.worker.input(id).await, (0, b"xxx".to_vec()));
+        rig.worker.begin(id, &[b"200 OK"], b"so far ").await;
+        let response = asked.response().await;
+        rig.worker.pull(id).await;
+        line.say(Said::Bytes(1));
+        line.say(Said::End);
+        assert_eq!(rig.worker.input(id).await, (FLAG_END, b"x".to_vec()));
+        assert!(line.is_back());
+        rig.worker.data(id, b"and the rest", true).await;
+        assert_eq!(body(response).await, Ok(b"so far and the rest".to_vec()));
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
+    on_a_loop(async {
+        for is_pulled in [false, true] {
+            let mut rig = Rig::new();
+            let (line, asked) = rig.upload();
+            let id = rig.worker.opened().await;
+            if is_pulled {
+                rig.worker.pull(id).await;
+                settle().await;
+            }
+            line.say(Said::Fault(FaultKind::ClientGone));
+            rig.worker.expect(Kind::Gone, id).await;
+            assert_eq!(asked.fault().await, FaultKind::ClientGone);
+            // A PULL that crosses is no breach.
+            if !is_pulled {
+                rig.worker.pull(id).await;
+            }
+            rig.worker.reset(id).await;
+            rig.retire();
+            assert_eq!(rig.ended().await, End::Retired);
+        }
+    });
+}
+
+#[test]
+fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
+    on_a_loop(async {
+        let mut rig = Rig::with(&Terms {
+            response_timeout: Duration::from_millis(150),
+            ..Terms::default()
+        });
+        let (line, asked) = rig.upload();
+        let id = rig.worker.opened().await;
+        rig.worker.pull(id).await;
+        let nothing = std::future::pending::<()>();
+        assert_eq!(
+            clock::within(Duration::from_millis(500), nothing).await,
+            None
+        );
+        line.say(Said::Bytes(2));
+        assert_eq!(rig.worker.input(id).await.1, b"xx");
+        // It neither answers nor reads on.
+        rig.worker.expect(Kind::Gone, id).await;
+        assert_eq!(asked.fault().await, FaultKind::AppTimeout);
+        settle().await;
+        assert!(line.is_back());
+        rig.worker.reset(id).await;
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let (line, asked) = rig.upload();
+        let id = rig.worker.opened().await;
+        rig.worker.pull(id).await;
+        rig.worker.answer(id, b"early").await;
+        let response = asked.response().await;
+        assert!(line.is_back(), "before it is answered");
+        assert_eq!(body(response).await, Ok(b"early".to_vec()));
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_pull_for_nothing_ends_the_worker() {
+    on_a_loop(async {
+        for pulls in [1, 2] {
+            let mut rig = Rig::new();
+            let (_line, asked) = match pulls {
+                1 => (Arc::default(), rig.get("/")),
+                _ => rig.upload(),
+            };
+            let id = rig.worker.opened().await;
+            for _ in 0..pulls {
+                rig.worker.pull(id).await;
+            }
+            assert_eq!(asked.fault().await, FaultKind::AppBroken);
+            assert!(matches!(rig.ended().await, End::Broken(_)));
+        }
+    });
+}
+
+#[test]
+fn what_was_not_sent_goes_to_another_worker_with_its_body() {
+    on_a_loop(async {
+        let first = Rig::new();
+        let (line, mut asked) = first.upload();
+        line.say(Said::Bytes(3));
+        let Rig { worker, driver, .. } = first;
+        // It never reads, and its socket says so.
+        settle().await;
+        drop(worker);
+        assert_eq!(within(driver).await.unwrap(), End::Died);
+        let again = Pin::new(&mut asked.call);
+        assert!(
+            poll_once(again).await.is_none(),
+            "it waits in the queue again"
+        );
+        assert!(!line.is_back());
+    });
+}
+
+#[test]
+fn a_body_that_comes_is_cut_when_the_time_of_a_replaced_worker_is_over() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let (_line, asked) = rig.upload();
+        let id = rig.worker.opened().await;
+        rig.worker.pull(id).await;
+        rig.retire();
+        settle().await;
+        rig.mailbox.cut();
+        rig.worker.expect(Kind::Gone, id).await;
+        assert_eq!(asked.fault().await, FaultKind::WorkerDied);
+        rig.worker.reset(id).await;
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}

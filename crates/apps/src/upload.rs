@@ -1,0 +1,301 @@
+//! A request's body on its way to a worker that has the request already.
+//!
+//! Made by `handler` for a body that has not come whole. A task beside the connection reads it, a
+//! slot's or channel's driver (on any loop) takes a piece for each PULL of the worker's. So a
+//! client is read no faster than its application reads, but for one piece ahead.
+//!
+//! # Invariants
+//! - At most [`AHEAD_BYTES`] and one read are kept here, however large the body is.
+//! - The client's time is charged to it only while the worker waits for a piece.
+//! - The end of a body and a body that is cut are never taken for one another.
+//! - The connection has its reading side back before anybody can hear of the end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
+use penstock_runtime::loops;
+use penstock_wire::INPUT_BYTES_MAX;
+
+/// What is read before the worker asks for it: its next piece.
+const AHEAD_BYTES: usize = INPUT_BYTES_MAX;
+
+/// A body that arrives while its request is in progress.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// Held for a move of bytes only.
+    state: Mutex<State>,
+    client: Arc<ClientState>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connection's side; out while it is read, gone when there is nothing more to read.
+    body: Option<Box<dyn IncomingBody>>,
+    /// Read and not taken yet.
+    bytes: Vec<u8>,
+    end: Option<Result<(), Fault>>,
+    /// The worker waits for a piece.
+    is_wanted: bool,
+    /// Nobody takes any more.
+    is_closed: bool,
+    /// The task that reads.
+    reader: Option<Waker>,
+    driver: Option<Waker>,
+    /// Whoever waits for the answer to the request.
+    caller: Option<Waker>,
+}
+
+/// A driver's end; dropped when its worker wants no more.
+#[derive(Debug)]
+pub(crate) struct UploadReader(Arc<Upload>);
+
+/// What a driver finds.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// The next bytes; none only at the end.
+    Bytes { bytes: Vec<u8>, is_last: bool },
+    /// The rest never comes.
+    Failed(Fault),
+}
+
+/// Reads what is there of a body, up to a piece; `true` when that is all of it.
+///
+/// # Errors
+/// What the body says.
+pub(crate) fn read_at_hand(
+    body: &mut dyn IncomingBody,
+    cx: &mut Context<'_>,
+    into: &mut Vec<u8>,
+) -> Result<bool, Fault> {
+    while !body.is_at_end() {
+        if into.len() >= AHEAD_BYTES {
+            return Ok(false);
+        }
+        match body.poll_ahead(cx, into) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Ok(true)) => {}
+            Poll::Ready(Ok(false)) => return Ok(true),
+            Poll::Ready(Err(fault)) => return Err(fault),
+        }
+    }
+    Ok(true)
+}
+
+impl Upload {
+    /// Begins to read the rest of a body, on this loop, which is the connection's.
+    pub(crate) fn begin(body: Box<dyn IncomingBody>, client: Arc<ClientState>) -> Arc<Self> {
+        let upload = Arc::new(Self {
+            state: Mutex::new(State {
+                body: Some(body),
+                ..State::default()
+            }),
+            client,
+        });
+        let task = Arc::clone(&upload);
+        loops::spawn_here(async move { std::future::poll_fn(|cx| task.poll_read(cx)).await });
+        upload
+    }
+
+    /// The end for whoever drives the request's worker.
+    pub(crate) fn reader(self: &Arc<Self>) -> UploadReader {
+        UploadReader(Arc::clone(self))
+    }
+
+    /// Gives the connection its reading side back at once. To be called on its loop.
+    pub(crate) fn release(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let (body, reader) = (state.body.take(), state.reader.take());
+        drop(state);
+        drop(body);
+        wake(reader);
+    }
+
+    /// Whether the body has failed; else the task is polled when it does, or has something to say
+    /// to its client.
+    pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.lock();
+        if matches!(state.end, Some(Err(_))) {
+            return true;
+        }
+        keep(&mut state.caller, cx);
+        false
+    }
+
+    /// Why the body failed, for the first who asks.
+    pub(crate) fn take_failure(&self) -> Option<Fault> {
+        let mut state = self.lock();
+        match state.end.take() {
+            Some(Err(fault)) => {
+                state.end = Some(Err(cut()));
+                Some(fault)
+            }
+            end => {
+                state.end = end;
+                None
+            }
+        }
+    }
+
+    /// The task: reads while there is room, or somebody waits.
+    fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut state = self.lock();
+            keep(&mut state.reader, cx);
+            if state.is_closed || state.end.is_some() {
+                let body = state.body.take();
+                drop(state);
+                drop(body);
+                return Poll::Ready(());
+            }
+            if state.bytes.len() >= AHEAD_BYTES {
+                return Poll::Pending;
+            }
+            let is_awaited = state.is_wanted && state.bytes.is_empty();
+            let Some(mut body) = state.body.take() else {
+                return Poll::Ready(());
+            };
+            drop(state);
+            let mut bytes = Vec::new();
+            let read = match is_awaited {
+                true => body.poll_fill(cx, &mut bytes),
+                false => body.poll_ahead(cx, &mut bytes),
+            };
+            let end = match read {
+                Poll::Pending => {
+                    self.wait_with(body, is_awaited);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(true)) if !body.is_at_end() => {
+                    self.note(Some(body), &bytes, None);
+                    continue;
+                }
+                Poll::Ready(Ok(_)) => Ok(()),
+                Poll::Ready(Err(fault)) => Err(fault),
+            };
+            // Before anybody hears of it: whoever answers then finds the connection in order.
+            drop(body);
+            if matches!(&end, Err(fault) if fault.kind == FaultKind::ClientGone) {
+                self.client.mark_gone();
+            }
+            self.note(None, &bytes, Some(end));
+            return Poll::Ready(());
+        }
+    }
+
+    /// Keeps a body of which nothing is there now.
+    fn wait_with(&self, body: Box<dyn IncomingBody>, is_awaited: bool) {
+        let mut state = self.lock();
+        let body = match state.is_closed {
+            true => Some(body),
+            false => {
+                state.body = Some(body);
+                None
+            }
+        };
+        // The client may have to be invited to send, which is its connection's to do.
+        let caller = state.caller.take_if(|_| is_awaited);
+        drop(state);
+        drop(body);
+        wake(caller);
+    }
+
+    fn note(
+        &self,
+        body: Option<Box<dyn IncomingBody>>,
+        bytes: &[u8],
+        end: Option<Result<(), Fault>>,
+    ) {
+        let mut state = self.lock();
+        state.body = body;
+        if matches!(end, Some(Err(_))) {
+            state.bytes = Vec::new();
+        } else {
+            state.bytes.extend_from_slice(bytes);
+        }
+        let caller = state.caller.take_if(|_| matches!(end, Some(Err(_))));
+        state.end = end;
+        let driver = state.driver.take();
+        drop(state);
+        wake(driver);
+        wake(caller);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UploadReader {
+    /// The next piece, when `is_wanted`; a body that fails is told of in any case. Else the task is
+    /// polled when there is something.
+    pub(crate) fn poll_next(&self, cx: &mut Context<'_>, is_wanted: bool) -> Poll<Piece> {
+        if let Some(fault) = self.0.take_failure() {
+            return Poll::Ready(Piece::Failed(fault));
+        }
+        let mut state = self.0.lock();
+        if is_wanted && (state.end.is_some() || !state.bytes.is_empty()) {
+            let bytes = match state.bytes.len() > INPUT_BYTES_MAX {
+                true => state.bytes.drain(..INPUT_BYTES_MAX).collect(),
+                false => std::mem::take(&mut state.bytes),
+            };
+            state.is_wanted = false;
+            let is_last = state.end.is_some() && state.bytes.is_empty();
+            let reader = state.reader.take();
+            drop(state);
+            wake(reader);
+            return Poll::Ready(Piece::Bytes { bytes, is_last });
+        }
+        keep(&mut state.driver, cx);
+        let is_news = is_wanted && !std::mem::replace(&mut state.is_wanted, is_wanted);
+        let reader = state.reader.take_if(|_| is_news);
+        drop(state);
+        wake(reader);
+        Poll::Pending
+    }
+}
+
+impl Drop for UploadReader {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        state.bytes = Vec::new();
+        let reader = state.reader.take();
+        drop(state);
+        // The connection's side is dropped where it is at home.
+        wake(reader);
+    }
+}
+
+/// What is found where a failure was already taken.
+fn cut() -> Fault {
+    Fault::new(FaultKind::ClientGone, "the request body was cut")
+}
+
+fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(cx.waker()),
+        none => *none = Some(cx.waker().clone()),
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("bytes", &self.bytes.len())
+            .field("end", &self.end)
+            .field("is_wanted", &self.is_wanted)
+            .field("is_closed", &self.is_closed)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
