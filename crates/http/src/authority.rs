@@ -18,8 +18,8 @@ pub(crate) struct Authority<'a> {
 }
 
 impl<'a> Authority<'a> {
-    /// Checks `host [":" port]` (RFC 9110 §4.2.1, §7.2); `None` for anything else, user
-    /// information and an empty port included.
+    /// Checks `host [":" [port]]` (RFC 9110 §4.2.1, §7.2; RFC 3986 §3.2.3); `None` for anything else,
+    /// user information included. An empty port is none.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (host, rest) = match bytes {
             [b'[', ..] => bytes.split_at(memchr::memchr(b']', bytes)? + 1),
@@ -31,11 +31,17 @@ impl<'a> Authority<'a> {
             is_name(host)
         };
         let port = match rest {
-            [] => None,
+            [] | [b':'] => None,
             [b':', digits @ ..] => Some(parse_port(digits)?),
             _ => return None,
         };
         is_valid.then_some(Self { host, port })
+    }
+
+    /// The text of an authority that was checked, without the colon of an empty port (RFC 3986
+    /// §6.2.3): frameworks that look at a host again refuse one that ends so.
+    pub(crate) fn written(bytes: &[u8]) -> &[u8] {
+        bytes.strip_suffix(b":").unwrap_or(bytes)
     }
 
     /// Whether both mean the same host and port, a missing port being `default_port`.
@@ -104,6 +110,8 @@ mod tests {
             ("[::1]", None),
             ("[2001:db8::1]:65535", Some(65535)),
             ("[::ffff:1.2.3.4]:0", Some(0)),
+            ("a:", None),
+            ("[::1]:", None),
         ] {
             let authority = Authority::parse(text.as_bytes());
             assert_eq!(authority.map(|a| a.port), Some(port), "{text}");
@@ -117,7 +125,9 @@ mod tests {
             "",
             ".",
             ":80",
-            "a:",
+            ":",
+            "a::",
+            "[::1]::",
             "a:+80",
             "a:65536",
             "a:8080 ",
@@ -154,6 +164,18 @@ mod tests {
             &long,
         ] {
             assert_eq!(Authority::parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_port_is_not_written_on() {
+        for (text, written) in [
+            ("a:", "a"),
+            ("[::1]:", "[::1]"),
+            ("a:80", "a:80"),
+            ("a", "a"),
+        ] {
+            assert_eq!(Authority::written(text.as_bytes()), written.as_bytes());
         }
     }
 

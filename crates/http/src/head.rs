@@ -121,6 +121,7 @@ pub struct RequestHead {
     pub(crate) method_token: Span,
     pub(crate) target: Span,
     pub(crate) path_query: Span,
+    pub(crate) sent_path_query: Span,
     pub(crate) host: Span,
     pub(crate) framing: BodyFraming,
     pub(crate) method: Method,
@@ -149,13 +150,14 @@ impl RequestHead {
         self.version
     }
 
-    /// The request target as sent, in whichever form (RFC 9112 §3.2).
+    /// The request target in whichever form (RFC 9112 §3.2), as sent but for bytes that no URI holds
+    /// (quotes, angle brackets, text beyond ASCII): those are percent-encoded.
     pub fn target(&self) -> &str {
         self.text(self.target)
     }
 
     /// The target in origin form: path and query of an absolute-form target, `*` for `OPTIONS *`,
-    /// empty for CONNECT.
+    /// empty for CONNECT. Encoded as [`RequestHead::target`].
     pub fn target_path_query(&self) -> &str {
         self.text(self.path_query)
     }
@@ -165,8 +167,14 @@ impl RequestHead {
         self.bytes(self.path_query)
     }
 
-    /// The authority asked for, as sent: that of an absolute-form or CONNECT target when there is
-    /// one, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
+    /// [`RequestHead::target_path_query`] with the very bytes that were sent: for servers that are to
+    /// see a target as the client wrote it.
+    pub fn sent_path_query_bytes(&self) -> &[u8] {
+        self.bytes(self.sent_path_query)
+    }
+
+    /// The authority asked for, as sent but for an empty port: that of an absolute-form or CONNECT
+    /// target when there is one, else `Host`; empty for HTTP/1.0 without either (RFC 9112 §3.3).
     pub fn host(&self) -> &str {
         self.text(self.host)
     }
@@ -176,7 +184,8 @@ impl RequestHead {
         self.bytes(self.host)
     }
 
-    /// All fields in the order sent: name as sent, value without blanks around it.
+    /// All fields in the order sent: name as sent, value without blanks around it. The value of `Host` is
+    /// [`RequestHead::host`].
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.fields
             .iter()

@@ -1,6 +1,6 @@
 //! Which fields may follow a body (RFC 9110 §6.5.1).
 //!
-//! `h1::body` refuses the others in what clients send, `edge` leaves them out of what it sends. What
+//! `h1::body` leaves the others out of what it reads, `edge` out of what it sends. What
 //! must stay true: a field that says where a message ends, whom it is for or how it is read is never
 //! believed once the content has gone by.
 

@@ -36,7 +36,7 @@ pub(crate) fn encode(
     };
     out.extend_from_slice(head.method_str().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(head.path_query_bytes());
+    out.extend_from_slice(head.sent_path_query_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     match &config.host {
         config::HostHeader::Client => field(out, b"Host", head.host_bytes()),

@@ -20,7 +20,7 @@ use crate::{
 /// Why a body cannot be read on; the connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BodyError {
-    /// No hexadecimal digits, too many, or another byte among them.
+    /// No hexadecimal digits, more than 256, or another byte among them.
     #[error("malformed chunk size")]
     BadChunkSize,
     /// A chunk of more bytes than an offset can count.
@@ -41,9 +41,6 @@ pub enum BodyError {
     /// A trailer line that is no field line.
     #[error("malformed trailer field")]
     BadTrailer,
-    /// A field that may not be sent after the content (RFC 9110 §6.5.1).
-    #[error("forbidden trailer field")]
-    ForbiddenTrailer,
     /// Trailers above 8 KiB.
     #[error("trailers too large")]
     TrailersTooLarge,
@@ -69,12 +66,14 @@ pub struct BodyDecoder {
     state: State,
     /// Bytes of content still to come in this chunk, or in the body of known length.
     remaining: u64,
-    size_digits: u8,
+    size_digits: u16,
     line_extension_bytes: u16,
     extension_bytes: u16,
     /// Validated lines, then the line being read.
     trailers: Vec<u8>,
     trailer_line_start: usize,
+    /// Bytes of trailer lines seen, those that are left out included.
+    trailer_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +82,13 @@ enum State {
     Length,
     /// Hexadecimal digits of a chunk size.
     Size,
+    /// Blanks behind the digits: an extension follows.
+    SizeBlank,
     /// After `;`.
     ExtensionNameStart,
     ExtensionName,
+    /// Blanks behind a name: `=` or another extension follows.
+    ExtensionNameBlank,
     /// After `=`.
     ExtensionValueStart,
     ExtensionToken,
@@ -93,6 +96,8 @@ enum State {
     /// After a backslash in a quoted string.
     ExtensionEscape,
     ExtensionQuotedEnd,
+    /// Blanks behind a value: another extension follows.
+    ExtensionValueBlank,
     /// After the CR of a chunk line.
     SizeLf,
     Data,
@@ -122,6 +127,7 @@ impl BodyDecoder {
             extension_bytes: 0,
             trailers: Vec::new(),
             trailer_line_start: 0,
+            trailer_bytes: 0,
         }
     }
 
@@ -139,7 +145,8 @@ impl BodyDecoder {
         }
     }
 
-    /// The trailer lines, each `name: value` as sent with its CR LF; complete when done.
+    /// The trailer lines, each `name: value` as sent with its CR LF; complete when done. Fields that
+    /// may not follow the content (RFC 9110 §6.5.1) are left out.
     pub fn trailers(&self) -> &[u8] {
         self.trailers
             .get(..self.trailer_line_start)
@@ -213,7 +220,7 @@ impl BodyDecoder {
         Ok(())
     }
 
-    // Sixteen digits fill 64 bits, leading zeros counted, so the shift never loses any.
+    // Leading zeros are of the grammar (RFC 9112 §7.1); the shift never loses a digit.
     fn take_size(&mut self, byte: u8) -> Result<(), BodyError> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
@@ -221,10 +228,14 @@ impl BodyDecoder {
             b'A'..=b'F' => byte - b'A' + 10,
             b'\r' if self.size_digits > 0 => return self.go(State::SizeLf),
             b';' if self.size_digits > 0 => return self.go(State::ExtensionNameStart),
+            b' ' | b'\t' if self.size_digits > 0 => return self.go(State::SizeBlank),
             _ => return Err(BodyError::BadChunkSize),
         };
         if self.size_digits == SIZE_DIGITS_MAX {
             return Err(BodyError::BadChunkSize);
+        }
+        if self.remaining >> (u64::BITS - 4) != 0 {
+            return Err(BodyError::ChunkTooLarge);
         }
         self.size_digits += 1;
         self.remaining = self.remaining << 4 | u64::from(digit);
@@ -247,7 +258,8 @@ impl BodyDecoder {
         })
     }
 
-    // RFC 9112 §7.1.1 without the blanks that §2.2 only tolerates: *( ";" name [ "=" value ] ).
+    // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks stand around these two
+    // marks only, so none may end the line.
     fn take_extension(&mut self, byte: u8) -> Result<(), BodyError> {
         self.line_extension_bytes += 1;
         self.extension_bytes += 1;
@@ -258,10 +270,22 @@ impl BodyDecoder {
         }
         let is_token = is_token_byte(byte);
         self.state = match (self.state, byte) {
+            (
+                State::SizeBlank
+                | State::ExtensionNameStart
+                | State::ExtensionNameBlank
+                | State::ExtensionValueStart
+                | State::ExtensionValueBlank,
+                b' ' | b'\t',
+            ) => self.state,
+            (State::ExtensionName, b' ' | b'\t') => State::ExtensionNameBlank,
+            (State::ExtensionToken | State::ExtensionQuotedEnd, b' ' | b'\t') => {
+                State::ExtensionValueBlank
+            }
             (State::ExtensionNameStart | State::ExtensionName, _) if is_token => {
                 State::ExtensionName
             }
-            (State::ExtensionName, b'=') => State::ExtensionValueStart,
+            (State::ExtensionName | State::ExtensionNameBlank, b'=') => State::ExtensionValueStart,
             (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
             (State::ExtensionValueStart | State::ExtensionToken, _) if is_token => {
                 State::ExtensionToken
@@ -271,12 +295,19 @@ impl BodyDecoder {
             (State::ExtensionQuoted | State::ExtensionEscape, _) if is_value_byte(byte) => {
                 State::ExtensionQuoted
             }
-            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b';') => {
-                State::ExtensionNameStart
-            }
+            (
+                State::SizeBlank
+                | State::ExtensionName
+                | State::ExtensionNameBlank
+                | State::ExtensionToken
+                | State::ExtensionQuotedEnd
+                | State::ExtensionValueBlank,
+                b';',
+            ) => State::ExtensionNameStart,
             (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b'\r') => {
                 State::SizeLf
             }
+            (State::SizeBlank, _) => return Err(BodyError::BadChunkSize),
             _ => return Err(BodyError::BadChunkExtension),
         };
         Ok(())
@@ -286,7 +317,8 @@ impl BodyDecoder {
         if byte == b'\n' {
             return Err(BodyError::BadLineEnd);
         }
-        if self.trailers.len() + 2 > TRAILER_BYTES_MAX {
+        self.trailer_bytes += 1;
+        if self.trailer_bytes > TRAILER_BYTES_MAX {
             return Err(BodyError::TrailersTooLarge);
         }
         self.trailers.push(byte);
@@ -302,23 +334,26 @@ impl BodyDecoder {
             .trailers
             .get(self.trailer_line_start..)
             .unwrap_or_default();
-        check_trailer(line.strip_suffix(b"\r").unwrap_or(line))?;
-        self.trailers.push(b'\n');
-        self.trailer_line_start = self.trailers.len();
+        if is_kept_trailer(line.strip_suffix(b"\r").unwrap_or(line))? {
+            self.trailers.push(b'\n');
+            self.trailer_line_start = self.trailers.len();
+        } else {
+            self.trailers.truncate(self.trailer_line_start);
+        }
+        self.trailer_bytes += 1;
         self.go(State::TrailerStart)
     }
 }
 
-fn check_trailer(line: &[u8]) -> Result<(), BodyError> {
+/// Whether a trailer line is believed: one that frames, routes or authenticates comes too late to be
+/// obeyed, and merging it is forbidden (RFC 9110 §6.5.1).
+fn is_kept_trailer(line: &[u8]) -> Result<bool, BodyError> {
     let colon = memchr::memchr(b':', line).ok_or(BodyError::BadTrailer)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     if !is_token(name) || !value.iter().all(|&byte| is_value_byte(byte)) {
         return Err(BodyError::BadTrailer);
     }
-    if is_forbidden_trailer(name) {
-        return Err(BodyError::ForbiddenTrailer);
-    }
-    Ok(())
+    Ok(!is_forbidden_trailer(name))
 }
 
 /// Appends the line that opens a chunk of `len` bytes, which must not be 0: that is `LAST_CHUNK`.
@@ -335,7 +370,8 @@ pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
 /// What ends a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-const SIZE_DIGITS_MAX: u8 = 16;
+/// Far above what any sender pads to, and an end to a size that dribbles in.
+const SIZE_DIGITS_MAX: u16 = 256;
 const LINE_EXTENSION_BYTES_MAX: u16 = 256;
 const EXTENSION_BYTES_MAX: u16 = 16 << 10;
 const TRAILER_BYTES_MAX: usize = 8 << 10;

@@ -47,7 +47,7 @@ pub enum ParseError {
     /// A version not of the form `HTTP/d.d`.
     #[error("malformed http version")]
     BadVersion,
-    /// A well-formed version other than 1.0 and 1.1.
+    /// A well-formed version of another major number than 1.
     #[error("http version not supported")]
     VersionNotSupported,
     /// A head above the limit.
@@ -77,10 +77,7 @@ pub enum ParseError {
     /// A host or port that is not one.
     #[error("malformed host")]
     BadHost,
-    /// `Host` and the authority of the target differ.
-    #[error("host differs from the request target")]
-    HostDiffers,
-    /// `Content-Length` that is not one canonical number.
+    /// `Content-Length` that is not one plain number.
     #[error("malformed content-length")]
     BadContentLength,
     /// More than one `Content-Length`, equal or not.
@@ -101,9 +98,6 @@ pub enum ParseError {
     /// A connection option that is not a token.
     #[error("malformed connection option")]
     BadConnection,
-    /// `Connection` names a field that frames or routes the message.
-    #[error("connection names a framing or routing field")]
-    ConnectionNamesEssential,
     /// An expectation other than `100-continue`.
     #[error("expectation cannot be met")]
     ExpectationFailed,

@@ -15,7 +15,7 @@ use crate::{
 /// Facts gathered from the fields seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Facts<'a> {
-    host: Option<(Authority<'a>, Span)>,
+    host: Option<Span>,
     length: Option<u64>,
     coding: Option<&'a [u8]>,
     expectation: Option<&'a [u8]>,
@@ -50,11 +50,9 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The `Host` field, checked; an HTTP/1.1 request without one is refused (RFC 9112 §3.2).
-    pub(super) fn host(
-        &self,
-        version: Version,
-    ) -> Result<Option<(Authority<'a>, Span)>, ParseError> {
+    /// Where the checked `Host` lies, without the colon of an empty port; an HTTP/1.1 request without
+    /// one is refused (RFC 9112 §3.2).
+    pub(super) fn host(&self, version: Version) -> Result<Option<Span>, ParseError> {
         match self.host {
             None if version == Version::Http11 => Err(ParseError::HostMissing),
             host => Ok(host),
@@ -102,12 +100,13 @@ impl<'a> Facts<'a> {
         version == Version::Http11 && self.upgrade_option && self.upgrade_field
     }
 
-    fn note_host(&mut self, value: &'a [u8], span: Span) -> Result<(), ParseError> {
+    fn note_host(&mut self, value: &[u8], span: Span) -> Result<(), ParseError> {
         if self.host.is_some() {
             return Err(ParseError::HostRepeated);
         }
-        let authority = Authority::parse(value).ok_or(ParseError::BadHost)?;
-        self.host = Some((authority, span));
+        Authority::parse(value).ok_or(ParseError::BadHost)?;
+        let start = span.range().start;
+        self.host = Some(Span::new(start, Authority::written(value).len()));
         Ok(())
     }
 
@@ -121,7 +120,7 @@ impl<'a> Facts<'a> {
     fn note_length(&mut self, value: &[u8]) -> Result<(), ParseError> {
         match self
             .length
-            .replace(parse_canonical(value).ok_or(ParseError::BadContentLength)?)
+            .replace(parse_length(value).ok_or(ParseError::BadContentLength)?)
         {
             None => Ok(()),
             Some(_) => Err(ParseError::ContentLengthRepeated),
@@ -140,12 +139,13 @@ impl<'a> Facts<'a> {
             if !is_token(option) {
                 return Err(ParseError::BadConnection);
             }
-            // A next hop that obeyed would strip the very fields this hop relied on.
+            // RFC 9110 §7.6.1: no sender may name them, and to obey would strip what frames or routes
+            // the message. The option has no effect here, and no next hop hears of it.
             if ESSENTIAL
                 .iter()
                 .any(|name| option.eq_ignore_ascii_case(name))
             {
-                return Err(ParseError::ConnectionNamesEssential);
+                continue;
             }
             let known = match option.len() {
                 5 if is_known(option, b"close") => &mut self.close,
@@ -157,14 +157,6 @@ impl<'a> Facts<'a> {
         }
         Ok(())
     }
-}
-
-// Written the one canonical way besides: some readers take a leading zero for octal.
-fn parse_canonical(value: &[u8]) -> Option<u64> {
-    if value.len() > 1 && value.starts_with(b"0") {
-        return None;
-    }
-    parse_length(value)
 }
 
 const ESSENTIAL: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];

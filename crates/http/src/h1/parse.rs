@@ -8,7 +8,7 @@
 //! searched twice for a line end; limits are applied before anything is kept; `httparse` is laxer
 //! than this server wants to be (bare LF, blank lines), so what it accepts is checked around it.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{
     error::ParseError,
@@ -16,7 +16,7 @@ use super::{
     request_line::{self, RequestLine, TargetForm},
 };
 use crate::{
-    grammar::trim_blanks,
+    grammar::{is_known, trim_blanks},
     head::{FieldSpan, HEAD_BYTES_MAX, Method, RequestHead, Span},
 };
 
@@ -238,18 +238,23 @@ fn conclude(
     line: &RequestLine,
     raw: &[u8],
     facts: &Facts<'_>,
-    fields: Vec<FieldSpan>,
+    mut fields: Vec<FieldSpan>,
 ) -> Result<RequestHead, ParseError> {
     let version = line.version;
     let framing = facts.framing(version)?;
     let expects_continue = facts.expects_continue(version, framing)?;
-    let place = Place::find(line, raw, facts)?;
+    let host = facts.host(version)?;
+    let place = Place::find(line, raw, host);
+    if host.is_some() {
+        state_host(&mut fields, raw, place.host);
+    }
     Ok(RequestHead {
         raw: place.copy_of(raw),
         fields,
         method_token: line.method_token,
-        target: line.target,
+        target: place.target,
         path_query: place.path_query,
+        sent_path_query: place.sent_path_query,
         host: place.host,
         framing,
         method: line.method,
@@ -261,77 +266,103 @@ fn conclude(
     })
 }
 
-/// Where host and origin-form target lie; `tail` is what must be appended to the copy of the head
-/// because it was not sent.
+/// Lets the `Host` field say the host that was asked for: that of an absolute-form target wins over
+/// it (RFC 9112 §3.2.2), whoever reads fields instead of [`RequestHead::host`].
+fn state_host(fields: &mut [FieldSpan], raw: &[u8], host: Span) {
+    let mut fields = fields.iter_mut();
+    let found = fields.find(|field| is_known(&raw[field.name.range()], b"host"));
+    if let Some(field) = found {
+        field.value = host;
+    }
+}
+
+/// Where host and targets lie; `tail` is what must be appended to the copy of the head because it
+/// was not sent, or not so.
 struct Place {
     host: Span,
+    target: Span,
     path_query: Span,
-    tail: Option<(&'static [u8], Span)>,
+    sent_path_query: Span,
+    tail: Vec<u8>,
 }
 
 impl Place {
-    fn find(line: &RequestLine, raw: &[u8], facts: &Facts<'_>) -> Result<Self, ParseError> {
-        let field = facts.host(line.version)?;
+    fn find(line: &RequestLine, raw: &[u8], field: Option<Span>) -> Self {
+        let as_sent = Self {
+            host: field.unwrap_or_default(),
+            target: line.target,
+            path_query: line.target,
+            sent_path_query: line.target,
+            tail: Vec::new(),
+        };
         match line.form {
-            TargetForm::Origin => Ok(Self {
-                host: field.map(|(_, span)| span).unwrap_or_default(),
-                path_query: line.target,
-                tail: None,
-            }),
-            TargetForm::Authority => Ok(Self {
+            TargetForm::Origin if line.has_raw_bytes => {
+                as_sent.encoded(line, raw, line.target, b"")
+            }
+            TargetForm::Origin => as_sent,
+            TargetForm::Authority => Self {
                 host: line.target,
                 path_query: Span::default(),
-                tail: None,
-            }),
-            TargetForm::Absolute {
-                authority,
-                rest,
-                default_port,
-            } => {
-                let target = crate::authority::Authority::parse(&raw[authority.range()])
-                    .ok_or(ParseError::BadHost)?;
-                // RFC 9112 §3.2.2 lets the target win; a difference is still somebody's attack.
-                if field.is_some_and(|(host, _)| !host.is_same(&target, Some(default_port))) {
-                    return Err(ParseError::HostDiffers);
-                }
-                Ok(Self::absolute(line.method, raw, authority, rest))
+                sent_path_query: Span::default(),
+                ..as_sent
+            },
+            TargetForm::Absolute { authority, rest } => {
+                let as_sent = Self {
+                    host: authority,
+                    path_query: rest,
+                    sent_path_query: rest,
+                    ..as_sent
+                };
+                as_sent.absolute(line, raw, rest)
             }
         }
     }
 
     // An absolute-form target may lack the path (RFC 9110 §4.2.3: the same as "/"; RFC 9112
     // §3.2.4: "*" for OPTIONS). The origin form then exists nowhere in the head.
-    fn absolute(method: Method, raw: &[u8], host: Span, rest: Span) -> Self {
+    fn absolute(self, line: &RequestLine, raw: &[u8], rest: Span) -> Self {
         let text = &raw[rest.range()];
-        let prefix: &'static [u8] = match text {
-            [b'/', ..] => {
-                return Self {
-                    host,
-                    path_query: rest,
-                    tail: None,
-                };
-            }
-            [] if method == Method::Options => b"*",
+        let prefix: &[u8] = match text {
+            [b'/', ..] if line.has_raw_bytes => b"",
+            [b'/', ..] => return self,
+            [] if line.method == Method::Options => b"*",
             _ => b"/",
         };
-        let path_query = Span::new(raw.len(), prefix.len() + text.len());
+        self.encoded(line, raw, rest, prefix)
+    }
+
+    /// Appends the target with what no URI holds encoded; `rest` is its part in origin form, which
+    /// lacks `prefix`.
+    fn encoded(self, line: &RequestLine, raw: &[u8], rest: Span, prefix: &[u8]) -> Self {
+        let (target, rest) = (self.target.range(), rest.range());
+        let mut tail = Vec::with_capacity(2 * target.len());
+        // Scheme and authority, of which nothing needs encoding.
+        tail.extend_from_slice(&raw[target.start..rest.start]);
+        let origin_form = raw.len() + tail.len();
+        tail.extend_from_slice(prefix);
+        request_line::push_encoded(&mut tail, &raw[rest]);
+        let end = raw.len() + tail.len();
+        let path_query = Span::new(origin_form, end - origin_form);
         Self {
-            host,
+            target: match line.has_raw_bytes {
+                true => Span::new(raw.len(), tail.len()),
+                false => self.target,
+            },
             path_query,
-            tail: Some((prefix, rest)),
+            sent_path_query: match prefix {
+                b"" => self.sent_path_query,
+                _ => path_query,
+            },
+            tail,
+            ..self
         }
     }
 
     fn copy_of(&self, raw: &[u8]) -> Bytes {
-        let Some((prefix, rest)) = self.tail else {
-            return Bytes::copy_from_slice(raw);
-        };
-        let rest = &raw[rest.range()];
-        let mut copy = BytesMut::with_capacity(raw.len() + prefix.len() + rest.len());
-        copy.put_slice(raw);
-        copy.put_slice(prefix);
-        copy.put_slice(rest);
-        copy.freeze()
+        match &*self.tail {
+            [] => Bytes::copy_from_slice(raw),
+            tail => [raw, tail].concat().into(),
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct RequestLine {
     pub(super) method_token: Span,
     pub(super) target: Span,
     pub(super) form: TargetForm,
+    /// Whether the target has bytes that no URI holds, and that clients send all the same.
+    pub(super) has_raw_bytes: bool,
 }
 
 /// The forms a request target may have (RFC 9112 §3.2).
@@ -28,11 +30,7 @@ pub(super) enum TargetForm {
     /// `/path?query`, and `*` for OPTIONS.
     Origin,
     /// `http://authority/path?query`. `rest` is what follows the authority.
-    Absolute {
-        authority: Span,
-        rest: Span,
-        default_port: u16,
-    },
+    Absolute { authority: Span, rest: Span },
     /// `host:port`, for CONNECT.
     Authority,
 }
@@ -99,7 +97,7 @@ pub(super) fn parse(
     let version = parse_version(version)?;
     let method = Method::from_token(method);
     let target_span = Span::new(method_len + 1, target.len());
-    let form = parse_target(target, target_span, method)?;
+    let (form, has_raw_bytes) = parse_target(target, target_span, method)?;
     let method_token = Span::new(0, method_len);
     Ok(RequestLine {
         len: line.len(),
@@ -108,6 +106,7 @@ pub(super) fn parse(
         method_token,
         target: target_span,
         form,
+        has_raw_bytes,
     })
 }
 
@@ -115,6 +114,8 @@ fn parse_version(version: &[u8]) -> Result<Version, ParseError> {
     match version {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
+        // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Ok(Version::Http11),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
             Err(ParseError::VersionNotSupported)
         }
@@ -122,10 +123,27 @@ fn parse_version(version: &[u8]) -> Result<Version, ParseError> {
     }
 }
 
-fn parse_target(target: &[u8], span: Span, method: Method) -> Result<TargetForm, ParseError> {
-    if target.is_empty() || !target.iter().all(|&byte| TARGET[byte as usize]) {
+/// The form, and whether the target has bytes to be encoded.
+fn parse_target(
+    target: &[u8],
+    span: Span,
+    method: Method,
+) -> Result<(TargetForm, bool), ParseError> {
+    let kinds = target
+        .iter()
+        .fold(0, |kinds, &byte| kinds | TARGET[byte as usize]);
+    let has_raw_bytes = kinds & RAW != 0;
+    if target.is_empty() || kinds & REFUSED != 0 {
         return Err(ParseError::BadTarget);
     }
+    // Text in another encoding could be read as other text; overlong forms are none.
+    if has_raw_bytes && std::str::from_utf8(target).is_err() {
+        return Err(ParseError::BadTarget);
+    }
+    Ok((parse_form(target, span, method)?, has_raw_bytes))
+}
+
+fn parse_form(target: &[u8], span: Span, method: Method) -> Result<TargetForm, ParseError> {
     if method == Method::Connect {
         // RFC 9112 §3.2.3: CONNECT names host and port, and nothing else does.
         let authority = Authority::parse(target).filter(|authority| authority.port.is_some());
@@ -141,40 +159,61 @@ fn parse_target(target: &[u8], span: Span, method: Method) -> Result<TargetForm,
 }
 
 fn parse_absolute(target: &[u8], span: Span) -> Result<TargetForm, ParseError> {
-    let (scheme_len, default_port) = SCHEMES
-        .iter()
-        .find(|(scheme, _)| {
-            target
-                .get(..scheme.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-        })
-        .map(|(scheme, port)| (scheme.len(), *port))
-        .ok_or(ParseError::BadTarget)?;
+    let scheme = SCHEMES.iter().find(|scheme| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    });
+    let scheme_len = scheme.ok_or(ParseError::BadTarget)?.len();
     let after = &target[scheme_len..];
     let authority_len = memchr::memchr2(b'/', b'?', after).unwrap_or(after.len());
-    Authority::parse(&after[..authority_len]).ok_or(ParseError::BadHost)?;
+    let authority = &after[..authority_len];
+    Authority::parse(authority).ok_or(ParseError::BadHost)?;
     let start = span.range().start + scheme_len;
     Ok(TargetForm::Absolute {
-        authority: Span::new(start, authority_len),
+        authority: Span::new(start, Authority::written(authority).len()),
         rest: Span::new(start + authority_len, after.len() - authority_len),
-        default_port,
     })
 }
 
-const SCHEMES: [(&[u8], u16); 2] = [(b"http://", 80), (b"https://", 443)];
+const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
 
 /// The longest method read; a longer one is answered 501 (RFC 9112 §3). The longest registered
 /// method, UPDATEREDIRECTREF, has 17 bytes.
 const METHOD_BYTES_MAX: usize = 64;
 
-// Printable ASCII without what no URI may hold and readers disagree about: the fragment mark, the
-// quote and the angle brackets. Braces, bar, caret and backslash are sent by browsers.
-const TARGET: [bool; 256] = {
-    let mut table = [false; 256];
+/// No target holds the byte.
+const REFUSED: u8 = 1;
+/// No URI holds the byte, but clients send it: it is read as its percent-encoding.
+const RAW: u8 = 2;
+
+// Printable ASCII without the fragment mark. Quotes, angle brackets and bytes beyond ASCII end no
+// target for any reader, but they do end attributes, log fields and headers into which targets are
+// written. Braces, bar, caret and backslash are sent by browsers and go on as they are.
+const TARGET: [u8; 256] = {
+    let mut table = [REFUSED; 256];
     let mut byte = 0x21;
-    while byte <= 0x7e {
-        table[byte] = !matches!(byte, 0x22 | 0x23 | 0x3c | 0x3e);
+    while byte < 256 {
+        table[byte] = match byte {
+            0x23 | 0x7f => REFUSED,
+            0x22 | 0x3c | 0x3e | 0x80.. => RAW,
+            _ => 0,
+        };
         byte += 1;
     }
     table
 };
+
+/// Appends `text` with every byte that no URI holds in percent-encoding.
+pub(super) fn push_encoded(out: &mut Vec<u8>, text: &[u8]) {
+    for &byte in text {
+        if TARGET[byte as usize] & RAW == 0 {
+            out.push(byte);
+        } else {
+            let digits = [byte >> 4, byte & 0xf].map(|half| HEX[half as usize]);
+            out.extend_from_slice(&[b'%', digits[0], digits[1]]);
+        }
+    }
+}
+
+/// Upper case, as RFC 3986 §2.1 wants it.
+const HEX: &[u8; 16] = b"0123456789ABCDEF";

@@ -34,16 +34,13 @@ pub(crate) fn two_ways_to_frame_a_body() -> Rows {
             "Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
         ),
         (
-            "connection: content-length",
-            "Connection: content-length\r\nContent-Length: 5\r\n\r\n",
+            "length and coding, both named by connection",
+            "Connection: content-length, transfer-encoding\r\nContent-Length: 5\r\n\
+             Transfer-Encoding: chunked\r\n\r\n",
         ),
         (
-            "connection: transfer-encoding",
-            "Connection: close, Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ),
-        (
-            "connection: host",
-            "Connection: host\r\nContent-Length: 0\r\n\r\n",
+            "two lengths that differ in zeros",
+            "Content-Length: 5\r\nContent-Length: 05\r\n\r\n",
         ),
     ];
     rows.map(|(name, lines)| (name, 400, post(&format!("{lines}{chunks}"))))
@@ -56,7 +53,7 @@ fn refuses_two_ways_to_frame_a_body() {
 }
 
 pub(crate) fn doubtful_lengths() -> Rows {
-    let values: [&[u8]; 27] = [
+    let values: [&[u8]; 26] = [
         b"",
         b"5,5",
         b"5, 6",
@@ -69,9 +66,8 @@ pub(crate) fn doubtful_lengths() -> Rows {
         b"5e0",
         b"5.0",
         b"0 5",
-        b"005",
-        b"00",
         b"9223372036854775808",
+        b"0009223372036854775808",
         b"18446744073709551621",
         b"99999999999999999999999999",
         b"\"5\"",
@@ -174,6 +170,7 @@ pub(crate) fn doubtful_chunks() -> Rows {
         "{}0\r\n\r\n",
         "1;aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\nx\r\n".repeat(600)
     );
+    let zeros = format!("{}5\r\nhello\r\n0\r\n\r\n", "0".repeat(1000));
     let trailers = format!("0\r\nX-Trailer: {}\r\n\r\n", "a".repeat(20_000));
     let rows: [(&str, &str); 35] = [
         ("0x", "0x5\r\nhello\r\n0\r\n\r\n"),
@@ -186,9 +183,15 @@ pub(crate) fn doubtful_chunks() -> Rows {
         ("no size", "\r\nhello\r\n0\r\n\r\n"),
         ("no hexadecimal digit", "g\r\nhello\r\n0\r\n\r\n"),
         (
-            "seventeen digits",
-            "00000000000000005\r\nhello\r\n0\r\n\r\n",
+            "overflow behind zeros",
+            "00010000000000000005\r\nhello\r\n0\r\n\r\n",
         ),
+        ("many zeros", &zeros),
+        (
+            "blank between extension and line end",
+            "5;a \r\nhello\r\n0\r\n\r\n",
+        ),
+        ("blank within the size", "0 5\r\nhello\r\n0\r\n\r\n"),
         ("overflow", "fffffffffffffffff\r\nhello\r\n0\r\n\r\n"),
         ("sign bit", "8000000000000000\r\nhello\r\n0\r\n\r\n"),
         ("long extension", &long),
@@ -210,12 +213,6 @@ pub(crate) fn doubtful_chunks() -> Rows {
         ("cr cr lf behind the size", "5\r\r\nhello\r\n0\r\n\r\n"),
         ("lf behind the last chunk", "0\n\r\n"),
         ("lf at the end", "0\r\n\n"),
-        ("trailer content-length", "0\r\nContent-Length: 5\r\n\r\n"),
-        (
-            "trailer transfer-encoding",
-            "0\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ),
-        ("trailer host", "0\r\nHost: other\r\n\r\n"),
         ("trailer without a colon", "0\r\nnothing\r\n\r\n"),
         (
             "trailer ended by lf",

@@ -32,6 +32,11 @@ const VALID: &[(&str, &[u8])] = &[
     ("http/1.0 without host", b"GET / HTTP/1.0\r\n\r\n"),
     ("leading blank line", b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("absolute form", b"GET http://a.example:80/b?c HTTP/1.1\r\nHost: A.example\r\n\r\n"),
+    ("absolute form of another host", b"GET http://a/ HTTP/1.1\r\nHost: b:81\r\n\r\n"),
+    ("empty ports", b"GET http://a: HTTP/1.1\r\nHost: b:\r\n\r\n"),
+    ("raw text in the target", "GET /gr\u{fc}n?\"<\u{65e5}>\" HTTP/1.1\r\nHost: a\r\n\r\n".as_bytes()),
+    ("raw text in an absolute form", "GET http://a?\u{fc} HTTP/1.1\r\nHost: a\r\n\r\n".as_bytes()),
+    ("http/1.2", b"GET / HTTP/1.2\r\nHost: a\r\n\r\n"),
     ("absolute form without path", b"GET HTTPS://a HTTP/1.1\r\nHost: a:443\r\n\r\n"),
     ("absolute form with query only", b"GET http://a?b=/c HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("asterisk", b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -47,6 +52,7 @@ const VALID: &[(&str, &[u8])] = &[
     ("token punctuation in a name", b"GET / HTTP/1.1\r\nHost: a\r\n!#$%&'*+-.^_`|~9: x\r\n\r\n"),
     ("underscore names", b"GET / HTTP/1.1\r\nHost: a\r\nContent_Length: 5\r\nTransfer_Encoding: x\r\n\r\n"),
     ("length", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n"),
+    ("length with leading zeros", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 00000000000000000000012\r\n\r\n"),
     ("largest length", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775807\r\n\r\n"),
     ("chunked", b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n"),
     ("body on get", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n"),
@@ -163,6 +169,81 @@ fn tells_what_was_asked() {
             "{}",
             bytes.escape_ascii()
         );
+        assert_eq!(head.sent_path_query_bytes(), path_query.as_bytes());
+    }
+}
+
+#[test]
+fn the_target_of_an_absolute_form_wins_over_host() {
+    for (target, field, host) in [
+        ("http://shop.example/x", "other.example", "shop.example"),
+        (
+            "http://shop.example:81/x",
+            "shop.example",
+            "shop.example:81",
+        ),
+        ("http://shop.example/x", "shop.example:81", "shop.example"),
+        ("https://shop.example:/x", "other.example:", "shop.example"),
+        ("HTTP://SHOP.example/x", "shop.example", "SHOP.example"),
+        ("http://[::1]:/x", "a", "[::1]"),
+        ("/x", "shop.example:", "shop.example"),
+        ("/x", "[::1]:", "[::1]"),
+        ("/x", "shop.example:8080", "shop.example:8080"),
+    ] {
+        let text = format!("GET {target} HTTP/1.1\r\nA: b\r\nHOST: {field}\r\nC: d\r\n\r\n");
+        let head = accepted(text.as_bytes());
+        assert_eq!(head.host(), host, "{target} {field}");
+        // Whoever reads the field reads the same.
+        let hosts: Vec<_> = head.field_all("host").collect();
+        assert_eq!(hosts, [host.as_bytes()], "{target} {field}");
+        assert_eq!(head.target_path_query(), "/x");
+    }
+}
+
+#[test]
+fn what_no_uri_holds_is_encoded_and_kept_as_sent() {
+    for (sent, target, path_query, sent_path_query) in [
+        (
+            "/gr\u{fc}n/stra\u{df}e?a=\u{65e5}",
+            "/gr%C3%BCn/stra%C3%9Fe?a=%E6%97%A5",
+            "/gr%C3%BCn/stra%C3%9Fe?a=%E6%97%A5",
+            "/gr\u{fc}n/stra\u{df}e?a=\u{65e5}",
+        ),
+        (
+            "/a\"<b>?\"",
+            "/a%22%3Cb%3E?%22",
+            "/a%22%3Cb%3E?%22",
+            "/a\"<b>?\"",
+        ),
+        (
+            "http://h/\u{e9}?%C3%a9",
+            "http://h/%C3%A9?%C3%a9",
+            "/%C3%A9?%C3%a9",
+            "/\u{e9}?%C3%a9",
+        ),
+        ("http://h?<", "http://h/?%3C", "/?%3C", "/?%3C"),
+        (
+            "/q?a[]=|{}^`\\",
+            "/q?a[]=|{}^`\\",
+            "/q?a[]=|{}^`\\",
+            "/q?a[]=|{}^`\\",
+        ),
+    ] {
+        let head = accepted(format!("GET {sent} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        assert_eq!(head.target(), target, "{sent}");
+        assert_eq!(head.target_path_query(), path_query, "{sent}");
+        let passed_on = head.sent_path_query_bytes();
+        assert_eq!(passed_on, sent_path_query.as_bytes(), "{sent}");
+        assert_eq!(head.host(), "h", "{sent}");
+    }
+}
+
+#[test]
+fn a_higher_minor_version_is_read_as_the_highest_that_is_spoken() {
+    for version in ["1.2", "1.9"] {
+        let head = accepted(format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n").as_bytes());
+        assert_eq!(head.version(), Version::Http11);
+        assert!(head.keep_alive());
     }
 }
 
@@ -203,6 +284,8 @@ fn decides_framing() {
         (&b"X: 1"[..], BodyFraming::None),
         (b"Content-Length: 0", BodyFraming::Length(0)),
         (b"content-length: 17 ", BodyFraming::Length(17)),
+        (b"Content-Length: 0017", BodyFraming::Length(17)),
+        (b"Content-Length: 00", BodyFraming::Length(0)),
         (b"Transfer-Encoding: chunked", BodyFraming::Chunked),
         (b"TRANSFER-ENCODING:\tChunked\t", BodyFraming::Chunked),
     ] {
@@ -223,6 +306,8 @@ fn decides_persistence() {
         ("1.1", "Connection: keep-alive , CLOSE\r\n", false),
         ("1.1", "Connection: x\r\nConnection: close\r\n", false),
         ("1.1", "Connection: closed\r\n", true),
+        ("1.1", "Connection: content-length, close\r\n", false),
+        ("1.1", "Connection: host\r\n", true),
         ("1.1", "Connection: ,,\r\n", true),
         ("1.0", "", false),
         ("1.0", "Connection: Keep-Alive\r\n", true),

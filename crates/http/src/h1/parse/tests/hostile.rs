@@ -51,8 +51,16 @@ fn refuses_every_doubtful_content_length() {
         ("exponent", b"Content-Length: 5e0", 400),
         ("fraction", b"Content-Length: 5.0", 400),
         ("inner blank", b"Content-Length: 0 5", 400),
-        ("leading zeros", b"Content-Length: 005", 400),
-        ("zero twice", b"Content-Length: 00", 400),
+        (
+            "zeros in two fields",
+            b"Content-Length: 5\r\nContent-Length: 005",
+            400,
+        ),
+        (
+            "2^63 behind zeros",
+            b"Content-Length: 0009223372036854775808",
+            400,
+        ),
         ("2^63", b"Content-Length: 9223372036854775808", 400),
         ("2^64 + 5", b"Content-Length: 18446744073709551621", 400),
         (
@@ -175,19 +183,32 @@ fn refuses_every_doubtful_transfer_encoding() {
 }
 
 #[test]
-fn refuses_connection_options_that_would_strip_framing() {
+fn refuses_malformed_connection_options() {
     check_line_refusals(&[
-        ("content-length", b"Connection: close, Content-Length", 400),
-        ("transfer-encoding", b"Connection: transfer-encoding", 400),
-        ("host", b"Connection: HOST", 400),
-        (
-            "second field",
-            b"Connection: keep-alive\r\nConnection: host",
-            400,
-        ),
         ("not a token", b"Connection: close;", 400),
         ("quoted", b"Connection: \"close\"", 400),
     ]);
+}
+
+#[test]
+fn connection_options_that_name_framing_have_no_effect() {
+    for line in [
+        &b"Connection: close, Content-Length\r\nContent-Length: 5"[..],
+        b"Connection: HOST\r\nContent-Length: 5",
+        b"Connection: keep-alive\r\nConnection: transfer-encoding,content-length\r\n\
+          Content-Length: 5",
+    ] {
+        let head = accepted(&with_line(line));
+        assert_eq!(head.framing(), BodyFraming::Length(5));
+        assert_eq!(head.host(), "a");
+        // Nobody behind is to strip anything.
+        assert!(!head.names_fields_of_hop(), "{}", line.escape_ascii());
+    }
+    let chunked = b"Connection: transfer-encoding\r\nTransfer-Encoding: chunked";
+    let head = accepted(&with_line(chunked));
+    assert_eq!(head.framing(), BodyFraming::Chunked);
+    let both = b"Connection: content-length\r\nContent-Length: 5\r\nTransfer-Encoding: chunked";
+    check_line_refusals(&[("and both framings", both, 400)]);
     // Stripping a trust field harms nobody here: the proxy sets those itself afterwards.
     assert!(accepted(&with_line(b"Connection: x-forwarded-for")).keep_alive());
 }
@@ -277,7 +298,7 @@ fn refuses_malformed_hosts() {
         ("empty", b""),
         ("port of letters", b"a:http"),
         ("port too large", b"a:65536"),
-        ("port empty", b"a:"),
+        ("empty port twice", b"a::"),
         ("port signed", b"a:+80"),
         ("port only", b":80"),
         ("two ports", b"a:80:80"),
@@ -311,18 +332,13 @@ fn refuses_malformed_hosts() {
             400,
         ),
         (
-            "differs from absolute form",
-            b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
+            "malformed behind absolute form",
+            b"GET http://a/ HTTP/1.1\r\nHost: u@b\r\n\r\n",
             400,
         ),
         (
-            "port differs",
-            b"GET http://a/ HTTP/1.1\r\nHost: a:81\r\n\r\n",
-            400,
-        ),
-        (
-            "default port of another scheme",
-            b"GET https://a/ HTTP/1.1\r\nHost: a:80\r\n\r\n",
+            "twice behind absolute form",
+            b"GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
             400,
         ),
     ]);
@@ -339,14 +355,17 @@ fn refuses_malformed_targets() {
         ("query only", "GET", b"?a"),
         ("fragment", "GET", b"/a#b"),
         ("absolute with fragment", "GET", b"http://a/#b"),
-        ("quote", "GET", b"/\"a"),
-        ("angle bracket", "GET", b"/<script>"),
+        ("raw text for a host", "GET", "http://\u{e4}/".as_bytes()),
+        ("quote for a host", "GET", b"http://a\"/"),
+        ("raw text without a slash", "GET", "\u{e4}/".as_bytes()),
         ("tab", "GET", b"/a\tb"),
         ("nul", "GET", b"/a\0b"),
         ("cr", "GET", b"/a\rb"),
         ("vertical tab", "GET", b"/a\x0bb"),
         ("del", "GET", b"/a\x7fb"),
         ("8-bit", "GET", b"/\xe4"),
+        ("8-bit among text", "GET", b"/\xc3\xa4?\xa0"),
+        ("half of a surrogate", "GET", b"/\xed\xa0\x80"),
         ("overlong utf-8", "GET", b"/\xc0\xae\xc0\xae/"),
         ("empty", "GET", b""),
         ("unknown scheme", "GET", b"ftp://a/"),
@@ -380,7 +399,6 @@ fn refuses_malformed_request_lines_and_versions() {
     for (name, line, status) in [
         ("9.9", &b"GET / HTTP/9.9"[..], 505),
         ("2.0", b"GET / HTTP/2.0", 505),
-        ("1.2", b"GET / HTTP/1.2", 505),
         ("0.9", b"GET / HTTP/0.9", 505),
         ("http/2 preface", b"PRI * HTTP/2.0", 505),
         ("1.10", b"GET / HTTP/1.10", 400),
@@ -388,6 +406,8 @@ fn refuses_malformed_request_lines_and_versions() {
         ("lower case", b"GET / http/1.1", 400),
         ("no version", b"GET /", 400),
         ("no version, space", b"GET / ", 400),
+        ("1.", b"GET / HTTP/1.", 400),
+        ("1.a", b"GET / HTTP/1.a", 400),
         ("no digits", b"GET / HTTP/", 400),
         ("space in version", b"GET / HTTP/ 1.1", 400),
         ("space after version", b"GET / HTTP/1.1 ", 400),
