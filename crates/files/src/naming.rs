@@ -57,14 +57,8 @@ impl Naming {
             return Cow::Owned(with_charset(own));
         }
         let known = extension
-            .and_then(|extension| mime_guess::from_ext(extension).first_raw())
+            .and_then(known_type)
             .unwrap_or("application/octet-stream");
-        // RFC 9239 §6 made the one name of several.
-        let known = if known == "application/javascript" {
-            "text/javascript"
-        } else {
-            known
-        };
         if is_text(known) {
             Cow::Owned(with_charset(known))
         } else {
@@ -83,6 +77,67 @@ impl Naming {
     }
 }
 
+/// The media type that an extension stands for.
+fn known_type(extension: &str) -> Option<&'static str> {
+    let is_it = |(known, _): &&(&str, &str)| known.eq_ignore_ascii_case(extension);
+    let mended = MENDED.iter().find(is_it).map(|(_, media_type)| *media_type);
+    mended.or_else(|| mime_guess::from_ext(extension).first_raw())
+}
+
+/// Where the table of `mime_guess` has no type, or not the one that is registered (IANA) or that nginx
+/// and Apache send: players and browsers go by those.
+const MENDED: [(&str, &str); 42] = [
+    ("avifs", "image/avif"),
+    ("cjs", "text/javascript"),
+    ("cmfa", "audio/mp4"),
+    ("cmfv", "video/mp4"),
+    ("cur", "image/x-icon"),
+    ("har", "application/json"),
+    ("ipynb", "application/x-ipynb+json"),
+    ("jsonl", "application/x-ndjson"),
+    ("ktx2", "image/ktx2"),
+    // HLS: RFC 8216 §3.2, §4.
+    ("m2t", "video/mp2t"),
+    ("m2ts", "video/mp2t"),
+    ("m3u8", "application/vnd.apple.mpegurl"),
+    // RFC 4337.
+    ("m4a", "audio/mp4"),
+    ("m4b", "audio/mp4"),
+    ("m4s", "video/iso.segment"),
+    // Source maps (ECMA-426 §8).
+    ("map", "application/json"),
+    ("mid", "audio/midi"),
+    ("midi", "audio/midi"),
+    // RFC 9239 §6 made the one name of several.
+    ("mjs", "text/javascript"),
+    ("mtl", "model/mtl"),
+    ("mts", "video/mp2t"),
+    ("ndjson", "application/x-ndjson"),
+    ("obj", "model/obj"),
+    // RFC 8081.
+    ("otf", "font/otf"),
+    ("psd", "image/vnd.adobe.photoshop"),
+    ("rar", "application/vnd.rar"),
+    ("rpm", "application/x-redhat-package-manager"),
+    ("sql", "application/sql"),
+    ("sqlite", "application/vnd.sqlite3"),
+    ("stl", "model/stl"),
+    ("tgz", "application/gzip"),
+    ("toml", "application/toml"),
+    ("topojson", "application/json"),
+    ("ts", "video/mp2t"),
+    ("ttml", "application/ttml+xml"),
+    ("usdz", "model/vnd.usdz+zip"),
+    // RFC 6350.
+    ("vcf", "text/vcard"),
+    ("woff", "font/woff"),
+    // RFC 9512.
+    ("yaml", "application/yaml"),
+    ("yml", "application/yaml"),
+    ("zst", "application/zstd"),
+    ("zstd", "application/zstd"),
+];
+
 /// Whether a type is worth compressing: text in all its forms, and what is text or nearly so by another
 /// name. Pictures, films, archives and the newer fonts are compressed already.
 pub(crate) fn is_compressible(content_type: &str) -> bool {
@@ -91,19 +146,26 @@ pub(crate) fn is_compressible(content_type: &str) -> bool {
 }
 
 /// Types that are not text but shrink like it.
-const PROFIT: [&str; 12] = [
+const PROFIT: [&str; 19] = [
     "application/javascript",
     "application/ld+json",
+    "application/sql",
+    "application/toml",
+    "application/vnd.apple.mpegurl",
     "application/vnd.ms-fontobject",
     "application/wasm",
     "application/x-font-ttf",
     "application/x-javascript",
+    "application/x-ndjson",
+    "application/yaml",
     "font/collection",
     "font/otf",
     "font/ttf",
     "image/bmp",
     "image/vnd.microsoft.icon",
     "image/x-icon",
+    "model/obj",
+    "model/stl",
 ];
 
 fn with_charset(media: &str) -> String {

@@ -38,6 +38,38 @@ fn tells_the_type_by_the_extension() {
         ("paper.pdf", "application/pdf"),
         ("code.wasm", "application/wasm"),
         ("a.tar.gz", "application/gzip"),
+        ("seg1.ts", "video/mp2t"),
+        ("SEG1.TS", "video/mp2t"),
+        ("live.m3u8", "application/vnd.apple.mpegurl"),
+        ("seg.m4s", "video/iso.segment"),
+        ("stream.mpd", "application/dash+xml; charset=utf-8"),
+        ("song.m4a", "audio/mp4"),
+        ("song.mid", "audio/midi"),
+        ("captions.vtt", "text/vtt; charset=utf-8"),
+        ("app.js.map", "application/json; charset=utf-8"),
+        ("app.cjs", "text/javascript; charset=utf-8"),
+        ("app.jsx", "text/javascript; charset=utf-8"),
+        ("events.ndjson", "application/x-ndjson"),
+        ("area.geojson", "application/geo+json; charset=utf-8"),
+        ("card.jsonld", "application/ld+json; charset=utf-8"),
+        ("openapi.yaml", "application/yaml"),
+        ("README.md", "text/markdown; charset=utf-8"),
+        ("font.woff", "font/woff"),
+        ("font.otf", "font/otf"),
+        ("font.ttf", "font/ttf"),
+        ("photo.jxl", "image/jxl"),
+        ("photo.heic", "image/heic"),
+        ("scene.glb", "model/gltf-binary"),
+        ("scene.gltf", "model/gltf+json; charset=utf-8"),
+        ("book.epub", "application/epub+zip"),
+        ("card.vcf", "text/vcard; charset=utf-8"),
+        ("day.ics", "text/calendar; charset=utf-8"),
+        ("pkg.rpm", "application/x-redhat-package-manager"),
+        ("pkg.tgz", "application/gzip"),
+        (
+            "letter.docx",
+            "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        ),
         ("README", "application/octet-stream"),
         ("a.html/README", "application/octet-stream"),
         ("a.", "application/octet-stream"),
@@ -51,6 +83,17 @@ fn tells_the_type_by_the_extension() {
         naming.content_type(b"a.\xff\xfe"),
         "application/octet-stream"
     );
+}
+
+#[test]
+fn what_is_mended_is_named_once_and_needs_it() {
+    for (extension, media_type) in MENDED {
+        assert_eq!(extension, extension.to_ascii_lowercase());
+        let named = MENDED.iter().filter(|(other, _)| *other == extension);
+        assert_eq!(named.count(), 1, "{extension}");
+        let theirs = mime_guess::from_ext(extension).first_raw();
+        assert_ne!(theirs, Some(media_type), "{extension}");
+    }
 }
 
 #[test]
