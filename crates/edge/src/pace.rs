@@ -1,7 +1,8 @@
 //! Whether a peer is too slow: pure arithmetic on times and byte counts.
 //!
 //! Two rules of `limits`: nothing at all for `body_stall`, or less than `body_rate_min` on average
-//! once `body_rate_grace` has passed. Only time spent waiting *for the peer* counts: the time an
+//! once `body_rate_grace` has passed. The average is exact, but for two seconds' worth of bytes that may
+//! be on their way: a peer that sends at just that rate sends them in pieces, not evenly. Only time spent waiting *for the peer* counts: the time an
 //! application takes to produce its next piece is not charged to its reader. And the other way: how
 //! fast a client is given what an application wants to be slow.
 
@@ -62,10 +63,27 @@ impl Pace {
             return stalled;
         }
         // The moment at which the bytes so far, spread over the waiting time, fall below the rate.
-        let earned = Duration::from_secs(self.bytes / self.rate_min).max(self.grace);
-        let slow = since + earned.saturating_sub(self.waited);
-        stalled.min(slow)
+        let earned = time_for(self.bytes, self.rate_min)
+            .saturating_add(ON_THE_WAY.min(self.grace))
+            .max(self.grace);
+        let slow = earned.saturating_sub(self.waited);
+        // A rate of a few bytes a second may earn a large body more time than a clock can tell.
+        since
+            .checked_add(slow)
+            .map_or(stalled, |slow| stalled.min(slow))
     }
+}
+
+/// How much later than evenly sent a byte may come: many senders write once a second, by timers that are
+/// late by a little.
+const ON_THE_WAY: Duration = Duration::from_secs(2);
+
+/// The time that `bytes` take at `rate` bytes a second, which is not 0; to the nanosecond.
+fn time_for(bytes: u64, rate: u64) -> Duration {
+    let rest = u128::from(bytes % rate) * 1_000_000_000 / u128::from(rate);
+    // Less than a second.
+    let nanos = u64::try_from(rest).unwrap_or_default();
+    Duration::from_secs(bytes / rate) + Duration::from_nanos(nanos)
 }
 
 /// Holds a body back to so many bytes a second (`X-Accel-Limit-Rate`). What a slow client did not use
@@ -100,7 +118,11 @@ impl Throttle {
         if earned > 0 {
             let earned = u64::try_from(earned).unwrap_or(u64::MAX);
             self.credit = self.credit.saturating_add(earned).min(self.burst());
-            self.counted_to = now;
+            // The part of a byte that has been earned besides is not lost.
+            self.counted_to = match self.credit == self.burst() {
+                true => now,
+                false => self.counted_to + time_for(earned, self.rate_max),
+            };
         }
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         // In whole bursts: a trickle of a few bytes would cost a packet each.
@@ -221,6 +243,67 @@ mod tests {
             now = next;
         }
         assert_eq!(now - start, Duration::from_secs(10));
+    }
+
+    /// How long a peer that sends `bytes` every `every` lives, if it is cut within an hour.
+    fn lifetime(bytes: u64, every: Duration, limits: &Limits) -> Option<Duration> {
+        let start = Instant::now();
+        let mut pace = Pace::new(limits);
+        let mut now = start;
+        while now - start < Duration::from_secs(3600) {
+            pace.wait(now);
+            let (deadline, next) = (pace.deadline(now), now + every);
+            if deadline < next {
+                return Some(deadline - start);
+            }
+            pace.progress(next, bytes);
+            now = next;
+        }
+        None
+    }
+
+    #[test]
+    fn a_peer_that_is_just_fast_enough_lives_and_a_slower_one_does_not() {
+        let millis = Duration::from_millis;
+        for (rate_min, bytes, every, lives) in [
+            (1_000, 1_000, millis(1_000), true),
+            (1_000, 1_000, millis(1_001), false),
+            (100_000, 99_999, millis(1_000), true),
+            (1_000, 999, millis(1_000), false),
+            (1_000, 100, millis(100), true),
+            (1_000, 1, millis(1), true),
+            (1_000, 90, millis(100), false),
+            (1_000, 1_500, millis(1_500), true),
+            (1_000_000, 999_999, millis(1_000), true),
+            (1_000_000, 999_000, millis(1_000), false),
+            // Whole seconds would round each of these down to nothing.
+            (700, 350, millis(500), true),
+            (1 << 30, 1 << 29, millis(500), true),
+            (1 << 30, 1 << 28, millis(500), false),
+            (3, 1, millis(333), true),
+            (1, 1, millis(1_100), false),
+        ] {
+            let limits = Limits {
+                body_rate_min: rate_min,
+                body_rate_grace: millis(2_000),
+                ..Limits::default()
+            };
+            let lived = lifetime(bytes, every, &limits);
+            assert_eq!(lived.is_none(), lives, "{bytes} in {every:?}: {lived:?}");
+            assert!(lived.is_none_or(|lived| lived >= millis(2_000)));
+        }
+    }
+
+    #[test]
+    fn the_largest_body_at_the_least_rate_has_a_deadline() {
+        let start = Instant::now();
+        let mut pace = Pace::new(&Limits {
+            body_rate_min: 1,
+            ..Limits::default()
+        });
+        pace.progress(start, u64::MAX);
+        pace.wait(start);
+        assert_eq!(pace.deadline(start), start + Duration::from_secs(30));
     }
 
     #[test]
