@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use penstock_http::{FieldBlock, Status, parse_length};
+use penstock_http::{FieldBlock, Status, encode_target, parse_length};
 
 use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
@@ -34,9 +34,9 @@ pub struct Sendable<'a> {
 }
 
 impl Accel {
-    /// Takes in `X-Accel-Redirect`.
+    /// Takes in `X-Accel-Redirect`: applications write the path encoded or raw.
     pub fn set_redirect(&mut self, value: &[u8]) {
-        self.redirect = std::str::from_utf8(value).ok().map(str::to_owned);
+        self.redirect = Some(encode_target(value));
     }
 
     /// Takes in `X-Sendfile`.

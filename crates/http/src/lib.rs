@@ -42,4 +42,4 @@ pub use range::{
 pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;
-pub use uri::{Normalised, UriError, encode_path, normalise};
+pub use uri::{Normalised, UriError, encode_path, encode_target, normalise};

@@ -98,19 +98,52 @@ pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
 /// A decoded path in the form that a target has (RFC 3986 §3.3).
 #[must_use]
 pub fn encode_path(path: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = String::with_capacity(path.len());
     for &byte in path {
         if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out.push('%');
-            out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            out.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+            push_percent(&mut out, byte);
         }
     }
     out
 }
+
+/// A target in origin form of a path that somebody wrote percent-encoded, or raw, or in a mixture of both:
+/// what an application puts into `X-Accel-Redirect`.
+///
+/// Percent-encodings are taken for that, and a question mark begins a query: nothing else could be meant
+/// by those who encode. A percent sign without two digits, a number sign, blanks and bytes beyond ASCII can
+/// only be raw, and are encoded. Whether it is a path is for [`normalise`] to say.
+#[must_use]
+pub fn encode_target(text: &[u8]) -> String {
+    let mut target = String::with_capacity(text.len());
+    for (at, &byte) in text.iter().enumerate() {
+        let is_raw = match byte {
+            b'%' => {
+                let digits = text.get(at + 1..at + 3);
+                !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+            }
+            b'#' | b'"' | b'<' | b'>' => true,
+            0x21..=0x7e => false,
+            _ => true,
+        };
+        if is_raw {
+            push_percent(&mut target, byte);
+        } else {
+            target.push(char::from(byte));
+        }
+    }
+    target
+}
+
+fn push_percent(out: &mut String, byte: u8) {
+    let digits = [byte >> 4, byte & 0xf].map(|half| char::from(HEX[usize::from(half)]));
+    out.extend(['%', digits[0], digits[1]]);
+}
+
+/// Upper case, as RFC 3986 §2.1 wants it.
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// A control byte.
 const CONTROL: u8 = 1;
@@ -347,6 +380,30 @@ mod tests {
     fn overlong_utf8_stays_bytes_and_never_becomes_a_dot() {
         let found = normalise("/%c0%ae%c0%ae/a").unwrap();
         assert_eq!(found.path.as_ref(), b"/\xc0\xae\xc0\xae/a");
+    }
+
+    #[test]
+    fn a_target_may_be_written_encoded_or_raw() {
+        for (text, target) in [
+            (&b"/a/b.txt"[..], "/a/b.txt"),
+            (b"/a%20b?c=d%20e", "/a%20b?c=d%20e"),
+            (b"/a b.txt", "/a%20b.txt"),
+            (b"/50%.txt", "/50%25.txt"),
+            (b"/50%2.txt", "/50%252.txt"),
+            (b"/50%", "/50%25"),
+            (b"/50%25.txt", "/50%25.txt"),
+            (b"/no#1.txt", "/no%231.txt"),
+            ("/gr\u{fc}n \u{65e5}".as_bytes(), "/gr%C3%BCn%20%E6%97%A5"),
+            (b"/caf\xe9", "/caf%E9"),
+            (b"/a+b&c;d=[1]'", "/a+b&c;d=[1]'"),
+            (b"/a\tb\"<c>", "/a%09b%22%3Cc%3E"),
+            (b"", ""),
+        ] {
+            let encoded = encode_target(text);
+            assert_eq!(encoded, target, "{}", text.escape_ascii());
+            // Once is enough.
+            assert_eq!(encode_target(encoded.as_bytes()), target);
+        }
     }
 
     #[test]

@@ -7,9 +7,18 @@
 use crate::support::{PATIENCE, Response, Server, Site, eventually};
 
 /// `/NAME?VALUE` answers with that field, and a body that is not to be sent.
+/// `/raw?VALUE` decodes the value, and puts the bytes behind `/protected/` into `X-Accel-Redirect`.
 const WSGI: &str = r#"
+from urllib.parse import unquote_to_bytes
+
+def asked(name, query):
+    if name == "raw":
+        return "X-Accel-Redirect", b"/protected/" + unquote_to_bytes(query)
+    return name, query.encode()
+
 def app(environ, start):
-    name, value = environ["PATH_INFO"][1:], environ["QUERY_STRING"]
+    name, value = asked(environ["PATH_INFO"][1:], environ["QUERY_STRING"])
+    value = value.decode("latin-1")
     fields = [("Content-Type", "application/pdf"), ("Set-Cookie", "seen=1"), ("ETag", "\"first\"")]
     start("200 OK", fields + ([(name, value)] if value else []))
     return [b"ign", b"ored"]
@@ -17,7 +26,8 @@ def app(environ, start):
 async def tasks(scope, receive, send):
     if scope["type"] != "http":
         return
-    name, value = scope["path"][1:].encode(), scope["query_string"]
+    name, value = asked(scope["path"][1:], scope["query_string"].decode())
+    name = name.encode()
     fields = [(b"content-type", b"application/pdf"), (b"set-cookie", b"seen=1"), (b"etag", b'"first"')]
     fields += [(name, value)] if value else []
     await send({"type": "http.response.start", "status": 200, "headers": fields})
@@ -28,16 +38,30 @@ async def tasks(scope, receive, send):
 const RACK: &str = r#"
 run(lambda do |env|
   fields = { "content-type" => "application/pdf", "set-cookie" => "seen=1", "etag" => '"first"' }
-  fields[env["PATH_INFO"].delete_prefix("/").downcase] = env["QUERY_STRING"] unless env["QUERY_STRING"].empty?
+  name, value = env["PATH_INFO"].delete_prefix("/").downcase, env["QUERY_STRING"]
+  if name == "raw"
+    name, value = "x-accel-redirect", "/protected/" + value.b.gsub(/%(..)/) { $1.hex.chr }
+  end
+  fields[name] = value unless value.empty?
   [200, fields, %w[ign ored]]
 end)
 "#;
+
+/// Every byte of a query that an application is to decode.
+fn percent_encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
 
 fn serve(app: &str) -> Server {
     let site = Site::new()
         .file("app.py", WSGI)
         .file("config.ru", RACK)
         .file("private/a.txt", "the private file")
+        .file("private/b c.txt", "with a blank")
+        .file("private/gr\u{fc}n.txt", "with an umlaut")
+        .file("private/50%.txt", "with a percent sign")
+        .file("private/no#1.txt", "with a number sign")
+        .file("private/what?.txt", "with a question mark")
         .file("outside.txt", "outside");
     let toml = format!(
         "[apps.site]\nprocesses = 1\nsendfile_root = \"private\"\n{app}\n\n[[sites]]\n\
@@ -81,6 +105,19 @@ fn a_file_that_an_application_names_is_sent_in_its_place() {
             "/X-Accel-Redirect?/protected/a.txt".to_owned(),
         ] {
             check_file(&server.get(&path), &format!("{name}, {path}"));
+        }
+        for (value, expected) in [
+            ("b c.txt", "with a blank"),
+            ("b%20c.txt", "with a blank"),
+            ("gr\u{fc}n.txt", "with an umlaut"),
+            ("gr%C3%BCn.txt", "with an umlaut"),
+            ("50%.txt", "with a percent sign"),
+            ("50%25.txt", "with a percent sign"),
+            ("no#1.txt", "with a number sign"),
+            ("what%3F.txt", "with a question mark"),
+        ] {
+            let answer = server.get(&format!("/raw?{}", percent_encoded(value)));
+            assert_eq!(answer.text(), expected, "{name}, {value}");
         }
         // Ranges are the file's, and so is what is left out for HEAD.
         let mut client = server.connect();
