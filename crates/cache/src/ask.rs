@@ -126,7 +126,7 @@ fn head(
             Fate::Pass if is_word_of_proxy(name) => asker.is_trusted && !named(name),
             Fate::Pass | Fate::Via => !named(name),
             Fate::FromProxy => asker.is_trusted && !named(name),
-            Fate::Hop | Fate::House => false,
+            Fate::Hop | Fate::House | Fate::Underscored => false,
         };
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
         if passes && !OF_THE_CLIENT.iter().any(is) {

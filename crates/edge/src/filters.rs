@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
-use penstock_exchange::fields::{Fate, Vouched, fate};
+use penstock_exchange::fields::{Fate, Vouched, fate, is_same_variable};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise};
 use penstock_sys::net::PeerAddress;
@@ -182,7 +182,7 @@ fn may_say(name: &str, trusted: bool) -> bool {
     match fate(name) {
         Fate::Pass => true,
         Fate::FromProxy | Fate::Via => trusted,
-        Fate::Hop | Fate::House => false,
+        Fate::Hop | Fate::House | Fate::Underscored => false,
     }
 }
 
@@ -215,7 +215,11 @@ impl Rules {
     fn drops(&self, name: &str) -> bool {
         let set = self.set.iter().map(|(name, _)| name);
         let mut dropped = self.remove.iter().chain(set);
-        dropped.any(|other| other.eq_ignore_ascii_case(name))
+        // A framework behind could take a name with an underscore for the one that a rule is about.
+        let has_underscore = name.contains('_');
+        dropped.any(|other| {
+            other.eq_ignore_ascii_case(name) || has_underscore && is_same_variable(other, name)
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 //! One list for everybody who hands a request on. `cgi` and through it `apps` and `proxy`'s gateway
 //! protocols name what passes as variables; `proxy` writes it into a new head for HTTP servers. What must
 //! stay true: no field of the hop, none that frames a message and none that only a front end may say gets
-//! through, whatever its case; every name with an underscore is dropped, since it could pose as another.
+//! through, whatever its case; a name with an underscore is no variable of anybody, since it could pose as
+//! another, and goes on only where names are seen as they are ([`Fate::Underscored`]).
 //!
 //! The differences in one place: `Via` goes to an application as it came, and to an HTTP server with this
 //! hop behind it. What a proxy says of its client goes to an application as it came if the peer is
@@ -31,6 +32,11 @@ pub enum Fate {
     FromProxy,
     /// The proxies on the way (RFC 9110 §7.6.3).
     Via,
+    /// It has an underscore in its name and goes on to whoever sees names as they are. Whoever makes
+    /// variables of names must not get it: there it would be read as its twin with hyphens. Its twin is
+    /// [`Fate::Pass`], so that a server behind which makes variables all the same is told nothing that a
+    /// client may not say.
+    Underscored,
 }
 
 impl Fate {
@@ -41,9 +47,24 @@ impl Fate {
         match self {
             Self::Pass | Self::Via => true,
             Self::FromProxy => trusted,
-            Self::Hop | Self::House => false,
+            Self::Hop | Self::House | Self::Underscored => false,
         }
     }
+}
+
+/// Whether two names make the same variable: they differ in case, and in underscores for hyphens, alone.
+#[must_use]
+pub fn is_same_variable(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
+    let (one, other) = (one.as_ref(), other.as_ref());
+    let letter = |byte: u8| match byte {
+        b'_' => b'-',
+        byte => byte.to_ascii_lowercase(),
+    };
+    one.len() == other.len()
+        && one
+            .iter()
+            .zip(other)
+            .all(|(&one, &other)| letter(one) == letter(other))
 }
 
 /// The fields that a route's own rules, or a room of the house, gave to a request.
@@ -92,6 +113,13 @@ impl Vouched {
         self.0.is_none()
     }
 
+    /// Whether it vouches for a field that another reader could take for one of that name.
+    #[must_use]
+    pub fn covers_variable(&self, name: impl AsRef<[u8]>) -> bool {
+        let mut names = self.0.iter().flat_map(|names| names.iter());
+        names.any(|vouched| is_same_variable(vouched, name.as_ref()))
+    }
+
     /// Whether a field of that name goes on as it is, whatever would become of a client's.
     #[must_use]
     pub fn covers(&self, name: impl AsRef<[u8]>) -> bool {
@@ -131,10 +159,30 @@ pub fn fate(name: impl AsRef<[u8]>) -> Fate {
         (_, b'x') => fate_of_x(bytes),
         // What the hub says to a back end.
         (_, b'g') if is_grip(bytes) => Fate::House,
-        _ if bytes.contains(&b'_') => Fate::House,
+        _ if bytes.contains(&b'_') => fate_of_underscored(bytes),
         _ => Fate::Pass,
     }
 }
+
+/// The same for names with an underscore: what its twin with hyphens may not do, it may not do either.
+fn fate_of_underscored(name: &[u8]) -> Fate {
+    let mut room = [0; NAME_MAX];
+    let Some(twin) = room.get_mut(..name.len()) else {
+        return Fate::House;
+    };
+    for (to, from) in twin.iter_mut().zip(name) {
+        *to = if *from == b'_' { b'-' } else { *from };
+    }
+    let is_plain = fate(&*twin) == Fate::Pass
+        && std::str::from_utf8(twin).is_ok_and(|twin| !is_word_of_proxy(twin));
+    match is_plain {
+        true => Fate::Underscored,
+        false => Fate::House,
+    }
+}
+
+/// The longest name that the parser takes.
+const NAME_MAX: usize = 256;
 
 /// The same for names that begin with an X.
 fn fate_of_x(name: &[u8]) -> Fate {
@@ -144,8 +192,10 @@ fn fate_of_x(name: &[u8]) -> Fate {
     };
     if is_in(&X_FROM_PROXIES) {
         Fate::FromProxy
-    } else if is_in(&X_OF_THE_HOUSE) || name.contains(&b'_') {
+    } else if is_in(&X_OF_THE_HOUSE) {
         Fate::House
+    } else if name.contains(&b'_') {
+        fate_of_underscored(name)
     } else {
         Fate::Pass
     }
@@ -212,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    const LISTS: [(Fate, &[&str]); 5] = [
+    const LISTS: [(Fate, &[&str]); 6] = [
         (
             Fate::Hop,
             &[
@@ -246,8 +296,26 @@ mod tests {
                 "x-sendfile",
                 "x-sendfile-type",
                 "x_forwarded_for",
+                "x-forwarded_for",
+                "x_forwarded_fox",
+                "x_real_ip",
+                "x_scheme",
+                "x_accel_redirect",
+                "content_length",
+                "transfer_encoding",
+                "keep_alive",
+            ],
+        ),
+        (
+            Fate::Underscored,
+            &[
                 "a_b",
                 "_",
+                "auth_token",
+                "x_api_key",
+                "x-api_key",
+                "ho_st",
+                "cookie_",
             ],
         ),
         (
@@ -340,6 +408,20 @@ mod tests {
     }
 
     #[test]
+    fn a_twin_of_what_a_rule_says_is_known_as_one() {
+        let vouched = Vouched::new(["X-User".to_owned()]);
+        for (name, expected) in [
+            ("x-user", true),
+            ("X_User", true),
+            ("x_user_", false),
+            ("xuser", false),
+        ] {
+            assert_eq!(vouched.covers_variable(name), expected, "{name}");
+        }
+        assert!(!vouched.covers("x_user"));
+    }
+
+    #[test]
     fn what_a_front_end_of_the_house_says_is_believed_but_for_what_nobody_may() {
         let text = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nGrip-Sig: x\r\nProxy: y\r\nAccept: z\r\nVia: v\r\n\r\n";
         let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
@@ -366,6 +448,7 @@ mod tests {
             (Fate::FromProxy, false, true),
             (Fate::Hop, false, false),
             (Fate::House, false, false),
+            (Fate::Underscored, false, false),
         ] {
             assert_eq!(fate.reaches_application(false), from_stranger, "{fate:?}");
             assert_eq!(fate.reaches_application(true), from_proxy, "{fate:?}");

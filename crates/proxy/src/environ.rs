@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use penstock_config as config;
 use penstock_exchange::Request;
 use penstock_exchange::cgi::{self, Digits};
-use penstock_exchange::fields::fate;
+use penstock_exchange::fields::{Fate, fate};
 use penstock_http::RequestHead;
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ajp::{ForwardRequest, encode_forward};
@@ -101,7 +101,11 @@ pub(crate) fn ajp(
         request.is_from_proxy(),
     );
     let named = forward::connection_names(head);
-    let fields = (head.fields()).filter(|(name, _)| passes(request, named, name));
+    let fields = (head.fields()).filter(|(name, _)| match fate(name) {
+        // A servlet container sees names as they are.
+        Fate::Underscored => forward::passes_underscored(request, named, name),
+        _ => passes(request, named, name),
+    });
     let fields = std::iter::once(("Host", host.as_bytes()))
         .chain(fields)
         .chain(told_fields(&told))

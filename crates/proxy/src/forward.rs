@@ -47,6 +47,9 @@ pub(crate) fn encode(
     for (name, value) in head.field_lines() {
         match fate(name) {
             Fate::Pass if !is_dropped(request, named, name) => field(out, name, value),
+            Fate::Underscored if passes_underscored(request, named, name) => {
+                field(out, name, value);
+            }
             Fate::FromProxy | Fate::House if request.vouched.covers(name) => {
                 field(out, name, value);
             }
@@ -138,6 +141,17 @@ pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
     });
     is_named && !request.vouched.covers(name)
+}
+
+/// Whether a field with an underscore in its name goes on to a server that sees names as they are: not beside
+/// a rule's own field that a framework behind could take it for.
+pub(crate) fn passes_underscored(
+    request: &Request,
+    named: Option<&RequestHead>,
+    name: impl AsRef<[u8]>,
+) -> bool {
+    let (vouched, name) = (&request.vouched, name.as_ref());
+    vouched.covers(name) || !vouched.covers_variable(name) && !is_dropped(request, named, name)
 }
 
 /// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us, and

@@ -1,17 +1,17 @@
 //! The connection scope of one request of an ASGI application (ASGI 3, "HTTP & WebSocket").
 //!
 //! Called by `handler`; the entries go straight into a `marshal` dictionary (`wire`). The names, and whose
-//! word is taken for what, are as in `environ`: what must stay true is that no name with an underscore and
-//! nothing that only a front end may say comes from an untrusted client. Fields stay apart and in order,
-//! `host` first; the framing is told anew: `content-length`, or `transfer-encoding` of a body that
-//! is still coming in chunks.
+//! word is taken for what, are as in `environ`: what must stay true is that nothing that only a front end
+//! may say comes from an untrusted client, with hyphens or underscores in its name. Fields stay apart and
+//! in order, `host` first; the framing is told anew: `content-length`, or `transfer-encoding` of a body
+//! that is still coming in chunks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use penstock_exchange::Request;
 use penstock_exchange::cgi::Digits;
-use penstock_exchange::fields::fate;
+use penstock_exchange::fields::{Fate, fate};
 use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ScopeEncoder;
@@ -79,7 +79,12 @@ pub(crate) fn encode(
         let trusted = request.is_from_proxy();
         for (name, value) in head.fields() {
             let is_own = name.eq_ignore_ascii_case(start);
-            let is_passed = !is_own && fate(name).reaches_application(trusted);
+            let is_passed = !is_own
+                && match fate(name) {
+                    // Names are seen as they are here; a rule's own field has no twin beside it.
+                    Fate::Underscored => !request.vouched.covers_variable(name),
+                    fate => fate.reaches_application(trusted),
+                };
             let is_handshake = is_websocket && is_upgrade_field(name);
             if is_passed || is_handshake || request.vouched.covers(name) {
                 headers.add(name.as_bytes(), value);

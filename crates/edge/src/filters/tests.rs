@@ -192,6 +192,16 @@ fn request_fields_are_removed_set_and_added_in_this_order() {
 }
 
 #[test]
+fn a_twin_with_an_underscore_goes_with_the_field_that_a_rule_is_about() {
+    let request = rules(&["X-Gone", "A_B"], &[("X-User", "ours")], &[]);
+    let filters = compile(&Rewrite::default(), &request, &HeaderRules::default());
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nX_Gone: 1\r\nx-user: 2\r\nX_USER: 3\r\nA-B: 4\r\n\
+                X_Kept: 5\r\n\r\n";
+    let seen = seen(&filters, text).unwrap().unwrap();
+    assert_eq!(seen, "GET /\nHost: a\nA-B: 4\nX_Kept: 5\nX-User: ours\n");
+}
+
+#[test]
 fn a_request_that_no_rule_touches_stays_the_same_head() {
     let filters = compile(
         &rewrite(Some("/api"), None),

@@ -566,6 +566,7 @@ fn a_container_is_told_the_same_in_its_packet() {
         "#11: a.test:81",
         "#9: a=1",
         "#9: b=2",
+        "A_B: 1",
         "X-Forwarded-For: 192.0.2.7",
         "X-Forwarded-Proto: http",
         "X-Forwarded-Host: a.test:81",

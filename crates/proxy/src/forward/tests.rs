@@ -125,8 +125,14 @@ fn fields_pass_or_stay() {
         ),
         (
             "underscores",
-            "X_Forwarded_For: 9\r\nA_B: 1\r\nHost_: x\r\n",
-            "",
+            "X_Forwarded_For: 9\r\nauth_token: 1\r\nX_API_KEY: x\r\nContent_Length: 5\r\n\
+             X-Real_IP: 9.9.9.9\r\nVia_: 1\r\n",
+            "auth_token: 1\r\nX_API_KEY: x\r\nVia_: 1\r\n",
+        ),
+        (
+            "named: an underscore",
+            "Connection: a_b\r\nA_B: 1\r\nA_C: 2\r\n",
+            "A_C: 2\r\n",
         ),
         (
             "spoofed address",
