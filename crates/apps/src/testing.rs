@@ -51,6 +51,7 @@ pub(crate) fn get(path: &str) -> Request {
 #[derive(Debug)]
 pub(crate) enum Said {
     Bytes(usize),
+    Piece(Vec<u8>),
     Fault(FaultKind),
     End,
 }
@@ -106,6 +107,10 @@ impl IncomingBody for Played {
             Some(Said::Bytes(count)) => {
                 into.resize(into.len() + count, b'x');
                 self.0.read.fetch_add(count, Ordering::SeqCst);
+                Poll::Ready(Ok(true))
+            }
+            Some(Said::Piece(bytes)) => {
+                into.extend_from_slice(&bytes);
                 Poll::Ready(Ok(true))
             }
             Some(Said::Fault(kind)) => Poll::Ready(Err(Fault::new(kind, "as the test wants it"))),

@@ -211,6 +211,8 @@ impl Reader {
                     self.failed = true;
                     return Poll::Ready(Err(gone("the client closed within its request body")));
                 }
+                // It sends without having been invited.
+                self.continue_from = None;
                 self.pace
                     .progress(clock::now(), (into.len() - before) as u64);
                 Poll::Ready(Ok(into.len() > before || !self.decoder.is_done()))

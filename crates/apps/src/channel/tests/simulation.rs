@@ -1,6 +1,6 @@
 //! Many streams at once with everything that may happen to them, by seed: each gets its own bytes and one
 //! end, the worker gets each body whole and for its own request, and nothing is left. Bodies are longer
-//! than the socket takes at once, clients leave at every moment, the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
+//! than the socket takes at once, or still come; clients leave at every moment, the worker pauses. `PENSTOCK_SEED=n` replays one, `PENSTOCK_SEEDS=n` runs so many.
 
 use penstock_runtime::loops;
 use std::collections::HashMap;
@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use penstock_exchange::bodies::NamelessFile;
 
 use super::*;
+use crate::testing::{Played, Said};
+use crate::upload::Upload;
+use penstock_wire::frame::{FLAG_BODY_FILE, FLAG_OPEN_STREAM};
 
 struct Dice(u64);
 
@@ -36,15 +39,18 @@ enum Brings {
     Nothing,
     Bytes(usize),
     File(usize),
+    /// So many bytes, while the request is in progress.
+    Stream(usize),
 }
 
 impl Brings {
     fn roll(dice: &mut Dice) -> Self {
         let bits = 8 + dice.roll(12);
         let len = usize::try_from(1 + dice.roll(1 << bits)).unwrap();
-        match dice.roll(4) {
+        match dice.roll(5) {
             0 => Self::Bytes(len),
             1 => Self::File(len.min(5000)),
+            2 => Self::Stream(len),
             _ => Self::Nothing,
         }
     }
@@ -56,14 +62,49 @@ fn brought(n: usize, len: usize) -> Vec<u8> {
     unit.into_iter().cycle().take(len).collect()
 }
 
+/// What of its body an OPEN has in itself.
+fn inline(frame: &Frame) -> &[u8] {
+    let (environ_len, rest) = frame.rest.split_first_chunk::<4>().unwrap();
+    &rest[u32::from_le_bytes(*environ_len) as usize..]
+}
+
+/// A body that the worker reads to its end before it answers.
+struct Reading {
+    n: usize,
+    read: Vec<u8>,
+}
+
+/// Answers as planned, or begins to.
+async fn begin(
+    worker: &Worker,
+    (id, n, plan): (u32, usize, Plan),
+    room: &mut HashMap<u32, usize>,
+    active: &mut Vec<(u32, Vec<u8>)>,
+) {
+    match plan {
+        Plan::Whole(len) => worker.answer(id, &text(n, len)).await,
+        Plan::Raise => worker.reset(id).await,
+        Plan::Wait => {}
+        Plan::Stream(len) => {
+            worker.begin(id, &[b"200"], b"").await;
+            room.insert(id, channel::WINDOW_BYTES as usize);
+            active.push((id, text(n, len)));
+        }
+    }
+}
+
 /// Checks that an OPEN has the body that its request brought.
 fn check_body(worker: &Worker, frame: &Frame, n: usize, brings: Brings) {
-    let is_file = matches!(brings, Brings::File(_));
-    assert_eq!(frame.flags, u8::from(is_file), "request {n}");
-    let (environ_len, rest) = frame.rest.split_first_chunk::<4>().unwrap();
-    let inline = &rest[u32::from_le_bytes(*environ_len) as usize..];
+    let flags = match brings {
+        Brings::File(_) => FLAG_BODY_FILE,
+        Brings::Stream(_) => FLAG_OPEN_STREAM,
+        Brings::Nothing | Brings::Bytes(_) => 0,
+    };
+    assert_eq!(frame.flags, flags, "request {n}");
+    let inline = inline(frame);
     match brings {
         Brings::Nothing => assert!(inline.is_empty()),
+        Brings::Stream(len) => assert!(brought(n, len).starts_with(inline), "request {n}"),
         Brings::Bytes(len) => assert!(inline == brought(n, len), "the body of request {n}"),
         Brings::File(len) => {
             let (mut id, mut descriptors) = ([0; 8], Vec::new());
@@ -89,6 +130,7 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
     let mut by_id: HashMap<u32, usize> = HashMap::new();
     let mut room: HashMap<u32, usize> = HashMap::new();
     let mut active: Vec<(u32, Vec<u8>)> = Vec::new();
+    let mut reading: HashMap<u32, Reading> = HashMap::new();
     loop {
         // It does something else for a while, and what it is sent waits.
         if dice.roll(6) == 0 {
@@ -122,15 +164,37 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                 let n: usize = digits.parse().unwrap();
                 check_body(&worker, &frame, n, brings[n]);
                 by_id.insert(frame.id, n);
-                match plans[n] {
-                    Plan::Whole(len) => worker.answer(frame.id, &text(n, len)).await,
-                    Plan::Raise => worker.reset(frame.id).await,
-                    Plan::Wait => {}
-                    Plan::Stream(len) => {
-                        worker.begin(frame.id, &[b"200"], b"").await;
-                        room.insert(frame.id, channel::WINDOW_BYTES as usize);
-                        active.push((frame.id, text(n, len)));
-                    }
+                // Some answer without what they have asked for, or without having asked.
+                let is_streamed = frame.flags == FLAG_OPEN_STREAM;
+                let is_read = is_streamed && dice.roll(3) > 0;
+                if is_read || is_streamed && dice.roll(2) > 0 {
+                    worker.write(|out| worker::pull(out, frame.id)).await;
+                }
+                if is_read {
+                    let read = inline(&frame).to_vec();
+                    reading.insert(frame.id, Reading { n, read });
+                } else {
+                    begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
+                }
+            }
+            Some(frame) if frame.kind == Kind::StreamInput => {
+                let n = by_id[&frame.id];
+                let Brings::Stream(len) = brings[n] else {
+                    panic!("a piece for request {n}");
+                };
+                assert!(frame.rest.len() <= penstock_wire::INPUT_BYTES_MAX);
+                let Some(body) = reading.get_mut(&frame.id) else {
+                    continue;
+                };
+                body.read.extend_from_slice(&frame.rest);
+                let whole = brought(body.n, len);
+                assert!(whole.starts_with(&body.read), "the body of request {n}");
+                if frame.flags == FLAG_END {
+                    assert!(whole == body.read, "all of the body of request {n}");
+                    reading.remove(&frame.id);
+                    begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
+                } else {
+                    worker.write(|out| worker::pull(out, frame.id)).await;
                 }
             }
             Some(frame) if frame.kind == Kind::Window => {
@@ -143,7 +207,8 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                 assert_eq!(frame.kind, Kind::Gone);
                 // It may have ended already.
                 let was_active = active.iter().any(|(id, _)| *id == frame.id);
-                if was_active || plans[by_id[&frame.id]] == Plan::Wait {
+                let was_reading = reading.remove(&frame.id).is_some();
+                if was_active || was_reading || plans[by_id[&frame.id]] == Plan::Wait {
                     active.retain(|(id, _)| *id != frame.id);
                     worker.reset(frame.id).await;
                 }
@@ -194,21 +259,49 @@ async fn run(seed: u64) {
     let mut clients = Vec::new();
     let pool = rig.shared.store.load().pool.clone();
     for (n, (plan, brings)) in plans.iter().copied().enumerate() {
-        let (len, body_of) = match brings {
-            Brings::Nothing => (0, Collected::Empty),
-            Brings::Bytes(len) => (len, Collected::Memory(brought(n, len))),
+        let mut coming = None;
+        let (len, body_of): (_, Content) = match brings {
+            Brings::Nothing => (0, Collected::Empty.into()),
+            Brings::Bytes(len) => (len, Collected::Memory(brought(n, len)).into()),
+            Brings::Stream(len) => {
+                let (line, body) = Played::new();
+                let mut whole = brought(n, len);
+                let at_hand = usize::try_from(dice.roll(len as u64 + 1))
+                    .unwrap()
+                    .min(60 << 10);
+                let rest = whole.split_off(at_hand);
+                coming = Some((line, rest, dice.roll(1 << 16) + 1));
+                let content = Content::Begun {
+                    first: whole,
+                    length: Some(len as u64),
+                    rest: Upload::begin(Box::new(body), Arc::default()),
+                };
+                (len, content)
+            }
             Brings::File(len) => {
                 let file = NamelessFile::create(&std::env::temp_dir(), pool.clone()).unwrap();
                 file.write_all_at(&brought(n, len), 0).unwrap();
                 let file = Arc::new(file);
                 let bytes = len as u64;
-                (len, Collected::File { file, len: bytes })
+                (len, Collected::File { file, len: bytes }.into())
             }
         };
         let head = format!("POST /n{n} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
         let asked = rig.ask(request(&head), body_of);
         let leaves = plan == Plan::Wait || dice.roll(3) == 0;
         let pauses = dice.roll(200);
+        if let Some((line, rest, step)) = coming {
+            let mut dice = Dice(dice.roll(u64::MAX) | 1);
+            loops::spawn_here(async move {
+                for piece in rest.chunks(usize::try_from(step).unwrap()) {
+                    for _ in 0..dice.roll(20) {
+                        loops::yield_now().await;
+                    }
+                    line.say(Said::Piece(piece.to_vec()));
+                }
+                line.say(Said::End);
+            });
+        }
         clients.push(loops::spawn_joined(async move {
             for _ in 0..pauses {
                 loops::yield_now().await;
