@@ -45,6 +45,7 @@ use self::place::Folder;
 use self::refork::Promotion;
 use self::servers::Listed;
 use self::template::{Spawn, Templates};
+use self::words::BootFailures;
 use self::workers::Slots;
 use crate::app::{AppShared, Boot, Setup};
 use crate::orphans;
@@ -200,6 +201,8 @@ pub(crate) struct Executor {
     is_development: bool,
     /// What is being said was said a moment ago.
     is_retelling: bool,
+    /// Boots that failed since a worker was last ready.
+    boot_failures: BootFailures,
     /// The supervisor has nothing left: only templates are waited for.
     is_over: bool,
     is_stopped: bool,
@@ -278,6 +281,7 @@ impl Executor {
             follows: setup.gives_way,
             is_development: setup.development,
             is_retelling: false,
+            boot_failures: BootFailures::default(),
             is_over: false,
             is_stopped: false,
         }

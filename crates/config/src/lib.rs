@@ -19,6 +19,7 @@ mod entry;
 mod error;
 mod example;
 mod files;
+mod foreign_words;
 mod headers;
 mod hub;
 mod join;
@@ -51,13 +52,14 @@ pub use describe::{explain, reference};
 pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
+pub use foreign_words::FLAGS as FOREIGN_FLAGS;
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
     HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax, MercureKey,
     Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, Scaling, Server, ServerAddr, Site, SlowPolicy, Sticky, Symlinks,
-    TcpStream, Upstream, UpstreamServer,
+    RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site, SlowPolicy, Sticky,
+    Symlinks, TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

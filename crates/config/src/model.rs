@@ -95,6 +95,8 @@ pub struct Server {
     pub access_log: Option<AccessLog>,
     /// Where the server's own log goes.
     pub log: LogTarget,
+    /// The form of its lines.
+    pub log_format: ServerLogFormat,
     /// How long a shutdown waits for requests in progress.
     pub shutdown_timeout: Duration,
     /// How long the server that an upgrade has replaced may finish what it has; never shorter than a shutdown.
@@ -133,6 +135,7 @@ impl Default for Server {
             admin: Some(ListenAddr::loopback(8090)),
             access_log: None,
             log: LogTarget::Stderr,
+            log_format: ServerLogFormat::default(),
             shutdown_timeout: Duration::from_secs(30),
             upgrade_timeout: Duration::from_secs(300),
             drain_idle: Duration::from_secs(5),
@@ -167,6 +170,16 @@ pub enum LogTarget {
     Stdout,
     /// Standard error.
     Stderr,
+}
+
+/// The form of a line of the server's own log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerLogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// The form of an access log line.

@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::address::is_network;
 use crate::error::Problem;
 use crate::join;
-use crate::model::{AccessLog, Config, Join, LogFormat, LogTarget, Server};
+use crate::model::{AccessLog, Config, Join, LogFormat, LogTarget, Server, ServerLogFormat};
 use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
@@ -79,6 +79,12 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
 fn read_process(table: &Section<'_>, server: &mut Server) {
     if let Some(log) = table.parsed("log", |text| log_target(table.found, text)) {
         server.log = log.value;
+    }
+    if let Some(format) = table.word("log_format") {
+        server.log_format = match format.value {
+            "json" => ServerLogFormat::Json,
+            _ => ServerLogFormat::Text,
+        };
     }
     let named = table.parsed("user", |text| {
         let (user, group) = match text.split_once(':') {

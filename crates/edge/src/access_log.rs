@@ -51,13 +51,15 @@ impl AccessLog {
 }
 
 impl AccessLog {
-    /// A line for a head that was refused or did not arrive: there is no request to speak of.
-    pub(crate) fn write_refused(&self, from: PeerAddress, status: u16) {
+    /// A line for a head that was refused or did not arrive whole, with the beginning of its first line.
+    pub(crate) fn write_refused(&self, from: PeerAddress, status: u16, line: &[u8]) {
         let now = clock::wall();
         let line = match self.format {
             LogFormat::Combined => {
                 let date = log_date(now.as_secs());
-                format!("{} - - [{date}] \"-\" {status} 0 \"-\" \"-\"\n", peer(from))
+                let line = if line.is_empty() { b"-" } else { line };
+                let (from, line) = (peer(from), Escaped(line));
+                format!("{from} - - [{date}] \"{line}\" {status} 0 \"-\" \"-\"\n")
             }
             LogFormat::Json => {
                 let value = serde_json::json!({
@@ -65,9 +67,10 @@ impl AccessLog {
                     "peer": peer(from),
                     "method": null,
                     "target": null,
+                    "line": String::from_utf8_lossy(line),
                     "status": status,
                 });
-                format!("{value}\n")
+                visible(value.to_string()) + "\n"
             }
             LogFormat::Dev => readable::refused(from, status, self.colours),
         };
@@ -198,7 +201,7 @@ pub(crate) fn peer(peer: PeerAddress) -> String {
 }
 
 /// Bytes with everything that could break out of a quoted log field escaped.
-struct Escaped<'a>(&'a [u8]);
+pub(crate) struct Escaped<'a>(pub(crate) &'a [u8]);
 
 impl std::fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -35,6 +35,9 @@ use crate::{Settings, faults};
 /// Pipelined requests answered in a row before other connections get their turn.
 const PIPELINE_TURN: u32 = 16;
 
+/// How much of a refused request's first line is logged.
+pub(crate) const LOGGED_LINE_BYTES: usize = 200;
+
 /// How long a closing connection reads over what the client still sends, so that our last answer is
 /// not lost to a reset (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
@@ -61,10 +64,16 @@ pub(crate) struct Connection {
     head_began: Option<Instant>,
 }
 
+/// A head that is none, with as much of its first line as the log shows.
+struct RefusedHead {
+    error: ParseError,
+    line: Box<[u8]>,
+}
+
 /// What the wait for a head came to.
 enum Next {
     Head(RequestHead),
-    Refused(ParseError),
+    Refused(Box<RefusedHead>),
     /// A head began and did not arrive in time.
     HeadTimeout,
     /// The client closed, was idle for too long, or the server drains.
@@ -291,7 +300,7 @@ impl Connection {
                 self.head_incomplete();
                 None
             }
-            Err(error) => Some(Next::Refused(error)),
+            Err(error) => Some(refused_head(error, received)),
         }
     }
 
@@ -309,7 +318,7 @@ impl Connection {
                 self.head_incomplete();
                 None
             }
-            Err(error) => Some(Next::Refused(error)),
+            Err(error) => Some(refused_head(error, self.pending.unused())),
         }
     }
 
@@ -432,17 +441,23 @@ impl Connection {
 
     /// Answers a head that was refused, or did not arrive in time.
     async fn refuse(&mut self, refused: Next) -> Fate {
-        let response = match refused {
-            Next::Refused(error) => {
+        let (response, first_line) = match refused {
+            Next::Refused(refused) => {
                 self.edge.metrics().malformed.increment();
-                let status = error.status();
-                log::debug!("{}: {status} {error}", self.listener.name);
-                faults::respond_malformed(status, &error.to_string())
+                let RefusedHead { error, line } = *refused;
+                let (status, reason) = (error.status(), error.to_string());
+                let client = self.sender.peer;
+                faults::log_refused(client, status, &reason, &line, &self.edge.repeats);
+                (faults::respond_malformed(status, &reason), line)
             }
             Next::HeadTimeout => {
                 self.edge.metrics().too_slow.increment();
+                let line: Box<[u8]> = first_line(self.pending.unused()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
-                faults::respond(fault, None, &self.edge.repeats)
+                let client = self.sender.peer;
+                let status = fault.kind.status();
+                faults::log_refused(client, status, &fault.cause, &line, &self.edge.repeats);
+                (faults::respond(fault, None, &self.edge.repeats), line)
             }
             Next::Head(_) | Next::Over => return Fate::Close,
         };
@@ -457,7 +472,7 @@ impl Connection {
         };
         self.edge.metrics().count_response(response.status.code());
         if let Some(log) = &settings.access_log {
-            log.write_refused(self.sender.peer, response.status.code());
+            log.write_refused(self.sender.peer, response.status.code(), &first_line);
         }
         let outgoing = Outgoing {
             ahead: &[],
@@ -473,6 +488,18 @@ impl Connection {
         }
         Fate::Linger
     }
+}
+
+fn refused_head(error: ParseError, received: &[u8]) -> Next {
+    let line = first_line(received).into();
+    Next::Refused(Box::new(RefusedHead { error, line }))
+}
+
+/// The beginning of what should have been a request line.
+fn first_line(received: &[u8]) -> &[u8] {
+    let part = &received[..received.len().min(LOGGED_LINE_BYTES)];
+    let end = part.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+    &part[..end.unwrap_or(part.len())]
 }
 
 impl Exchange {

@@ -11,9 +11,12 @@ use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::repeats::{Repeats, left_out};
+use penstock_sys::net::PeerAddress;
 
 use self::page::Page;
 use crate::Settings;
+use crate::access_log::{Escaped, peer};
+use crate::connection::LOGGED_LINE_BYTES;
 
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
@@ -86,6 +89,44 @@ pub(crate) fn respond_options() -> Response {
         .fields
         .push("Allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH");
     response
+}
+
+/// Logs a request that was refused before a handler saw it: client, reason, and what could be read of its
+/// first line. A few lines a second for each reason, whoever sends them.
+pub(crate) fn log_refused(
+    client: PeerAddress,
+    status: Status,
+    reason: &str,
+    line: &[u8],
+    repeats: &Repeats,
+) {
+    if let Some(count) = repeats.admit(reason, clock::now()) {
+        let (client, line, more) = (peer(client), Escaped(line), left_out(count));
+        log::info!(
+            "edge: {} from {client}: {reason}: \"{line}\"{more}",
+            status.code()
+        );
+    }
+}
+
+/// Logs a request whose head could be read and that was refused for its form, not for what it asks for.
+pub(crate) fn log_refusal(
+    client: PeerAddress,
+    fault: &Fault,
+    head: &RequestHead,
+    repeats: &Repeats,
+) {
+    if let FaultKind::BadRequest
+    | FaultKind::HeadTooLarge
+    | FaultKind::BodyTooLarge
+    | FaultKind::ClientTooSlow
+    | FaultKind::NotImplemented = fault.kind
+    {
+        let mut line = format!("{} {}", head.method_str(), head.target());
+        line.truncate(line.floor_char_boundary(LOGGED_LINE_BYTES));
+        let status = fault.kind.status();
+        log_refused(client, status, &fault.cause, line.as_bytes(), repeats);
+    }
 }
 
 fn log_fault(fault: &Fault, head: Option<&RequestHead>, repeats: &Repeats) {

@@ -18,6 +18,22 @@ pub fn imf_fixdate(secs_since_epoch: u64) -> [u8; 29] {
     text
 }
 
+/// A time since 1970 as RFC 3339 has it, with milliseconds, in UTC: `2026-11-26T14:07:11.123Z`.
+pub fn rfc3339_millis(since_epoch: Duration) -> String {
+    const MONTHS: &[u8] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let text = imf_fixdate(since_epoch.as_secs());
+    let month = MONTHS.chunks(3).position(|name| *name == text[8..11]);
+    let part = |range: std::ops::Range<usize>| str::from_utf8(&text[range]).unwrap_or_default();
+    format!(
+        "{}-{:02}-{}T{}.{:03}Z",
+        part(12..16),
+        month.unwrap_or_default() + 1,
+        part(5..7),
+        part(17..25),
+        since_epoch.subsec_millis()
+    )
+}
+
 /// Seconds since 1970 of a date in any of the three forms; `None` for anything else and for what
 /// lies before 1970.
 pub fn parse_http_date(text: &[u8]) -> Option<u64> {
@@ -44,6 +60,17 @@ mod tests {
             (u64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
         ] {
             assert_eq!(imf_fixdate(secs), expected.as_bytes());
+        }
+    }
+
+    #[test]
+    fn writes_the_time_of_a_log_line() {
+        for (millis, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (784_111_777_042, "1994-11-06T08:49:37.042Z"),
+            (951_868_799_999, "2000-02-29T23:59:59.999Z"),
+        ] {
+            assert_eq!(rfc3339_millis(Duration::from_millis(millis)), expected);
         }
     }
 

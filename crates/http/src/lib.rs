@@ -26,7 +26,7 @@ pub mod websocket;
 
 pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
 pub use conditional::{Precondition, evaluate};
-pub use date::{imf_fixdate, parse_http_date};
+pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};
 pub use grammar::{is_known, is_token, parse_length};
 pub use h1::{

@@ -20,6 +20,7 @@ pub mod drain;
 pub mod listener;
 pub mod logger;
 pub mod loops;
+pub mod output_events;
 pub mod pollset;
 pub mod process;
 pub mod registered;

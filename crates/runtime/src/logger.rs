@@ -2,20 +2,23 @@
 //!
 //! A loop must never wait for a terminal, a pipe or a disk, so a line that finds the queue full is
 //! dropped and counted, and the count is logged when there is room again. The server's log goes to
-//! standard error through the `log` crate; access lines go to their own target.
+//! standard error through the `log` crate, as text or as JSON; access lines go to their own target.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
 const QUEUE_MAX: usize = 16 * 1024;
 
 /// How long lines gather between two writes. A first line after a pause goes out at once.
-const GATHER: std::time::Duration = std::time::Duration::from_millis(5);
+const GATHER: Duration = Duration::from_millis(5);
 
 /// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
 #[derive(Debug, Clone)]
@@ -84,7 +87,7 @@ impl LineWriter {
     pub fn flush(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.lines.try_send(Message::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(std::time::Duration::from_secs(1));
+            let _ = wait.recv_timeout(Duration::from_secs(1));
         }
     }
 }
@@ -151,9 +154,23 @@ fn write_out(target: &mut Target, batch: &mut Vec<u8>) {
     batch.clear();
 }
 
+/// The form of the server's log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LineFormat {
+    /// For people: `time level area: what happened (key=value)`.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The target of a line that is a JSON object already: it is written as it is, in either format.
+pub const VERBATIM: &str = "verbatim";
+
 struct ServerLog {
     writer: LineWriter,
     level: LevelFilter,
+    format: LineFormat,
 }
 
 impl Log for ServerLog {
@@ -165,22 +182,100 @@ impl Log for ServerLog {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let level = match record.level() {
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-            Level::Trace => "trace",
+        let line = match self.format {
+            _ if record.target() == VERBATIM => format!("{}\n", record.args()),
+            LineFormat::Text => text_line(record, crate::clock::wall()),
+            LineFormat::Json => json_line(record, crate::clock::wall()),
         };
-        let time = penstock_http::imf_fixdate(crate::clock::wall().as_secs());
-        let time = String::from_utf8_lossy(&time[5..25]).into_owned();
-        let text = escape(&record.args().to_string());
-        self.writer
-            .write(format!("{time} {level}: {text}\n").into_bytes());
+        self.writer.write(line.into_bytes());
     }
 
     fn flush(&self) {
         self.writer.flush();
+    }
+}
+
+const fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    }
+}
+
+/// A line for people. An application's own output begins with its name and process (`app`, `pid`).
+fn text_line(record: &Record<'_>, now: Duration) -> String {
+    let fields = Fields::of(record);
+    let mut source = String::new();
+    if let Some(app) = fields.text("app") {
+        let pid = fields.text("pid").unwrap_or_else(|| "?".to_owned());
+        source = format!("{app}[{pid}]: ");
+    }
+    let others = fields.0.iter();
+    let others = others.filter(|(key, _)| !matches!(key.as_str(), "app" | "pid"));
+    let others: Vec<String> = others
+        .map(|(key, value)| format!("{key}={}", plain(value)))
+        .collect();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", others.join(" ")),
+    };
+    let text = escape(&format!("{source}{}{others}", record.args()));
+    let time = penstock_http::rfc3339_millis(now);
+    format!("{time} {} {text}\n", level_name(record.level()))
+}
+
+/// The same as one JSON object, in the order in which a person reads it.
+fn json_line(record: &Record<'_>, now: Duration) -> String {
+    let mut line = String::from("{");
+    let mut add = |key: &str, value: &serde_json::Value| {
+        let comma = if line.len() > 1 { "," } else { "" };
+        let key = serde_json::Value::from(key);
+        // Writing to a String cannot fail.
+        let _ = write!(line, "{comma}{key}:{value}");
+    };
+    add("time", &penstock_http::rfc3339_millis(now).into());
+    add("level", &level_name(record.level()).into());
+    for (key, value) in Fields::of(record).0 {
+        add(&key, &value);
+    }
+    add("message", &record.args().to_string().trim_end().into());
+    line.push_str("}\n");
+    line
+}
+
+/// A text without its quotes, anything else as JSON.
+fn plain(value: &serde_json::Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The key-value pairs of a record, in their order.
+struct Fields(Vec<(String, serde_json::Value)>);
+
+impl Fields {
+    fn of(record: &Record<'_>) -> Self {
+        let mut fields = Self(Vec::new());
+        // The visitor below never fails.
+        let _ = record.key_values().visit(&mut fields);
+        fields
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        let (_, value) = self.0.iter().find(|(name, _)| name == key)?;
+        Some(plain(value))
+    }
+}
+
+impl<'kvs> VisitSource<'kvs> for Fields {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), log::kv::Error> {
+        let number = value.to_u64().map(serde_json::Value::from);
+        let value = number.unwrap_or_else(|| value.to_string().into());
+        self.0.push((key.as_str().to_owned(), value));
+        Ok(())
     }
 }
 
@@ -204,11 +299,12 @@ pub fn escape(text: &str) -> String {
 ///
 /// # Errors
 /// When no thread can be started or a log is installed already.
-pub fn install(level: LevelFilter) -> std::io::Result<LineWriter> {
+pub fn install(level: LevelFilter, format: LineFormat) -> std::io::Result<LineWriter> {
     let writer = LineWriter::start("log", Target::Stderr)?;
     let log = ServerLog {
         writer: writer.clone(),
         level,
+        format,
     };
     log::set_boxed_logger(Box::new(log)).map_err(std::io::Error::other)?;
     log::set_max_level(level);
@@ -217,11 +313,51 @@ pub fn install(level: LevelFilter) -> std::io::Result<LineWriter> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     #[test]
     fn control_characters_cannot_forge_a_line() {
         assert_eq!(escape("a\u{1b}[31mb\rc\nd\n"), "a\\u{1b}[31mb\\rc\n    d");
+    }
+
+    fn record<R>(
+        args: fmt::Arguments<'_>,
+        fields: &dyn log::kv::Source,
+        f: impl FnOnce(&Record<'_>) -> R,
+    ) -> R {
+        let mut builder = Record::builder();
+        f(&builder
+            .args(args)
+            .level(Level::Warn)
+            .key_values(&fields)
+            .build())
+    }
+
+    #[test]
+    fn a_line_has_time_level_source_text_and_fields() {
+        let now = Duration::from_millis(784_111_777_042);
+        let fields = [
+            ("app", Value::from("shop")),
+            ("pid", Value::from(7_u32)),
+            ("tries", Value::from(3_u32)),
+        ];
+        let args = format_args!("a \"quoted\"\nsecond");
+        let text = record(args, &fields, |record| text_line(record, now));
+        assert_eq!(
+            text,
+            "1994-11-06T08:49:37.042Z warn shop[7]: a \"quoted\"\n    second (tries=3)\n"
+        );
+        let json = record(args, &fields, |record| json_line(record, now));
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let wanted = serde_json::json!({
+            "time": "1994-11-06T08:49:37.042Z", "level": "warn", "app": "shop", "pid": 7, "tries": 3,
+            "message": "a \"quoted\"\nsecond",
+        });
+        assert_eq!(read, wanted);
+        assert_eq!(json.lines().count(), 1, "{json}");
+        assert!(json.starts_with("{\"time\":"), "{json}");
     }
 
     #[test]

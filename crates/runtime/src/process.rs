@@ -1,4 +1,4 @@
-//! A child process as seen from a loop: its end, and its output line by line.
+//! A child process as seen from a loop: its end, and its output by line and by event.
 //!
 //! `apps`' executor awaits these; `sys::process` starts the child.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use penstock_sys::poll::Interest;
 
+use crate::output_events::{OutputEvent, OutputEvents};
 use crate::registered::Registered;
 
 /// How long to wait for a descriptor to watch a process with.
@@ -32,27 +33,47 @@ pub async fn ended(pidfd: &OwnedFd) {
 /// Longest line kept whole; a longer one is cut into pieces of this size.
 const LINE_MAX: usize = 16 * 1024;
 
-/// Reads `pipe` to its end and gives each line (without its end) to `take`.
-pub async fn read_lines(pipe: OwnedFd, mut take: impl FnMut(&str) + Send) {
+/// How long a program may pause within an event: a traceback is often written line by line.
+const EVENT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Reads `pipe` to its end. Gives each line (without its end) to `take_line` as it comes, and each event,
+/// which is one line or more, to `take_event` once it is whole.
+pub async fn read_output(
+    pipe: OwnedFd,
+    mut take_line: impl FnMut(&str) + Send,
+    mut take_event: impl FnMut(OutputEvent) + Send,
+) {
     let Ok(pipe) = Pipe::new(pipe) else { return };
     let mut pending: Vec<u8> = Vec::new();
+    let mut events = OutputEvents::default();
     let mut chunk = vec![0; 4096];
-    while let Ok(count) = pipe.read(&mut chunk).await {
-        if count == 0 {
-            break;
-        }
+    loop {
+        let read = match events.is_pending() {
+            true => crate::clock::within(EVENT_PAUSE, pipe.read(&mut chunk)).await,
+            false => Some(pipe.read(&mut chunk).await),
+        };
+        let Some(read) = read else {
+            events.flush(&mut take_event);
+            continue;
+        };
+        let Ok(count @ 1..) = read else { break };
         pending.extend_from_slice(&chunk[..count]);
         let mut start = 0;
         while let Some(end) = line_end(&pending[start..]) {
-            take(&String::from_utf8_lossy(&pending[start..start + end]));
+            let line = String::from_utf8_lossy(&pending[start..start + end]);
+            take_line(&line);
+            events.push(&line, &mut take_event);
             start += end;
             start += usize::from(pending.get(start) == Some(&b'\n'));
         }
         pending.drain(..start);
     }
     if !pending.is_empty() {
-        take(&String::from_utf8_lossy(&pending));
+        let line = String::from_utf8_lossy(&pending);
+        take_line(&line);
+        events.push(&line, &mut take_event);
     }
+    events.flush(&mut take_event);
 }
 
 fn line_end(bytes: &[u8]) -> Option<usize> {

@@ -5,16 +5,19 @@
 //! something that it started and that holds its pipes open does not keep its end from being seen.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_runtime::{clock, loops, process as watch_process};
+use penstock_runtime::output_events::{OutputEvent, OutputKind};
+use penstock_runtime::{clock, logger, loops, process as watch_process};
 use penstock_sys::process::{self, Started};
 use tokio::sync::{mpsc, watch};
 
 use super::control::{self, Line};
 use super::probe::Probe;
 use super::{ControlMessage, Executor, Input, Key};
+use crate::app::AppShared;
 
 /// Lines of a worker's output kept for the report of a boot that fails without a traceback.
 const TAIL_LINES: usize = 40;
@@ -103,12 +106,12 @@ impl Executor {
         let shared = Arc::clone(&self.shared);
         loops::spawn_here(async move {
             let pid = started.pid;
-            let line = |text: &str| {
-                log::info!("{}[{pid}]: {text}", shared.name);
-                shared.output.note(pid, text);
-                tail.push(text);
+            let output = ProcessOutput {
+                pid,
+                shared: &shared,
+                tail: &tail,
             };
-            follow(key, &started, readiness, line, &inputs).await;
+            follow(key, &started, readiness, output, &inputs).await;
             group.may_end(pid).await;
             // Whatever it started in its group ends with it, or after it; before it is reaped its number
             // is certainly still its own.
@@ -120,12 +123,40 @@ impl Executor {
     }
 }
 
+/// Where the output of a process goes.
+#[derive(Clone, Copy)]
+struct ProcessOutput<'a> {
+    pid: u32,
+    shared: &'a AppShared,
+    tail: &'a Tail,
+}
+
+impl ProcessOutput<'_> {
+    async fn read(self, pipe: OwnedFd) {
+        let line = |text: &str| {
+            self.shared.output.note(self.pid, text);
+            self.tail.push(text);
+        };
+        watch_process::read_output(pipe, line, |event| self.log(&event)).await;
+    }
+
+    fn log(self, OutputEvent { text, kind }: &OutputEvent) {
+        let (app, pid) = (&*self.shared.name, self.pid);
+        match kind {
+            // An application that logs JSON has chosen its form.
+            OutputKind::Json => log::info!(target: logger::VERBATIM, "{text}"),
+            OutputKind::Text => log::info!(app, pid; "{text}"),
+            OutputKind::Traceback => log::error!(app, pid; "{text}"),
+        }
+    }
+}
+
 /// Waits for a process's end, and for its last words.
 async fn follow(
     key: Key,
     started: &Started,
     readiness: Readiness,
-    line: impl Fn(&str) + Copy + Send,
+    output: ProcessOutput<'_>,
     inputs: &mpsc::Sender<Input>,
 ) {
     let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
@@ -134,11 +165,7 @@ async fn follow(
         let (Ok(stdout), Ok(stderr)) = pipes else {
             return boot.await;
         };
-        tokio::join!(
-            boot,
-            watch_process::read_lines(stdout, line),
-            watch_process::read_lines(stderr, line),
-        );
+        tokio::join!(boot, output.read(stdout), output.read(stderr),);
     };
     let mut words = std::pin::pin!(words);
     tokio::select! {

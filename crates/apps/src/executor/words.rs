@@ -29,6 +29,7 @@ impl Executor {
                     Some(Role::Worker(_)) | None => String::new(),
                 };
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));
+                self.boot_failures = BootFailures::default();
             }
             Report::Up { took, .. } => {
                 let interpreter = self.interpreter.clone();
@@ -56,7 +57,7 @@ impl Executor {
                     format!("; tried again {}", next_time(next))
                 });
                 if !self.is_retelling {
-                    log::error!("{name}: a worker did not start{when}\n{report}");
+                    log::error!("{name}: {}", self.boot_failures.describe(&report, &when));
                 }
                 if next_try.is_some() {
                     self.boot.send_if_modified(|boot| {
@@ -209,6 +210,36 @@ impl Executor {
     }
 }
 
+/// What was logged of boots that failed one after another.
+#[derive(Debug, Default)]
+pub(super) struct BootFailures {
+    last: String,
+    count: u32,
+}
+
+impl BootFailures {
+    /// The log's text for a failure: whole once, then a line as long as it is the same.
+    fn describe(&mut self, report: &str, when: &str) -> String {
+        if self.last != report {
+            report.clone_into(&mut self.last);
+            self.count = 1;
+            return format!("a worker did not start{when}\n{report}");
+        }
+        self.count += 1;
+        let reason = last_line(report);
+        let count = self.count;
+        format!("a worker did not start, {count} times now for the same reason{when}: {reason}")
+    }
+}
+
+/// The line that says why: of a Python traceback the last one, of a Ruby backtrace the first.
+fn last_line(report: &str) -> &str {
+    let mut lines = report.lines().filter(|line| !line.starts_with([' ', '\t']));
+    lines
+        .rfind(|line| !line.is_empty())
+        .unwrap_or(report.trim())
+}
+
 /// The place of a reason in `RECYCLE_REASONS`.
 fn recycled_for(why: Worn) -> usize {
     match why {
@@ -243,5 +274,32 @@ fn next_time(delay: Duration) -> String {
         "at once".to_owned()
     } else {
         format!("in {delay:.1?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_failure_is_told_whole_once_and_then_in_a_line_until_it_is_another() {
+        let mut failures = BootFailures::default();
+        let python = "Traceback (most recent call last):\n  File \"a\"\nImportError: no b\n";
+        let ruby = "a.ru:1:in `x': no c (LoadError)\n\tfrom a.ru:2:in `y'\n";
+        let first = failures.describe(python, "; tried again in 1.0s");
+        assert!(first.ends_with(python), "{first}");
+        let again = failures.describe(python, "; tried again in 2.0s");
+        assert_eq!(
+            again,
+            "a worker did not start, 2 times now for the same reason; tried again in 2.0s: \
+             ImportError: no b"
+        );
+        assert!(failures.describe(ruby, "").ends_with(ruby));
+        assert!(
+            failures
+                .describe(ruby, "")
+                .ends_with("reason: a.ru:1:in `x': no c (LoadError)")
+        );
+        assert!(failures.describe(python, "").contains("File"));
     }
 }

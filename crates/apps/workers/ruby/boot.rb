@@ -95,7 +95,6 @@ module PenstockWorker
   rescue Exception => error # rubocop:disable Lint/RescueException
     Forks.leave_if_stranger(error)
     text = boot_text(error)
-    complain(text)
     control.syswrite(Wire.frame(Wire::BOOT_FAILED, 0, text.byteslice(0, 1 << 20).scrub("?")))
     nil
   end

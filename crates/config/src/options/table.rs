@@ -42,6 +42,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How long a stop, or the old server of an upgrade, keeps a connection that waits for its next request, which is then answered with `Connection: close`; at most `limits.idle_timeout`."),
     row("server", "log", Text("\"stdout\", \"stderr\" or a path"), Is(r#""stderr""#), r#""logs/server.log""#,
         "Where the server's own log goes, and what applications print; opened again on SIGUSR1 and `penstock reopen`."),
+    row("server", "log_format", OneOf(&["text", "json"]), Is(r#""text""#), r#""json""#,
+        "The form of the server's own log: lines for people, or one JSON object a line. Lines of applications that are JSON objects stay as they are."),
     row("server", "user", Text("a user's name or number, or `user:group`"), Means("whoever starts it"), r#""www-data""#,
         "Whom the server becomes once its sockets are open and before any application runs; needs to be started as root."),
     row("server", "group", Text("a group's name or number"), Means("the groups of `user`"), r#""www-data""#,

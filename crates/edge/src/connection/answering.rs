@@ -118,6 +118,7 @@ impl Connection {
                 if fault.kind == FaultKind::ClientTooSlow {
                     self.edge.metrics().too_slow.increment();
                 }
+                faults::log_refusal(self.sender.peer, &fault, &exchange.head, &self.edge.repeats);
                 let asked = Some((&*exchange.head, &*exchange.settings));
                 Box::new(faults::respond(fault, asked, &self.edge.repeats))
             }

@@ -8,8 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use penstock_config::Invocation;
-use penstock_runtime::logger::{self, LineWriter, Target};
+use penstock_config::{Invocation, ServerLogFormat};
+use penstock_runtime::logger::{self, LineFormat, LineWriter, Target};
 use penstock_sys::daemon::{self, Forked};
 
 use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
@@ -79,7 +79,11 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     } else {
         log::LevelFilter::Info
     };
-    let log = logger::install(level).map_err(|error| failed("the log", error))?;
+    let format = match config.server.log_format {
+        ServerLogFormat::Text => LineFormat::Text,
+        ServerLogFormat::Json => LineFormat::Json,
+    };
+    let log = logger::install(level, format).map_err(|error| failed("the log", error))?;
     let announce = LineWriter::start("terminal", Target::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {

@@ -366,6 +366,7 @@ fn at_start_only(
     let differ = [
         ("admin", old.admin != new.admin),
         ("log", old.log != new.log),
+        ("log_format", old.log_format != new.log_format),
         ("user", old.user != new.user),
         ("group", old.group != new.group),
         ("umask", old.umask != new.umask),

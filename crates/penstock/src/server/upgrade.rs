@@ -229,11 +229,11 @@ impl Server {
         let kept = tail.clone();
         if let Ok(stderr) = new.stderr.try_clone() {
             loops::spawn_here(async move {
-                process::read_lines(stderr, |line| {
+                let write = |line: &str| {
                     log.write(format!("{line}\n").into_bytes());
                     kept.push(line);
-                })
-                .await;
+                };
+                process::read_output(stderr, write, |_| {}).await;
                 // Nobody may be waiting.
                 let _ = done.send(());
             });

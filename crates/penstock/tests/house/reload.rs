@@ -222,10 +222,7 @@ fn what_does_not_work_changes_nothing_and_is_told_with_its_place() {
         (
             "address in use",
             good.replace("127.0.0.1:0", &format!("127.0.0.1:{port}")),
-            &[
-                "cannot listen on http://127.0.0.1",
-                "another program listens there",
-            ],
+            &["cannot listen on http://127.0.0.1", "listens there"],
         ),
     ];
     let site = site("processes = 1").file("broken.py", "1 / 0\n");

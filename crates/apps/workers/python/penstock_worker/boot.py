@@ -12,7 +12,6 @@ application inherits a socket of ours, or the server would wait for an end of fi
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import json
@@ -195,9 +194,6 @@ def _ready(
 
 def _boot_failed(control: socket.socket, error: BaseException) -> BootFailed:
     text = boot_traceback(error)
-    # The application may have closed its standard error.
-    with contextlib.suppress(Exception):
-        sys.stderr.write(text)
     wire.send_control(control, wire.BOOT_FAILED, text.encode("utf-8", "replace")[: 1 << 20])
     return BootFailed()
 

@@ -276,18 +276,17 @@ fn is_honest(line: &str) -> bool {
     let is_stamp = |text: &str| {
         text.as_bytes()
             .iter()
-            .zip(b"00 Aaa 0000 00:00:00 ")
+            .zip(b"0000-00-00T00:00:00.000Z ")
             .all(|(byte, like)| match like {
                 b'0' => byte.is_ascii_digit(),
-                b'A' | b'a' => byte.is_ascii_alphabetic(),
                 other => byte == other,
             })
     };
     let level = |text: &str| {
-        let (word, _) = text.split_once(": ").unwrap_or_default();
+        let (word, _) = text.split_once(' ').unwrap_or_default();
         ["error", "warn", "info"].contains(&word)
     };
-    line.starts_with("    ") || (line.len() > 21 && is_stamp(line) && level(&line[21..]))
+    line.starts_with("    ") || (line.len() > 25 && is_stamp(line) && level(&line[25..]))
 }
 
 #[test]
