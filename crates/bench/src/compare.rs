@@ -21,6 +21,7 @@ use crate::scenario::{self, LoadSpec, Loads, Scenario};
 use crate::summary::{STRANGERS_MAX, alone_name, judge, summarise};
 use crate::sweep::pause;
 use crate::target::{Target, Template};
+use crate::text::notes;
 use crate::window::{Window, measure};
 use crate::{compare_saved, output, saved, taken};
 
@@ -45,7 +46,10 @@ fn two_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
     let changes = changes.map_err(|error| error.to_string())?;
     output::print(&changes.text());
     Ok(match changes.has_worse() {
-        true => ExitCode::from(FAILED),
+        true => {
+            output::complain(&format!("bench: exit code {FAILED}: a figure became worse"));
+            ExitCode::from(FAILED)
+        }
         false => ExitCode::SUCCESS,
     })
 }
@@ -60,21 +64,33 @@ fn deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, St
     if !arguments.no_setup {
         let done = workshop.set_up(&scenario.setup, &live.stop());
         if live.is_stopped() {
-            return Ok(exit_code(false, &live));
+            return Ok(exit_code(&[], &live));
         }
         done.map_err(|error| error.to_string())?;
     }
     let mut contest = Contest::new(&scenario, &workshop, live, !arguments.no_setup);
     contest.measure_all();
     let (compare, live) = contest.result();
-    let figures = || compare.deployments.iter().flat_map(all_figures);
-    let met = compare.goals.iter().all(|goal| goal.met);
-    let clean = met
-        && compare.deployments.iter().all(|one| one.failed.is_none())
-        && figures().all(Figures::is_clean);
+    let reasons = unmet(&compare);
     let report = taken::report(Outcome::Compare(compare), started, live.is_stopped());
     output::give(&report, &arguments.output)?;
-    Ok(exit_code(clean, &live))
+    Ok(exit_code(&reasons, &live))
+}
+
+/// Why a comparison is not what it should be, a reason each.
+fn unmet(compare: &Compare) -> Vec<String> {
+    let goals = compare.goals.iter().filter(|goal| !goal.met);
+    let goals = goals.map(|goal| format!("missed: {}", goal.text));
+    let failed = compare.deployments.iter().filter_map(|one| {
+        let why = one.failed.as_ref()?;
+        let first = why.lines().next().unwrap_or_default();
+        Some(format!("{} failed: {first}", one.name))
+    });
+    let loads = compare.deployments.iter().flat_map(|one| {
+        let reasons = all_figures(one).flat_map(notes::reasons);
+        reasons.map(|reason| format!("{}: {reason}", one.name))
+    });
+    goals.chain(failed).chain(loads).collect()
 }
 
 fn all_figures(deployment: &Deployment) -> impl Iterator<Item = &Figures> {

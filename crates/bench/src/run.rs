@@ -15,6 +15,7 @@ use crate::live::Live;
 use crate::load::{Load, Order, Pace, Plan, Shape, Until};
 use crate::report::{Figures, Mix, Outcome, Run};
 use crate::target::{Target, TargetError, Template, read_file, read_header, read_paths};
+use crate::text::notes;
 use crate::window::{Window, measure};
 use crate::{output, taken};
 
@@ -98,23 +99,33 @@ fn finish(
         label: "",
     };
     let point = measure(&plan, window).map_err(|error| error.to_string())?;
-    let clean = point.loads.iter().all(Figures::is_clean);
+    let reasons: Vec<String> = point.loads.iter().flat_map(notes::reasons).collect();
     let report = taken::report(
         outcome(point.loads, point.server),
         started,
         live.is_stopped(),
     );
     output::give(&report, to)?;
-    Ok(exit_code(clean, &live))
+    Ok(exit_code(&reasons, &live))
 }
 
-/// The exit code of a run.
-pub(crate) fn exit_code(clean: bool, live: &Live) -> ExitCode {
-    match clean {
-        _ if live.is_stopped() => ExitCode::from(INTERRUPTED),
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FAILED),
+/// Reasons that are told of an exit code.
+const MAX_REASONS: usize = 8;
+
+/// The exit code of a run; the reasons why it is not 0 go to standard error.
+pub(crate) fn exit_code(reasons: &[String], live: &Live) -> ExitCode {
+    if live.is_stopped() {
+        return ExitCode::from(INTERRUPTED);
     }
+    if reasons.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let mut told = reasons[..reasons.len().min(MAX_REASONS)].join("; ");
+    if let more @ 1.. = reasons.len().saturating_sub(MAX_REASONS) {
+        told += &format!("; and {more} more");
+    }
+    output::complain(&format!("bench: exit code {FAILED}: {told}"));
+    ExitCode::from(FAILED)
 }
 
 /// The server's processes, if they are known.

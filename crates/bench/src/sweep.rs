@@ -12,8 +12,9 @@ use crate::deploy::account::Account;
 use crate::ladder::Ladder;
 use crate::live::Live;
 use crate::load::{Load, Until};
-use crate::report::{Figures, Outcome, Sweep};
+use crate::report::{Outcome, Sweep};
 use crate::run::{exit_code, load, pace, plan, server, until};
+use crate::text::notes;
 use crate::window::{Window, measure};
 use crate::{output, taken};
 
@@ -31,7 +32,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     let account = server(&arguments.generator)?;
     let mut live = Live::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
     let mut points = Vec::new();
-    let mut failed = false;
+    let mut reasons = Vec::new();
     let count = ladder.0.len();
     for (at, &connections) in ladder.0.iter().enumerate() {
         let load = Load {
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             // What was measured so far is worth keeping.
             Err(error) if !points.is_empty() => {
                 live.say(&format!("{label}: {error}"));
-                failed = true;
+                reasons.push(format!("{label}: {error}"));
                 break;
             }
             Err(error) => return Err(error.to_string()),
@@ -74,17 +75,14 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             pause(arguments.cool_down, &live);
         }
     }
-    let clean = !failed
-        && points
-            .iter()
-            .flat_map(|point| &point.loads)
-            .all(Figures::is_clean);
+    let loads = points.iter().flat_map(|point| &point.loads);
+    reasons.extend(loads.flat_map(notes::reasons));
     let targets = arguments.request.urls.clone();
     let outcome = Outcome::Sweep(Sweep { targets, points });
     let report = taken::report(outcome, started, live.is_stopped());
     live.clear();
     output::give(&report, &outputs(arguments))?;
-    Ok(exit_code(clean, &live))
+    Ok(exit_code(&reasons, &live))
 }
 
 /// Nothing, for a while or until the user wants to end.

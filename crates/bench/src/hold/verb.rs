@@ -14,13 +14,12 @@ use super::plan::Plan;
 use super::probe::Asking;
 use super::publisher::{PLACE, Publish};
 use super::sources;
-use crate::command::{
-    FAILED, INTERRUPTED, OutputArguments, parse_duration, parse_headers, parse_rate,
-};
+use crate::command::{OutputArguments, parse_duration, parse_headers, parse_rate};
 use crate::deploy::account::{Processes, matching};
 use crate::live::Live;
 use crate::load::Address;
 use crate::report::Outcome;
+use crate::run::exit_code;
 use crate::target::{Target, Template};
 use crate::text::hold::progress_line;
 use crate::{output, taken};
@@ -122,14 +121,10 @@ pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     let hold = execute(&plan, &program, &mut watch);
     live.clear();
     let hold = hold.map_err(|error| error.to_string())?;
-    let is_clean = hold.is_clean();
+    let reasons = hold.reasons();
     let report = taken::report(Outcome::Hold(Box::new(hold)), started, live.is_stopped());
     output::give(&report, &arguments.output)?;
-    Ok(match is_clean {
-        _ if live.is_stopped() => ExitCode::from(INTERRUPTED),
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FAILED),
-    })
+    Ok(exit_code(&reasons, &live))
 }
 
 fn plan(arguments: &HoldArguments, live: &Live, descriptors: Option<u64>) -> Result<Plan, String> {

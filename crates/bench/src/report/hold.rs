@@ -317,14 +317,41 @@ impl Hold {
     /// Whether all streams were opened and held, and everything arrived once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.counts.lost.total() == 0
-            // With churn some are always under way.
-            && (self.counts.renewed > 0
-                || self.counts.open.saturating_add(self.counts.deaf_cut) == self.streams)
-            && self.counts.missed == 0
-            && self.counts.repeated == 0
-            && self.published.as_ref().is_none_or(Published::is_clean)
-            && self.probe.as_ref().is_none_or(Probed::is_clean)
+        self.reasons().is_empty()
+    }
+
+    /// Why it is not clean, a reason each.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let counts = &self.counts;
+        let lost = counts.lost.causes();
+        let lost = lost.map(|(cause, count)| (count, format!("streams lost ({cause})")));
+        // With churn some are always under way.
+        let expected = match counts.renewed {
+            0 => self.streams,
+            _ => counts.open.saturating_add(counts.deaf_cut),
+        };
+        let held = counts.open.saturating_add(counts.deaf_cut);
+        let others = [
+            (expected.abs_diff(held), "streams not open at the end"),
+            (counts.missed, "messages missed"),
+            (counts.repeated, "messages received twice"),
+        ];
+        let others = others.map(|(count, what)| (count, what.to_owned()));
+        let counted = lost
+            .into_iter()
+            .chain(others)
+            .filter(|(count, _)| *count > 0);
+        let mut reasons: Vec<String> = counted
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        if self.published.as_ref().is_some_and(|it| !it.is_clean()) {
+            reasons.push("messages could not be published".to_owned());
+        }
+        if self.probe.as_ref().is_some_and(|it| !it.is_clean()) {
+            reasons.push("the probe's requests failed or were skipped".to_owned());
+        }
+        reasons
     }
 
     /// Streams opened for the first time: not those that churn closed and opened again, of which a few may

@@ -55,6 +55,39 @@ pub(crate) fn unclean(load: &Figures) -> Vec<String> {
     reasons
 }
 
+/// Why a run is not clean, a reason each; nothing of a clean one. The last word of `bench` when it exits
+/// with 1.
+pub(crate) fn reasons(load: &Figures) -> Vec<String> {
+    if load.is_clean() {
+        return Vec::new();
+    }
+    let errors = load.errors;
+    let statuses = load.statuses;
+    let kinds = [
+        (errors.connect, "connections could not be made"),
+        (errors.timeout, "requests timed out"),
+        (errors.reset, "connections were reset within a request"),
+        (
+            errors.closed,
+            "connections were closed before the response was complete",
+        ),
+        (errors.malformed, "responses were no HTTP/1"),
+        (errors.length, "responses were longer than announced"),
+        (statuses.client_error, "responses were 4xx"),
+        (statuses.server_error, "responses were 5xx"),
+        (statuses.other, "responses had another status"),
+    ];
+    let kinds = kinds.iter().filter(|(count, _)| *count > 0);
+    let kinds = kinds.map(|(count, what)| format!("{} {what}", units::grouped(*count)));
+    let none = (load.requests == 0).then(|| "no request was answered".to_owned());
+    let name = match load.name.as_str() {
+        "" => String::new(),
+        name => format!("{name}: "),
+    };
+    let all = none.into_iter().chain(kinds).chain(unclean(load));
+    all.map(|reason| format!("{name}{reason}")).collect()
+}
+
 /// The generator's own limits in a report, as one sentence; `None` when it never was the limit.
 pub(crate) fn bottleneck(report: &Report) -> Option<String> {
     let found = limited(report);

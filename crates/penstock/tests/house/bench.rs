@@ -398,3 +398,43 @@ fn a_run_does_not_grow() {
     let (least, most) = (later.iter().min().unwrap(), later.iter().max().unwrap());
     assert!(most - least < 2048, "{least} to {most} kB");
 }
+
+/// Answers each connection once and closes it without having said so.
+fn closing_origin() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut request);
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            let _ = std::io::Write::write_all(&mut stream, answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_closes_each_connection_unannounced_is_no_failure() {
+    let url = format!("http://127.0.0.1:{}/", closing_origin());
+    let output = Site::new().run(&["bench", "run", "-c", "2", "-n", "20", &url]);
+    let (said, complained) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}{complained}");
+    assert!(said.contains("Complete requests:      20"), "{said}");
+}
+
+#[test]
+fn the_reason_of_exit_code_1_is_the_last_line_of_standard_error() {
+    // Bound and not listening: connections are refused.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://127.0.0.1:{}/", taken.local_addr().unwrap().port());
+    drop(taken);
+    let output = Site::new().run(&["bench", "run", "-n", "5", &url]);
+    let (said, complained) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}{complained}");
+    let last = complained.lines().last().unwrap_or_default();
+    let words =
+        "penstock: bench: exit code 1: no request was answered; 5 connections could not be made";
+    assert_eq!(last, words, "{complained}");
+}
