@@ -15,6 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::Problem;
+use crate::foreign_words::{address_of_url, translate};
 use crate::options::{self, Kind, Opt};
 use crate::place::{At, Findings};
 use crate::suggest::nearest;
@@ -89,7 +90,7 @@ impl<'a> Section<'a> {
             Some(Kind::OneOf(words) | Kind::FlagOrWords(words) | Kind::FlagOrWord(words)) => {
                 nearest(value.value, words.iter().copied())
             }
-            _ => None,
+            _ => address_of_url(value.value).filter(|_| TAKE_ADDRESSES.contains(&key)),
         };
         let expected = kind.map(|kind| kind.expected_item());
         self.add(
@@ -345,7 +346,9 @@ impl<'a> Section<'a> {
             );
         }
         let known = options::in_section(self.name).map(|option| option.key);
-        let (key, suggestion) = (text.to_owned(), nearest(text, known));
+        let translated = translate(self.name, text).map(str::to_owned);
+        let suggestion = translated.or_else(|| nearest(text, known));
+        let key = text.to_owned();
         self.add(
             at,
             Problem::UnknownKey {
@@ -385,6 +388,9 @@ fn article(value: &DeValue<'_>) -> &'static str {
         DeValue::Table(_) => "a table",
     }
 }
+
+/// Keys whose value is an address, which others write as a URL.
+const TAKE_ADDRESSES: [&str; 4] = ["listen", "address", "admin", "servers"];
 
 const VARIABLE_EXPECTED: &str = "a variable without `=` in its name and without zero bytes";
 const NAME_EXPECTED: &str = "a name of at most 64 letters, digits, `-`, `_` and `.`";

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
 use penstock_config::{AdminChoice, Invocation, ListenAddr, Work};
 
@@ -236,6 +237,32 @@ pub(crate) use check::resolve;
 
 /// The exit code for wrong usage or configuration.
 const USAGE: u8 = 2;
+
+/// Reads the command line.
+///
+/// # Errors
+/// The exit code, once usage, help or version have been printed.
+pub(crate) fn parse() -> Result<Arguments, ExitCode> {
+    Arguments::try_parse().map_err(|error| {
+        // Whoever reads may have gone.
+        let _ = error.print();
+        if let Some(hint) = translate_flag(&error) {
+            complain(&hint);
+        }
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
+    })
+}
+
+/// What a flag of another server is called here.
+fn translate_flag(error: &clap::Error) -> Option<String> {
+    let unknown = error.get(ContextKind::InvalidArg)?.to_string();
+    let name = unknown.split('=').next()?;
+    let mut flags = penstock_config::FOREIGN_FLAGS.iter();
+    let (_, flag) = flags.find(|(foreign, _)| *foreign == name)?;
+    Some(format!(
+        "`{name}` of other servers is `{flag}` here: see penstock serve --help"
+    ))
+}
 
 /// Runs the verb.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {

@@ -26,12 +26,11 @@ mod work;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use penstock_sys::alloc::Allocator;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    cli::run(cli::Arguments::parse())
+    cli::parse().map_or_else(|exit| exit, cli::run)
 }

@@ -252,7 +252,8 @@ fn reports_servers_that_cannot_work() {
     let typed = format!(
         "penstock.toml:2:12: `servers` must be a list, each {expected}, or a table, not an integer"
     );
-    let (port, url) = (bad(12, "a:0"), bad(19, "http://a:80"));
+    let url = bad(19, "http://a:80") + "; did you mean `a:80`?";
+    let port = bad(12, "a:0");
     let rows: &[(&str, &str, &[&str])] = &[
         ("absent", "", &[&absent]),
         ("none", "servers = []", &[&none]),

@@ -163,6 +163,38 @@ fn every_mistake_is_told_in_one_run_with_its_place() {
 }
 
 #[test]
+fn words_of_other_servers_are_translated() {
+    let toml = "[server]\nlisten = [\"http://127.0.0.1:8000/\"]\nbind = \"x\"\n\
+                [apps.app]\nworkers = 3\ntimeout = 30\n\
+                [upstreams.a]\nservers = [\"http://app:3000\"]\n\
+                [[sites]]\nserver_name = \"a\"\n[[sites.routes]]\nproxy_pass = \"http://a\"\n";
+    let (code, _, complained) = run(&app_site().config(toml), &["check"]);
+    assert_eq!(code, 2);
+    for meant in [
+        "127.0.0.1:8000",
+        "listen",
+        "processes",
+        "response_timeout",
+        "app:3000",
+        "hosts",
+        "upstream",
+    ] {
+        let words = format!("did you mean `{meant}`?");
+        assert!(complained.contains(&words), "{words} in\n{complained}");
+    }
+    for (flag, meant) in [
+        ("--workers", "--processes"),
+        ("--bind=:80", "--listen"),
+        ("-w", "--processes"),
+    ] {
+        let (code, _, complained) = run(&app_site(), &["serve", flag, "4"]);
+        assert_eq!(code, 2, "{flag}");
+        let words = format!("is `{meant}` here");
+        assert!(complained.contains(&words), "{words} in\n{complained}");
+    }
+}
+
+#[test]
 fn wrong_usage_is_told_with_exit_code_2() {
     let site = app_site();
     let rows: [(&str, &[&str], &str); 12] = [
@@ -541,7 +573,7 @@ fn an_address_in_use_is_an_error_that_names_it() {
         (
             "listener",
             ["serve", "-l", &address, "--admin", "127.0.0.1:0"],
-            "another program listens there",
+            "listens there",
         ),
         (
             "admin",
