@@ -122,10 +122,9 @@ pub(crate) fn log_refusal(
     | FaultKind::ClientTooSlow
     | FaultKind::NotImplemented = fault.kind
     {
-        let mut line = format!("{} {}", head.method_str(), head.target());
-        line.truncate(line.floor_char_boundary(LOGGED_LINE_BYTES));
-        let status = fault.kind.status();
-        log_refused(client, status, &fault.cause, line.as_bytes(), repeats);
+        let line = format!("{} {}", head.method_str(), head.target());
+        let line = &line.as_bytes()[..line.len().min(LOGGED_LINE_BYTES)];
+        log_refused(client, fault.kind.status(), &fault.cause, line, repeats);
     }
 }
 

@@ -237,7 +237,7 @@ fn last_line(report: &str) -> &str {
     let mut lines = report.lines().filter(|line| !line.starts_with([' ', '\t']));
     lines
         .rfind(|line| !line.is_empty())
-        .unwrap_or(report.trim())
+        .unwrap_or_else(|| report.trim())
 }
 
 /// The place of a reason in `RECYCLE_REASONS`.
