@@ -176,9 +176,9 @@ impl Fetch {
     fn validated(&self, base: &Hit, of_304: &FieldBlock, times: Times) -> Hit {
         let mut fields = freshen(&base.meta.fields, of_304, times.response);
         self.shared.rules.remove_tags(&mut fields);
-        // These two are not stored, but count.
+        // These are not stored, but count.
         let mut judged = fields.clone();
-        for name in ["age", "x-accel-expires"] {
+        for name in ["age", "x-accel-expires", "surrogate-control"] {
             if let Some(value) = of_304.get(name) {
                 let pushed = judged.push(name, value);
                 debug_assert!(pushed.is_ok(), "it was a field before");

@@ -275,6 +275,7 @@ impl Shared {
     fn tell(&self, response: &mut Response, told: &CacheStatus<'_>) {
         self.rules.remove_tags(&mut response.fields);
         response.fields.remove("x-accel-expires");
+        response.fields.remove("surrogate-control");
         if self.rules.tells && !response.status.is_informational() {
             push_cache_status(&mut response.fields, NAME, told);
         }

@@ -211,6 +211,7 @@ pub(super) const NEVER_STORED: &[&str] = &[
     "proxy-authorization",
     "age",
     "x-accel-expires",
+    "surrogate-control",
     "set-cookie",
     "set-cookie2",
 ];

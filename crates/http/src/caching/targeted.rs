@@ -1,5 +1,5 @@
 //! Which field of a response directs this cache: `X-Accel-Expires`, else `CDN-Cache-Control`
-//! (RFC 9213), else `Cache-Control` with `Expires`.
+//! (RFC 9213), else `Surrogate-Control` (Edge Architecture Specification), else `Cache-Control` with `Expires`.
 //!
 //! `storing` asks. A targeted field is a structured dictionary (RFC 9651), which is strict where
 //! `Cache-Control` is lenient, so the `sfv` library reads it.
@@ -51,7 +51,7 @@ impl Directed {
                 is_off: ttl.is_zero(),
             };
         }
-        let targeted = targeted(fields);
+        let targeted = targeted(fields).or_else(|| surrogate(fields));
         Self {
             is_targeted: targeted.is_some(),
             directives: targeted.unwrap_or_else(untargeted),
@@ -100,6 +100,54 @@ fn targeted(fields: &FieldBlock) -> Option<ResponseDirectives> {
     }
     Some(directives)
 }
+
+/// The directives of `Surrogate-Control`, as Fastly, Akamai and Varnish's users write it: `max-age=60`,
+/// `max-age=60+30` (stale for 30 s more), `no-store`; `None` when none of them is there. It speaks to every
+/// cache in front of an origin, this one among them; `content` and whatever names a device is ignored.
+fn surrogate(fields: &FieldBlock) -> Option<ResponseDirectives> {
+    let mut directives = ResponseDirectives::default();
+    let mut is_said = false;
+    let values = all(fields, "surrogate-control");
+    for member in values.flat_map(|value| value.split(|&byte| byte == b',')) {
+        let member = crate::grammar::trim_blanks(member);
+        let (name, value) = match memchr::memchr(b'=', member) {
+            Some(at) => (&member[..at], Some(&member[at + 1..])),
+            None => (member, None),
+        };
+        let name = name.to_ascii_lowercase();
+        if !SURROGATE.contains(&name.as_slice()) || value.is_some_and(|it| it.contains(&b';')) {
+            continue;
+        }
+        is_said = true;
+        let (value, stale) = match value.map(|value| (value, memchr::memchr(b'+', value))) {
+            Some((value, Some(at))) if name == b"max-age" => {
+                (Some(&value[..at]), Some(&value[at + 1..]))
+            }
+            Some((value, _)) => (Some(value), None),
+            None => (None, None),
+        };
+        let mut add = |name: &[u8], value: Option<&[u8]>| {
+            let argument = match value {
+                Some(value) => Argument::Text(Cow::Owned(value.to_vec())),
+                None => Argument::None,
+            };
+            directives.add(&Directive { name, argument });
+        };
+        add(&name, value);
+        if stale.is_some() {
+            add(b"stale-while-revalidate", stale);
+            add(b"stale-if-error", stale);
+        }
+    }
+    is_said.then_some(directives)
+}
+
+const SURROGATE: &[&[u8]] = &[
+    b"max-age",
+    b"no-store",
+    b"stale-while-revalidate",
+    b"stale-if-error",
+];
 
 /// A member's directive and its argument; no argument at all for a flag that is false.
 type Member<'a> = (&'a str, Option<Argument<'a>>);

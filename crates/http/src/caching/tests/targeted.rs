@@ -78,8 +78,34 @@ fn targeted_lines_are_one_field() {
 
 #[test]
 fn other_targets_are_others() {
-    assert_eq!(check("Surrogate-Control: no-store"), Ok(5));
+    assert_eq!(check("Surrogates-Control: no-store"), Ok(5));
     assert_eq!(check("Example-CDN-Cache-Control: no-store"), Ok(5));
+}
+
+#[test]
+fn surrogate_control_overrides_what_speaks_to_clients() {
+    for (fields, expected) in [
+        ("Surrogate-Control: max-age=9", Ok(9)),
+        ("Surrogate-Control: max-age=9, content=\"ESI/1.0\"", Ok(9)),
+        ("Surrogate-Control: MAX-AGE=9+60", Ok(9)),
+        (
+            "Surrogate-Control: max-age=9 | Cache-Control: no-store",
+            Ok(9),
+        ),
+        ("Surrogate-Control: no-store", Err(NotStored::NoStore)),
+        (
+            "Surrogate-Control: max-age=9 | CDN-Cache-Control: max-age=7",
+            Ok(7),
+        ),
+        ("Surrogate-Control: max-age=9 | X-Accel-Expires: 7", Ok(7)),
+        // For another one, or about something else.
+        ("Surrogate-Control: max-age=9;other", Ok(5)),
+        ("Surrogate-Control: content=\"ESI/1.0\"", Ok(5)),
+        ("Surrogate-Control: no-store-remote", Ok(5)),
+        ("Surrogate-Control: ", Ok(5)),
+    ] {
+        assert_eq!(check(fields), expected, "{fields}");
+    }
 }
 
 #[test]
