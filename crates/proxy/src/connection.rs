@@ -44,6 +44,8 @@ pub(crate) struct Server {
 #[derive(Debug, Clone)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
+    /// The second is for a server that does not listen at the first.
+    TcpPair([SocketAddr; 2]),
     Unix(PathBuf),
     /// It dials in: connections to it are waited for.
     Joined(Arc<Dialled>),
@@ -54,7 +56,7 @@ impl Address {
     pub(crate) fn last_dialled(&self) -> Option<&Dialled> {
         match self {
             Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.is_last()),
-            Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Tcp(_) | Self::TcpPair(_) | Self::Unix(_) => None,
         }
     }
 
@@ -65,6 +67,11 @@ impl Address {
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(address) => Stream::connect_tcp(*address).await,
+            Self::TcpPair([first, second]) => match Stream::connect_tcp(*first).await {
+                Ok(stream) => Ok(stream),
+                // What is said of the first is what is known of the server, unless the second has one.
+                Err(error) => Stream::connect_tcp(*second).await.map_err(|_| error),
+            },
             Self::Unix(path) => Stream::connect_unix(path).await,
             Self::Joined(dialled) => dialled.take().await,
         }
@@ -94,7 +101,7 @@ impl Server {
     pub(crate) fn new(name: Arc<str>, address: Address) -> Self {
         let authority = match &address {
             // A name that was resolved has its address behind a blank.
-            Address::Tcp(_) => name.split(' ').next().unwrap_or(&name).into(),
+            Address::Tcp(_) | Address::TcpPair(_) => name.split(' ').next().unwrap_or(&name).into(),
             Address::Unix(_) | Address::Joined(_) => "localhost".into(),
         };
         Self {
@@ -244,7 +251,9 @@ pub(crate) fn shortage(address: &Address, error: &io::Error) -> Option<&'static 
         ENOBUFS | ENOMEM => Some("memory for sockets"),
         // Said of ports, and of an address that nothing here can reach: `::1` where IPv6 is off.
         EADDRNOTAVAIL => match address {
-            Address::Tcp(address) => has_way_to(*address).then_some("ports to that address"),
+            Address::Tcp(address) | Address::TcpPair([address, _]) => {
+                has_way_to(*address).then_some("ports to that address")
+            }
             Address::Unix(_) | Address::Joined(_) => None,
         },
         _ => None,

@@ -22,7 +22,7 @@ use crate::roster::{Aftermath, MemberKey, MemberSpec, Roster};
 use crate::upstream::Shared;
 pub(crate) use lookup::Source;
 use lookup::{Asker, Found, Likeness, LookupError};
-use targets::{Target, changes, pause, pause_failed};
+use targets::{Target, changes, is_same, pause, pause_failed};
 
 /// The names of an upstream that stand for servers.
 #[derive(Debug, Default)]
@@ -198,8 +198,7 @@ impl Servers {
                 self.known.push((target, key));
             }
             for target in changes.changed {
-                let old = (self.known.iter_mut())
-                    .find(|(old, _)| old.address == target.address && old.host == target.host);
+                let old = (self.known.iter_mut()).find(|(old, _)| is_same(old, &target));
                 if let Some((old, key)) = old {
                     roster.respec(now, *key, aftermath, |spec| {
                         (spec.weight, spec.backup) = (target.weight, target.backup);
@@ -235,7 +234,10 @@ fn add(
         backup: target.backup,
         generation: named.generation,
     };
-    let address = Address::Tcp(target.address);
+    let address = match target.other {
+        Some(other) => Address::TcpPair([target.address, other]),
+        None => Address::Tcp(target.address),
+    };
     let key = roster.add(now, address, name.into(), spec, aftermath);
     if named.admin != Admin::Ready {
         roster.change(now, key, aftermath, |health| health.admin(now, named.admin));

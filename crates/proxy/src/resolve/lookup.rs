@@ -6,6 +6,7 @@
 //! anew, for the caller knows when an answer is too old.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
@@ -13,7 +14,7 @@ use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
-use hickory_resolver::proto::rr::{IntoName, Name, RData, RecordType};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
 use penstock_config::ServerAddr;
 use penstock_runtime::clock;
@@ -147,6 +148,8 @@ impl Ready {
         };
         let options = builder.options_mut();
         options.use_hosts_file = ResolveHosts::Never;
+        options.timeout = SERVER_TIME_MAX;
+        options.attempts = 2;
         options.cache_size = 0;
         Ok(Self {
             made_at: now,
@@ -232,10 +235,8 @@ impl Ready {
         }
         let resolver = &self.resolver;
         resolver.clear_cache();
-        let (v4, v6) = tokio::join!(
-            resolver.ipv4_lookup(name.clone()),
-            resolver.ipv6_lookup(name)
-        );
+        let v4 = resolver.ipv4_lookup(name.clone());
+        let (v4, v6) = both_families(v4, resolver.ipv6_lookup(name)).await;
         let ttl = [&v4, &v6].into_iter().flatten().map(ttl).min();
         let known = known_addresses(known, host, port);
         let merged = match (&v4, &v6) {
@@ -260,12 +261,35 @@ impl Ready {
     }
 }
 
+/// Waits for both; one that is late gets [`SERVER_TIME_MAX`] more once the other has brought addresses.
+async fn both_families(
+    v4: impl Future<Output = Result<Lookup, NetError>>,
+    v6: impl Future<Output = Result<Lookup, NetError>>,
+) -> (Result<Lookup, NetError>, Result<Lookup, NetError>) {
+    let (mut v4, mut v6) = (pin!(v4), pin!(v6));
+    let rest = |late| match late {
+        Some(answer) => answer,
+        None => Err(NetError::Timeout),
+    };
+    tokio::select! {
+        first = v4.as_mut() => match first {
+            Ok(_) => (first, rest(clock::within(SERVER_TIME_MAX, v6).await)),
+            Err(_) => (first, v6.await),
+        },
+        first = v6.as_mut() => match first {
+            Ok(_) => (rest(clock::within(SERVER_TIME_MAX, v4).await), first),
+            Err(_) => (v4.await, first),
+        },
+    }
+}
+
 fn builder_of(config: ResolverConfig) -> ResolverBuilder<TokioRuntimeProvider> {
     TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
 }
 
 fn to_name(text: &str) -> Result<Name, LookupError> {
-    (text.into_name()).map_err(|_| LookupError::BadName(text.to_owned()))
+    // Not `IntoName`, which takes nothing that IDNA has not: names of containers have underscores.
+    Name::from_str_relaxed(text).map_err(|_| LookupError::BadName(text.to_owned()))
 }
 
 fn family(answer: &Result<Lookup, NetError>) -> Family {
@@ -284,7 +308,8 @@ fn addresses(lookup: &Lookup) -> impl Iterator<Item = IpAddr> {
 fn known_addresses(known: &[Target], host: &str, port: u16) -> Vec<IpAddr> {
     let name = host_name(host, port);
     let of_host = known.iter().filter(|target| target.host == name);
-    of_host.map(|target| target.address.ip()).collect()
+    let addresses = of_host.flat_map(|target| [Some(target.address), target.other]);
+    addresses.flatten().map(|address| address.ip()).collect()
 }
 
 fn ttl(lookup: &Lookup) -> Duration {
@@ -301,8 +326,11 @@ fn reason(error: NetError, records: &'static str) -> LookupError {
     }
 }
 
-/// More than the resolver's own tries at two name servers take.
-const LOOKUP_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a name server may take; one that is silent costs no more before the next is asked.
+const SERVER_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// More than the resolver's own tries at three name servers and a search list take.
+const LOOKUP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How old the hosts file and the list of name servers may be.
 const FILES_TIME_MAX: Duration = Duration::from_secs(60);

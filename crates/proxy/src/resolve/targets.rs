@@ -13,6 +13,8 @@ pub(super) struct Target {
     /// The host and port that was looked up.
     pub(super) host: String,
     pub(super) address: SocketAddr,
+    /// Where the same server listens too, perhaps.
+    pub(super) other: Option<SocketAddr>,
     pub(super) weight: u32,
     pub(super) backup: bool,
 }
@@ -68,13 +70,24 @@ pub(super) fn of_host(
     weight: u32,
     backup: bool,
 ) -> Vec<Target> {
+    // A name that means both loopback addresses, as `localhost` does, means one server: it may listen on
+    // either or on both, and has one `max_active`.
+    let v4 = addresses
+        .iter()
+        .find(|address| address.is_ipv4() && address.is_loopback());
+    let v6 = addresses
+        .iter()
+        .find(|address| address.is_ipv6() && address.is_loopback());
+    let pair = v4.zip(v6);
     let target = |&address| Target {
         host: host_name(host, port),
         address: SocketAddr::new(address, port),
+        other: (pair.filter(|(v4, _)| **v4 == address)).map(|(_, v6)| SocketAddr::new(*v6, port)),
         weight,
         backup,
     };
-    addresses.iter().map(target).collect()
+    let is_single = |address: &&IpAddr| pair.is_none_or(|(_, v6)| v6 != *address);
+    addresses.iter().filter(is_single).map(target).collect()
 }
 
 /// The servers of a service. A weight of 0 is the smallest share there is; `backup` makes all of them
@@ -134,8 +147,9 @@ pub(super) fn pause_failed(failures: u32, interval: Duration) -> Duration {
     pause(grown, interval)
 }
 
-fn is_same(one: &Target, other: &Target) -> bool {
-    one.address == other.address && one.host == other.host
+/// Whether both are one server, whatever its weight and rank.
+pub(super) fn is_same(one: &Target, other: &Target) -> bool {
+    one.address == other.address && one.other == other.other && one.host == other.host
 }
 
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -160,6 +174,7 @@ mod tests {
         Target {
             host: "app:80".to_owned(),
             address: address.parse().unwrap(),
+            other: None,
             weight,
             backup,
         }
@@ -214,6 +229,33 @@ mod tests {
         ];
         for (name, v4, v6, want) in cases {
             assert_eq!(merge(&ips(&known), v4, v6), ips(&want), "{name}");
+        }
+    }
+
+    #[test]
+    fn both_loopback_addresses_of_a_name_are_one_server() {
+        type Row<'a> = (&'a [&'a str], &'a [(&'a str, Option<&'a str>)]);
+        let rows: [Row<'_>; 5] = [
+            (&["127.0.0.1", "::1"], &[("127.0.0.1:80", Some("[::1]:80"))]),
+            (&["::1"], &[("[::1]:80", None)]),
+            (&["127.0.0.1"], &[("127.0.0.1:80", None)]),
+            (
+                &["127.0.0.1", "127.0.0.2", "::1"],
+                &[("127.0.0.1:80", Some("[::1]:80")), ("127.0.0.2:80", None)],
+            ),
+            (
+                &["192.0.2.1", "2001:db8::1"],
+                &[("192.0.2.1:80", None), ("[2001:db8::1]:80", None)],
+            ),
+        ];
+        for (addresses, wanted) in rows {
+            let targets = of_host(("app", 80), &ips(addresses), 1, false);
+            let found = targets.iter().map(|target| (target.address, target.other));
+            let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
+            let wanted = wanted
+                .iter()
+                .map(|(one, other)| (socket(one), other.map(socket)));
+            assert!(found.eq(wanted), "{addresses:?}");
         }
     }
 

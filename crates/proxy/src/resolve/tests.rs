@@ -11,7 +11,8 @@ use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use penstock_config as config;
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UdpSocket};
 
 use super::Source;
 use crate::maintain::tests::{
@@ -31,6 +32,10 @@ struct Zone {
     records: HashMap<(String, RecordType), Vec<RData>>,
     /// Answers everything with "server failed".
     is_broken: bool,
+    /// Says nothing to questions of this type.
+    silent_to: Option<RecordType>,
+    /// Over UDP it says that the answer is too long for that.
+    truncates: bool,
     questions: usize,
 }
 
@@ -46,17 +51,47 @@ impl Dns {
             let mut buffer = [0; 1500];
             while let Ok((count, peer)) = socket.recv_from(&mut buffer).await {
                 let question = Message::from_vec(&buffer[..count]).unwrap();
-                let reply = zone.lock().unwrap().answer(&question).to_vec().unwrap();
-                socket.send_to(&reply, peer).await.unwrap();
+                let mut reply = zone.lock().unwrap().answer(&question);
+                if zone.lock().unwrap().silent_to == Some(question.queries[0].query_type()) {
+                    continue;
+                }
+                if zone.lock().unwrap().truncates {
+                    reply.answers.clear();
+                    reply.metadata.truncation = true;
+                }
+                socket
+                    .send_to(&reply.to_vec().unwrap(), peer)
+                    .await
+                    .unwrap();
             }
         });
+        // The same over TCP, if the port is free there.
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", dns.port)).await {
+            let zone = Arc::clone(&dns.zone);
+            tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    while let Ok(length) = stream.read_u16().await {
+                        let mut question = vec![0; usize::from(length)];
+                        stream.read_exact(&mut question).await.unwrap();
+                        let question = Message::from_vec(&question).unwrap();
+                        let reply = zone.lock().unwrap().answer(&question).to_vec().unwrap();
+                        let length = u16::try_from(reply.len()).unwrap();
+                        stream.write_u16(length).await.unwrap();
+                        stream.write_all(&reply).await.unwrap();
+                    }
+                }
+            });
+        }
         dns
     }
 
     fn source(&self) -> Source {
         let mut connection = ConnectionConfig::udp();
         connection.port = self.port;
-        let server = NameServerConfig::new(IpAddr::V4(Ipv4Addr::LOCALHOST), true, vec![connection]);
+        let mut tcp = ConnectionConfig::tcp();
+        tcp.port = self.port;
+        let connections = vec![connection, tcp];
+        let server = NameServerConfig::new(IpAddr::V4(Ipv4Addr::LOCALHOST), true, connections);
         Source::Given(ResolverConfig::from_parts(None, Vec::new(), vec![server]))
     }
 
@@ -311,6 +346,54 @@ fn what_is_said_of_a_name_holds_for_servers_to_come() {
         let asked = dns.questions();
         eventually("more answers", || dns.questions() >= asked + 3).await;
         assert_eq!(names(&upstream).len(), 2);
+    });
+}
+
+#[test]
+fn a_name_server_that_is_silent_or_truncates_costs_a_moment() {
+    on_a_loop(async {
+        for (name, silent_to, truncates) in [
+            ("silent to AAAA", Some(RecordType::AAAA), false),
+            ("truncates", None, true),
+        ] {
+            let dns = Dns::start().await;
+            dns.set("my_app", &["192.0.2.1"]);
+            {
+                let mut zone = dns.zone.lock().unwrap();
+                (zone.silent_to, zone.truncates) = (silent_to, truncates);
+            }
+            let began = std::time::Instant::now();
+            let mut asker = super::Asker::new(dns.source());
+            let address: ServerAddr = "my_app.:80".parse().unwrap();
+            let likeness = super::Likeness {
+                weight: 1,
+                backup: false,
+            };
+            let found = asker.ask(&address, likeness, &[]).await.unwrap();
+            assert_eq!(found.targets.len(), 1, "{name}");
+            assert!(began.elapsed() < Duration::from_secs(4), "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_name_server_that_says_nothing_is_given_up_in_seconds() {
+    on_a_loop(async {
+        let dns = Dns::start().await;
+        dns.zone.lock().unwrap().silent_to = Some(RecordType::SRV);
+        let began = std::time::Instant::now();
+        let mut asker = super::Asker::new(dns.source());
+        let likeness = super::Likeness {
+            weight: 1,
+            backup: false,
+        };
+        let service: ServerAddr = "srv:_http._tcp.app.test".parse().unwrap();
+        asker.ask(&service, likeness, &[]).await.unwrap_err();
+        assert!(
+            began.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            began.elapsed()
+        );
     });
 }
 
