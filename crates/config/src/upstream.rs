@@ -89,6 +89,7 @@ fn read_shared(table: &Section<'_>, upstream: &mut Upstream) {
         Some("off") => Forwarded::Off,
         _ => Forwarded::XForwarded,
     };
+    table.flag("strict", &mut upstream.strict);
     table.flag("request_buffering", &mut upstream.request_buffering);
     table.flag("response_buffering", &mut upstream.response_buffering);
     upstream.proxy_protocol = table.word("proxy_protocol").map(|word| match word.value {
@@ -268,6 +269,9 @@ fn read_gateway(table: &Section<'_>, upstream: &mut Upstream) {
 }
 
 fn refuse_unfit(table: &Section<'_>, protocol: Protocol) {
+    if !matches!(protocol, Protocol::Http | Protocol::Uwsgi) {
+        table.refuse("strict");
+    }
     if protocol == Protocol::Http {
         for key in ["root", "index", "params"] {
             table.refuse(key);

@@ -15,7 +15,7 @@ use penstock_exchange::{
 use penstock_http::Method;
 
 use crate::balance::hash_key;
-use crate::call::Call;
+use crate::call::{Call, request_key};
 use crate::client::client_address;
 use crate::failure::{Failure, Stage};
 use crate::head::ReplyHead;
@@ -60,7 +60,8 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     if call.lead.is_switched {
         let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
         if !asked_for(call, response.fields.get("upgrade")) {
-            lease.finish(None, Outcome::Failure { timeout: false });
+            let request = request_key(&call.request);
+            lease.finish(None, Outcome::Malformed { request });
             let cause = "a switch to a protocol that nobody asked for";
             return Err(Failure::broken(Stage::Answered, cause));
         }
@@ -108,6 +109,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
                 end,
                 is_unbuffered: is_unbuffered || !call.buffering.response,
                 total_deadline: total_deadline(call),
+                request: request_key(&call.request),
             };
             response.body = match is_head || status.forbids_body() {
                 true => {

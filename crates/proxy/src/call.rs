@@ -18,6 +18,7 @@ use penstock_exchange::{Fault, FaultKind, Reply, Request, RequestBody, Timing};
 use penstock_runtime::clock;
 
 use crate::answer::{self, Lead};
+use crate::balance::hash_key;
 use crate::claim::{Claim, Lease, Wait, claim};
 use crate::connection::{Address, Connection};
 use crate::failure::{Failure, Stage};
@@ -254,7 +255,7 @@ impl Call {
         let mut verdict = match is_stale {
             // A server that closed a kept connection just now failed nobody.
             true => Outcome::Neutral,
-            false => outcome(&failure),
+            false => outcome(&failure, || request_key(&self.request)),
         };
         let mut key = None;
         if let Some(lease) = self.lease.take() {
@@ -490,9 +491,17 @@ async fn take_body(
     }
 }
 
-/// What a failure says of its server.
-pub(crate) fn outcome(failure: &Failure) -> Outcome {
+/// Alike for requests that one fault of an application may treat alike.
+pub(crate) fn request_key(request: &Request) -> u64 {
+    hash_key(request.path())
+}
+
+/// What a failure says of its server; `request` is what [`request_key`] gives.
+pub(crate) fn outcome(failure: &Failure, request: impl FnOnce() -> u64) -> Outcome {
     match failure.blames_server() {
+        true if failure.kind == FaultKind::BackendBroken => {
+            Outcome::Malformed { request: request() }
+        }
         true => Outcome::Failure {
             timeout: failure.kind == FaultKind::BackendTimeout,
         },

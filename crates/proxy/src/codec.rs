@@ -87,7 +87,8 @@ impl Codec {
                     Framing::Chunked => BodyForm::Chunked,
                     Framing::None | Framing::Length(_) => BodyForm::Plain,
                 };
-                let decoder = http::Decoder::new(request.head.method(), upgrades);
+                let decoder =
+                    http::Decoder::new(request.head.method(), upgrades).configured_by(config);
                 Ok((Self::Http(decoder), form))
             }
             _ => gateway::begin(config, request, framing, server, out),

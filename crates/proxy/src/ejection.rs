@@ -5,6 +5,8 @@
 //! `failure` (requests), `probe` (active probes), `admin` and `tick` (at `next_tick` or later).
 //! Outputs: a transition at most, `state`, `takes_requests`, `requests_max`, `ramp`.
 //!
+//! `malformed` is a failure that one kind of request may provoke.
+//!
 //! Requests that fail in a row eject a server for a while; then one request at a time is its trial,
 //! and the first that ends decides. Failed probes take it down until good ones bring it up. The
 //! operator's word stands above both. Pure: `now` is an argument. What must stay true: an ejected
@@ -40,6 +42,8 @@ pub(crate) struct Ejection {
     failures: u32,
     /// Ejections without a good request between them.
     ejections: u32,
+    /// Requests of malformed answers among the failures, the last ones.
+    provoking: [Option<u64>; 8],
     /// Probes in a row that spoke against the condition.
     probes: u32,
     /// Since when its share grows.
@@ -141,6 +145,7 @@ impl Ejection {
             condition: Condition::Up,
             failures: 0,
             ejections: 0,
+            provoking: [None; 8],
             probes: 0,
             ramp_from: now,
         }
@@ -153,6 +158,9 @@ impl Ejection {
     pub(crate) fn success(&mut self, now: Instant) -> Option<Transition> {
         match self.condition() {
             Some(Condition::Up) => {
+                if self.failures > 0 {
+                    self.provoking = [None; 8];
+                }
                 (self.failures, self.ejections) = (0, 0);
                 None
             }
@@ -178,6 +186,26 @@ impl Ejection {
             return Some(self.eject(now));
         }
         is_trial.then(|| self.take_up(now, Transition::Restored))
+    }
+
+    /// A request of this server was answered, and not by the rules of the protocol.
+    ///
+    /// One page may do that each time it is asked for, while all others are well: only answers to
+    /// different requests count as failures in a row. `request` is alike for requests that are.
+    pub(crate) fn malformed(
+        &mut self,
+        now: Instant,
+        may_eject: bool,
+        request: u64,
+    ) -> Option<Transition> {
+        if self.condition()? == Condition::Up {
+            if self.provoking.contains(&Some(request)) {
+                return None;
+            }
+            let at = self.failures as usize % self.provoking.len();
+            self.provoking[at] = Some(request);
+        }
+        self.failure(now, may_eject)
     }
 
     /// An active probe of this server ended.

@@ -154,10 +154,10 @@ pub(crate) fn passes_underscored(
     vouched.covers(name) || !vouched.covers_variable(name) && !is_dropped(request, named, name)
 }
 
-/// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us, and
-/// not behind a body.
+/// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us. A body
+/// goes first, as `docker exec` has it (RFC 9110 §7.8); `talk` sees to that. WebSocket has none.
 fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
-    if !head.is_upgrade() || framing != Framing::None {
+    if !head.is_upgrade() {
         return None;
     }
     let protocol = head.field("upgrade")?;
@@ -169,7 +169,8 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
                 .get(..4)
                 .is_some_and(|start| start.eq_ignore_ascii_case(b"http"))
     });
-    (!is_http).then_some(protocol)
+    let is_early = framing != Framing::None && protocol.eq_ignore_ascii_case(b"websocket");
+    (!is_http && !is_early).then_some(protocol)
 }
 
 fn tell_of_client(out: &mut Vec<u8>, form: config::Forwarded, request: &Request, trusted: bool) {

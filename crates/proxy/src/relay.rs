@@ -31,6 +31,8 @@ pub(crate) struct Rest {
     /// Not held back for the client: an event stream or the like, which may well be quiet.
     pub(crate) is_unbuffered: bool,
     pub(crate) total_deadline: Option<Instant>,
+    /// What its request is known by, should the response turn out to be malformed.
+    pub(crate) request: u64,
 }
 
 /// Relays the rest behind `begun`, in a task of its own; gives the body for the client.
@@ -54,7 +56,7 @@ pub(crate) fn drain(mut rest: Rest) {
         let Rest { talk, lease, .. } = rest;
         match step {
             Step::Ended(end) => lease.finish(talk.into_connection(&end), Outcome::Success),
-            Step::Failed(failure) => lease.finish(None, outcome(&failure)),
+            Step::Failed(failure) => lease.finish(None, outcome(&failure, || rest.request)),
             Step::Full | Step::Left => lease.finish(None, Outcome::Neutral),
         }
     });
@@ -103,7 +105,7 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
             let cause = format!("{server}: {}", failure.cause);
             let kind = failure.kind;
             talk.cut();
-            lease.finish(None, outcome(&failure));
+            lease.finish(None, outcome(&failure, || rest.request));
             writer.finish(Err(Fault::new(kind, cause)));
         }
     }

@@ -190,6 +190,8 @@ pub(crate) enum Outcome {
     Success,
     /// The server is to blame.
     Failure { timeout: bool },
+    /// The server broke the rules of its protocol in the answer to such a request.
+    Malformed { request: u64 },
     /// Nobody is, or not the server.
     Neutral,
 }
@@ -357,7 +359,7 @@ impl Roster {
         };
         self.times.record(ended);
         // Asked only where it matters: it looks at every server.
-        let is_failure = matches!(outcome, Outcome::Failure { .. });
+        let is_failure = matches!(outcome, Outcome::Failure { .. } | Outcome::Malformed { .. });
         let may_eject = is_failure && self.others_up(index);
         let member = &mut self.members[index];
         member.active = member.active.saturating_sub(1);
@@ -371,6 +373,10 @@ impl Roster {
                 member.counts.timeouts += u64::from(timeout);
                 member.counts.unanswered += u32::from(timeout);
                 member.ejection.failure(now, may_eject)
+            }
+            Outcome::Malformed { request } => {
+                member.counts.failures += 1;
+                member.ejection.malformed(now, may_eject, request)
             }
             Outcome::Neutral => None,
         };

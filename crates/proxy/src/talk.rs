@@ -395,6 +395,11 @@ impl Talk {
                 self.note_early(head.status.code());
                 hearer.said.head = Some(head);
             }
+            Event::Switched(_) if !self.is_sent() => {
+                // Nobody could say where the other protocol begins.
+                let cause = "a switch of protocols before the whole request was sent";
+                return Err(Failure::broken(Stage::Sent, cause));
+            }
             Event::Switched(head) => {
                 self.has_head = true;
                 hearer.said.is_switched = true;

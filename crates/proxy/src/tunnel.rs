@@ -145,7 +145,7 @@ async fn reach(
                 return Ok((lease, connection));
             }
             Err(failure) => {
-                lease.finish(None, outcome(&failure));
+                lease.finish(None, outcome(&failure, || 0));
                 let has_other = shared.roster().has_other(&tried, key);
                 if !has_other || tried.len() >= CONNECTS_MAX || clock::now() >= deadline {
                     return Err(failure);

@@ -66,6 +66,8 @@ pub struct Upstream {
     pub host: HostHeader,
     /// How servers are told of the client.
     pub forwarded: Forwarded,
+    /// Responses that deviate from the grammar of HTTP are refused.
+    pub strict: bool,
     /// Whether request bodies are read whole before a server hears of them.
     pub request_buffering: bool,
     /// Whether responses are taken off the server faster than the client takes them.
@@ -113,6 +115,7 @@ impl Upstream {
             slow_start: Duration::ZERO,
             host: HostHeader::Client,
             forwarded: Forwarded::XForwarded,
+            strict: false,
             request_buffering: true,
             response_buffering: true,
             proxy_protocol: None,

@@ -58,6 +58,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("upstreams.NAME", "forwarded", OneOf(&["x-forwarded", "rfc7239", "both", "off"]),
         Is(r#""x-forwarded""#), r#""x-forwarded""#,
         "How servers are told of the client: `X-Forwarded-For`, `-Proto` and `-Host`, `Forwarded` (RFC 7239), both, or not at all."),
+    row("upstreams.NAME", "strict", Bool, Is("false"), "true",
+        "Whether responses with bare LF line ends, padded chunk sizes, long chunk extensions, blanks before a colon, folded fields or \
+         faulty `Transfer-Encoding` are refused (502) instead of mended.")
+        .only("the protocols \"http\" and \"uwsgi\""),
     row("upstreams.NAME", "request_buffering", Bool, Is("true"), "false",
         "Whether request bodies are read whole before a server hears of them."),
     row("upstreams.NAME", "response_buffering", Bool, Is("true"), "false",

@@ -72,6 +72,7 @@ resolve_interval = "9s"
         backup: true,
     });
     let expected = Upstream {
+        strict: false,
         joined: false,
         name: "legacy".to_owned(),
         protocol: Protocol::FastCgi,

@@ -67,6 +67,8 @@ pub struct BodyDecoder {
     /// Bytes of content still to come in this chunk, or in the body of known length.
     remaining: u64,
     size_digits: u16,
+    /// Read as servers of long ago write it; see [`BodyDecoder::lenient`].
+    is_lenient: bool,
     line_extension_bytes: u16,
     extension_bytes: u16,
     /// Validated lines, then the line being read.
@@ -98,6 +100,8 @@ enum State {
     ExtensionQuotedEnd,
     /// Blanks behind a value: another extension follows.
     ExtensionValueBlank,
+    /// Behind a size, for a lenient reader: whatever it is.
+    SkippedExtension,
     /// After the CR of a chunk line.
     SizeLf,
     Data,
@@ -123,11 +127,23 @@ impl BodyDecoder {
             state,
             remaining,
             size_digits: 0,
+            is_lenient: false,
             line_extension_bytes: 0,
             extension_bytes: 0,
             trailers: Vec::new(),
             trailer_line_start: 0,
             trailer_bytes: 0,
+        }
+    }
+
+    /// A decoder for a chunked response as servers of long ago write it: sizes padded with blanks,
+    /// extensions of any form, lines that end in a bare LF, trailers that are no fields and are left out.
+    /// For responses alone, which are framed anew before anybody else reads them.
+    #[must_use]
+    pub fn lenient() -> Self {
+        Self {
+            is_lenient: true,
+            ..Self::new(BodyFraming::Chunked)
         }
     }
 
@@ -198,6 +214,9 @@ impl BodyDecoder {
     }
 
     fn take_framing(&mut self, byte: u8) -> Result<(), BodyError> {
+        if self.is_lenient && self.take_leniently(byte)? {
+            return Ok(());
+        }
         match self.state {
             State::Size => self.take_size(byte),
             State::SizeLf => self.end_size_line(byte),
@@ -213,6 +232,32 @@ impl BodyDecoder {
             State::Length | State::Data | State::Done => Ok(()),
             _ => self.take_extension(byte),
         }
+    }
+
+    /// Takes a byte that only a lenient reader takes; `false` leaves it to the strict one.
+    fn take_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
+        match (self.state, byte) {
+            (State::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
+            (State::Size, b' ' | b'\t' | b';') if self.size_digits > 0 => {
+                self.state = State::SkippedExtension;
+            }
+            (State::SkippedExtension, b'\n') => self.end_size_line(byte)?,
+            (State::SkippedExtension, b'\r') => self.state = State::SizeLf,
+            (State::SkippedExtension, _) => {
+                self.line_extension_bytes += 1;
+                if self.line_extension_bytes > SKIPPED_EXTENSION_BYTES_MAX {
+                    return Err(BodyError::ChunkExtensionsTooLarge);
+                }
+            }
+            (State::DataCr, b'\n') => self.state = State::Size,
+            (State::TrailerStart, b'\n') => self.state = State::Done,
+            (State::TrailerLine, b'\n') => {
+                self.trailers.push(b'\r');
+                self.end_trailer_line()?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn go(&mut self, state: State) -> Result<(), BodyError> {
@@ -334,7 +379,11 @@ impl BodyDecoder {
             .trailers
             .get(self.trailer_line_start..)
             .unwrap_or_default();
-        if is_kept_trailer(line.strip_suffix(b"\r").unwrap_or(line))? {
+        let is_kept = match is_kept_trailer(line.strip_suffix(b"\r").unwrap_or(line)) {
+            Err(_) if self.is_lenient => false,
+            checked => checked?,
+        };
+        if is_kept {
             self.trailers.push(b'\n');
             self.trailer_line_start = self.trailers.len();
         } else {
@@ -374,6 +423,8 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 const SIZE_DIGITS_MAX: u16 = 256;
 const LINE_EXTENSION_BYTES_MAX: u16 = 256;
 const EXTENSION_BYTES_MAX: u16 = 16 << 10;
+/// Nothing is kept of an extension: the bound only keeps a server from sending nothing else.
+const SKIPPED_EXTENSION_BYTES_MAX: u16 = 16 << 10;
 const TRAILER_BYTES_MAX: usize = 8 << 10;
 
 #[cfg(test)]

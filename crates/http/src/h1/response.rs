@@ -193,6 +193,7 @@ pub struct ResponseScanner {
     chunked: bool,
     close: bool,
     keep_alive: bool,
+    is_lenient: bool,
 }
 
 impl ResponseScanner {
@@ -200,6 +201,24 @@ impl ResponseScanner {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for heads as servers of long ago write them: lines may end in a bare LF, blanks may stand
+    /// before a colon, fields may be folded, and faulty framing of which the end is beyond doubt ends
+    /// the connection instead of the response. Fields are given out mended.
+    #[must_use]
+    pub fn lenient() -> Self {
+        Self {
+            is_lenient: true,
+            ..Self::default()
+        }
+    }
+
+    fn reset(&mut self) {
+        *self = Self {
+            is_lenient: self.is_lenient,
+            ..Self::default()
+        };
     }
 
     /// Looks for a whole head in `buf`, which is everything received of this response so far.
@@ -230,11 +249,11 @@ impl ResponseScanner {
     ) -> Result<Progress<ResponseHead>, ResponseError> {
         if self.looked > buf.len() {
             // Not a continuation of what was seen: positions would be lies.
-            *self = Self::default();
+            self.reset();
         }
         let outcome = self.advance(buf, answers_head, limits, take);
         if !matches!(outcome, Ok(Progress::Partial)) {
-            *self = Self::default();
+            self.reset();
         }
         outcome
     }
@@ -248,7 +267,7 @@ impl ResponseScanner {
     ) -> Result<Progress<ResponseHead>, ResponseError> {
         loop {
             let usual = self.usual_field(&buf[self.line_start..]);
-            let line_end = match &usual {
+            let mut line_end = match &usual {
                 Some(field) => self.line_start + field.line.len() - 1,
                 None => match find_line_feed(&buf[self.looked..]) {
                     Some(found) => self.looked + found,
@@ -258,9 +277,25 @@ impl ResponseScanner {
             if line_end >= limits.head_bytes {
                 return Err(ResponseError::HeadTooLarge);
             }
+            if self.is_lenient
+                && self.status_line.is_some()
+                && !is_blank_line(&buf[self.line_start..=line_end])
+            {
+                let Some(end) = folded_line_end(buf, line_end) else {
+                    // The next line may belong to this one: it is looked at once it is there.
+                    self.looked = line_end;
+                    return self.partial(buf, limits);
+                };
+                line_end = end;
+                if line_end >= limits.head_bytes {
+                    return Err(ResponseError::HeadTooLarge);
+                }
+            }
             let whole = &buf[self.line_start..=line_end];
-            let [line @ .., b'\r', _] = whole else {
-                return Err(self.bare_line_break(buf));
+            let line = match whole {
+                [line @ .., b'\r', _] => line,
+                [line @ .., _] if self.is_lenient => line,
+                _ => return Err(self.bare_line_break(buf)),
             };
             self.line_start = line_end + 1;
             self.looked = self.line_start;
@@ -282,14 +317,28 @@ impl ResponseScanner {
             if self.fields > limits.fields {
                 return Err(ResponseError::TooManyFields);
             }
-            let field = match usual {
+            let mended;
+            let field = match usual.filter(|field| field.line.len() == whole.len()) {
                 Some(field) => field,
+                None if self.is_lenient => {
+                    mended = mend_line(whole);
+                    checked_field(&mended)?
+                }
                 None => checked_field(whole)?,
             };
             self.note(&field)?;
             take(field);
         }
         self.looked = buf.len();
+        self.partial(buf, limits)
+    }
+
+    /// More bytes are needed, if what is there may become a head.
+    fn partial(
+        &self,
+        buf: &[u8],
+        limits: &ResponseLimits,
+    ) -> Result<Progress<ResponseHead>, ResponseError> {
         if self.status_line.is_none() {
             check_prefix(buf)?;
         }
@@ -377,6 +426,21 @@ impl ResponseScanner {
         status: u16,
         answers_head: bool,
     ) -> Result<ResponseBody, ResponseError> {
+        if !self.is_lenient {
+            self.check_framing(version, status)?;
+        }
+        if answers_head || is_bodiless(status) || status == 304 {
+            return Ok(ResponseBody::None);
+        }
+        // RFC 9112 §6.3 case 3: the coding overrides a length.
+        Ok(match self.length {
+            _ if self.chunked => ResponseBody::Chunked,
+            Some(length) => ResponseBody::Length(length),
+            None => ResponseBody::UntilClose,
+        })
+    }
+
+    fn check_framing(&self, version: Version, status: u16) -> Result<(), ResponseError> {
         if self.chunked && self.length.is_some() {
             return Err(ResponseError::LengthAndCoding);
         }
@@ -388,19 +452,19 @@ impl ResponseScanner {
         if self.chunked && is_bodiless(status) {
             return Err(ResponseError::BadTransferEncoding);
         }
-        if answers_head || is_bodiless(status) || status == 304 {
-            return Ok(ResponseBody::None);
-        }
-        Ok(match self.length {
-            Some(length) => ResponseBody::Length(length),
-            None if self.chunked => ResponseBody::Chunked,
-            None => ResponseBody::UntilClose,
-        })
+        Ok(())
     }
 
     fn keeps(&self, version: Version, status: u16, body: ResponseBody) -> bool {
         let is_asked = !self.close && (version == Version::Http11 || self.keep_alive);
-        let is_doubtful = is_bodiless(status) && self.length.is_some_and(|length| length > 0);
+        let is_bodiless = is_bodiless(status);
+        // Behind 204 and 304 a last chunk may follow, or not.
+        let is_faulty = self.chunked
+            && (self.length.is_some()
+                || version == Version::Http10
+                || is_bodiless
+                || status == 304);
+        let is_doubtful = is_faulty || is_bodiless && self.length.is_some_and(|length| length > 0);
         is_asked && !is_doubtful && status != 101 && body != ResponseBody::UntilClose
     }
 }
@@ -411,6 +475,43 @@ fn find_line_feed(buf: &[u8]) -> Option<usize> {
         [b'\r', b'\n', ..] => Some(1),
         _ => memchr::memchr(b'\n', buf),
     }
+}
+
+fn is_blank_line(line: &[u8]) -> bool {
+    matches!(line, b"\n" | b"\r\n")
+}
+
+/// The last LF of the line that ends at `line_end` with those that continue it (RFC 9112 §5.2); `None`
+/// when what follows is not there yet.
+fn folded_line_end(buf: &[u8], mut line_end: usize) -> Option<usize> {
+    while let b' ' | b'\t' = buf.get(line_end + 1)? {
+        line_end += 1 + memchr::memchr(b'\n', &buf[line_end + 1..])?;
+    }
+    Some(line_end)
+}
+
+/// A field line as it should have been sent: no blank before the colon, folds replaced by a space, CR LF
+/// at its end. A line without a colon stays what it is.
+fn mend_line(whole: &[u8]) -> Vec<u8> {
+    let lines = whole.split(|&byte| byte == b'\n');
+    let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let first = lines.next().unwrap_or_default();
+    let mut mended = Vec::with_capacity(whole.len() + 2);
+    match memchr::memchr(b':', first) {
+        Some(colon) => {
+            let (name, value) = first.split_at(colon);
+            mended.extend_from_slice(name.trim_ascii_end());
+            mended.extend_from_slice(b": ");
+            mended.extend_from_slice(trim_blanks(&value[1..]));
+        }
+        None => mended.extend_from_slice(first),
+    }
+    for line in lines.map(trim_blanks).filter(|line| !line.is_empty()) {
+        mended.push(b' ');
+        mended.extend_from_slice(line);
+    }
+    mended.extend_from_slice(b"\r\n");
+    mended
 }
 
 /// The field of a line with its end.
@@ -491,6 +592,107 @@ const PREFIX: &[u8] = b"HTTP/1.";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The head, and its fields as they are given out.
+    fn scan_leniently(
+        text: &str,
+        step: usize,
+    ) -> Result<(ResponseHead, Vec<String>), ResponseError> {
+        let (mut scanner, mut fields) = (ResponseScanner::lenient(), Vec::new());
+        let mut end = 0;
+        loop {
+            end = (end + step).min(text.len());
+            let mut take = |field: CheckedField<'_>| {
+                let (name, value) = (field.name(), field.value());
+                let name = String::from_utf8_lossy(name).into_owned();
+                fields.push(format!("{name}: {}", String::from_utf8_lossy(value)));
+            };
+            let limits = ResponseLimits::default();
+            match scanner.scan_with(&text.as_bytes()[..end], false, &limits, &mut take)? {
+                Progress::Complete(head) => return Ok((head, fields)),
+                Progress::Partial => assert!(end < text.len(), "not complete: {text:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lenient_scanner_mends_what_old_servers_write() {
+        let rows: [(&str, &str, &[&str]); 6] = [
+            ("usual", "X: y\r\nZ:z\r\n\r\n", &["X: y", "Z: z"]),
+            ("bare line feeds", "X: y\nZ: z\n\n", &["X: y", "Z: z"]),
+            ("mixed", "X: y\r\nZ: z\n\r\n", &["X: y", "Z: z"]),
+            (
+                "space before the colon",
+                "X \t: y\r\nZ : z\r\n\r\n",
+                &["X: y", "Z: z"],
+            ),
+            (
+                "folded",
+                "X: y\r\n  more\r\n\tagain \r\nZ: z\r\n\r\n",
+                &["X: y more again", "Z: z"],
+            ),
+            ("folded over nothing", "X:\n  \n y\n\n", &["X: y"]),
+        ];
+        for (name, lines, fields) in rows {
+            for status in ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\n"] {
+                let text = format!("{status}{lines}");
+                for step in [1, 2, 7, text.len()] {
+                    let (head, seen) = scan_leniently(&text, step).unwrap();
+                    assert_eq!(seen, fields, "{name} {step}");
+                    assert_eq!((head.status, head.len), (200, text.len()), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lenient_scanner_ends_the_connection_behind_faulty_framing() {
+        let rows = [
+            (
+                "200",
+                "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+                ResponseBody::Chunked,
+            ),
+            (
+                "200",
+                "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                ResponseBody::Chunked,
+            ),
+            ("204", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
+            ("304", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
+        ];
+        for (status, lines, body) in rows {
+            let text = format!("HTTP/1.1 {status} X\r\n{lines}\r\n");
+            let (head, _) = scan_leniently(&text, text.len()).unwrap();
+            assert_eq!(
+                (head.body, head.keep_alive),
+                (body, false),
+                "{status} {lines}"
+            );
+        }
+        let old = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (head, _) = scan_leniently(old, old.len()).unwrap();
+        assert_eq!((head.body, head.keep_alive), (ResponseBody::Chunked, false));
+    }
+
+    #[test]
+    fn a_lenient_scanner_refuses_what_can_be_read_in_two_ways() {
+        for lines in [
+            " X: y\r\n",
+            "X: a\rb\r\n",
+            "X: y\r\r\n",
+            "no colon\r\n",
+            ": y\r\n",
+            "X Y: z\r\n",
+            "X: a\0\r\n",
+            "Content-Length: 5\nContent-Length: 6\n",
+            "Content-Length : 5\r\n 6\r\n",
+            "Transfer-Encoding: gzip\r\n",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n");
+            assert!(scan_leniently(&text, text.len()).is_err(), "{lines:?}");
+        }
+    }
 
     fn scan(text: &str, answers_head: bool) -> Result<Progress<ResponseHead>, ResponseError> {
         let limits = ResponseLimits {

@@ -10,6 +10,7 @@ mod bad_backends;
 mod balancing;
 mod failover;
 mod forwarding;
+mod old_servers;
 mod one_at_a_time;
 mod queueing;
 mod slow_clients;

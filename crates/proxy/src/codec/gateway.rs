@@ -81,7 +81,7 @@ pub(super) fn begin(
             let mut vars = uwsgi::VarsWriter::new(out, UWSGI_MODIFIER);
             environ::tell(&mut vars, config, request, framing, server);
             vars.finish().map_err(too_large)?;
-            let decoder = http::Decoder::closing(request.head.method());
+            let decoder = http::Decoder::closing(request.head.method()).configured_by(config);
             return Ok((Codec::Http(decoder), BodyForm::Plain));
         }
     };

@@ -2,8 +2,10 @@
 //!
 //! Heads are checked by `http`'s scanner and bodies by its decoder. What must stay true: interim
 //! responses are bounded; 101 is believed only where it was asked for; bytes behind a response are
-//! never taken for another one.
+//! never taken for another one. What old servers write is read
+//! unless the upstream is `strict`: nobody sees it, for heads and bodies are framed anew.
 
+use penstock_config as config;
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, Method, Progress, ResponseBody,
     ResponseHead, ResponseLimits, ResponseScanner, Status,
@@ -24,6 +26,7 @@ const FIELDS_BYTES: usize = 512;
 pub(crate) struct Decoder {
     state: State,
     scanner: ResponseScanner,
+    is_strict: bool,
     /// The fields of a head that is not whole yet.
     building: Option<Box<HeadBuilder>>,
     answers_head: bool,
@@ -47,10 +50,12 @@ enum State {
 }
 
 impl Decoder {
+    /// Reads the response to a request of `method`, strictly.
     pub(crate) fn new(method: Method, upgrades: bool) -> Self {
         Self {
             state: State::Head,
             scanner: ResponseScanner::new(),
+            is_strict: true,
             building: None,
             answers_head: method == Method::Head,
             upgrades,
@@ -66,6 +71,15 @@ impl Decoder {
             closes: true,
             ..Self::new(method, false)
         }
+    }
+
+    /// The same, reading what old servers write unless the upstream is `strict`.
+    pub(crate) fn configured_by(mut self, config: &config::Upstream) -> Self {
+        if !config.strict {
+            self.is_strict = false;
+            self.scanner = ResponseScanner::lenient();
+        }
+        self
     }
 
     pub(crate) fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, Failure> {
@@ -145,7 +159,11 @@ impl Decoder {
             return Err(broken(format!("status {}", head.status)));
         };
         let reply = building.finish(status);
-        let reply = reply.ok_or_else(|| broken("malformed content-length".to_owned()))?;
+        let mut reply = reply.ok_or_else(|| broken("malformed content-length".to_owned()))?;
+        if head.body == ResponseBody::Chunked {
+            // The coding overrides a length beside it (RFC 9112 §6.3 case 3).
+            reply.length = None;
+        }
         let event = match head.status {
             101 if self.upgrades => {
                 self.state = State::Over;
@@ -184,9 +202,10 @@ impl Decoder {
         self.state = match head.body {
             ResponseBody::None | ResponseBody::Length(0) => State::Done(None),
             ResponseBody::Length(length) => State::Length(length),
-            ResponseBody::Chunked => {
-                State::Chunked(Box::new(BodyDecoder::new(BodyFraming::Chunked)))
-            }
+            ResponseBody::Chunked => State::Chunked(Box::new(match self.is_strict {
+                true => BodyDecoder::new(BodyFraming::Chunked),
+                false => BodyDecoder::lenient(),
+            })),
             ResponseBody::UntilClose => State::UntilClose,
         };
     }

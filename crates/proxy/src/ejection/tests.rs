@@ -83,6 +83,31 @@ use Admin::{Disabled, Draining, Ready};
 use Input::{Bad, BadLast, Good, ProbeBad, ProbeGood, Tick, Told};
 
 #[test]
+fn one_request_that_provokes_malformed_answers_does_not_eject() {
+    let mut bed = Bed::new(RULES);
+    let malformed = |bed: &mut Bed, request| {
+        let now = bed.at(0);
+        bed.ejection.malformed(now, true, request)
+    };
+    for _ in 0..100 {
+        assert_eq!(malformed(&mut bed, 1), None);
+    }
+    assert_eq!(malformed(&mut bed, 2), None);
+    assert_eq!(malformed(&mut bed, 1), None);
+    let ejected = malformed(&mut bed, 3);
+    assert!(
+        matches!(ejected, Some(Transition::Ejected { .. })),
+        "{ejected:?}"
+    );
+    let mut bed = Bed::new(RULES);
+    for request in 0..100 {
+        assert_eq!(malformed(&mut bed, request), None, "others are well");
+        let now = bed.at(0);
+        bed.ejection.success(now);
+    }
+}
+
+#[test]
 fn goes_from_state_to_state() {
     let rows: [(&str, &Inputs, &str); 22] = [
         ("a new one", &[], "up"),

@@ -215,6 +215,13 @@ fn another_protocol_is_asked_for_where_that_is_safe() {
         ),
         ("before a body", asks("websocket"), Framing::Length(5), None),
         ("before chunks", asks("websocket"), Framing::Chunked, None),
+        (
+            "behind a body",
+            asks("tcp"),
+            Framing::Length(5),
+            Some("tcp"),
+        ),
+        ("behind chunks", asks("tcp"), Framing::Chunked, Some("tcp")),
     ] {
         let (text, upgrades) = passed(&fields, framing);
         let expected = expected.map(asks);

@@ -114,7 +114,7 @@ async fn converse(
         Protocol::FastCgi => wait_for(stream, fastcgi::probe_answer).await,
         Protocol::Ajp => wait_for(stream, ajp::probe_answer).await,
         _ => {
-            let status = read_status(stream).await?;
+            let status = read_status(stream, config.strict).await?;
             let (low, high) = health.status;
             match (low..=high).contains(&status) {
                 true => Ok(()),
@@ -147,8 +147,12 @@ fn host<'a>(server: &'a Server, config: &'a config::Upstream) -> &'a str {
 }
 
 /// The status of the final response.
-async fn read_status(stream: &Stream) -> Result<u16, ProbeError> {
-    let (mut received, mut scanner) = (Vec::new(), ResponseScanner::new());
+async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError> {
+    let mut received = Vec::new();
+    let mut scanner = match is_strict {
+        true => ResponseScanner::new(),
+        false => ResponseScanner::lenient(),
+    };
     let limits = ResponseLimits::default();
     let mut interim = 0;
     loop {

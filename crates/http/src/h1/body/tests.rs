@@ -46,6 +46,65 @@ fn check(name: &str, framing: BodyFraming, body: &[u8], expected: &Outcome) {
 }
 
 #[test]
+fn a_lenient_decoder_reads_what_old_servers_write() {
+    let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(10_000));
+    let rows: [(&str, &str, &str); 9] = [
+        (
+            "as it should be",
+            "5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
+            "X: y\r\n",
+        ),
+        ("padded", "5   \r\nhello\r\n0 \r\n\r\n", ""),
+        (
+            "padded before an extension",
+            "5 ; a = \"b\r\nhello\r\n0;\r\n\r\n",
+            "",
+        ),
+        ("a long extension", &long, ""),
+        ("bare line feeds", "5\nhello\n0\n\n", ""),
+        ("mixed", "5 x\nhello\r\n0\r\n\n", ""),
+        (
+            "trailers with bare line feeds",
+            "5\nhello\n0\nX: y\nZ: z\n\n",
+            "X: y\r\nZ: z\r\n",
+        ),
+        (
+            "a trailer that is no field",
+            "5\nhello\n0\r\nno field\r\nX: y\r\n\r\n",
+            "X: y\r\n",
+        ),
+        (
+            "a trailer that frames",
+            "5\nhello\n0\r\nContent-Length: 1\r\n\r\n",
+            "",
+        ),
+    ];
+    for (name, text, trailers) in rows {
+        for step in [1, 2, 3, text.len()] {
+            let (mut decoder, mut content) = (BodyDecoder::lenient(), Vec::new());
+            for piece in text.as_bytes().chunks(step) {
+                let mut at = 0;
+                while at < piece.len() {
+                    let decoded = decoder.decode(&piece[at..]).unwrap();
+                    content.extend_from_slice(&piece[at..][decoded.data]);
+                    assert!(decoded.consumed > 0, "{name}: bytes behind the end");
+                    at += decoded.consumed;
+                }
+            }
+            assert!(decoder.is_done(), "{name}");
+            assert_eq!(content, b"hello", "{name}");
+            assert_eq!(decoder.trailers(), trailers.as_bytes(), "{name}");
+        }
+    }
+    for text in ["\n", " 5\r\n", "-5\r\n", "5\rx", "5\nhellox", "x\n"] {
+        let error = BodyDecoder::lenient().decode(text.as_bytes());
+        assert!(error.is_err(), "{text:?}");
+    }
+    let endless = format!("5;{}", "x".repeat(20_000));
+    assert!(BodyDecoder::lenient().decode(endless.as_bytes()).is_err());
+}
+
+#[test]
 fn reads_bodies_split_anywhere() {
     let chunked = BodyFraming::Chunked;
     for (name, framing, body, content, trailers, rest) in [

@@ -206,6 +206,42 @@ fn the_end_of_either_side_is_the_others() {
 }
 
 #[test]
+fn an_upgrade_goes_out_behind_its_body() {
+    // As `docker exec` asks for it.
+    let agreed = "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nprompt> ";
+    let origin = Origin::start(move |_| {
+        let script = Script::early().then(Step::ReadBody);
+        script.send(agreed).then(Step::Echo)
+    });
+    for route in ["", "request_buffering = false"] {
+        for (framing, body) in [
+            ("Content-Length: 0", ""),
+            ("Content-Length: 12", "{\"Tty\":true}"),
+            (
+                "Transfer-Encoding: chunked",
+                "c\r\n{\"Tty\":true}\r\n0\r\n\r\n",
+            ),
+        ] {
+            let server = Front::new([&origin]).route(route).serve();
+            let mut client = server.connect();
+            client.send(format!(
+                "POST /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\
+                 {framing}\r\n\r\n{body}"
+            ));
+            client.expect_status(101);
+            expect_bytes(&mut client, b"prompt> ");
+            client.send("ls");
+            expect_bytes(&mut client, b"ls");
+            client.close_write();
+            assert_eq!(client.read_to_end(), b"", "{route} {framing}");
+            let seen = origin.last();
+            assert_eq!(seen.body.is_empty(), body.is_empty(), "{route} {framing}");
+            assert_eq!(seen.field("upgrade").as_deref(), Some("tcp"));
+        }
+    }
+}
+
+#[test]
 fn a_silent_tunnel_ends_and_a_talking_one_does_not() {
     let origin = echo();
     let server = behind(&origin, "tunnel_timeout = \"600ms\"");
