@@ -12,11 +12,7 @@ use penstock_http::{FieldBlock, imf_fixdate};
 /// Validators, length and fields of one coding of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Description {
-    /// Strong: `"<modified, nanoseconds>-<size>"`, both hexadecimal, and `-<coding>` behind it if it has
-    /// one (RFC 9110 §8.8.3). Every write moves the time of modification, by at least the kernel's tick
-    /// of some milliseconds, and a file is only kept in memory as long as its inode and its time of
-    /// change are the same too. Neither of those is part of the tag: they differ between machines that
-    /// serve the same files, and a client that is balanced between them would never have a match.
+    /// Strong, and `-<coding>` stands behind it if it has one (RFC 9110 §8.8.3); see [`Version`].
     pub(crate) etag: Bytes,
     pub(crate) modified: Option<u64>,
     pub(crate) len: u64,
@@ -28,6 +24,23 @@ pub(crate) struct Description {
     is_encoded: bool,
 }
 
+/// What tells this content of a file from its others, in the tag: `"<number>-<size>"`, both hexadecimal.
+///
+/// Inode and time of change are part of it only where nothing else is left: they differ between machines
+/// that serve the same files, and a client that is balanced between them would never have a match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// Its time of modification, in nanoseconds. Every write moves it, by at least the kernel's tick of some
+    /// milliseconds, and a file is only kept in memory as long as its inode and its time of change are the
+    /// same too.
+    Time,
+    /// A hash of the content: for what is in memory anyway, and where many files have one time (the Nix
+    /// store, reproducible images, archives).
+    Content(u64),
+    /// A hash of what the kernel knows of the file, which another machine knows otherwise.
+    State(u64),
+}
+
 /// What a description is made from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts<'a> {
@@ -36,6 +49,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) modified: (i64, i64),
     /// Length in bytes.
     pub(crate) len: u64,
+    pub(crate) version: Version,
     /// The coding that the file holds.
     pub(crate) coding: Option<Coding>,
     /// Whether the file has, or may be given, another coding.
@@ -48,16 +62,20 @@ pub(crate) struct Facts<'a> {
 impl Description {
     pub(crate) fn new(facts: &Facts<'_>) -> Self {
         let (seconds, nanos) = facts.modified;
-        let nanos = seconds
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(nanos)
-            .cast_unsigned();
+        let number = match facts.version {
+            Version::Time => seconds
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(nanos)
+                .cast_unsigned(),
+            Version::Content(hash) | Version::State(hash) => hash,
+        };
         let suffix = facts.coding.map_or(String::new(), suffix);
-        let etag = format!("\"{nanos:x}-{:x}{suffix}\"", facts.len).into_bytes();
-        // RFC 9110 §8.8.2.1: no date later than that of the response.
+        let etag = format!("\"{number:x}-{:x}{suffix}\"", facts.len).into_bytes();
+        // RFC 9110 §8.8.2.1: no date later than that of the response. One that says nothing would let
+        // a client keep what is gone.
         let modified = u64::try_from(seconds)
             .ok()
-            .filter(|&seconds| seconds <= facts.now.as_secs());
+            .filter(|_| is_plausible(seconds, facts.now));
         let mut fields = FieldBlock::with_capacity(256);
         let mut validators = FieldBlock::with_capacity(192);
         push(&mut fields, "Content-Type", facts.content_type.as_bytes());
@@ -128,6 +146,16 @@ impl Description {
         self.etag.len() + self.fields.as_bytes().len() + self.validators.as_bytes().len()
     }
 }
+
+/// Whether a time of modification, in seconds, may be that of a change: tools that make the same archive
+/// each time set one second or none after the epoch, or the first day that a ZIP archive can tell (1980).
+pub(crate) fn is_plausible(seconds: i64, now: Duration) -> bool {
+    let is_past = u64::try_from(seconds).is_ok_and(|seconds| seconds <= now.as_secs());
+    is_past && seconds > END_OF_1980_01_02
+}
+
+/// In any time zone the first of January is over.
+const END_OF_1980_01_02: i64 = 315_705_600;
 
 /// The value of `Vary` where the coding is negotiated.
 pub(crate) const VARY: &[u8] = b"Accept-Encoding";

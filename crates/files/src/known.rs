@@ -6,6 +6,7 @@
 //! another coding costs no look at that field.
 
 use std::fs::Metadata;
+use std::hash::{Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use penstock_config::Coding;
 use penstock_exchange::{Body, FileBody};
 use penstock_http::{Method, Negotiated, RequestHead, negotiate};
 use penstock_runtime::DiskFile;
+use twox_hash::XxHash3_64;
 
 use crate::description::Description;
 
@@ -263,6 +265,21 @@ impl Identity {
             changed: (metadata.ctime(), metadata.ctime_nsec()),
             place,
         }
+    }
+
+    /// A number for the state, the same as long as it is the same.
+    pub(crate) fn state_number(&self) -> u64 {
+        let mut hasher = XxHash3_64::new();
+        let Self {
+            device,
+            inode,
+            size,
+            modified,
+            changed,
+            place: _,
+        } = self;
+        (device, inode, size, modified, changed).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn changed_before(&self, moment: Duration) -> bool {

@@ -38,7 +38,9 @@ impl Folder {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = File::create(path).unwrap();
         file.write_all(content.as_ref()).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH + MODIFIED)
+        // A fraction, as a write gives it: whole seconds are those of archives.
+        let modified = MODIFIED + Duration::from_nanos(7);
+        file.set_modified(SystemTime::UNIX_EPOCH + modified)
             .unwrap();
         file
     }

@@ -10,6 +10,7 @@
 mod opening;
 
 use std::fs::{File, Metadata};
+use std::hash::Hasher;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -23,10 +24,11 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, clock};
 use penstock_sys::file;
 use penstock_sys::pages;
+use twox_hash::XxHash3_64;
 
 use self::opening::{EACCES, Unnoted, is_exhausted, is_missing, is_passing};
 use crate::compress::{self, read_whole};
-use crate::description::{Description, Facts};
+use crate::description::{Description, Facts, Version, is_plausible};
 use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
 use crate::naming::{Naming, is_compressible};
 use crate::resolve::Places;
@@ -34,6 +36,10 @@ use crate::resolve::Places;
 /// Files up to this size are kept in memory: copying them into the socket costs less than what `sendfile`
 /// and the checks before it do.
 const KEPT_BYTES_MAX: u64 = 16 * 1024;
+
+/// Files up to this size are read once to tell their versions apart where their time may not: some
+/// milliseconds in a pool. Of larger ones only their maker can keep two of one size.
+const HASHED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// A file that changed this recently may change again without a new time stamp: the kernel's tick
 /// is some milliseconds, and two seconds on the coarsest of file systems.
@@ -266,6 +272,7 @@ impl Tree {
             content_type: &content_type,
             modified: (0, 0),
             len: 0,
+            version: Version::Time,
             coding,
             varies,
             cache_control: None,
@@ -348,39 +355,45 @@ impl Tree {
             return Ok(same.clone());
         }
         let now = clock::wall();
-        let describe = |metadata: &Metadata| {
+        let describe = |metadata: &Metadata, version: Version| {
             Description::new(&Facts {
                 modified: modified(metadata),
                 len: metadata.size(),
+                version,
                 cache_control: self.naming.cache_control(name),
                 now,
                 ..facts
             })
         };
-        let on_disk = |file: File, metadata: &Metadata| Representation {
-            description: describe(metadata),
+        let on_disk = |file: File, metadata: &Metadata, version: Version| Representation {
+            description: describe(metadata, version),
             source: Source::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
             identity: Identity::new(metadata, place),
             is_settled: Identity::new(metadata, place)
                 .changed_before(now.saturating_sub(self.settled_after)),
         };
+        let failed = |error: io::Error| self.stop(&error, name);
         let len = metadata.size();
         if len > KEPT_BYTES_MAX {
-            return Ok(on_disk(file, &metadata));
+            let version = version_of_large(&file, &identity, &metadata, now, reach)
+                .map_err(failed)?
+                .ok_or(Stop::NeedsDisk)?;
+            return Ok(on_disk(file, &metadata, version));
         }
-        let failed = |error: io::Error| self.stop(&error, name);
         let content = match reach {
             Reach::Disk => read_whole(&file, len).map_err(failed)?,
             Reach::Names | Reach::Memory => read_cached(&file, len).ok_or(Stop::NeedsDisk)?,
         };
         let after = file.metadata().map_err(failed)?;
         if content.len() as u64 != len || !identity.is_of(&after) {
-            let mut changing = on_disk(file, &after);
+            let state = Identity::new(&after, place).state_number();
+            let mut changing = on_disk(file, &after, Version::State(state));
             changing.is_settled = false;
             return Ok(changing);
         }
+        let version = Version::Content(XxHash3_64::oneshot(&content));
         Ok(Representation {
-            description: describe(&metadata),
+            description: describe(&metadata, version),
             source: Source::Memory(content.into_boxed_slice().into()),
             identity,
             is_settled: identity.changed_before(now.saturating_sub(self.settled_after)),
@@ -452,6 +465,56 @@ impl Tree {
         };
         // Names from strangers may hold anything: quoted and escaped for the log.
         Fault::new(kind, format!("{place:?}: {error}"))
+    }
+}
+
+/// What tells the versions of a file apart that is not kept in memory; none when that takes a reading which
+/// is out of `reach`. Blocks for that.
+fn version_of_large(
+    file: &File,
+    identity: &Identity,
+    metadata: &Metadata,
+    now: Duration,
+    reach: Reach,
+) -> io::Result<Option<Version>> {
+    let (seconds, nanos) = modified(metadata);
+    let is_plausible = is_plausible(seconds, now);
+    // A whole second is what an archive or a build gave to all of its files: a write gives a fraction.
+    if is_plausible && nanos != 0 {
+        return Ok(Some(Version::Time));
+    }
+    if metadata.size() <= HASHED_BYTES_MAX {
+        if reach != Reach::Disk {
+            return Ok(None);
+        }
+        let hash = hash_of(file)?;
+        // What was written meanwhile may be hashed in part.
+        if identity.is_of(&file.metadata()?) {
+            return Ok(Some(Version::Content(hash)));
+        }
+        return Ok(Some(Version::State(identity.state_number())));
+    }
+    Ok(Some(match is_plausible {
+        true => Version::Time,
+        false => Version::State(identity.state_number()),
+    }))
+}
+
+/// A hash of the content. Blocks.
+fn hash_of(file: &File) -> io::Result<u64> {
+    let mut hasher = XxHash3_64::new();
+    let mut buffer = vec![0; 128 * 1024];
+    let mut at = 0;
+    loop {
+        match file::read_at(file, &mut buffer, at) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(count) => {
+                hasher.write(&buffer[..count]);
+                at += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

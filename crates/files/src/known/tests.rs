@@ -1,7 +1,7 @@
 //! Which coding of a file a client gets.
 
 use super::*;
-use crate::description::Facts;
+use crate::description::{Facts, Version};
 use crate::testing::head;
 
 fn facts(coding: Option<Coding>, len: usize) -> Facts<'static> {
@@ -9,6 +9,7 @@ fn facts(coding: Option<Coding>, len: usize) -> Facts<'static> {
         content_type: "text/plain",
         modified: (1, 0),
         len: len as u64,
+        version: Version::Time,
         coding,
         varies: true,
         cache_control: None,

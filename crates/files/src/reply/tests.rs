@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_config::Coding;
 
 use super::*;
-use crate::description::Facts;
+use crate::description::{Facts, Version};
 use crate::known::{Identity, Source};
 use crate::testing::{MODIFIED, head};
 
@@ -18,6 +18,7 @@ fn facts() -> Facts<'static> {
         content_type: "text/plain",
         modified: (MODIFIED.as_secs().cast_signed(), 7),
         len: 10,
+        version: Version::Time,
         coding: None,
         varies: false,
         cache_control: None,
@@ -112,6 +113,35 @@ fn describes_each_coding_with_a_tag_of_its_own() {
 }
 
 #[test]
+fn a_time_that_says_nothing_is_not_told() {
+    let now = Duration::from_secs(2_000_000_000);
+    for (seconds, is_told) in [
+        (-1, false),
+        (0, false),
+        (1, false),
+        (315_532_800, false),
+        (315_532_801, false),
+        (315_705_601, true),
+        (1_700_000_000, true),
+        (2_000_000_000, true),
+        (2_000_000_001, false),
+    ] {
+        let facts = Facts {
+            modified: (seconds, 0),
+            version: Version::Content(0xabc),
+            now,
+            ..facts()
+        };
+        let file = Description::new(&facts);
+        assert_eq!(file.etag.as_ref(), b"\"abc-a\"");
+        assert_eq!(file.modified.is_some(), is_told, "{seconds}");
+        for block in [&file.fields, &file.validators] {
+            assert_eq!(block.contains("last-modified"), is_told, "{seconds}");
+        }
+    }
+}
+
+#[test]
 fn what_depends_on_the_codings_always_says_so() {
     let file = described(&Facts {
         varies: true,
@@ -171,8 +201,8 @@ fn a_date_before_1970_or_in_the_future_is_left_out() {
         ("long before", (i64::MIN, 999_999_999), 100, false),
         ("future", (101, 0), 100, false),
         ("far future", (i64::MAX, 999_999_999), 100, false),
-        ("now", (100, 1), 100, true),
-        ("start", (0, 0), 100, true),
+        ("now", (400_000_000, 1), 400_000_000, true),
+        ("start", (0, 0), 100, false),
     ] {
         let file = Description::new(&Facts {
             modified,

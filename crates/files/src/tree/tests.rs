@@ -371,3 +371,90 @@ fn reading_does_not_touch_the_time_of_access() {
     let flags = rustix::fs::fcntl_getfl(open.file().unwrap()).unwrap();
     assert!(flags.contains(rustix::fs::OFlags::NOATIME));
 }
+
+/// Writes a file and gives it this time of modification.
+fn write_at(folder: &Folder, name: &str, content: &[u8], modified: Duration) {
+    let path = folder.root().join(name);
+    let fresh = folder.root().join("fresh");
+    std::fs::write(&fresh, content).unwrap();
+    let file = File::options().write(true).open(&fresh).unwrap();
+    let at = std::time::SystemTime::UNIX_EPOCH + modified;
+    file.set_modified(at).unwrap();
+    std::fs::rename(&fresh, path).unwrap();
+}
+
+#[test]
+fn another_content_has_another_tag_whatever_the_time_says() {
+    let folder = Folder::new();
+    let tag = |modified: Duration, content: &[u8]| {
+        write_at(&folder, "a", content, modified);
+        let tree = open(&folder, |_| {});
+        let found = file(&tree, b"/a", None);
+        found.original.description.etag.clone()
+    };
+    let sizes = [10, KEPT_BYTES_MAX + 1, 200_000];
+    for len in sizes.map(|len| usize::try_from(len).unwrap()) {
+        let (one, mut other) = (vec![b'a'; len], vec![b'a'; len]);
+        other[len - 1] = b'b';
+        for seconds in [0, 1, 315_532_800, 1_700_000_000, 4_000_000_000] {
+            let time = Duration::from_secs(seconds);
+            let before = tag(time, &one);
+            assert_ne!(before, tag(time, &other), "{len} at {seconds}");
+            // Another machine has the same for the same.
+            assert_eq!(before, tag(time, &one), "{len} at {seconds}");
+        }
+    }
+    let (day, written) = (Duration::from_secs(86400), Duration::new(1_700_000_000, 5));
+    let large = vec![b'a'; 20_000];
+    assert_ne!(tag(written, &large), tag(written + day, &large));
+}
+
+#[test]
+fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
+    let folder = Folder::new();
+    write_at(&folder, "a", &[b'a'; 20_000], Duration::from_secs(1));
+    write_at(
+        &folder,
+        "b",
+        &[b'a'; 20_000],
+        Duration::new(1_700_000_000, 5),
+    );
+    let tree = open(&folder, |_| {});
+    assert!(!matches!(
+        tree.look_now(b"/a", None),
+        Some(Ok(Looked::Known(_)))
+    ));
+    assert!(matches!(tree.look(b"/a", None), Ok(Looked::Unread)));
+    assert!(matches!(tree.look(b"/b", None), Ok(Looked::Known(_))));
+    // Once it is known it costs nothing more.
+    let known = file(&tree, b"/a", None);
+    let mut settled = Found::clone(&known);
+    settled.original.is_settled = true;
+    let settled = Known::File(Arc::new(settled));
+    assert!(matches!(
+        tree.look(b"/a", Some(&settled)),
+        Ok(Looked::Known(_))
+    ));
+}
+
+#[test]
+fn of_a_huge_file_without_a_time_the_state_counts() {
+    let folder = Folder::new();
+    let tag = |modified| {
+        write_at(&folder, "a", b"", modified);
+        let path = folder.root().join("a");
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_len(HASHED_BYTES_MAX + 1).unwrap();
+        let at = std::time::SystemTime::UNIX_EPOCH + modified;
+        file.set_modified(at).unwrap();
+        let tree = open(&folder, |_| {});
+        // No reading is needed.
+        match tree.look(b"/a", None) {
+            Ok(Looked::Known(Known::File(found))) => found.original.description.etag.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (none, some) = (Duration::from_secs(1), Duration::from_secs(1_700_000_000));
+    assert_ne!(tag(none), tag(none));
+    assert_eq!(tag(some), tag(some));
+}

@@ -4,6 +4,8 @@
 //! The rules themselves are tested in `penstock-files`; here it is shown that configuration, routes,
 //! edge and application keep them together.
 
+use rustix::process::Signal;
+
 use crate::support::{APP, PATIENCE, Server, Site, eventually, get};
 
 const SECRET: &str = "the secret";
@@ -503,5 +505,48 @@ fn links_lead_anywhere_where_that_is_wanted() {
             );
             assert!(!answer.text().contains(SECRET), "{path}");
         }
+    }
+}
+
+#[test]
+fn a_release_of_one_time_and_size_is_never_taken_for_the_one_before() {
+    let site = Site::new();
+    let large = |letter: &str| letter.repeat(100_000);
+    for (folder, letter) in [("one", "a"), ("two", "b")] {
+        for (name, content) in [("small.js", letter.to_owned()), ("large.js", large(letter))] {
+            let path = site.dir().join(folder).join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, content).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let second = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+            file.set_modified(second).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("one", site.dir().join("current")).unwrap();
+    let toml = "[[sites]]\n[[sites.routes]]\nfiles = { root = \"current\" }\n";
+    let server = site.config(toml).serve(&[]);
+    let tags = ["/small.js", "/large.js"].map(|path| {
+        let answer = server.get(path);
+        assert_eq!(answer.header("last-modified"), None, "{path}");
+        (path, answer.header("etag").unwrap().to_owned())
+    });
+    let ask = |path: &str, tag: &str| {
+        let mut client = server.connect();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nIf-None-Match: {tag}\r\n\r\n"));
+        client
+    };
+    for (path, tag) in &tags {
+        ask(path, tag).expect_head(304);
+    }
+    let next = server.site().dir().join("next");
+    std::os::unix::fs::symlink("two", &next).unwrap();
+    std::fs::rename(next, server.site().dir().join("current")).unwrap();
+    server.signal(Signal::HUP);
+    for (path, tag) in &tags {
+        eventually(PATIENCE, "the new release is there", || {
+            server.get(path).text().starts_with('b')
+        });
+        let answer = ask(path, tag).expect_status(200);
+        assert!(answer.text().starts_with('b'), "{path}");
     }
 }
