@@ -26,6 +26,7 @@ mod compress;
 mod description;
 mod handler;
 mod known;
+mod links;
 mod listing;
 mod memory;
 mod naming;
@@ -36,3 +37,4 @@ mod testing;
 mod tree;
 
 pub use handler::{Files, FilesSetup};
+pub use links::{explain_unfollowed_link, find_unfollowed_links};

@@ -30,6 +30,7 @@ use self::opening::{EACCES, Unnoted, is_exhausted, is_missing, is_passing};
 use crate::compress::{self, read_whole};
 use crate::description::{Description, Facts, Version, is_plausible};
 use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
+use crate::links::ToldLinks;
 use crate::naming::{Naming, is_compressible};
 use crate::resolve::Places;
 
@@ -61,6 +62,7 @@ pub(crate) struct Tree {
     listing: bool,
     symlinks: file::Symlinks,
     reading: Unnoted,
+    told_links: ToldLinks,
     /// Reads what is large.
     pool: Pool,
     /// The file system's number, if a loop may ask it.
@@ -140,6 +142,7 @@ impl Tree {
                 Symlinks::Any => file::Symlinks::Anywhere,
             },
             reading: Unnoted::default(),
+            told_links: ToldLinks::default(),
             pool,
             asked_on_loops,
             settled_after: SETTLED_AFTER,
@@ -425,10 +428,24 @@ impl Tree {
             Ok(None) => Err(Stop::NeedsDisk),
             Ok(Some(opened)) if !self.is_within(&opened.metadata, reach) => Err(Stop::NeedsDisk),
             Ok(opened) => Ok(opened),
+            Err(error) if self.is_untold_link(&error, name) => {
+                if reach == Reach::Memory {
+                    return Err(Stop::NeedsDisk);
+                }
+                self.told_links.tell(&self.root, &self.name, name);
+                Ok(None)
+            }
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) if reach == Reach::Memory && is_passing(&error) => Err(Stop::NeedsDisk),
             Err(error) => Err(self.stop(&error, name)),
         }
+    }
+
+    /// Whether an error means a link that is not followed, of which the log does not know.
+    fn is_untold_link(&self, error: &io::Error, name: &[u8]) -> bool {
+        error.kind() == io::ErrorKind::CrossesDevices
+            && self.symlinks == file::Symlinks::Beneath
+            && !self.told_links.cover(name)
     }
 
     /// Whether what was opened lies where it may be asked: another file system mounted below the root is

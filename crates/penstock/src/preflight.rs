@@ -124,6 +124,22 @@ impl Findings {
         self.errors.extend(assumed.err());
     }
 
+    /// Looks for symbolic links in served folders that are not followed: what they lead to is 404 though it
+    /// is plainly there.
+    pub(crate) fn check_links(&mut self, config: &Config) {
+        let routes = config.sites.iter().flat_map(|site| &site.routes);
+        let mut folders: Vec<_> = routes.filter_map(|route| route.files.as_ref()).collect();
+        folders.sort_by(|one, other| one.root.cmp(&other.root));
+        folders.dedup_by(|one, other| one.root == other.root && one.symlinks == other.symlinks);
+        for files in folders {
+            // A folder that cannot be read is no link; whether it can be served is checked elsewhere.
+            for link in penstock_files::find_unfollowed_links(files).unwrap_or_default() {
+                let text = penstock_files::explain_unfollowed_link(&files.root, &link);
+                self.warnings.push(format!("404 for {text}"));
+            }
+        }
+    }
+
     /// Compares `limits.connections` with the descriptors that this process may open; the default, which
     /// is more than most systems allow and nobody has asked for, only with very few.
     pub(crate) fn check_descriptors(&mut self, config: &Config) {

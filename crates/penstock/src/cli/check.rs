@@ -61,6 +61,7 @@ fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::i
     findings.check_addresses(config);
     findings.check_descriptors(config);
     findings.check_names(config)?;
+    findings.check_links(config);
     findings.check_user(config, cwd);
     Ok(())
 }

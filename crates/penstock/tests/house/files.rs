@@ -509,6 +509,48 @@ fn links_lead_anywhere_where_that_is_wanted() {
 }
 
 #[test]
+fn a_link_that_is_not_followed_is_explained_once_and_by_check() {
+    let site = Site::new()
+        .file("shared/up/a.jpg", "jpeg")
+        .file("app/public/index.html", "index");
+    let public = site.dir().join("app/public");
+    std::os::unix::fs::symlink(site.dir().join("shared/up"), public.join("storage")).unwrap();
+    std::os::unix::fs::symlink("../../shared/up", public.join("uploads")).unwrap();
+    let toml = "[[sites]]\n[[sites.routes]]\nfiles = { root = \"app/public\" }\n";
+    let server = site.config(toml).serve(&[]);
+    for _ in 0..3 {
+        for path in ["/storage/a.jpg", "/storage/b/c.jpg", "/uploads/a.jpg"] {
+            assert_eq!(server.get(path).status, 404, "{path}");
+        }
+    }
+    assert_eq!(server.get("/nothing/a.jpg").status, 404);
+    let lines = |of: &str| {
+        let log = server.log();
+        let told = log.lines().filter(|line| line.contains("symbolic link"));
+        told.filter(|line| line.contains(of)).count()
+    };
+    for link in ["public/storage", "public/uploads"] {
+        eventually(PATIENCE, "the log says why", || lines(link) > 0);
+        assert_eq!(lines(link), 1, "{}", server.log());
+    }
+    assert_eq!(lines(""), 2);
+    assert_eq!(lines("symlinks = \"any\""), 2, "which key follows it");
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_penstock"));
+    let check = check
+        .args(["check", "penstock.toml"])
+        .current_dir(server.site().dir());
+    let said = check.output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    for link in ["public/storage", "public/uploads"] {
+        let mut lines = said.lines();
+        assert!(
+            lines.any(|line| line.contains(link) && line.contains("symlinks = \"any\"")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_release_of_one_time_and_size_is_never_taken_for_the_one_before() {
     let site = Site::new();
     let large = |letter: &str| letter.repeat(100_000);
@@ -532,7 +574,9 @@ fn a_release_of_one_time_and_size_is_never_taken_for_the_one_before() {
     });
     let ask = |path: &str, tag: &str| {
         let mut client = server.connect();
-        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nIf-None-Match: {tag}\r\n\r\n"));
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nIf-None-Match: {tag}\r\n\r\n"
+        ));
         client
     };
     for (path, tag) in &tags {
