@@ -177,3 +177,31 @@ fn the_invitation_to_a_body_comes_at_the_first_pull() {
     client.expect("HTTP/1.1 100 Continue\r\n\r\n").send("body");
     assert_eq!(client.response().1, "body");
 }
+
+#[test]
+fn a_body_that_is_read_ahead_invites_nobody() {
+    let house = House::new(vec![route(
+        "/",
+        scripted(|request| {
+            later(async move {
+                let mut all = Vec::new();
+                if let RequestBody::Incoming(mut body) = request.body {
+                    let ahead = std::future::poll_fn(|cx| {
+                        Poll::Ready(body.poll_ahead(cx, &mut all).is_pending())
+                    });
+                    assert!(ahead.await && !body.is_at_end());
+                    request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                    while !body.is_at_end() {
+                        std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await?;
+                    }
+                }
+                Ok(Response::text(Status::OK, "text/plain", all).into())
+            })
+        }),
+    )]);
+    let mut client = house.client();
+    client.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+    client.expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
+    client.expect("HTTP/1.1 100 Continue\r\n\r\n").send("body");
+    assert_eq!(client.response().1, "body");
+}

@@ -425,3 +425,40 @@ fn a_replaced_worker_waits_for_no_body_beyond_stream_timeout() {
         assert_serves_on(&server);
     }
 }
+
+#[test]
+fn a_client_that_leaves_behind_its_body_is_noticed() {
+    for way in [Way::Asgi, Way::Fibers] {
+        let server = way.serve();
+        let mut client = server.connect();
+        client.send(head("/after/gate", "Transfer-Encoding: chunked"));
+        wait_begun(&server, 1);
+        client.send(chunk("abc")).send("0\r\n\r\n");
+        wait_seen(&server, "whole 3");
+        drop(client);
+        let is_noticed = || server.metric("penstock_clients_gone_total") == Some(1.0);
+        eventually(
+            PATIENCE,
+            "it is noticed before there is an answer",
+            is_noticed,
+        );
+        server.site().write("gate", "");
+        assert_serves_on(&server);
+    }
+}
+
+#[test]
+fn what_follows_a_body_that_came_in_pieces_is_the_next_request() {
+    for way in WAYS {
+        let server = way.serve();
+        let mut client = server.connect();
+        client.send(head("/sum", "Transfer-Encoding: chunked"));
+        wait_begun(&server, 1);
+        let next = head("/sum", "Content-Length: 2") + "ab";
+        client.send(chunk("abc"));
+        client.send(format!("0\r\nX-Sum: 1\r\n\r\n{next}{next}"));
+        for sum in ["3", "2", "2"] {
+            assert_eq!(client.expect_status(200).text(), sum, "{way:?}");
+        }
+    }
+}

@@ -31,6 +31,9 @@ App = Callable[..., Awaitable[Any]]
 # From 2.4 on Starlette does not listen for the client's leaving and waits for `send` to fail: a stream that has
 # nothing to say would go on for as long as it is silent. `send` fails all the same.
 HTTP_SPEC = "2.3"
+# But who listens would take the pieces of a body that still comes from whoever reads it while the
+# response is sent.
+HTTP_SPEC_STREAMED = "2.4"
 
 # No answer waits longer for others that are to leave with it (in one turn of the loop).
 GATHER_NS = 1_000_000
@@ -200,6 +203,7 @@ class Reactor:
             scope["extensions"] = {}
             stream = request = Request(self, stream_id, scope, body)
             if flags & channel.FLAG_BODY_STREAM:
+                scope["asgi"]["spec_version"] = HTTP_SPEC_STREAMED
                 request.await_body()
             if flags & FLAG_BODY_FILE:
                 request.use_file(channel.receive_fd(self._files, stream_id))

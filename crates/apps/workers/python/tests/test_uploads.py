@@ -80,6 +80,10 @@ ASGI = """
 import asyncio
 
 async def application(scope, receive, send):
+    if scope["path"] == "/spec":
+        await start(send)
+        spec = scope["asgi"]["spec_version"].encode()
+        return await send({"type": "http.response.body", "body": spec})
     await globals()[scope["path"][1:]](receive, send)
 
 async def start(send):
@@ -323,6 +327,12 @@ class Tasks(unittest.TestCase):
         answer = self.begin("early")
         self.worker.read_until(lambda: answer.is_ended)
         return answer
+
+    def test_nobody_is_told_to_listen_beside_a_body_that_comes(self):
+        answer = self.begin("spec")
+        self.worker.read_until(lambda: answer.is_ended)
+        whole = self.worker.ask(open_frame(99, b"whole", path="/spec"))
+        self.assertEqual((answer.body, whole.body), (b"2.4", b"2.3"))
 
     def test_two_who_wait_get_a_piece_each(self):
         answer = self.begin("two")
