@@ -58,7 +58,7 @@ test-real: build
 test-backends: build
 	@scripts/setup backends
 	@echo "== real back ends"
-	@scripts/test-real test_backends test_backends_tunnels
+	@scripts/test-real test_backends test_backends_tunnels test_php_sites
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

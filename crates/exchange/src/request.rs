@@ -107,6 +107,15 @@ impl RequestPath {
         HeadWriter::with_target(head, &target).finish()
     }
 
+    /// The path of `name` in the folder that this is the path of, with its slash.
+    #[must_use]
+    pub fn join(&self, head: &RequestHead, name: &str) -> Self {
+        Self {
+            text: PathText::Decoded([self.bytes(head), name.as_bytes()].concat()),
+            is_ambiguous: self.is_ambiguous,
+        }
+    }
+
     /// Its bytes; `head` is the one that it was made of. Starts with `/`, but for `OPTIONS *`, where
     /// it is `*`.
     #[must_use]
@@ -166,6 +175,11 @@ impl Request {
     #[must_use]
     pub fn path(&self) -> &[u8] {
         self.path.bytes(&self.head)
+    }
+
+    /// Has what follows read it as a request for `name` in the folder that its path names.
+    pub fn descend(&mut self, name: &str) {
+        self.path = self.path.join(&self.head, name);
     }
 
     /// Whether its peer may speak for a client of its own.

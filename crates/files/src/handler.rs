@@ -41,6 +41,8 @@ pub struct FilesSetup {
     pub loops: usize,
     /// Whether another handler of the route gets what is not here.
     pub falls_through: bool,
+    /// The script that the other handler runs for a folder in which it is: `index.php`.
+    pub script_index: Option<String>,
 }
 
 /// A folder of static files. A handle: the work of a request keeps the folder for itself.
@@ -57,6 +59,7 @@ struct Folder {
     listings: Listings,
     pool: Pool,
     falls_through: bool,
+    script_index: Option<String>,
 }
 
 /// How a request for a file stands.
@@ -73,7 +76,10 @@ impl Files {
     /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root. When
     /// a media type or a `Cache-Control` of the configuration cannot be sent; names it.
     pub fn open(setup: FilesSetup) -> io::Result<Self> {
-        let tree = Tree::open(&setup.files, setup.pool.clone())?;
+        let mut tree = Tree::open(&setup.files, setup.pool.clone())?;
+        if let Some(index) = &setup.script_index {
+            tree.look_for_script(index);
+        }
         let folder = Folder {
             tree: Arc::new(tree),
             memory: Memory::new(Bounds::of_root(setup.loops)),
@@ -81,6 +87,7 @@ impl Files {
             listings: Listings::default(),
             pool: setup.pool,
             falls_through: setup.falls_through,
+            script_index: setup.script_index,
         };
         Ok(Self {
             folder: Arc::new(folder),
@@ -91,7 +98,10 @@ impl Files {
 impl Folder {
     /// Answers with what is known; `is_news` when it was found for this very request.
     fn reply(self: &Arc<Self>, request: Request, known: &Known, is_news: bool) -> Handling {
+        let is_read = matches!(request.head.method(), Method::Get | Method::Head);
         let response = match known {
+            Known::Script => return Handling::Now(Ok(self.pass_to_script(request))),
+            _ if !is_read => return Handling::Now(self.other_method(request)),
             Known::File(found) => return self.reply_file(request, found, is_news),
             Known::Absent => return Handling::Now(self.miss(request)),
             Known::Directory => reply::redirect(request.path(), request.query()),
@@ -289,6 +299,14 @@ impl Folder {
         Err(self.blamed(Fault::new(FaultKind::NotFound, "no such file")))
     }
 
+    /// The script of the folder is another handler's to run.
+    fn pass_to_script(&self, mut request: Request) -> Reply {
+        if let Some(index) = &self.script_index {
+            request.descend(index);
+        }
+        Reply::Pass(Box::new(request))
+    }
+
     fn other_method(&self, request: Request) -> Result<Reply, Fault> {
         if self.falls_through {
             return Ok(Reply::Pass(Box::new(request)));
@@ -311,10 +329,13 @@ impl Folder {
 impl Handler for Files {
     fn handle(&self, request: Request) -> Handling {
         let folder = &self.folder;
-        if !matches!(request.head.method(), Method::Get | Method::Head) {
+        let path = request.path();
+        let is_read = matches!(request.head.method(), Method::Get | Method::Head);
+        // A form may be sent to a folder, which is to its script.
+        let may_be_script = folder.script_index.is_some() && path.ends_with(b"/");
+        if !is_read && !may_be_script {
             return Handling::Now(folder.other_method(request));
         }
-        let path = request.path();
         if names_slash(&request.head) {
             return Handling::Now(folder.miss(request));
         }

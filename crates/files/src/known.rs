@@ -29,6 +29,8 @@ pub(crate) enum Known {
     Directory,
     /// The list of what is in a directory.
     Listing(Bytes),
+    /// A folder whose index is a script that another handler runs.
+    Script,
     /// Nothing to serve.
     Absent,
 }

@@ -331,7 +331,7 @@ fn cost(path: &[u8], known: &Known) -> usize {
     let held = match known {
         Known::File(file) => file.bytes_held(),
         Known::Listing(page) => page.len(),
-        Known::Directory | Known::Absent => 0,
+        Known::Directory | Known::Script | Known::Absent => 0,
     };
     230 + path.len() + held
 }
@@ -339,7 +339,7 @@ fn cost(path: &[u8], known: &Known) -> usize {
 fn descriptors(known: &Known) -> usize {
     match known {
         Known::File(file) => file.descriptors(),
-        Known::Listing(_) | Known::Directory | Known::Absent => 0,
+        Known::Listing(_) | Known::Directory | Known::Script | Known::Absent => 0,
     }
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct Tree {
     pool: Pool,
     /// The file system's number, if a loop may ask it.
     asked_on_loops: Option<u64>,
+    /// The script that makes a folder one of another handler's.
+    script_index: Option<Vec<u8>>,
     settled_after: Duration,
 }
 
@@ -145,8 +147,14 @@ impl Tree {
             told_links: ToldLinks::default(),
             pool,
             asked_on_loops,
+            script_index: None,
             settled_after: SETTLED_AFTER,
         })
+    }
+
+    /// Folders with a script of this name are told apart, [`Known::Script`].
+    pub(crate) fn look_for_script(&mut self, name: &str) {
+        self.script_index = Some(name.as_bytes().to_vec());
     }
 
     /// Goes through the places for `path`; the first regular file is it. Blocks for what an open takes;
@@ -222,6 +230,9 @@ impl Tree {
             Some(Known::File(found)) => Some(found),
             _ => None,
         };
+        if path.ends_with(b"/") && self.has_script(path, reach)? {
+            return Ok(Looked::Known(Known::Script));
+        }
         let mut name = Vec::new();
         for (number, place) in self.places.iter().enumerate() {
             if !place.expand_into(path, &mut name) {
@@ -236,10 +247,30 @@ impl Tree {
             let found = self.describe(regular, &mut name, number, known, reach)?;
             return Ok(Looked::Known(Known::File(found)));
         }
+        if !path.ends_with(b"/") && self.has_script(path, reach)? {
+            return Ok(Looked::Known(Known::Directory));
+        }
         if !self.listing {
             return Ok(Looked::Known(Known::Absent));
         }
         self.search_folder(path, reach)
+    }
+
+    /// Whether the folder at `path` has the index script. One that only the other handler may read is there.
+    fn has_script(&self, path: &[u8], reach: Reach) -> Result<bool, Stop> {
+        let Some(index) = &self.script_index else {
+            return Ok(false);
+        };
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let slash: &[u8] = match path {
+            [] | [.., b'/'] => b"",
+            _ => b"/",
+        };
+        match self.open_regular(&[path, slash, index].concat(), reach) {
+            Ok(found) => Ok(found.is_some()),
+            Err(Stop::Fault(fault)) if fault.kind == FaultKind::Forbidden => Ok(true),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// The directory at `path`, where there is no index page.

@@ -194,6 +194,7 @@ fn open_sendfile(
         pool: default_pool(pools),
         loops: loops.len(),
         falls_through: false,
+        script_index: None,
     };
     let files = Files::open(setup).map_err(|error| format!("{}: {error}", root.display()))?;
     Ok(Some(Arc::new(files)))

@@ -153,6 +153,7 @@ fn files(
         pool: pool.clone(),
         loops,
         falls_through: route.app.is_some() || route.upstream.is_some(),
+        script_index: script_index(route, rooms).filter(|_| is_before_scripts),
     };
     let opened = Files::open(setup);
     let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
@@ -184,6 +185,14 @@ fn back_end(
         return Ok(Some(behind(upstream, route)));
     }
     Ok(None)
+}
+
+/// The name of the script that a folder may have as its index: that of the upstream's front controller.
+fn script_index(route: &penstock_config::Route, rooms: &Rooms) -> Option<String> {
+    let name = route.upstream.as_ref().or(route.app.as_ref())?;
+    let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
+    let name = index.rsplit('/').next().unwrap_or(index);
+    name.ends_with(".php").then(|| name.to_owned())
 }
 
 /// Whether the route's application or upstream runs scripts of a folder, by the text of the path.

@@ -58,6 +58,7 @@ impl Site {
             pool,
             loops: 1,
             falls_through,
+            script_index: None,
         };
         Self {
             files: Files::open(setup).unwrap(),

@@ -37,6 +37,7 @@ fn said(looked: Result<Looked, Fault>) -> String {
             }
         },
         Ok(Looked::Known(Known::Directory)) => "directory".to_owned(),
+        Ok(Looked::Known(Known::Script)) => "script".to_owned(),
         Ok(Looked::Known(Known::Absent)) => "absent".to_owned(),
         Ok(Looked::Known(Known::Listing(_))) => panic!("a page comes later"),
         Ok(Looked::Folder(_)) => "folder".to_owned(),
@@ -50,6 +51,31 @@ fn file(tree: &Tree, path: &[u8], known: Option<&Arc<Found>>) -> Arc<Found> {
     match tree.look_and_read(path, known.as_ref()) {
         Ok(Looked::Known(Known::File(found))) => found,
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_folder_with_an_index_script_is_told_apart() {
+    let folder = Folder::new();
+    folder.write("index.php", "front");
+    folder.write("admin/index.php", "admin");
+    folder.write("admin/index.html", "not this one");
+    folder.write("plain/index.html", "plain");
+    folder.write("a.css", "css");
+    let mut tree = tree(&folder);
+    tree.look_for_script("index.php");
+    for (path, expected) in [
+        ("/", "script"),
+        ("/admin/", "script"),
+        ("/admin", "directory"),
+        ("/plain/", "plain"),
+        ("/plain", "directory"),
+        ("/a.css", "css"),
+        ("/a.css/", "absent"),
+        ("/other/", "absent"),
+        ("/other", "absent"),
+    ] {
+        assert_eq!(found(&tree, path.as_bytes()), expected, "{path}");
     }
 }
 

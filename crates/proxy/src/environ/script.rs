@@ -17,7 +17,7 @@ pub(super) struct Script<'p> {
 }
 
 impl<'p> Script<'p> {
-    /// Splits behind the first script in `path`; a path without one is all `index`'s, if there is that.
+    /// Splits behind the first script in `path`; a path without one is `index`'s, if there is that.
     pub(super) fn of(path: &'p [u8], index: Option<&str>) -> Self {
         if let Some(end) = script_end(path) {
             let (name, info) = path.split_at(end);
@@ -27,7 +27,12 @@ impl<'p> Script<'p> {
         match index {
             Some(index) => Self {
                 name: Cow::Owned([b"/", index.as_bytes()].concat()),
-                info: path,
+                // As `try_files $uri /index.php` of nginx: PHP makes `PHP_SELF` of both, and sites tell by it
+                // which script runs. They find the path in `REQUEST_URI`.
+                info: match index.as_bytes().ends_with(SUFFIX) {
+                    true => b"",
+                    false => path,
+                },
             },
             None => Self::none(path),
         }
@@ -77,20 +82,21 @@ mod tests {
             ("/x.php/", index, "/x.php", "/"),
             ("/x.php/y.php", index, "/x.php", "/y.php"),
             ("//x.php//e", index, "//x.php", "//e"),
-            ("/", index, "/index.php", "/"),
-            ("/2024/post", index, "/index.php", "/2024/post"),
+            ("/", index, "/index.php", ""),
+            ("/2024/post", index, "/index.php", ""),
+            ("/2024/post", Some("run.fcgi"), "/run.fcgi", "/2024/post"),
             ("/2024/post", None, "", "/2024/post"),
-            ("/", Some("public/app.php"), "/public/app.php", "/"),
+            ("/", Some("public/app.php"), "/public/app.php", ""),
             // Not its own name that ends so.
-            ("/a.php.jpg", index, "/index.php", "/a.php.jpg"),
+            ("/a.php.jpg", index, "/index.php", ""),
             ("/a.jpg/x.php", index, "/a.jpg/x.php", ""),
-            ("/x.php5", index, "/index.php", "/x.php5"),
-            ("/x.php ", index, "/index.php", "/x.php "),
-            ("/xphp", index, "/index.php", "/xphp"),
-            ("/x.PHP", index, "/index.php", "/x.PHP"),
-            ("/.php", index, "/index.php", "/.php"),
+            ("/x.php5", index, "/index.php", ""),
+            ("/x.php ", index, "/index.php", ""),
+            ("/xphp", index, "/index.php", ""),
+            ("/x.PHP", index, "/index.php", ""),
+            ("/.php", index, "/index.php", ""),
             ("/.php/a", None, "", "/.php/a"),
-            ("*", index, "/index.php", "*"),
+            ("*", index, "/index.php", ""),
             ("", None, "", ""),
         ] {
             let script = Script::of(path.as_bytes(), index);

@@ -124,7 +124,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
             php(index),
             "/post/1",
             "/index.php",
-            "/post/1",
+            "",
             Some("/srv/www/index.php"),
         ),
         (
@@ -132,7 +132,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
             php(index),
             "/",
             "/index.php",
-            "/",
+            "",
             Some("/srv/www/index.php"),
         ),
         (
