@@ -4,6 +4,7 @@
 //! status page, is restarted and drained. What loops share is in [`AppShared`]; processes belong to
 //! the `executor` task alone, which is spoken to by commands.
 
+mod model;
 mod shared;
 mod snapshot;
 
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{Fault, Handler};
+use penstock_exchange::{ClientState, Fault, Handler};
 use penstock_runtime::{LoopHandle, clock};
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub(crate) use self::model::WorkerModel;
 pub(crate) use self::shared::{AppShared, Refusal, StateView, Way, WorkerView};
 pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
 use crate::channel::bounds::MessageLimits;
@@ -186,6 +188,35 @@ impl App {
         &self.config
     }
 
+    /// What it is: where the configuration only guesses, what a process has found it to be.
+    #[must_use]
+    pub fn kind(&self) -> config::AppKind {
+        self.shared.model.kind()
+    }
+
+    /// Whether that will not change any more: the configuration says it, or a process has loaded the code.
+    #[must_use]
+    pub fn is_kind_settled(&self) -> bool {
+        self.shared.model.get().is_some()
+    }
+
+    /// Waits until the kind is settled, as a request waits in the queue.
+    ///
+    /// # Errors
+    /// The answer to a request that waits for it in vain.
+    pub async fn kind_settled(&self, client: &ClientState) -> Result<(), Fault> {
+        self.shared.settled(client).await.map(|_| ())
+    }
+
+    /// Requests that one of its processes may have in progress.
+    #[must_use]
+    pub fn process_capacity(&self) -> u32 {
+        match self.shared.model.has_reactor() {
+            true => self.config.in_progress_max,
+            false => u32::try_from(self.config.threads).unwrap_or(u32::MAX),
+        }
+    }
+
     /// What it counts.
     #[must_use]
     pub fn metrics(&self) -> &Arc<AppMetrics> {
@@ -286,7 +317,7 @@ impl App {
             Way::Workers(_) => self.shared.dispatch.usage(clock::now()),
             Way::Servers(set) => set.usage(),
         };
-        usage.waiting > 0
+        usage.waiting + self.shared.model.waiting() > 0
     }
 
     /// Finishes what is in progress until `deadline`, then ends all workers; returns when no process

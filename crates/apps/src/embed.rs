@@ -25,6 +25,8 @@ pub struct Launch<'a> {
     pub sockets: Sockets<'a>,
     /// How the application is called: `wsgi`, `asgi` or `rack`.
     pub interface: &'a str,
+    /// Whether that is a guess: an application that is something else is served as what it is.
+    pub interface_is_guess: bool,
     /// What has its requests in progress, when threads have not: `tasks` or `gevent`.
     pub reactor: Option<&'a str>,
     /// Threads of it, or of each worker that is forked from it.
@@ -48,6 +50,13 @@ pub enum Sockets<'a> {
     Slots { slots: &'a [i32], spare: &'a [i32] },
     /// A worker with a reactor.
     Reactor { channel: i32, files: i32 },
+    /// A worker that finds out which of both it is, and closes the sockets of the other.
+    Either {
+        slots: &'a [i32],
+        spare: &'a [i32],
+        channel: i32,
+        files: i32,
+    },
     /// A template gets no requests; its workers are to become children of this process, and are forked
     /// whatever threads there are, or only where that is safe.
     Template { server_pid: u32, forks_anyway: bool },
@@ -78,14 +87,17 @@ impl Launch<'_> {
         if let Some(reactor) = self.reactor {
             option("--reactor", reactor.as_ref());
         }
-        match &self.sockets {
-            Sockets::Slots { slots, spare } => {
-                option("--slot-fds", list(slots).as_ref());
-                if !spare.is_empty() {
-                    option("--io-slot-fds", list(spare).as_ref());
-                }
+        if let Sockets::Slots { slots, spare } | Sockets::Either { slots, spare, .. } =
+            &self.sockets
+        {
+            option("--slot-fds", list(slots).as_ref());
+            if !spare.is_empty() {
+                option("--io-slot-fds", list(spare).as_ref());
             }
-            Sockets::Reactor { channel, files } => {
+        }
+        match &self.sockets {
+            Sockets::Slots { .. } => {}
+            Sockets::Reactor { channel, files } | Sockets::Either { channel, files, .. } => {
                 option("--channel-fd", channel.to_string().as_ref());
                 option("--files-fd", files.to_string().as_ref());
             }
@@ -99,6 +111,9 @@ impl Launch<'_> {
                     argv.push("--fork-anyway".into());
                 }
             }
+        }
+        if self.interface_is_guess {
+            argv.push("--interface-guess".into());
         }
         if self.collects_when_idle {
             argv.push("--collect-when-idle".into());
@@ -150,11 +165,13 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "channel.py",
     "collector.py",
     "crew.py",
+    "entry.py",
     "file_wrapper.py",
     "forks.py",
     "greenlet_stream.py",
     "greenlets.py",
     "input.py",
+    "interface.py",
     "lifespan.py",
     "options.py",
     "stacks.py",
@@ -229,6 +246,7 @@ mod tests {
                 spare: &[],
             },
             interface: "rack",
+            interface_is_guess: false,
             reactor: None,
             threads: 2,
             collects_when_idle: false,
@@ -268,6 +286,18 @@ mod tests {
         };
         let expected = "--reactor tasks --channel-fd 4 --files-fd 5";
         assert_eq!(tail(&reactor), expected);
+        let either = Launch {
+            sockets: Sockets::Either {
+                slots: &[4],
+                spare: &[],
+                channel: 5,
+                files: 6,
+            },
+            interface_is_guess: true,
+            ..launch.clone()
+        };
+        let expected = "--slot-fds 4 --channel-fd 5 --files-fd 6 --interface-guess";
+        assert_eq!(tail(&either), expected);
         for (forks_anyway, expected) in [
             (false, "--server-pid 77 --template"),
             (true, "--server-pid 77 --template --fork-anyway"),

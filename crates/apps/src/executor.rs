@@ -14,6 +14,7 @@ mod busyness;
 mod control;
 mod follow;
 mod forking;
+mod kind;
 mod limits;
 mod place;
 mod probe;
@@ -149,6 +150,8 @@ enum Input {
 enum ControlMessage {
     Ready {
         interpreter: String,
+        /// What it has found its application to be, if that is WSGI or ASGI.
+        kind: Option<config::AppKind>,
         /// Why nothing can be forked from it, if so.
         prevents_fork: Option<String>,
         /// The threads that what is forked from it will not have, if so.

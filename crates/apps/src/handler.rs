@@ -27,44 +27,59 @@ use penstock_wire::{
 };
 use tokio::sync::oneshot;
 
-use crate::app::{App, AppShared, Way};
+use crate::app::{App, AppShared, Way, WorkerModel};
 use crate::channel::{Form, Handshake, handshake};
 use crate::dispatch::{Job, Placed};
 use crate::environ::{self, Announced, asgi};
 use crate::upload::{self, Upload};
 
 impl Handler for App {
-    fn handle(&self, mut request: Request) -> Handling {
+    fn handle(&self, request: Request) -> Handling {
         if let Some(fault) = self.shared.refusal() {
             return Handling::Now(Err(fault));
         }
         let shared = &self.shared;
-        if matches!(request.body, RequestBody::Empty) {
-            let websocket = match handshake::asked(shared, &request.head) {
-                Ok(websocket) => websocket,
-                Err(refused) => return Handling::Now(*refused),
-            };
-            return match submit(shared, &request, Collected::Empty.into(), websocket) {
-                Ok(call) => Handling::Later(Box::pin(call)),
-                Err(fault) => Handling::Now(Err(fault)),
-            };
-        }
-        let shared = Arc::clone(shared);
-        Handling::Later(Box::pin(async move {
-            let body = std::mem::replace(&mut request.body, RequestBody::Empty);
-            let content = match body {
-                RequestBody::Incoming(body) if shared.streams_bodies => {
-                    begin(body, Arc::clone(&request.client)).await?
+        if shared.model.get().is_none() {
+            let shared = Arc::clone(shared);
+            return Handling::Later(Box::pin(async move {
+                shared.settled(&request.client).await?;
+                match take(&shared, request) {
+                    Handling::Now(answered) => answered,
+                    Handling::Later(work) => work.await,
                 }
-                body => collect(body, &shared.store.load_full()).await?.into(),
-            };
-            // It may have begun to stop while the body came.
-            if let Some(fault) = shared.refusal() {
-                return Err(fault);
-            }
-            submit(&shared, &request, content, None)?.await
-        }))
+            }));
+        }
+        take(shared, request)
     }
+}
+
+/// Has a request served whose workers are known.
+fn take(shared: &Arc<AppShared>, mut request: Request) -> Handling {
+    if matches!(request.body, RequestBody::Empty) {
+        let websocket = match handshake::asked(shared, &request.head) {
+            Ok(websocket) => websocket,
+            Err(refused) => return Handling::Now(*refused),
+        };
+        return match submit(shared, &request, Collected::Empty.into(), websocket) {
+            Ok(call) => Handling::Later(Box::pin(call)),
+            Err(fault) => Handling::Now(Err(fault)),
+        };
+    }
+    let shared = Arc::clone(shared);
+    Handling::Later(Box::pin(async move {
+        let body = std::mem::replace(&mut request.body, RequestBody::Empty);
+        let content = match body {
+            RequestBody::Incoming(body) if shared.model.streams_bodies() => {
+                begin(body, Arc::clone(&request.client)).await?
+            }
+            body => collect(body, &shared.store.load_full()).await?.into(),
+        };
+        // It may have begun to stop while the body came.
+        if let Some(fault) = shared.refusal() {
+            return Err(fault);
+        }
+        submit(&shared, &request, content, None)?.await
+    }))
 }
 
 /// A request's body when the request joins the queue.
@@ -146,16 +161,20 @@ pub(crate) fn submit(
     let mut frame = Vec::with_capacity(1024);
     let announced = content.announced(&request.head);
     let body = content.in_frame();
-    match shared.reactor {
-        None => encode_request(&mut frame, dialect, body, |encoder| {
+    let Some(model) = shared.model.get() else {
+        let cause = "it is not known yet whether it is WSGI or ASGI";
+        return Err(Fault::new(FaultKind::House, cause));
+    };
+    match model {
+        WorkerModel::Threads => encode_request(&mut frame, dialect, body, |encoder| {
             environ::encode(encoder, request, announced, arrived);
         }),
-        Some(Form::Environ) => channel::open(&mut frame, false, body, |out| {
+        WorkerModel::Reactor(Form::Environ) => channel::open(&mut frame, false, body, |out| {
             let mut encoder = EnvironEncoder::new(out, dialect);
             environ::encode(&mut encoder, request, announced, arrived);
             encoder.finish()
         }),
-        Some(Form::Scope) => {
+        WorkerModel::Reactor(Form::Scope) => {
             let is_websocket = websocket.is_some();
             channel::open(&mut frame, is_websocket, body, |out| {
                 let mut encoder = ScopeEncoder::new(out);
@@ -302,7 +321,7 @@ impl Future for Call {
             return Poll::Ready(Err(fault));
         }
         // A reactor's worker hears of it as soon as nobody waits here; edge asks again when it is so.
-        if self.shared.reactor.is_some() && self.client.is_gone() {
+        if self.shared.model.has_reactor() && self.client.is_gone() {
             let cause = "left before its answer";
             return Poll::Ready(Err(Fault::new(FaultKind::ClientGone, cause)));
         }

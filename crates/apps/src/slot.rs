@@ -303,7 +303,7 @@ impl Driver {
         let may_batch = !self.retire
             && !self.is_lent
             && self.open.is_none()
-            && !self.app.streams_bodies
+            && !self.app.model.streams_bodies()
             && !self.line.iter().any(|entry| entry.start.job.is_alone());
         let batch_max = match may_batch {
             true => self.app.pace.batch_max(),

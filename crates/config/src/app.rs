@@ -44,6 +44,10 @@ pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
     };
     app.kind = found.kind;
     app.entry = found.entry;
+    // Which values of `async` are right is the kind's matter.
+    app.kind_is_guess = matches!(said.kind, Kind::Unsaid)
+        && matches!(app.kind, AppKind::Wsgi | AppKind::Asgi)
+        && !table.has("async");
     if app.upstream.is_none() {
         processes::settle(table, &mut app);
     }

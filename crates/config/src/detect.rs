@@ -4,6 +4,8 @@
 //! Modules are searched as text, never run. What must stay true: the same folder always gives the
 //! same answer, and a module that shows what it speaks is never taken for something else.
 
+mod hints;
+
 use std::path::{Path, PathBuf};
 
 use crate::disk;
@@ -23,7 +25,9 @@ pub(crate) const LOOKED_FOR: [&str; 6] = [
     "penstock.toml",
     "config.ru",
     "manage.py with a wsgi.py or asgi.py",
-    "app, wsgi, asgi, main, application, guestbook (.py or package) or app/main.py with `application`, `app` or `create_app`",
+    "an application in app, asgi, wsgi, main, application, server, run, guestbook (.py or package), \
+     in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
+     asgi_app, wsgi_app, server, api, create_app or make_app",
     "public/",
     "index.html",
 ];
@@ -31,6 +35,48 @@ pub(crate) const LOOKED_FOR: [&str; 6] = [
 /// The application of a folder, whatever its kind.
 pub(crate) fn app_in(dir: &Path) -> Option<Found> {
     rack_in(dir).or_else(|| python_in(dir, None))
+}
+
+/// The application of a folder that is of this kind, if one is said.
+pub(crate) fn app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+    match said {
+        None => app_in(dir),
+        Some(AppKind::Rack) => rack_in(dir),
+        Some(_) => python_in(dir, said).map(|found| Found {
+            kind: said.unwrap_or(found.kind),
+            ..found
+        }),
+    }
+}
+
+/// What to write into a `config.ru` where there is Ruby code of a web framework and none.
+pub(crate) fn rack_without_file(dir: &Path) -> Option<String> {
+    let files = ["app.rb", "main.rb", "server.rb", "application.rb", "web.rb"];
+    files.into_iter().find_map(|file| {
+        let text = disk::source_text(&dir.join(file));
+        let class = |parent: &str| {
+            let lines = code_lines(&text);
+            let mut classes = lines.filter_map(|line| {
+                let (name, base) = line.trim_start().strip_prefix("class ")?.split_once('<')?;
+                (base.trim() == parent).then_some(name.trim().to_owned())
+            });
+            classes.next()
+        };
+        let run = if let Some(class) = class("Roda") {
+            format!("{class}.freeze.app")
+        } else if let Some(class) = class("Sinatra::Base").or_else(|| class("Sinatra::Application"))
+        {
+            class
+        } else if text.contains("require 'sinatra'") || text.contains("require \"sinatra\"") {
+            "Sinatra::Application".to_owned()
+        } else {
+            return None;
+        };
+        let module = file.trim_end_matches(".rb");
+        Some(format!(
+            "{file} is code for Rack: `require_relative \"{module}\"` and `run {run}`, a line each"
+        ))
+    })
 }
 
 /// The rackup file of a folder.
@@ -45,16 +91,42 @@ pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
 /// The WSGI or ASGI application of a folder; with a kind that is said, none that shows to be of the
 /// other.
 pub(crate) fn python_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
-    if let Some(found) = django_in(dir, said) {
-        return Some(found);
-    }
+    hinted_in(dir, said)
+        .or_else(|| django_in(dir, said))
+        .or_else(|| named_in(dir, said))
+        .or_else(|| unnamed_in(dir, said))
+}
+
+/// The application that the files of other tools name, if its module is here.
+fn hinted_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+    let text = |name: &str| disk::source_text(&dir.join(name));
+    let hints = [
+        std::env::var("FLASK_APP")
+            .ok()
+            .as_deref()
+            .and_then(hints::of_flask_app),
+        hints::of_flaskenv(&text(".flaskenv")),
+        hints::of_pyproject(&text("pyproject.toml")),
+        hints::of_procfile(&text("Procfile")),
+    ];
+    hints.into_iter().flatten().find_map(|entry| {
+        let (module, callable) = entry.split_once(':').unwrap_or((&entry, ""));
+        let file = roots(dir).find_map(|root| module_file(&root, module))?;
+        let name = callable.split(['.', '(']).next().unwrap_or_default();
+        let shown = kind_of(&disk::source_text(&file), module, name);
+        let fits = said.is_none_or(|said| shown.is_none_or(|shown| shown == said));
+        let kind = said.or(shown).unwrap_or(AppKind::Wsgi);
+        fits.then_some(Found { kind, entry })
+    })
+}
+
+/// The first module that has a callable of a usual name; with a kind that is said, rather one that shows
+/// to be of it.
+fn named_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
     let candidates = || {
-        let files = MODULES
-            .iter()
-            .map(|module| (*module, module_file(dir, module)));
-        files.filter_map(|(module, file)| {
-            let text = disk::source_text(&file?);
-            callable_in(&text, module).map(|callable| (module, callable))
+        candidates(dir).filter_map(|(module, file)| {
+            let callable = callable_in(&disk::source_text(&file), &module)?;
+            Some((module, callable))
         })
     };
     let (module, callable) = match said {
@@ -63,25 +135,81 @@ pub(crate) fn python_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
             .find(|(_, callable)| callable.kind == said)
             .or_else(|| candidates().find(|(_, callable)| callable.kind.is_none()))?,
     };
-    Some(callable.of_module(module, said))
+    Some(callable.of_module(&module, said))
 }
 
-/// The WSGI or ASGI application of one module file.
-pub(crate) fn module_in(file: &Path, module: &str) -> Option<Found> {
-    let callable = callable_in(&disk::source_text(file), module)?;
-    Some(callable.of_module(module, None))
+/// The first module that makes an application and gives it no usual name: which one is found out when it
+/// is loaded.
+fn unnamed_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+    candidates(dir).find_map(|(module, file)| {
+        let shown = kind_of(&disk::source_text(&file), &module, "")?;
+        said.is_none_or(|said| said == shown).then_some(Found {
+            kind: shown,
+            entry: module,
+        })
+    })
+}
+
+/// Modules that may hold an application, the likeliest first.
+fn candidates(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let usual = roots(dir).flat_map(|root| {
+        let found = |module: &&str| Some(((*module).to_owned(), module_file(&root, module)?));
+        MODULES.iter().filter_map(found).collect::<Vec<_>>()
+    });
+    let in_packages = roots(dir).flat_map(|root| {
+        let is_package = |name: &String| {
+            !OTHER_FOLDERS.contains(&name.as_str()) && root.join(name).join("__init__.py").is_file()
+        };
+        let names = disk::folders_in(&root).into_iter().filter(is_package);
+        let modules = names.take(PACKAGES_MAX).flat_map(|package| {
+            let parts = PARTS.iter().map(|part| format!("{package}.{part}"));
+            std::iter::once(package.clone())
+                .chain(parts)
+                .collect::<Vec<_>>()
+        });
+        let found = |module: String| Some((module.clone(), module_file(&root, &module)?));
+        modules.filter_map(found).collect::<Vec<_>>()
+    });
+    usual.chain(in_packages)
+}
+
+/// Where modules are imported from: the folder itself, and its `src`.
+fn roots(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    [dir.to_owned(), dir.join("src")].into_iter()
+}
+
+/// The WSGI or ASGI application of one module file; without a usual name, the one that is found when the
+/// module is loaded.
+pub(crate) fn module_in(file: &Path, module: &str) -> Found {
+    let text = disk::source_text(file);
+    let named = callable_in(&text, module).map(|callable| callable.of_module(module, None));
+    named.unwrap_or_else(|| Found {
+        kind: kind_of(&text, module, "").unwrap_or(AppKind::Wsgi),
+        entry: module.to_owned(),
+    })
 }
 
 /// Tried in this order.
-const MODULES: [&str; 7] = [
+const MODULES: [&str; 9] = [
     "app",
     "wsgi",
     "asgi",
     "main",
     "application",
+    "server",
+    "run",
     "guestbook",
     "app.main",
 ];
+
+/// Modules of a package, tried after the package itself.
+const PARTS: [&str; 6] = ["wsgi", "asgi", "app", "main", "application", "server"];
+
+/// Packages that hold no application of their own.
+const OTHER_FOLDERS: [&str; 6] = ["test", "tests", "docs", "migrations", "scripts", "examples"];
+
+/// Packages that are looked into in one folder.
+const PACKAGES_MAX: usize = 64;
 
 fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
     let path = dir.join(module.replace('.', "/"));
@@ -95,7 +223,16 @@ fn django_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
     if !manage.to_ascii_lowercase().contains("django") {
         return None;
     }
-    let kinds = [AppKind::Wsgi, AppKind::Asgi];
+    // Who has WebSockets there wants what brings them.
+    let is_asgi = django_module(dir, &manage, "asgi").is_some_and(|module| {
+        let file = module_file(dir, &module);
+        let text = file.map(|file| disk::source_text(&file));
+        text.is_some_and(|text| text.contains("ProtocolTypeRouter("))
+    });
+    let kinds = match is_asgi {
+        true => [AppKind::Asgi, AppKind::Wsgi],
+        false => [AppKind::Wsgi, AppKind::Asgi],
+    };
     let mut kinds = kinds
         .into_iter()
         .filter(|kind| said.is_none_or(|said| said == *kind));
@@ -155,62 +292,98 @@ impl Callable {
 /// The callable that a module defines or imports at its top level.
 fn callable_in(text: &str, module: &str) -> Option<Callable> {
     let names = top_level_names(text);
-    let (name, entry) = CALLABLES.iter().find(|(name, _)| names.contains(name))?;
+    let has = |(name, _): &&(&str, &str)| names.contains(name);
+    let is_web = || code_lines(text).any(|line| shown_kind(line).is_some());
+    let found = CALLABLES.iter().find(has);
+    let (name, entry) = found.or_else(|| LESSER_CALLABLES.iter().find(has).filter(|_| is_web()))?;
     let kind = kind_of(text, module, name);
     Some(Callable { entry, kind })
+}
+
+fn code_lines(text: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let lines = text.lines();
+    lines.filter(|line| !line.trim_start().starts_with('#'))
+}
+
+/// What a line of code makes, where it shows that.
+fn shown_kind(line: &str) -> Option<AppKind> {
+    let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
+    // What wraps an ASGI application may be written around one.
+    match (has(&WSGI_SIGNS), has(&ASGI_SIGNS)) {
+        (true, _) => Some(AppKind::Wsgi),
+        (false, true) => Some(AppKind::Asgi),
+        (false, false) => None,
+    }
 }
 
 /// What the callable `name` of a module speaks, where the text shows that: by what it is assigned, else by
 /// what the module makes.
 pub(crate) fn kind_of(text: &str, module: &str, name: &str) -> Option<AppKind> {
-    let shows = |line: &str| {
-        let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
-        // What wraps an ASGI application may be written around one.
-        match (has(&WSGI_SIGNS), has(&ASGI_SIGNS)) {
-            (true, _) => Some(AppKind::Wsgi),
-            (false, true) => Some(AppKind::Asgi),
-            (false, false) => None,
-        }
+    let is_own = |line: &&str| {
+        defined_name(line) == Some(name)
+            || chained_names(line) == Some(name)
+            || unpacked_names(line).contains(&name)
     };
-    let code = || {
-        text.lines()
-            .filter(|line| !line.trim_start().starts_with('#'))
-    };
-    let mut own =
-        code().filter(|line| defined_name(line) == Some(name) || chained_names(line) == Some(name));
-    if let Some(kind) = own.next_back().and_then(shows) {
+    let mut own = code_lines(text).filter(is_own);
+    if let Some(kind) = own.next_back().and_then(shown_kind) {
         return Some(kind);
     }
     if is_coroutine(text, name) || module.rsplit('.').next() == Some("asgi") {
         return Some(AppKind::Asgi);
     }
-    let mut kinds = code().filter_map(shows);
+    let mut kinds = code_lines(text).filter_map(shown_kind);
     let first = kinds.next()?;
     // Of a module that makes both, nobody knows which one this is.
     kinds.all(|kind| kind == first).then_some(first)
 }
 
 /// The name in the module, and how an entry says it.
-const CALLABLES: [(&str, &str); 3] = [
+const CALLABLES: [(&str, &str); 6] = [
     ("application", "application"),
     ("app", "app"),
+    ("asgi_app", "asgi_app"),
+    ("wsgi_app", "wsgi_app"),
     ("create_app", "create_app()"),
+    ("make_app", "make_app()"),
+];
+
+/// Names that mean an application only in a module that shows to make one.
+const LESSER_CALLABLES: [(&str, &str); 6] = [
+    ("server", "server"),
+    ("api", "api"),
+    ("asgi", "asgi"),
+    ("wsgi", "wsgi"),
+    ("create_application", "create_application()"),
+    ("get_app", "get_app()"),
 ];
 
 /// Only WSGI applications are made by these.
-const WSGI_SIGNS: [&str; 8] = [
+const WSGI_SIGNS: [&str; 12] = [
+    "Dash(",
+    "cherrypy.tree.",
+    "default_app(",
+    "make_wsgi_app(",
     "Flask(",
     "get_wsgi_application(",
     "falcon.App(",
     "Bottle(",
-    "make_wsgi_app(",
+    ".wsgifunc(",
     "ASGIMiddleware(",
     "AsgiToWsgi(",
     "DispatcherMiddleware(",
 ];
 
 /// Only ASGI applications are made by these.
-const ASGI_SIGNS: [&str; 9] = [
+const ASGI_SIGNS: [&str; 18] = [
+    "FastHTML(",
+    "fast_app(",
+    "from blacksheep",
+    "Datasette(",
+    "create_asgi_app(",
+    "marimo.App(",
+    "from shiny import",
+    "run_with(",
+    "mount_chainlit(",
     "FastAPI(",
     "Starlette(",
     "Quart(",
@@ -248,6 +421,7 @@ fn top_level_names(text: &str) -> Vec<&str> {
         } else {
             names.extend(defined_name(line));
             names.extend(chained_names(line));
+            names.extend(unpacked_names(line));
         }
     }
     names
@@ -287,6 +461,22 @@ fn chained_names(line: &str) -> Option<&str> {
         .split_once(" = ")
         .filter(|_| !line.starts_with([' ', '\t', '#']))?;
     defined_name(rest)
+}
+
+/// The names of `first, second = ...`.
+fn unpacked_names(line: &str) -> Vec<&str> {
+    let Some((targets, value)) = line.split_once('=') else {
+        return Vec::new();
+    };
+    let names = targets.trim_end().trim_matches(['(', ')', '[', ']']);
+    let names: Vec<&str> = names.split(',').map(str::trim).collect();
+    let is_name =
+        |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let is_unpacking = !value.starts_with('=') && !line.starts_with([' ', '\t']) && names.len() > 1;
+    match is_unpacking && names.iter().all(is_name) {
+        true => names,
+        false => Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
     if entry.ends_with(".ru") {
         return AppKind::Rack;
     }
-    let shown = split_python(entry).and_then(|(module, callable)| {
+    let split = split_python(entry).or_else(|| is_dotted(entry).then_some((entry, "")));
+    let shown = split.and_then(|(module, callable)| {
         let places = module_places(app, module);
         let mut files = places.into_iter().map(|place| match place.is_dir() {
             true => place.join("__init__.py"),
@@ -31,7 +32,7 @@ pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
 /// Whether the text follows the grammar of its kind.
 pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
     match kind {
-        AppKind::Wsgi | AppKind::Asgi => split_python(entry).is_some(),
+        AppKind::Wsgi | AppKind::Asgi => is_python(entry),
         AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
         // Their code is whatever their command runs.
         AppKind::Command | AppKind::FastCgi => false,
@@ -60,12 +61,24 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
     })
 }
 
-/// The module and the callable of `package.module:callable` or `package.module:factory()`.
+/// Whether it is `module:callable`, or a module alone whose callable the interpreter finds.
+pub(crate) fn is_python(entry: &str) -> bool {
+    split_python(entry).is_some() || is_dotted(entry) && !entry.ends_with(".py")
+}
+
+/// The module and the callable of `package.module:callable` or `package.module:factory(...)`, whose
+/// arguments are the interpreter's to read.
 pub(crate) fn split_python(entry: &str) -> Option<(&str, &str)> {
     let (module, callable) = entry.split_once(':')?;
-    let name = callable.strip_suffix("()").unwrap_or(callable);
-    let dotted = |text: &str| text.split('.').all(is_identifier);
-    (dotted(module) && dotted(name)).then_some((module, callable))
+    let name = match callable.split_once('(') {
+        Some((name, rest)) if rest.ends_with(')') && !rest.contains(['\0', '\n']) => name,
+        _ => callable,
+    };
+    (is_dotted(module) && is_dotted(name)).then_some((module, callable))
+}
+
+fn is_dotted(text: &str) -> bool {
+    text.split('.').all(is_identifier)
 }
 
 fn is_identifier(text: &str) -> bool {
@@ -77,7 +90,7 @@ fn is_identifier(text: &str) -> bool {
 /// application's own `env` sets it, or in a virtual environment.
 fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
     let relative: PathBuf = module.split('.').collect();
-    let mut roots = vec![app.dir.clone()];
+    let mut roots = vec![app.dir.clone(), app.dir.join("src")];
     if let Some(path) = app.env.get("PYTHONPATH") {
         roots.extend(
             path.split(':')
@@ -164,7 +177,13 @@ mod tests {
             ("my-app:app", None),
             ("../app:app", None),
             ("app..x:app", None),
-            ("app:create_app(1)", None),
+            ("app:create_app(1)", Some(("app", "create_app(1)"))),
+            (
+                "app:make('a:b', debug=True)",
+                Some(("app", "make('a:b', debug=True)")),
+            ),
+            ("app:create_app(1", None),
+            ("app:(1)", None),
             ("a:b:c", None),
         ];
         for (entry, expected) in rows {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use shown::{DidYouMean, In, Kinds, OnLine, Paths, Reached, Reason};
 
-use crate::model::ServerAddr;
+use crate::model::{AppKind, ServerAddr};
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// Everything that is wrong with one configuration; never empty.
@@ -394,16 +394,27 @@ pub enum Problem {
         looked_for: Vec<PathBuf>,
     },
     /// An application's kind or entry was left out, and its folder does not tell.
-    #[error("app `{app}`: no application was recognised in {}: set `kind` and `entry`", dir.display())]
+    #[error("app `{app}`: no application was recognised in {}: set `entry`, such as entry = \"module:callable\"", dir.display())]
     NotRecognised {
         /// The application.
         app: String,
         /// Its folder.
         dir: PathBuf,
     },
-    /// A module of the command line without an application in it.
-    #[error("has no `application`, `app` or `create_app` at its top level: say module:callable")]
-    NoCallable,
+    /// A file of the command line that cannot be imported.
+    #[error("cannot be imported as a module: `{0}` is no name of one; rename the file")]
+    NoModuleName(String),
+    /// Ruby code without a `config.ru`, and what belongs there.
+    #[error("there is no config.ru, which says what to run; write one: {0}")]
+    NoRackup(String),
+    /// `--kind` of another language than the application.
+    #[error("is of the kind \"{0}\", which --kind cannot change")]
+    OtherLanguage(AppKind),
+    /// `--kind` with a configuration file.
+    #[error(
+        "says itself what its applications are (`kind`): --kind is for a folder or module:callable"
+    )]
+    KindAndFile,
     /// Several applications or upstreams, and no site that says which answers what.
     #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), Kinds { apps: *apps, all: names.len() }, names.join(", "))]
     SitesNeeded {
@@ -441,7 +452,7 @@ pub enum Problem {
     )]
     NothingConfigured,
     /// A folder in which nothing was recognised.
-    #[error("nothing to serve was recognised here; looked for {}", .0.join(", "))]
+    #[error("nothing to serve was recognised here; looked for {}; say which application it is: penstock serve MODULE:CALLABLE", .0.join(", "))]
     NothingDetected(Vec<&'static str>),
     /// The TARGET of the command line is neither a folder, a file nor a module.
     #[error("is neither a folder, a FILE.toml, a .ru or .py file, nor module:callable{}", Reached(*.0))]

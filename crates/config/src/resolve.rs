@@ -32,6 +32,8 @@ pub struct Invocation {
     pub processes: Option<usize>,
     /// Threads in each worker process of every application.
     pub threads: Option<usize>,
+    /// What the application of a folder or module is, when its code is not to be looked at for that.
+    pub kind: Option<AppKind>,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
     /// Whether the defaults are those of development: one process, a readable log of requests on
@@ -97,11 +99,11 @@ fn find_work(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> 
     let (Some(name), Some(file)) = (invocation.target.as_deref(), file) else {
         return find(invocation).map(|config| (config, None));
     };
-    let config = parse::load_as(&file, invocation.development)?;
+    let config = load(&file, invocation)?;
     if invocation.config.is_some() || work::has(&config, name) {
         return Ok((config, Some(name)));
     }
-    find_target(name, cwd, invocation.development).map(|config| (config, None))
+    find_target(name, cwd, invocation).map(|config| (config, None))
 }
 
 /// Files are named as the user would name them from where they are.
@@ -120,48 +122,100 @@ fn find(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
     match (&invocation.target, &invocation.config) {
         (Some(target), Some(_)) => Err(Report::one(target, Problem::TargetAndFile)),
-        (None, Some(file)) => parse::load_as(&absolute(cwd, file), invocation.development),
-        (None, None) => in_folder(cwd, invocation.development),
-        (Some(target), None) => find_target(target, cwd, invocation.development),
+        (None, Some(file)) => load(&absolute(cwd, file), invocation),
+        (None, None) => in_folder(cwd, invocation),
+        (Some(target), None) => find_target(target, cwd, invocation),
     }
 }
 
-fn find_target(target: &str, cwd: &Path, development: bool) -> Result<Config, Report> {
+/// A configuration file, which says itself what its applications are.
+fn load(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
+    match invocation.kind {
+        Some(_) => Err(Report::one(file, Problem::KindAndFile)),
+        None => parse::load_as(file, invocation.development),
+    }
+}
+
+fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Config, Report> {
+    let said = invocation.kind;
     let path = absolute(cwd, Path::new(target));
     let looked = std::fs::metadata(&path);
     let is_dir = looked.as_ref().is_ok_and(std::fs::Metadata::is_dir);
     let ending = path.extension().and_then(|ending| ending.to_str());
     match ending {
-        _ if is_dir => in_folder(&path, development),
-        Some("toml") => parse::load_as(&path, development),
-        Some("ru") => of_rackup(target, &path),
-        Some("py") => of_module(target, &path),
-        _ if entry::is_valid(AppKind::Wsgi, target) => {
-            let probe = App::new("", cwd.to_owned(), AppKind::Wsgi, target);
-            let found = Found {
-                kind: entry::kind_of(&probe, target),
-                entry: target.to_owned(),
-            };
-            of_app(target, found, cwd)
-        }
-        _ => Err(Report::one(
-            target,
-            Problem::BadTarget(looked.err().map(|error| error.kind())),
-        )),
+        _ if is_dir => in_folder(&path, invocation),
+        Some("toml") => load(&path, invocation),
+        Some("ru") => of_rackup(target, &path, said),
+        Some("py") => of_module(target, &path, said),
+        _ if entry::split_python(target).is_some() => of_entry((target, target), cwd, said),
+        _ => match split_file(target) {
+            Some((file, callable)) => {
+                let file = absolute(cwd, Path::new(file));
+                let module = file.file_stem().and_then(|name| name.to_str());
+                let entry = format!("{}:{callable}", module.unwrap_or_default());
+                of_entry((target, &entry), &parse::folder_of(&file), said)
+            }
+            None if is_module(target, cwd) => of_entry((target, target), cwd, said),
+            None => Err(Report::one(
+                target,
+                Problem::BadTarget(looked.err().map(|error| error.kind())),
+            )),
+        },
     }
 }
 
+/// `path/to/file.py:callable`.
+fn split_file(target: &str) -> Option<(&str, &str)> {
+    let (file, callable) = target.split_once(".py:").map(|(f, c)| (f.len() + 3, c))?;
+    Some((&target[..file], callable))
+}
+
+/// Whether a module of that name lies in the folder or its `src`.
+fn is_module(name: &str, dir: &Path) -> bool {
+    let relative: PathBuf = name.split('.').collect();
+    let is_there = |root: PathBuf| {
+        let path = root.join(&relative);
+        path.with_extension("py").is_file() || path.join("__init__.py").is_file()
+    };
+    entry::is_python(name) && (is_there(dir.to_owned()) || is_there(dir.join("src")))
+}
+
+/// A kind that a Python module can be of.
+fn of_python(said: Option<AppKind>) -> Option<AppKind> {
+    said.filter(|kind| matches!(kind, AppKind::Wsgi | AppKind::Asgi))
+}
+
+fn of_entry(
+    (target, entry): (&str, &str),
+    dir: &Path,
+    said: Option<AppKind>,
+) -> Result<Config, Report> {
+    let probe = App::new("", dir.to_owned(), AppKind::Wsgi, entry);
+    let kind = of_python(said).unwrap_or_else(|| entry::kind_of(&probe, entry));
+    let entry = entry.to_owned();
+    of_app(target, Found { kind, entry }, dir, said)
+}
+
 /// The folder's own file, else what the folder is.
-fn in_folder(dir: &Path, development: bool) -> Result<Config, Report> {
+fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
-        return parse::load_as(&file, development);
+        return load(&file, invocation);
     }
-    if let Some(found) = detect::app_in(dir) {
-        return of_app(&dir.to_string_lossy(), found, dir);
+    let said = invocation.kind;
+    if let Some(found) = detect::app_of_kind(dir, said) {
+        return of_app(&dir.to_string_lossy(), found, dir, said);
+    }
+    if let Some(word) = detect::rack_without_file(dir) {
+        return Err(Report::one(dir, Problem::NoRackup(word)));
     }
     let public = dir.join("public");
-    let root = if public.is_dir() {
+    let root = if said.is_some() {
+        return Err(Report::one(
+            dir,
+            Problem::NothingDetected(LOOKED_FOR.to_vec()),
+        ));
+    } else if public.is_dir() {
         public
     } else if dir.join("index.html").is_file() {
         dir.to_owned()
@@ -179,7 +233,7 @@ fn in_folder(dir: &Path, development: bool) -> Result<Config, Report> {
     Ok(config)
 }
 
-fn of_rackup(target: &str, file: &Path) -> Result<Config, Report> {
+fn of_rackup(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
     let name = file
         .file_name()
         .and_then(|name| name.to_str())
@@ -192,10 +246,11 @@ fn of_rackup(target: &str, file: &Path) -> Result<Config, Report> {
             entry: name,
         },
         &parse::folder_of(file),
+        said,
     )
 }
 
-fn of_module(target: &str, file: &Path) -> Result<Config, Report> {
+fn of_module(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
     let module = file
         .file_stem()
         .and_then(|name| name.to_str())
@@ -204,15 +259,25 @@ fn of_module(target: &str, file: &Path) -> Result<Config, Report> {
     if let Err(error) = std::fs::metadata(file) {
         return Err(Report::one(target, Problem::Unreadable(error.kind())));
     }
-    match detect::module_in(file, module) {
-        Some(found) => of_app(target, found, &dir),
-        None => Err(Report::one(target, Problem::NoCallable)),
+    if !entry::is_python(module) {
+        return Err(Report::one(
+            target,
+            Problem::NoModuleName(module.to_owned()),
+        ));
     }
+    let mut found = detect::module_in(file, module);
+    found.kind = of_python(said).unwrap_or(found.kind);
+    of_app(target, found, &dir, said)
 }
 
 /// A configuration of one application with every default; errors name `origin`.
-fn of_app(origin: &str, found: Found, dir: &Path) -> Result<Config, Report> {
-    let app = App::new(&name_of(dir), dir.to_owned(), found.kind, &found.entry);
+fn of_app(origin: &str, found: Found, dir: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+    let is_rack = |kind: AppKind| kind == AppKind::Rack;
+    if said.is_some_and(|said| is_rack(said) != is_rack(found.kind)) {
+        return Err(Report::one(origin, Problem::OtherLanguage(found.kind)));
+    }
+    let mut app = App::new(&name_of(dir), dir.to_owned(), found.kind, &found.entry);
+    app.kind_is_guess = said.is_none() && !is_rack(found.kind);
     entry::check(&app, found.kind, &found.entry).map_err(|what| Report::one(origin, what))?;
     let mut config = bare(dir);
     config.sites = vec![site::of_app(&app)];
@@ -296,7 +361,7 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
     let threads = check_count("--threads", invocation.threads, &mut errors);
     for app in config.apps.values_mut() {
         app.processes = processes.map_or(app.processes, Processes::exactly);
-        if !app.has_reactor() {
+        if !app.has_reactor() || app.kind_is_guess {
             app.threads = threads.unwrap_or(app.threads);
             app.threads_min = threads.unwrap_or(app.threads_min);
         }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
-use penstock_config::{AdminChoice, Invocation, ListenAddr, Work};
+use penstock_config::{AdminChoice, AppKind, Invocation, ListenAddr, Work};
 
 /// A web application from its folder to production traffic.
 #[derive(Debug, Parser)]
@@ -161,6 +161,9 @@ struct ProcessArguments {
     /// Worker processes of each application
     #[arg(long, value_name = "N")]
     processes: Option<usize>,
+    /// What the application is, where its own code is not to say: wsgi, asgi or rack
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    kind: Option<AppKind>,
     /// Threads in each worker process
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -315,11 +318,19 @@ impl ProcessArguments {
             admin: self.admin.clone(),
             processes: self.processes,
             threads: self.threads,
+            kind: self.kind,
             log: self.log.clone(),
             cwd: std::env::current_dir()?,
             ..Invocation::default()
         })
     }
+}
+
+/// The value of `--kind`.
+fn kind(text: &str) -> Result<AppKind, String> {
+    let all = [AppKind::Wsgi, AppKind::Asgi, AppKind::Rack];
+    let named = all.into_iter().find(|kind| kind.as_str() == text);
+    named.ok_or_else(|| "expected wsgi, asgi or rack".to_owned())
 }
 
 /// Says to standard error why a verb failed.

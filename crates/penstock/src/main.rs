@@ -11,6 +11,7 @@ mod dev;
 mod held;
 mod identity;
 mod inherited;
+mod kinds;
 mod listeners;
 mod logs;
 mod manager;

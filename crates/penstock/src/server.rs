@@ -396,7 +396,13 @@ impl Server {
         let setup = {
             let live = self.live();
             let pool = default_pool(&live.rooms.pools);
-            work::joiner(&live.config, &self.edge, self.loops.handles(), pool)
+            work::joiner(
+                &live.config,
+                &live.rooms.apps,
+                &self.edge,
+                self.loops.handles(),
+                pool,
+            )
         };
         if let Some(setup) = setup.filter(|_| !self.is_draining()) {
             // There is one start.

@@ -20,6 +20,7 @@ use penstock_runtime::logger::LineWriter;
 use crate::caches::{self, CachedRoute};
 use crate::dev;
 use crate::held::Held;
+use crate::kinds::ByKind;
 use crate::logs;
 use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
 use crate::work;
@@ -59,7 +60,14 @@ pub(crate) fn settings(
                 let kind = app.map(|app| app.config().kind);
                 let sockets = matches!(kind, Some(AppKind::Wsgi | AppKind::Rack));
                 let handler = match &config.joins {
-                    None => of_hub.grip(handler, sockets),
+                    None => match app.filter(|app| app.config().kind_is_guess) {
+                        Some(app) => Arc::new(ByKind {
+                            app: Arc::clone(app),
+                            with_websockets: of_hub.grip(Arc::clone(&handler), false),
+                            with_requests: of_hub.grip(handler, true),
+                        }),
+                        None => of_hub.grip(handler, sockets),
+                    },
                     // What it says to a front end is for the one that has the client.
                     Some(_) => work::passed_on(handler),
                 };

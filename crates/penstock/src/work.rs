@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use penstock_apps::App;
 use penstock_config::Config;
 use penstock_edge::Edge;
 use penstock_exchange::fields::Vouched;
@@ -16,9 +17,12 @@ use penstock_proxy::JoinerSetup;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
+use crate::upstreams::Apps;
+
 /// What it takes to join; `None` when the configuration joins nobody.
 pub(crate) fn joiner(
     config: &Config,
+    apps: &Apps,
     edge: &Arc<Edge>,
     loops: &[LoopHandle],
     pool: Pool,
@@ -37,7 +41,7 @@ pub(crate) fn joiner(
             penstock_sys::process::host_name(),
             std::process::id()
         ),
-        capacity: capacity(config),
+        capacity: capacity(apps),
         loops: loops.to_vec(),
         pool,
         serve: Arc::new(move |stream, peer, early| {
@@ -49,16 +53,12 @@ pub(crate) fn joiner(
 }
 
 /// Requests that the application may have in progress.
-pub(crate) fn capacity(config: &Config) -> u32 {
-    let of_app = |app: &penstock_config::App| {
-        let each = match app.has_reactor() {
-            true => app.in_progress_max,
-            false => u32::try_from(app.threads).unwrap_or(u32::MAX),
-        };
-        let processes = u32::try_from(app.processes.max).unwrap_or(u32::MAX);
-        each.saturating_mul(processes)
+pub(crate) fn capacity(apps: &Apps) -> u32 {
+    let of_app = |app: &Arc<App>| {
+        let processes = u32::try_from(app.config().processes.max).unwrap_or(u32::MAX);
+        app.process_capacity().saturating_mul(processes)
     };
-    let most = config.apps.values().map(of_app).max();
+    let most = apps.values().map(of_app).max();
     most.unwrap_or(1).clamp(1, 1_000_000)
 }
 

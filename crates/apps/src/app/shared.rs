@@ -16,7 +16,7 @@ use penstock_exchange::{Fault, FaultKind, Handler, Sendable, Timing};
 use penstock_queue::QueueLimits;
 use penstock_wire::Dialect;
 
-use crate::channel::Form;
+use super::model::ModelCell;
 use crate::channel::bounds::{Held, MessageLimits};
 use crate::dispatch::{Dispatch, Ledger, Mailbox, Pace};
 use crate::output::Output;
@@ -28,8 +28,8 @@ use crate::sticky::Stickiness;
 pub(crate) struct AppShared {
     pub(crate) name: Arc<str>,
     pub(crate) way: Way,
-    /// What a reactor's requests are told in, if its workers have one channel for all of them.
-    pub(crate) reactor: Option<Form>,
+    /// How its workers are told of requests.
+    pub(crate) model: ModelCell,
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
     pub(crate) store: ArcSwap<BodyStore>,
@@ -45,8 +45,6 @@ pub(crate) struct AppShared {
     pub(crate) websocket_compression: bool,
     /// How a client is kept at one process, if it is.
     pub(crate) stickiness: Option<Stickiness>,
-    /// Whether workers get a request before its body has come whole.
-    pub(crate) streams_bodies: bool,
     pub(crate) response_timeout: Duration,
     /// How long streams may go on in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
@@ -141,7 +139,7 @@ impl AppShared {
         Self {
             name: config.name.as_str().into(),
             way,
-            reactor: Form::of(config),
+            model: ModelCell::new(config),
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
             store: ArcSwap::from_pointee(store),
@@ -152,7 +150,6 @@ impl AppShared {
             pace: Pace::default(),
             websocket_compression: config.websocket_compression,
             stickiness: Stickiness::of(config),
-            streams_bodies: config.streams_bodies(),
             response_timeout: config.response_timeout,
             stream_timeout: config.stream_timeout,
             collect_when_idle: config.collect_when_idle,

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use penstock_config as config;
 use penstock_runtime::clock;
 
 use super::{App, WorkerView};
@@ -124,9 +125,16 @@ impl App {
             target: view.target,
             max: self.config.processes.max,
         };
+        let mut queue = self.shared.dispatch.usage(now);
+        queue.waiting += self.shared.model.waiting();
+        // Of a guess that was wrong, the configuration's threads are for nothing.
+        let of_threads = |count: usize| match self.kind() {
+            config::AppKind::Asgi => 1,
+            _ => count,
+        };
         AppSnapshot {
             name: self.config.name.clone(),
-            kind: self.config.kind.as_str(),
+            kind: self.kind().as_str(),
             workers: view.workers.iter().map(shown).collect(),
             templates: view.templates.iter().map(shown).collect(),
             state: view.state,
@@ -139,10 +147,10 @@ impl App {
             is_restarting: view.is_restarting,
             restart_error: view.restart_error,
             spawning: view.spawning,
-            threads: view.threads,
-            threads_min: self.config.threads_min,
-            threads_max: self.config.threads,
-            queue: self.shared.dispatch.usage(now),
+            threads: of_threads(view.threads),
+            threads_min: of_threads(self.config.threads_min),
+            threads_max: of_threads(self.config.threads),
+            queue,
             queue_max: self.config.queue_max,
         }
     }

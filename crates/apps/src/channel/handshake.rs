@@ -14,7 +14,7 @@ use penstock_wire::AcceptParts;
 
 use super::Form;
 use super::session::Agreed;
-use crate::app::AppShared;
+use crate::app::{AppShared, WorkerModel};
 use crate::reply;
 
 /// What a request for a WebSocket needs until it is answered.
@@ -36,7 +36,7 @@ pub(crate) fn asked(
     shared: &AppShared,
     head: &RequestHead,
 ) -> Result<Option<Box<Handshake>>, Box<Result<Reply, Fault>>> {
-    if shared.reactor != Some(Form::Scope) || !head.is_upgrade() {
+    if shared.model.get() != Some(WorkerModel::Reactor(Form::Scope)) || !head.is_upgrade() {
         return Ok(None);
     }
     match offer(head) {

@@ -30,6 +30,7 @@ use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind};
 
 use super::*;
 use crate::app::Way;
+use crate::app::WorkerModel;
 use crate::dispatch::Ledger;
 use crate::handler::{self, Content};
 use crate::testing;
@@ -450,7 +451,10 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     config.concurrency = config::Concurrency::Gevent;
     let store = BodyStore::clone(&app.store.load());
     let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store, None);
-    assert_eq!(gevent.reactor, Some(Form::Environ));
+    assert_eq!(
+        gevent.model.get(),
+        Some(WorkerModel::Reactor(Form::Environ))
+    );
     assert!(handshake::asked(&gevent, &good).unwrap().is_none());
     let plain = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head;
     assert!(handshake::asked(&app, &plain).unwrap().is_none());

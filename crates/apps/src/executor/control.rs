@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use penstock_config::AppKind;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::net;
 use penstock_wire::control::SocketKind;
@@ -253,8 +254,15 @@ fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
             let about: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
             let word = |key: &str| about[key].as_str().unwrap_or("?").to_owned();
             let interpreter = format!("{}, {}", word("interpreter"), word("interface"));
+            let interface = about["interface"].as_str().unwrap_or_default();
+            let kind = match interface.split(' ').next() {
+                Some("wsgi") => Some(AppKind::Wsgi),
+                Some("asgi") => Some(AppKind::Asgi),
+                _ => None,
+            };
             Some(ControlMessage::Ready {
                 interpreter,
+                kind,
                 prevents_fork: about["prevents_fork"].as_str().map(str::to_owned),
                 leaves_threads: about["leaves_threads"].as_str().map(str::to_owned),
             })

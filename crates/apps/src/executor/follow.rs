@@ -188,6 +188,7 @@ async fn boot(key: Key, started: &Started, readiness: Readiness, inputs: &mpsc::
                 let interpreter = probe.program;
                 let message = match answered {
                     Some(()) => ControlMessage::Ready {
+                        kind: None,
                         interpreter,
                         prevents_fork: None,
                         leaves_threads: None,

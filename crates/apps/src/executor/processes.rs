@@ -121,7 +121,16 @@ impl Executor {
             return;
         };
         match message {
-            ControlMessage::Ready { interpreter, .. } => {
+            ControlMessage::Ready {
+                interpreter, kind, ..
+            } => {
+                let pid = child.pid;
+                if let Err(report) = self.learn_kind(pid, kind) {
+                    return self.refuse_worker(worker, report);
+                }
+                let Some(child) = self.children.get_mut(&worker) else {
+                    return;
+                };
                 let boot = clock::now().saturating_duration_since(child.began);
                 child.has_reported = true;
                 take_turns(&child.process, child.gives_way);
@@ -158,6 +167,16 @@ impl Executor {
                 self.event(Event::ProtocolBroken { worker });
             }
         }
+    }
+
+    /// A worker that is ready and cannot be used: as if it had not booted.
+    fn refuse_worker(&mut self, worker: WorkerId, report: String) {
+        if let Some(child) = self.children.get_mut(&worker) {
+            child.has_reported = true;
+            // What is gone already needs no signal.
+            let _ = child.process.kill();
+        }
+        self.event(Event::BootFailed { worker, report });
     }
 
     pub(super) fn handle_exited(&mut self, key: Key, exit: Option<Exit>) {

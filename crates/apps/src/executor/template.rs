@@ -245,12 +245,20 @@ impl Executor {
         match message {
             ControlMessage::Ready {
                 interpreter,
+                kind,
                 prevents_fork,
                 leaves_threads,
             } => {
                 if !matches!(template.state, State::Starting) {
                     return;
                 }
+                if let Err(report) = self.learn_kind(pid, kind) {
+                    return self.fail_template(key, report);
+                }
+                let name = &self.shared.name;
+                let Some(template) = self.templates.all.get_mut(&key) else {
+                    return;
+                };
                 let boot = clock::now().saturating_duration_since(template.began);
                 template.state = State::Ready;
                 take_turns(&template.process, template.gives_way);

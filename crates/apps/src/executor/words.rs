@@ -196,6 +196,7 @@ impl Executor {
             detail: detail.clone(),
         };
         self.shared.refusing.store(Some(Arc::new(refusal)));
+        self.shared.model.wake();
         if detail.is_some() {
             self.fail_waiting(cause, detail);
         }

@@ -37,8 +37,9 @@ const SLOT_GONE: Duration = Duration::from_secs(1);
 pub(super) struct Slots {
     /// Our ends of their sockets, until it is admitted.
     sockets: Vec<OwnedFd>,
-    /// Where a reactor gets bodies that are files; then there is one socket, its channel.
-    files: Option<OwnedFd>,
+    /// Of a reactor: its channel, and where it gets bodies that are files. A worker that has to find out
+    /// whether it is one has these beside the others, until it is admitted.
+    reactor: Option<(OwnedFd, OwnedFd)>,
     /// Our ends of its spare slots' sockets (`io_threads`), until it is admitted.
     spare: Vec<OwnedFd>,
     /// What all of them have in common.
@@ -87,10 +88,12 @@ impl Executor {
             ledger: Arc::new(Ledger::holding_back(held_back)),
             ..Slots::default()
         };
-        if self.config.has_reactor() {
-            slots.sockets.push(pair(SocketKind::Channel)?);
-            slots.files = Some(pair(SocketKind::Files)?);
-        } else {
+        let is_open = self.is_kind_open();
+        if self.config.has_reactor() || is_open {
+            let channel = pair(SocketKind::Channel)?;
+            slots.reactor = Some((channel, pair(SocketKind::Files)?));
+        }
+        if !self.config.has_reactor() || is_open {
             for _ in 0..self.config.threads {
                 slots.sockets.push(pair(SocketKind::Slot)?);
             }
@@ -111,6 +114,12 @@ impl Executor {
         let spare = numbers(SocketKind::Spare);
         let reactor = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
         let sockets_said = match (reactor.0.first(), reactor.1.first()) {
+            (Some(channel), Some(files)) if !plain.is_empty() => Sockets::Either {
+                slots: &plain,
+                spare: &spare,
+                channel: *channel,
+                files: *files,
+            },
             (Some(channel), Some(files)) => Sockets::Reactor {
                 channel: *channel,
                 files: *files,
@@ -164,6 +173,7 @@ impl Executor {
             control_fd: theirs.as_raw_fd(),
             sockets,
             interface: self.config.kind.as_str(),
+            interface_is_guess: self.is_kind_open(),
             reactor: self.reactor(),
             threads: self.config.threads,
             collects_when_idle: self.config.collect_when_idle,
@@ -237,11 +247,17 @@ impl Executor {
         let Role::Worker(slots) = &mut child.role else {
             return;
         };
-        let room = match slots.files {
-            Some(_) => self.config.in_progress_max,
-            None => 1,
-        };
-        let mut files = slots.files.take();
+        let mut files = None;
+        let mut room = 1;
+        if let Some((channel, of_bodies)) = slots.reactor.take()
+            && self.config.has_reactor()
+        {
+            // What was there for threads is closed.
+            slots.sockets = vec![channel];
+            slots.spare.clear();
+            files = Some(of_bodies);
+            room = self.config.in_progress_max;
+        }
         let threads_min = self.config.threads_min;
         let plain = slots.sockets.drain(..).enumerate();
         let plain = plain.map(|(number, socket)| match number < threads_min {

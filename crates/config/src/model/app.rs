@@ -19,7 +19,10 @@ pub struct App {
     pub dir: PathBuf,
     /// How it is spoken to.
     pub kind: AppKind,
-    /// `module:callable`, `module:factory()` or a `.ru` file inside `dir`.
+    /// Whether `kind` is what the text of the code looks like, WSGI or ASGI, and nobody said so: what a
+    /// process finds the loaded application to be then goes before.
+    pub kind_is_guess: bool,
+    /// `module:callable`, `module:factory()`, `module` or a `.ru` file inside `dir`.
     pub entry: String,
     /// The interpreter: an absolute path, or a bare name to be looked up in `PATH`; none is to be
     /// found by the one that starts it.
@@ -93,6 +96,7 @@ impl App {
             name: name.to_owned(),
             dir,
             kind,
+            kind_is_guess: false,
             entry: entry.to_owned(),
             interpreter: None,
             processes: Processes::default(),

@@ -118,9 +118,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "dir", Path, Means("the folder of the file"), r#"".""#,
         "Folder the workers run in."),
     row("apps.NAME", "kind", OneOf(&["wsgi", "asgi", "rack", "command", "fastcgi"]), Means("detected"), r#""wsgi""#,
-        "The interface of the application; `command` and `fastcgi` are programs that serve HTTP or FastCGI."),
+        "The interface of the application; left out, the loaded object says whether it is wsgi or asgi. `command` and `fastcgi` are programs that serve HTTP or FastCGI."),
     row("apps.NAME", "entry", Text(ENTRY), Means("detected"), r#""app:application""#,
-        "What to load: `module:callable` or `module:factory()` for wsgi and asgi, a rackup file for rack.")
+        "What to load: `module:callable`, `module:factory()` or a module alone for wsgi and asgi, a rackup file for rack.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "interpreter", Text("a path or a command name"),
         Means("the virtual environment's in `dir`, else `python3` or `ruby`"), r#""python3""#,

@@ -23,12 +23,15 @@ fn gives_every_default_for_a_file_with_one_application() {
     );
     assert_eq!(config.base, folder.path());
     assert_eq!(config.path, Some(folder.join("penstock.toml")));
-    let app = App::new(
-        "a",
-        folder.path().to_owned(),
-        AppKind::Wsgi,
-        "app:application",
-    );
+    let app = App {
+        kind_is_guess: true,
+        ..App::new(
+            "a",
+            folder.path().to_owned(),
+            AppKind::Wsgi,
+            "app:application",
+        )
+    };
     assert_eq!(config.apps["a"], app);
     let files = Some(Files::new(folder.join("public")));
     let route = Route {
@@ -474,14 +477,14 @@ fn reports_applications_whose_code_is_not_there() {
             "nothing",
             "[apps.a]\ndir = \"public\"\n",
             &[
-                "penstock.toml:1:7: app `a`: no application was recognised in public: set `kind` and `entry`",
+                "penstock.toml:1:7: app `a`: no application was recognised in public: set `entry`, such as entry = \"module:callable\"",
             ],
         ),
         (
             "no rackup",
             "[apps.a]\nkind = \"rack\"\n",
             &[
-                "penstock.toml:1:7: app `a`: no application was recognised in .: set `kind` and `entry`",
+                "penstock.toml:1:7: app `a`: no application was recognised in .: set `entry`, such as entry = \"module:callable\"",
             ],
         ),
         (

@@ -35,6 +35,7 @@ stream_timeout = "1h"
     );
     let seconds = Duration::from_secs;
     let expected = App {
+        kind_is_guess: true,
         processes: Processes { min: 2, max: 8 },
         scaling: Scaling {
             up_after: Duration::from_millis(50),

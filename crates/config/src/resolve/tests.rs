@@ -118,6 +118,93 @@ fn recognises_a_folder() {
             ],
             "wsgi wsgi:application",
         ),
+        (
+            "unpacked names",
+            &[("main.py", "app, rt = fast_app()\n")],
+            "asgi main:app",
+        ),
+        (
+            "another name",
+            &[("main.py", "from fastapi import FastAPI\nshop = FastAPI()\n")],
+            "asgi main",
+        ),
+        (
+            "lesser name",
+            &[("app.py", "dash = Dash(__name__)\nserver = dash.server\n")],
+            "wsgi app:server",
+        ),
+        (
+            "run.py",
+            &[(
+                "run.py",
+                "from shop import create_app\napp = create_app()\n",
+            )],
+            "wsgi run:app",
+        ),
+        (
+            "source folder",
+            &[("src/main.py", "app = FastAPI()")],
+            "asgi main:app",
+        ),
+        (
+            "package",
+            &[("shop/__init__.py", "app = Flask(__name__)")],
+            "wsgi shop:app",
+        ),
+        (
+            "module of a package in src",
+            &[
+                ("src/shop/__init__.py", ""),
+                ("src/shop/wsgi.py", "application = make()"),
+                ("tests/__init__.py", "app = 1"),
+            ],
+            "wsgi shop.wsgi:application",
+        ),
+        (
+            "flaskenv",
+            &[
+                (".flaskenv", "FLASK_APP=hello.py\n"),
+                ("hello.py", "site = Flask(__name__)"),
+                ("main.py", "app = 1"),
+            ],
+            "wsgi hello",
+        ),
+        (
+            "flaskenv of another place",
+            &[(".flaskenv", "FLASK_APP=gone\n"), ("main.py", "app = 1")],
+            "wsgi main:app",
+        ),
+        (
+            "pyproject",
+            &[
+                (
+                    "pyproject.toml",
+                    "[tool.fastapi]\nentrypoint = \"shop.web:api\"\n",
+                ),
+                ("shop/web.py", "api = FastAPI()"),
+            ],
+            "asgi shop.web:api",
+        ),
+        (
+            "procfile",
+            &[
+                ("Procfile", "web: gunicorn 'shop' shop:site"),
+                ("shop.py", "site = 1"),
+            ],
+            "wsgi shop:site",
+        ),
+        (
+            "channels",
+            &[
+                (
+                    "manage.py",
+                    "import django\n'DJANGO_SETTINGS_MODULE', 'web.settings'\n",
+                ),
+                ("web/asgi.py", "application = ProtocolTypeRouter({})\n"),
+                ("web/wsgi.py", "application = get_wsgi_application()\n"),
+            ],
+            "asgi web.asgi:application",
+        ),
         ("public", &[("public/", "")], "none"),
         ("static", &[("index.html", "")], "none"),
     ];
@@ -153,6 +240,81 @@ fn serves_public_with_fall_through_and_a_bare_index_as_files() {
 }
 
 #[test]
+fn a_kind_that_is_said_is_no_guess_and_goes_before() {
+    let folder = Folder::with(&[
+        ("app.py", "app = make()"),
+        ("config.ru", ""),
+        ("penstock.toml", "[apps.y]\nentry = \"app:app\"\n"),
+        ("sub/app.py", "app = make()"),
+    ]);
+    let kind_of = |target: &str, kind: Option<AppKind>| {
+        let config = resolve(&Invocation {
+            target: Some(target.to_owned()),
+            cwd: folder.path().to_owned(),
+            kind,
+            ..Invocation::default()
+        });
+        let app = config.map(|config| config.apps.into_values().next());
+        app.map(|app| app.map(|app| (app.kind, app.kind_is_guess)))
+            .map_err(|report| folder.lines(&report).join("\n"))
+    };
+    let asgi = Some(AppKind::Asgi);
+    for target in ["sub", "sub/app.py", "app:app", "app", "sub/app.py:app"] {
+        assert_eq!(
+            kind_of(target, asgi),
+            Ok(Some((AppKind::Asgi, false))),
+            "{target}"
+        );
+        assert_eq!(
+            kind_of(target, None),
+            Ok(Some((AppKind::Wsgi, true))),
+            "{target}"
+        );
+    }
+    assert_eq!(
+        kind_of("penstock.toml", None),
+        Ok(Some((AppKind::Wsgi, true)))
+    );
+    assert_eq!(kind_of("config.ru", None), Ok(Some((AppKind::Rack, false))));
+    let refused = kind_of("config.ru", asgi).unwrap_err();
+    assert!(refused.contains("is of the kind \"rack\""), "{refused}");
+    let refused = kind_of("app:app", Some(AppKind::Rack)).unwrap_err();
+    assert!(refused.contains("is of the kind \"wsgi\""), "{refused}");
+    let refused = kind_of("penstock.toml", asgi).unwrap_err();
+    assert!(refused.contains("--kind is for a folder"), "{refused}");
+}
+
+#[test]
+fn ruby_code_without_a_rackup_file_is_told_what_belongs_into_one() {
+    let rows = [
+        (
+            "app.rb",
+            "require 'sinatra'\nget('/') { 'hi' }\n",
+            "`require_relative \"app\"` and `run Sinatra::Application`",
+        ),
+        (
+            "server.rb",
+            "require \"sinatra/base\"\nclass Shop < Sinatra::Base\nend\n",
+            "`require_relative \"server\"` and `run Shop`",
+        ),
+        (
+            "app.rb",
+            "require 'roda'\nclass Shop < Roda\nend\n",
+            "`run Shop.freeze.app`",
+        ),
+    ];
+    for (name, text, expected) in rows {
+        let folder = Folder::with(&[(name, text)]);
+        let refused = folder.lines(&serve(&folder, None).unwrap_err()).join("\n");
+        assert!(refused.contains("there is no config.ru"), "{refused}");
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let folder = Folder::with(&[("app.rb", "puts 1\n")]);
+    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+}
+
+#[test]
 fn refuses_a_folder_without_anything() {
     let folder = Folder::with(&[("readme", "")]);
     let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
@@ -169,7 +331,9 @@ fn takes_a_target_for_what_it_is() {
         ),
         ("site/asgi.py", ""),
         ("none.py", "x = 1"),
-        ("api/other.ru", ""),
+        ("other/other.ru", ""),
+        ("my-app.py", "app = 1"),
+        ("src/shop/__init__.py", ""),
         ("sub/penstock.toml", "[apps.x]\n"),
         ("sub/app.py", "app = 1"),
         ("site.toml", "[apps.y]\nentry = \"web:app\"\n"),
@@ -180,7 +344,7 @@ fn takes_a_target_for_what_it_is() {
         ("api:server", Ok("asgi api:server")),
         ("api:make()", Ok("asgi api:make()")),
         ("site.asgi:application", Ok("asgi site.asgi:application")),
-        ("api/other.ru", Ok("rack other.ru")),
+        ("other/other.ru", Ok("rack other.ru")),
         ("sub", Ok("wsgi app:app")),
         ("site.toml", Ok("wsgi web:app")),
         (
@@ -192,10 +356,21 @@ fn takes_a_target_for_what_it_is() {
             Err("gone.toml: cannot be read: entity not found"),
         ),
         ("gone.py", Err("gone.py: cannot be read: entity not found")),
+        // Whether there is an application in it is found out when it is loaded.
+        ("none.py", Ok("wsgi none")),
+        ("none", Ok("wsgi none")),
+        ("api", Ok("asgi api")),
+        ("site.asgi", Ok("asgi site.asgi")),
+        ("shop", Ok("wsgi shop")),
+        ("sub/app.py:other", Ok("wsgi app:other")),
         (
-            "none.py",
+            "web:make('x', debug=True)",
+            Ok("wsgi web:make('x', debug=True)"),
+        ),
+        (
+            "my-app.py",
             Err(
-                "none.py: has no `application`, `app` or `create_app` at its top level: say module:callable",
+                "my-app.py: cannot be imported as a module: `my-app` is no name of one; rename the file",
             ),
         ),
         (
@@ -363,14 +538,21 @@ fn some_defaults_are_others_in_development() {
 #[test]
 fn threads_of_the_command_line_are_not_for_a_reactor() {
     let folder = Folder::with(&[("main.py", "app = FastAPI()")]);
-    let config = resolve(&Invocation {
-        threads: Some(5),
-        cwd: folder.path().to_owned(),
-        ..Invocation::default()
-    });
-    let config = config.unwrap();
-    let app = config.apps.values().next().unwrap();
-    assert_eq!((app.threads, app.concurrency), (1, Concurrency::Tasks));
+    // A guess may be wrong: they are there for an application that turns out to have threads.
+    for (kind, threads) in [(Some(AppKind::Asgi), 1), (None, 5)] {
+        let config = resolve(&Invocation {
+            threads: Some(5),
+            kind,
+            cwd: folder.path().to_owned(),
+            ..Invocation::default()
+        });
+        let config = config.unwrap();
+        let app = config.apps.values().next().unwrap();
+        assert_eq!(
+            (app.threads, app.concurrency),
+            (threads, Concurrency::Tasks)
+        );
+    }
 }
 
 #[test]

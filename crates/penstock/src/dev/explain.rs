@@ -159,7 +159,7 @@ async fn sources(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String
 /// How the application is run, and the variables that its configuration adds.
 fn environment(app: &App) -> String {
     let config = app.config();
-    let mut text = format!("folder: {}\nkind: {}\n", config.dir.display(), config.kind);
+    let mut text = format!("folder: {}\nkind: {}\n", config.dir.display(), app.kind());
     if config.command.is_empty() {
         let _ = writeln!(text, "entry: {}", config.entry);
     } else {

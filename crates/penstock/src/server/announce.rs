@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_apps::{App, Boot};
-use penstock_config::{Processes, Upstream};
+use penstock_config::{AppKind, Processes, Upstream};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::loops;
 use penstock_sys::handover;
@@ -127,8 +127,9 @@ fn described(upstream: &Upstream) -> String {
 
 /// Prints how an application starts: once that it does not, if so, and when it is ready.
 async fn announce_app(app: &App, announce: &LineWriter) {
-    let (name, kind) = (app.name(), app.config().kind);
+    let name = app.name();
     if let Boot::Failed { .. } = app.booted().await {
+        let kind = app.kind();
         let line = format!("app {name}: {kind}, does not start yet; see the log\n");
         announce.write(line.into_bytes());
     }
@@ -137,7 +138,9 @@ async fn announce_app(app: &App, announce: &LineWriter) {
     };
     let processes = running(app.config().processes);
     let config = app.config();
+    let kind = app.kind();
     let threads = match (config.threads_min, config.threads) {
+        _ if kind == AppKind::Asgi => String::new(),
         (1, 1) => String::new(),
         (min, max) if min == max => format!(" x {max} threads"),
         (min, max) => format!(" x {min} to {max} threads"),

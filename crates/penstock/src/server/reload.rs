@@ -290,7 +290,7 @@ impl Server {
         let streams = &mut live.streams;
         gone.extend(tcp::swap(&config, streams, targets, fresh, &mut changes));
         if let Some(joiner) = self.joiner.get() {
-            joiner.set_capacity(work::capacity(&config));
+            joiner.set_capacity(work::capacity(&live.rooms.apps));
         }
         for serving in &mut gone {
             let streams = live.streams.iter().map(TcpServing::serving);

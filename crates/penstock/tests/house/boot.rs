@@ -96,7 +96,7 @@ fn python_that_does_not_boot_is_shown_and_comes_up_once_repaired() {
         (
             "not callable",
             "app = 1\n",
-            &["app:app is a int, not a WSGI application"],
+            &["app:app is a int, not a WSGI or ASGI application"],
         ),
         (
             "exits",

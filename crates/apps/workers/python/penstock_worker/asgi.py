@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import socket
 import traceback
 from time import perf_counter_ns
@@ -44,12 +43,10 @@ class Runner:
 
     def __init__(self, app: App, options: Any) -> None:
         self._app = app
-        self._entry = getattr(options, "entry", "the application")
         self._stop_timeout = float(getattr(options, "stop_timeout", None) or 10.0)
 
     def start(self) -> None:
         """Makes the loop and runs the application's startup. Raises what it fails with."""
-        _check_interface(self._app, self._entry)
         self._loop = _new_loop()
         asyncio.set_event_loop(self._loop)
         self._lifespan = Lifespan(self._app)
@@ -279,19 +276,3 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def _check_interface(app: App, entry: str) -> None:
-    """Raises TypeError for what cannot be called as ASGI 3 says, if its signature tells."""
-    try:
-        signature = inspect.signature(app)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind({}, None, None)
-    except TypeError:
-        guess = {
-            1: "; with one parameter it may be for ASGI 2, which is not supported",
-            2: '; with two parameters it may be for WSGI (kind = "wsgi")',
-        }.get(len(signature.parameters), "")
-        raise TypeError(f"{entry} cannot be called with (scope, receive, send){guess}") from None

@@ -24,7 +24,7 @@ import traceback
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional
 
-from . import forks, stacks, template, threads, wire
+from . import entry, forks, stacks, template, threads, wire
 from .crew import Crew
 from .options import parse
 from .template import Sockets
@@ -73,27 +73,6 @@ def main(arguments: List[str]) -> int:
         return 1
 
 
-def load(entry: str, folder: str, interface: str = "wsgi") -> Callable[..., Any]:
-    """The application named by `module`, `module:name`, `module:a.b` or `module:factory()`."""
-    os.chdir(folder)
-    if sys.path[:1] == [""]:
-        del sys.path[0]
-    sys.path.insert(0, os.getcwd())
-    module_name, _, path = entry.partition(":")
-    target: Any = importlib.import_module(module_name)
-    path = path or "application"
-    is_factory = path.endswith("()")
-    for name in path[: -2 if is_factory else None].split("."):
-        target = getattr(target, name)
-    if is_factory:
-        target = target()
-    if not callable(target):
-        kind = interface.upper()
-        article = "an" if kind == "ASGI" else "a"
-        raise TypeError(f"{entry} is a {type(target).__name__}, not {article} {kind} application")
-    return target
-
-
 def boot_traceback(error: BaseException) -> str:
     """The traceback without the frames that are not the application's."""
     trace = error.__traceback__
@@ -117,7 +96,9 @@ def _load(control: socket.socket, options: argparse.Namespace) -> Callable[..., 
             from . import greenlets
 
             greenlets.patch()
-        app = load(options.entry, options.dir, options.interface)
+        app, options.interface = entry.load(
+            options.entry, options.dir, options.interface, options.interface_guess
+        )
     # Also SystemExit: a module that exits while it is imported has not booted.
     except BaseException as error:
         forks.leave_if_stranger(error)
@@ -133,6 +114,7 @@ def _work(
     options: argparse.Namespace,
 ) -> bool:
     """Serves until the server has had enough. True when this process is to be a template now."""
+    sockets.close_unused(options.interface == "asgi" or options.reactor == "gevent")
     if options.interface == "asgi":
         from . import asgi
 
@@ -198,4 +180,4 @@ def _boot_failed(control: socket.socket, error: BaseException) -> BootFailed:
     return BootFailed()
 
 
-_OWN_FOLDER = os.path.dirname(load.__code__.co_filename)
+_OWN_FOLDER = os.path.dirname(main.__code__.co_filename)

@@ -16,6 +16,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("--dir", default=".")
     parser.add_argument("--entry", required=True)
     parser.add_argument("--interface", choices=("wsgi", "asgi"), default="wsgi")
+    parser.add_argument("--interface-guess", action="store_true")
     parser.add_argument("--template", action="store_true")
     parser.add_argument("--fork-anyway", action="store_true")
     parser.add_argument("--server-pid", type=int)

@@ -31,6 +31,16 @@ class Sockets(NamedTuple):
         """Every one of them."""
         return [*self.slots, *self.spares, *filter(None, (self.channel, self.files))]
 
+    def close_unused(self, has_reactor: bool) -> None:
+        """Closes what is for the other kind of worker: one that was to find out for itself what it
+        serves has both."""
+        if has_reactor:
+            unused = [*self.slots, *self.spares]
+        else:
+            unused = [*filter(None, (self.channel, self.files))]
+        for sock in unused:
+            sock.close()
+
 
 def serve(
     control: socket.socket, server: int, streams: Tuple[object, object]

@@ -1,0 +1,202 @@
+//! How requests are told to an application's workers, once that is known.
+//!
+//! Known from the start where the configuration says the kind; otherwise the executor settles it when the
+//! first process has loaded the code, and requests wait here until then: a request is encoded in the
+//! workers' form before it joins the queue.
+//!
+//! # Invariants
+//!
+//! - No request is encoded before the model is settled, and it is settled once.
+//! - Those that wait are no more than the queue takes, for no longer than one waits there.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use penstock_config::{self as config, AppKind};
+use penstock_exchange::{ClientState, Fault, FaultKind, Timing};
+use penstock_runtime::{LazyDeadline, clock};
+use tokio::sync::Notify;
+
+use super::AppShared;
+use crate::channel::Form;
+
+/// How workers get their requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkerModel {
+    /// One a thread, over a socket each.
+    Threads,
+    /// All of a process over one channel.
+    Reactor(Form),
+}
+
+/// The model of an application, and those who wait for it to be known.
+#[derive(Debug)]
+pub(crate) struct ModelCell {
+    /// What the configuration says or guesses.
+    guess: AppKind,
+    /// A code of [`WorkerModel`]; zero before it is settled.
+    code: AtomicU8,
+    changed: Notify,
+    waiting: AtomicUsize,
+}
+
+const OPEN: u8 = 0;
+const THREADS: u8 = 1;
+const ENVIRON: u8 = 2;
+const SCOPE: u8 = 3;
+
+/// Beside one of them: workers get a request before its body has come whole.
+const STREAMS: u8 = 4;
+
+impl ModelCell {
+    pub(crate) fn new(config: &config::App) -> Self {
+        let cell = Self {
+            guess: config.kind,
+            code: AtomicU8::new(OPEN),
+            changed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        };
+        if !config.kind_is_guess {
+            cell.settle(config);
+        }
+        cell
+    }
+
+    /// The model; `None` as long as nothing has looked at the application.
+    pub(crate) fn get(&self) -> Option<WorkerModel> {
+        match self.code.load(Ordering::Acquire) & !STREAMS {
+            OPEN => None,
+            THREADS => Some(WorkerModel::Threads),
+            ENVIRON => Some(WorkerModel::Reactor(Form::Environ)),
+            _ => Some(WorkerModel::Reactor(Form::Scope)),
+        }
+    }
+
+    /// Whether workers get a request before its body has come whole.
+    pub(crate) fn streams_bodies(&self) -> bool {
+        self.code.load(Ordering::Acquire) & STREAMS != 0
+    }
+
+    pub(crate) fn has_reactor(&self) -> bool {
+        matches!(self.get(), Some(WorkerModel::Reactor(_)))
+    }
+
+    /// What the application is, as far as it is known: before it is settled, the guess.
+    pub(crate) fn kind(&self) -> AppKind {
+        match (self.guess, self.get()) {
+            (AppKind::Wsgi | AppKind::Asgi, Some(WorkerModel::Reactor(Form::Scope))) => {
+                AppKind::Asgi
+            }
+            (AppKind::Wsgi | AppKind::Asgi, Some(_)) => AppKind::Wsgi,
+            (kind, _) => kind,
+        }
+    }
+
+    /// This is it, now and later.
+    pub(crate) fn settle(&self, config: &config::App) {
+        let code = match Form::of(config) {
+            None => THREADS,
+            Some(Form::Environ) => ENVIRON,
+            Some(Form::Scope) => SCOPE,
+        };
+        let streams = if config.streams_bodies() { STREAMS } else { 0 };
+        self.code.store(code | streams, Ordering::Release);
+        self.wake();
+    }
+
+    /// Those who wait look again: it is settled, or requests are refused.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Requests that wait for it.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl AppShared {
+    /// Waits until it is known how requests are told to workers.
+    ///
+    /// # Errors
+    /// The application does not boot or stops, too many wait already, it took too long, or the client has
+    /// left.
+    pub(crate) async fn settled(&self, client: &ClientState) -> Result<WorkerModel, Fault> {
+        if let Some(model) = self.model.get() {
+            return Ok(model);
+        }
+        let since = clock::now();
+        let _place = Place::take(self)?;
+        let mut deadline = LazyDeadline::new(since + self.queue_timeout());
+        loop {
+            let mut changed = pin!(self.model.changed.notified());
+            // From here on nothing is missed.
+            changed.as_mut().enable();
+            if let Some(model) = self.model.get() {
+                return Ok(model);
+            }
+            if let Some(fault) = self.refusal() {
+                return Err(fault);
+            }
+            let end = poll_fn(|cx| {
+                // Asked anew when the client leaves, as every request that waits.
+                if client.is_gone() {
+                    return Poll::Ready(Some(FaultKind::ClientGone));
+                }
+                if changed.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                deadline.poll(cx).map(|()| Some(FaultKind::QueueTimeout))
+            });
+            if let Some(kind) = end.await {
+                return Err(self.gave_up(kind, clock::now().saturating_duration_since(since)));
+            }
+        }
+    }
+
+    fn gave_up(&self, kind: FaultKind, waited: Duration) -> Fault {
+        let cause = if kind == FaultKind::ClientGone {
+            self.metrics.queue_abandoned.increment();
+            "left while the application started".to_owned()
+        } else {
+            self.metrics.queue_timeout.increment();
+            let limit = self.queue_timeout();
+            format!("the application has not loaded its code within {limit:?}")
+        };
+        let timing = Timing {
+            queue: waited,
+            handler: Some((&self.name).into()),
+            ..Timing::default()
+        };
+        Fault::new(kind, cause).timed(timing)
+    }
+}
+
+/// One of those who wait; given back when it is dropped.
+struct Place<'a>(&'a ModelCell);
+
+impl<'a> Place<'a> {
+    fn take(shared: &'a AppShared) -> Result<Self, Fault> {
+        let before = shared.model.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = Self(&shared.model);
+        let most = shared.queue_limits.len_max;
+        if before < most {
+            return Ok(place);
+        }
+        shared.metrics.queue_full.increment();
+        let cause = format!("the queue is full: queue.max = {most} requests wait");
+        Err(Fault::new(FaultKind::QueueFull, cause))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Who waits for the model to be known, and until when.
+
+use std::sync::Arc;
+
+use penstock_exchange::bodies::BodyStore;
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::loops;
+use penstock_wire::Dialect;
+
+use super::*;
+use crate::app::{Refusal, Way};
+
+fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
+    let mut config = config::App::new("site", "/".into(), AppKind::Wsgi, "app:app");
+    config.kind_is_guess = true;
+    change(&mut config);
+    let store = BodyStore {
+        body_memory: 1024,
+        response_memory: 1024,
+        response_spool: 1024,
+        temp_dir: std::env::temp_dir(),
+        pool: Pool::new("test", 1, 1),
+    };
+    let way = Way::Workers(Dialect::Python);
+    Arc::new(AppShared::new(&config, way, store, None))
+}
+
+fn asgi() -> config::App {
+    let mut config = config::App::new("site", "/".into(), AppKind::Asgi, "app:app");
+    config.kind_is_guess = true;
+    config
+}
+
+#[test]
+fn a_kind_that_is_said_is_settled_from_the_start() {
+    let shared = shared(|config| config.kind_is_guess = false);
+    assert_eq!(shared.model.get(), Some(WorkerModel::Threads));
+    assert_eq!(shared.model.kind(), AppKind::Wsgi);
+}
+
+#[test]
+fn those_who_wait_go_on_when_it_is_settled() {
+    let shared = shared(|_| {});
+    assert_eq!(
+        (shared.model.get(), shared.model.kind()),
+        (None, AppKind::Wsgi)
+    );
+    let model = loops::block_on(async {
+        let waiter = Arc::clone(&shared);
+        let client = ClientState::default();
+        let wait = async move { waiter.settled(&client).await };
+        let settle = async {
+            assert_eq!(shared.model.waiting(), 1);
+            shared.model.settle(&asgi());
+        };
+        let (model, ()) = tokio::join!(wait, settle);
+        model
+    });
+    let model = model.unwrap().unwrap();
+    assert_eq!(model, WorkerModel::Reactor(Form::Scope));
+    assert!(shared.model.streams_bodies());
+    assert_eq!(
+        (shared.model.kind(), shared.model.waiting()),
+        (AppKind::Asgi, 0)
+    );
+}
+
+#[test]
+fn those_who_wait_in_vain_are_told_why() {
+    let wait = |shared: &Arc<AppShared>, client: &ClientState| {
+        let fault = loops::block_on(async {
+            let waited = shared.settled(client).await;
+            waited.expect_err("it is never settled").kind
+        });
+        assert_eq!(shared.model.waiting(), 0);
+        fault.unwrap()
+    };
+    let here = ClientState::default();
+    let late = shared(|config| config.queue_timeout = Duration::from_millis(1));
+    assert_eq!(wait(&late, &here), FaultKind::QueueTimeout);
+    let full = shared(|config| config.queue_max = 0);
+    assert_eq!(wait(&full, &here), FaultKind::QueueFull);
+    let gone = ClientState::default();
+    gone.mark_gone();
+    assert_eq!(wait(&shared(|_| {}), &gone), FaultKind::ClientGone);
+    let refusing = shared(|_| {});
+    let cause = "the application does not boot".to_owned();
+    let refusal = Refusal {
+        cause,
+        detail: None,
+    };
+    refusing.refusing.store(Some(Arc::new(refusal)));
+    assert_eq!(wait(&refusing, &here), FaultKind::Unavailable);
+}

@@ -1,0 +1,230 @@
+"""From `module:callable` to an application, and whether that is WSGI or ASGI.
+
+`boot` calls `load` once a process. The callable may be left out, be a factory, with or without the
+brackets and arguments that Gunicorn takes, or hold the application in an attribute.
+
+# Invariants
+
+- A factory is called only if the entry says so, or if it is neither WSGI nor ASGI and can be called
+  without arguments.
+- What is returned can be served as what it is said to be; everything else is one TypeError that
+  says what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import sys
+from types import ModuleType
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .interface import (
+    ASGI,
+    WSGI,
+    interface_of,
+    is_async,
+    parameters_of,
+    takes_nothing,
+    takes_settings,
+)
+
+App = Callable[..., Any]
+
+# Where an entry names a module only: what its application may be called, in this order.
+_NAMES = ("application", "app", "asgi_app", "wsgi_app", "server", "api", "asgi", "wsgi")
+_FACTORY_NAMES = ("create_app", "make_app", "get_app", "create_application", "main")
+
+# Where an object that cannot be called may hold its application.
+_HELD_NAMES = ("server", "wsgi_app", "asgi_app", "wsgi", "asgi", "app", "application", "build")
+
+
+def load(entry: str, folder: str, interface: str, is_guess: bool) -> Tuple[App, str]:
+    """The application of an entry and its interface. `interface` is what it is to have; where that
+    `is_guess`, an application that is something else is what it is."""
+    _enter(folder, entry)
+    module_name, _, path = entry.partition(":")
+    module = importlib.import_module(module_name)
+    target = _follow(module, path, entry) if path else _search(module, entry)
+    app = _application(target, module)
+    found = interface_of(app) if app is not None else None
+    if app is None or (found is None and not _may_be(app, interface)):
+        raise TypeError(_refusal(entry, target, interface, is_guess, module))
+    if found is None or found == interface:
+        return app, interface
+    if is_guess:
+        return app, found
+    raise TypeError(
+        f"{entry} is {_named(found)} application ({_described(app)}), "
+        f"and is to be served as {interface.upper()}: "
+        f'say kind = "{found}" (--kind {found}), or leave the kind out'
+    )
+
+
+def _enter(folder: str, entry: str) -> None:
+    """Makes the application's folder the first to import from, and its `src` if the module is there."""
+    os.chdir(folder)
+    if sys.path[:1] == [""]:
+        del sys.path[0]
+    here = os.getcwd()
+    top = entry.partition(":")[0].partition(".")[0]
+    sys.path.insert(0, here)
+    source = os.path.join(here, "src")
+    if _has_module(source, top) and not _has_module(here, top):
+        sys.path.insert(0, source)
+
+
+def _has_module(folder: str, name: str) -> bool:
+    path = os.path.join(folder, name)
+    return os.path.isfile(path + ".py") or os.path.isdir(path)
+
+
+def _follow(module: ModuleType, path: str, entry: str) -> Any:
+    """The object named behind the colon, called if brackets say so."""
+    name, bracket, _ = path.partition("(")
+    target: Any = module
+    for part in name.split("."):
+        try:
+            target = getattr(target, part)
+        except AttributeError as error:
+            if target is not module:
+                raise
+            raise AttributeError(f"{error}{_others(module)}") from None
+    if not bracket:
+        return target
+    arguments, keywords = _arguments(path, entry)
+    return target(*arguments, **keywords)
+
+
+def _arguments(path: str, entry: str) -> Tuple[List[Any], Dict[str, Any]]:
+    try:
+        call = ast.parse(path, mode="eval").body
+        if not isinstance(call, ast.Call):
+            raise ValueError
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords if k.arg}
+    except (SyntaxError, ValueError):
+        raise TypeError(f"{entry}: a factory's arguments must be literals") from None
+    return arguments, named
+
+
+def _search(module: ModuleType, entry: str) -> Any:
+    """The application of a module by the usual names, else the only one that it has."""
+    for name in _NAMES:
+        found = getattr(module, name, None)
+        if _is_candidate(found, module):
+            return found
+    for name in _FACTORY_NAMES:
+        found = getattr(module, name, None)
+        if takes_nothing(found) or takes_settings(found):
+            return found
+    names = _instances(module)
+    if len(names) == 1:
+        return getattr(module, names[0])
+    looked = ", ".join(_NAMES + _FACTORY_NAMES)
+    several = f" and several others: {', '.join(names)}" if names else ""
+    raise AttributeError(
+        f"module {module.__name__!r} has none of {looked}{several}; "
+        f"say which is the application: {entry}:NAME"
+    )
+
+
+def _is_candidate(value: Any, module: ModuleType) -> bool:
+    if interface_of(value) is not None:
+        return True
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return False
+    return callable(value) or _held(value, module) is not None
+
+
+def _instances(module: ModuleType) -> List[str]:
+    """Names of a module's applications that are no mere functions: those may be anything."""
+    found: Dict[int, str] = {}
+    for name, value in vars(module).items():
+        is_plain = inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value)
+        if not is_plain and not name.startswith("_") and interface_of(value) is not None:
+            found.setdefault(id(value), name)
+    return list(found.values())
+
+
+def _others(module: ModuleType) -> str:
+    names = _instances(module)
+    return f" (its applications: {', '.join(names)})" if names else ""
+
+
+def _application(target: Any, module: ModuleType) -> Optional[App]:
+    """The application that an object is, makes or holds; None when it is, makes and holds none."""
+    # A factory may give another, and that an object which holds the application.
+    for _ in range(4):
+        if interface_of(target) is not None:
+            return target  # type: ignore[no-any-return]
+        if takes_nothing(target) and not is_async(target):
+            target = target()
+        elif takes_settings(target):
+            target = target({})
+        elif callable(target):
+            return target  # type: ignore[no-any-return]
+        else:
+            target = _held(target, module)
+    return None
+
+
+def _held(holder: Any, module: ModuleType) -> Any:
+    """What an object that cannot be called holds as its application, as those of Dash, Datasette
+    and marimo do."""
+    kind = type(holder)
+    if kind.__name__ == "App" and kind.__module__.startswith("marimo."):
+        # A notebook; only marimo's own command would serve it otherwise.
+        marimo = importlib.import_module("marimo")
+        return marimo.create_asgi_app().with_app(path="", root=module.__file__)
+    for name in _HELD_NAMES:
+        found = getattr(holder, name, None)
+        if interface_of(found) is not None or takes_nothing(found):
+            return found
+    return None
+
+
+def _may_be(app: App, interface: str) -> bool:
+    """Whether an object that does not tell what it is can be called as `interface` wants."""
+    parameters = parameters_of(app)
+    if parameters is None:
+        return not inspect.isclass(app)
+    count = 3 if interface == ASGI else 2
+    try:
+        inspect.Signature(parameters).bind(*range(count))
+    except TypeError:
+        return False
+    return not inspect.isclass(app) and (interface == ASGI or not is_async(app))
+
+
+def _refusal(entry: str, target: Any, interface: str, is_guess: bool, module: ModuleType) -> str:
+    wanted = "a WSGI or ASGI" if is_guess else _named(interface)
+    text = f"{entry} is a {type(target).__name__}, not {wanted} application"
+    if not callable(target):
+        return text + _others(module)
+    parameters = parameters_of(target) or []
+    names = ", ".join(p.name for p in parameters)
+    text = (
+        f"{entry} is {_described(target)} with the parameters ({names}): not {wanted} application"
+    )
+    if is_async(target) and not parameters:
+        return text + "; a factory must not be a coroutine function"
+    hint = "; with one parameter it may be for ASGI 2, which is not supported"
+    hint = hint if len(parameters) == 1 else ""
+    return f"{text}: WSGI takes (environ, start_response), ASGI (scope, receive, send){hint}"
+
+
+def _described(target: Any) -> str:
+    if is_async(target) and inspect.isroutine(target):
+        return "a coroutine function"
+    if inspect.isroutine(target):
+        return "a function"
+    if inspect.isclass(target):
+        return f"the class {target.__module__}.{target.__qualname__}"
+    return f"an instance of {type(target).__module__}.{type(target).__qualname__}"
+
+
+def _named(interface: str) -> str:
+    return "an ASGI" if interface == ASGI else f"a {WSGI.upper()}"

@@ -1,0 +1,77 @@
+//! In front of an application whose kind is a guess: WebSockets go to ASGI as they are, and to all others
+//! as requests (WebSocket-over-HTTP), which is the handler's choice and must wait until it is known.
+//!
+//! `wiring` puts it between a route and the two GRIP handlers of such an application. All other requests
+//! do not wait here: both handlers treat them alike.
+
+use std::sync::Arc;
+
+use penstock_apps::App;
+use penstock_config::AppKind;
+use penstock_exchange::{Asked, AtHand, Handler, Handling, Request, Spoken};
+
+/// Chooses between two handlers of an application by what it turns out to be.
+#[derive(Debug)]
+pub(crate) struct ByKind {
+    pub(crate) app: Arc<App>,
+    /// Hands on WebSockets.
+    pub(crate) with_websockets: Arc<dyn Handler>,
+    /// Makes requests of them.
+    pub(crate) with_requests: Arc<dyn Handler>,
+}
+
+impl ByKind {
+    fn handler(&self) -> &Arc<dyn Handler> {
+        match self.app.kind() {
+            AppKind::Asgi => &self.with_websockets,
+            _ => &self.with_requests,
+        }
+    }
+
+    fn is_open_for(&self, request: &Request) -> bool {
+        request.head.is_upgrade() && !self.app.is_kind_settled()
+    }
+
+    fn wait(&self, request: Request) -> Handling {
+        let app = Arc::clone(&self.app);
+        let (asgi, other) = (
+            Arc::clone(&self.with_websockets),
+            Arc::clone(&self.with_requests),
+        );
+        Handling::Later(Box::pin(async move {
+            app.kind_settled(&request.client).await?;
+            let handler = match app.kind() {
+                AppKind::Asgi => asgi,
+                _ => other,
+            };
+            match handler.handle(request) {
+                Handling::Now(answered) => answered,
+                Handling::Later(work) => work.await,
+            }
+        }))
+    }
+}
+
+impl Handler for ByKind {
+    fn handle(&self, request: Request) -> Handling {
+        match self.is_open_for(&request) {
+            true => self.wait(request),
+            false => self.handler().handle(request),
+        }
+    }
+
+    fn begin(&self, request: Request) -> Handling {
+        match self.is_open_for(&request) {
+            true => self.wait(request),
+            false => self.handler().begin(request),
+        }
+    }
+
+    fn obey(&self, spoken: Spoken) -> Handling {
+        self.handler().obey(spoken)
+    }
+
+    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+        self.handler().at_hand(asked, take);
+    }
+}
