@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build release test test-rust test-workers test-real test-backends fuzz clean
+.PHONY: run build release test test-rust test-workers test-real test-backends test-applications fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -59,6 +59,12 @@ test-backends: build
 	@scripts/setup backends
 	@echo "== real back ends"
 	@scripts/test-real test_backends test_backends_tunnels test_php_sites
+
+# Apart from the others, too: twenty and more frameworks, each in its own virtual environment.
+test-applications: build
+	@scripts/setup applications
+	@echo "== applications at their first try"
+	@PENSTOCK_APPLICATIONS=1 scripts/test-real test_applications
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

@@ -145,20 +145,21 @@ class Response:
 class Server:
     """`penstock serve`, from its ready line to its clean end; a context manager."""
 
-    def __init__(self, *target, env=None, cwd=None, app=True):
+    def __init__(self, *target, env=None, cwd=None, app=True, seconds=READY_SECONDS):
         self.command = [BIN, "serve", *target, "-l", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         self.env = env
         self.cwd = cwd
         self.app = app
+        self.seconds = seconds
         self.port = None
 
     def __enter__(self):
         self._child = Child(self.command, self.env, self.cwd)
         try:
-            found = self._child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", READY_SECONDS)
+            found = self._child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", self.seconds)
             self.port = int(found[1])
             if self.app:
-                self._child.wait_for(r"^app \S+: .*ready in ", READY_SECONDS)
+                self._child.wait_for(r"^app \S+: .*ready in ", self.seconds)
         except BaseException:
             self._child.kill()
             self.print_output()

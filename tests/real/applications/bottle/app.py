@@ -1,0 +1,9 @@
+import bottle
+
+
+@bottle.route("/")
+def index():
+    return "Hello from Bottle"
+
+
+app = bottle.default_app()

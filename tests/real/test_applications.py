@@ -1,0 +1,228 @@
+"""First try: each of these is served by `penstock serve`, or `penstock serve module:name`, and no more.
+
+Not part of `make test`: `make test-applications` installs them, each in a virtual environment of its
+own (`scripts/setup applications`). The programs are as their frameworks' own first pages show them;
+those of Django are made by its `startproject`. Of each the first page is asked for, the files that it
+refers to, and where it has a live connection, that is opened and answers.
+
+`APPLICATIONS` is the table that docs/applications.md shows.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import unittest
+from html import unescape
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from harness import RealCase, Server
+from websockets import TEXT, WebSocket
+
+HERE = Path(__file__).parent / "applications"
+SECONDS = 60
+# What lies beside an application and is none of its files.
+OTHERS = shutil.ignore_patterns(".venv", "requirements.txt")
+
+
+class Live(NamedTuple):
+    """A WebSocket: what is sent on it, and what the first message must begin with."""
+
+    path: str
+    sent: bytes | None
+    begins: bytes
+
+
+ECHO = Live("/echo", b"hello", b"hello")
+# Engine.IO opens by itself, with the id of its session.
+SOCKET_IO = b'0{"sid":'
+
+
+class Application(NamedTuple):
+    """One row: where it is, what is said to `serve`, what is found, and what its page shows."""
+
+    folder: str
+    target: str | None
+    kind: str
+    text: str
+    page: str = "/"
+    assets: int = 0
+    live: Live | None = None
+    environment: str | None = None
+
+
+APPLICATIONS = {
+    "Flask": Application("flask", None, "wsgi", "Hello from Flask", assets=1),
+    "Flask, a factory in a package": Application(
+        "flask_factory", "shop:create_app", "wsgi", "Hello from a factory", environment="flask"
+    ),
+    "Django": Application("django", None, "wsgi", "The install worked successfully!"),
+    "Django with Channels": Application(
+        "channels", None, "asgi", "The install worked successfully!", live=ECHO
+    ),
+    "Wagtail": Application("wagtail", None, "wsgi", "Welcome to your new Wagtail site"),
+    "FastAPI": Application("fastapi", None, "asgi", '{"hello":"FastAPI"}', live=ECHO),
+    "Starlette": Application(
+        "starlette", "service:site", "asgi", "Hello from Starlette", live=ECHO
+    ),
+    "Starlette-Admin": Application(
+        "starlette_admin", None, "asgi", "Gauges", page="/admin/", assets=5
+    ),
+    "Litestar": Application("litestar", None, "asgi", '{"hello":"Litestar"}'),
+    "Quart": Application("quart", None, "asgi", "Hello from Quart", live=ECHO),
+    "Sanic": Application("sanic", None, "asgi", "Hello from Sanic", live=ECHO),
+    "Bottle": Application("bottle", None, "wsgi", "Hello from Bottle"),
+    "Falcon": Application("falcon", None, "wsgi", "Hello from Falcon"),
+    "Falcon, async": Application(
+        "falcon", "live:make_app", "asgi", "Hello from Falcon, without waiting", live=ECHO
+    ),
+    "Pyramid": Application("pyramid", None, "wsgi", "Hello from Pyramid"),
+    "CherryPy": Application("cherrypy", None, "wsgi", "Hello from CherryPy"),
+    "Dash": Application("dash", None, "wsgi", "<title>Dash</title>", assets=3),
+    "Datasette": Application("datasette", None, "asgi", "gauges", assets=1),
+    "marimo": Application("marimo", None, "asgi", "<marimo-", assets=2),
+    "Shiny": Application(
+        "shiny",
+        None,
+        "asgi",
+        "Hello from Shiny",
+        assets=3,
+        live=Live("/websocket/", None, b'{"config":'),
+    ),
+    "FastHTML": Application("fasthtml", None, "asgi", "Hello from FastHTML"),
+    "BlackSheep": Application("blacksheep", None, "asgi", "Hello from BlackSheep"),
+    "NiceGUI": Application(
+        "nicegui",
+        None,
+        "asgi",
+        "Hello from NiceGUI",
+        assets=3,
+        live=Live("/_nicegui_ws/socket.io/?EIO=4&transport=websocket", None, SOCKET_IO),
+    ),
+    "Chainlit": Application(
+        "chainlit",
+        None,
+        "asgi",
+        '<div id="root">',
+        page="/chat/",
+        assets=2,
+        live=Live("/chat/ws/socket.io/?EIO=4&transport=websocket", None, SOCKET_IO),
+    ),
+}
+
+CONSUMER = """
+from channels.generic.websocket import WebsocketConsumer
+
+
+class Echo(WebsocketConsumer):
+    def receive(self, text_data=None, bytes_data=None):
+        self.send(text_data)
+"""
+
+ROUTING = """
+import os
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+from django.urls import path
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "site_of_test.settings")
+http = get_asgi_application()
+
+from site_of_test.consumers import Echo  # noqa: E402
+
+application = ProtocolTypeRouter(
+    {"http": http, "websocket": URLRouter([path("echo", Echo.as_asgi())])}
+)
+"""
+
+
+def assets(page, base):
+    """The files of this server that a page refers to."""
+    links = re.findall(r'(?:src|href)="([^"#]+\.(?:js|css|png|svg|ico|woff2?)[^"]*)"', page)
+    resolved = (urljoin(base, unescape(link)) for link in links)
+    targets = [urlsplit(url) for url in resolved]
+    ours = [url for url in targets if url.netloc == urlsplit(base).netloc]
+    return list(dict.fromkeys(url.path + ("?" + url.query if url.query else "") for url in ours))
+
+
+class Applications(RealCase):
+    def check(self, name):
+        app = APPLICATIONS[name]
+        environment = HERE / (app.environment or app.folder) / ".venv"
+        self.assertTrue((environment / ".stamp").exists(), "scripts/setup applications")
+        folder = self.folder() / "site"
+        # Some write beside their code.
+        shutil.copytree(HERE / app.folder, folder, ignore=OTHERS)
+        self.make_project(app, environment, folder)
+        # Whatever is said of an environment outside of this test is another one.
+        env = {"VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"}
+        targets = [app.target] if app.target else []
+        with Server(*targets, env=env, cwd=folder, seconds=SECONDS) as server:
+            self.server = server
+            try:
+                self.look_at(app, server)
+            finally:
+                self.server = None
+
+    def look_at(self, app, server):
+        ready = next(line for line in server.lines if "ready in" in line and line.startswith("app"))
+        self.assertIn(f": {app.kind}, ", ready)
+        page = server.get(app.page, {"Accept": "text/html"})
+        for _ in range(3):
+            if page.status in (301, 302, 303, 307, 308):
+                page = server.get(
+                    urlsplit(page.headers["Location"])._replace(scheme="", netloc="").geturl()
+                )
+        self.assertEqual(page.status, 200, page.body[:500])
+        self.assertIn(app.text, unescape(page.text))
+        files = assets(page.text, server.url + app.page)
+        self.assertGreaterEqual(len(files), app.assets, page.text[:3000])
+        for target in files:
+            answer = server.get(target)
+            self.assertEqual(answer.status, 200, target)
+        if app.live:
+            asyncio.run(asyncio.wait_for(self.live(app.live, server), SECONDS))
+        self.assertEqual(server.get(app.page).status, page.status)
+
+    async def live(self, live, server):
+        streams = await asyncio.open_connection("127.0.0.1", server.port)
+        socket = await WebSocket.open(streams, live.path, f"127.0.0.1:{server.port}")
+        if live.sent:
+            socket.send(TEXT, live.sent)
+        _, payload = await socket.receive()
+        self.assertTrue(payload.startswith(live.begins), payload[:200])
+        socket.writer.close()
+
+    def make_project(self, app, environment, folder):
+        """A new project of Django's or Wagtail's own, for those that are made by a command."""
+        if app.folder not in ("django", "channels", "wagtail"):
+            return
+        command = "wagtail" if app.folder == "wagtail" else "django-admin"
+        run = [environment / "bin" / command, "start" if command == "wagtail" else "startproject"]
+        subprocess.run([*run, "site_of_test", str(folder)], check=True, capture_output=True)
+        if app.folder == "channels":
+            package = folder / "site_of_test"
+            (package / "consumers.py").write_text(CONSUMER)
+            (package / "asgi.py").write_text(ROUTING)
+        if app.folder == "wagtail":
+            manage = [environment / "bin" / "python", "manage.py"]
+            for words in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
+                subprocess.run([*manage, *words], cwd=folder, check=True, capture_output=True)
+
+
+def _test_of(name):
+    return lambda self: self.check(name)
+
+
+for _name in APPLICATIONS:
+    _words = re.sub(r"\W+", "_", _name.lower())
+    setattr(Applications, f"test_{_words}", _test_of(_name))
+
+
+# With `make test` it has nothing to run on.
+if not os.environ.get("PENSTOCK_APPLICATIONS"):
+    Applications = unittest.skip("make test-applications")(Applications)
