@@ -10,10 +10,11 @@ mod mapping;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, AtFlags, FileType, Statx, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 pub use self::mapping::Mapping;
@@ -96,6 +97,28 @@ pub fn blocks_read() -> u64 {
 /// For what has no pages.
 pub fn drop_cached(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Marks pages that were just read as used once more. The kernel drops first what was used only once: a page becomes
+/// active at its second use (with Linux' two lists; with its generations it is moved up a tier). `WILLNEED` and
+/// `readahead` do not count as a use. Blocks where pages are not in memory any more: they are read again.
+///
+/// It takes 15 us for each 128 pages (to read a byte of each takes 150 us): they are handed to `/dev/null` by reference.
+///
+/// # Errors
+/// The disk's; where `/dev/null` cannot be opened.
+pub fn mark_used(file: &File, at: u64, len: u64) -> io::Result<()> {
+    static NULL: OnceLock<Result<OwnedFd, Errno>> = OnceLock::new();
+    let open = || rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    let null = NULL.get_or_init(open).as_ref().map_err(|error| *error)?;
+    let (mut at, end) = (at, at.saturating_add(len));
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        if rustix::fs::sendfile(null, file, Some(&mut at), left)? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Sends up to `len` bytes at `at` from the page cache to a socket (`sendfile`); 0 is the file's end.

@@ -94,7 +94,7 @@ fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
 fn a_mapping_is_refused_where_the_kernel_does_not_tell() {
     let file = written();
     assert!(Mapping::new(&file, u64::MAX).is_err());
-    let pipe = File::from(std::os::fd::OwnedFd::from(io::pipe().unwrap().0));
+    let pipe = File::from(OwnedFd::from(io::pipe().unwrap().0));
     assert!(Mapping::new(&pipe, 4096).is_err());
     if !rustix::process::geteuid().is_root() {
         return eprintln!("left out: only root can be somebody else");
@@ -177,4 +177,75 @@ fn a_file_system_without_a_disk_is_told_apart() {
     assert_eq!(file_system(&memory).unwrap(), FileSystem::Memory);
     let process = File::open("/proc/self/stat").unwrap();
     assert_eq!(file_system(&process).unwrap(), FileSystem::Other);
+}
+
+/// Of the pages of a mapped file, those that the kernel has on its list of active ones; `None` where it does not tell.
+fn active_pages(address: usize, pages: usize) -> Option<usize> {
+    /// In `/proc/kpageflags`.
+    const ACTIVE: u64 = 1 << 6;
+    let frames = File::open("/proc/self/pagemap").ok()?;
+    let flags = File::open("/proc/kpageflags").ok()?;
+    let word = |file: &File, index: u64| {
+        let mut word = [0; 8];
+        file::read_at(file, &mut word, index * 8).ok()?;
+        Some(u64::from_ne_bytes(word))
+    };
+    let first = address as u64 / page_bytes();
+    let mut active = 0;
+    for page in first..first + pages as u64 {
+        // Only root is told where a page is.
+        let frame = Some(word(&frames, page)? & ((1 << 55) - 1)).filter(|&frame| frame != 0)?;
+        active += usize::from(word(&flags, frame)? & ACTIVE != 0);
+    }
+    Some(active)
+}
+
+#[test]
+fn pages_that_are_marked_as_used_are_active() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    let Some(file) = written_to_disk() else {
+        return;
+    };
+    let generations = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled");
+    if generations.is_ok_and(|enabled| enabled.trim() != "0x0000") {
+        return eprintln!("left out: the kernel has generations of pages");
+    }
+    let pages = usize::try_from(BYTES.div_ceil(page_bytes())).unwrap();
+    let len = pages * usize::try_from(page_bytes()).unwrap();
+    // Which pages are active is looked at through a mapping, after they were used.
+    let active = || {
+        let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: a new mapping of a file that does not change, all of whose pages are looked at before it goes.
+        #[expect(unsafe_code, reason = "mapping a file")]
+        unsafe {
+            let at = mmap(std::ptr::null_mut(), len, access, flags, &file, 0).unwrap();
+            for page in 0..pages {
+                // So that it is in the page table, which by itself is no use of it.
+                let byte = at.cast::<u8>().add(page * len / pages);
+                std::ptr::read_volatile(byte);
+            }
+            let active = active_pages(at as usize, pages);
+            munmap(at, len).unwrap();
+            active
+        }
+    };
+    expect_random_access(&file).unwrap();
+    drop_cached(&file).unwrap();
+    read_whole_at(&file, 0, len).unwrap();
+    let Some(before) = active() else {
+        return eprintln!("left out: only root is told of pages");
+    };
+    drop_cached(&file).unwrap();
+    read_whole_at(&file, 0, len).unwrap();
+    mark_used(&file, 0, BYTES).unwrap();
+    let after = active().unwrap();
+    // The kernel moves pages in batches, a few of which may still be on another core.
+    assert!(before <= pages / 8, "{before} of {pages}");
+    assert!(after >= pages - pages / 8, "{after} of {pages}");
+    // Nothing is behind the end, and what is not in memory is read.
+    mark_used(&file, BYTES, 10).unwrap();
+    drop_cached(&file).unwrap();
+    mark_used(&file, 0, 1).unwrap();
+    assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 1);
 }
