@@ -8,7 +8,10 @@
 //! threads (`lanes`) are never given to plain work: so an open of what is in memory does not wait
 //! behind reads of what is not, even while every one of those waits for a disk. As many are left to plain
 //! work that waits. The queue's bound is each lane's own.
+//!
+//! Reads of files ([`Pool::start_read`]) wait among the plain work: the most wanted go first, and each file has its turns.
 
+mod fair_queue;
 mod lanes;
 mod share;
 mod usage;
@@ -18,13 +21,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use self::lanes::{Admission, Job, Lane, Lanes};
+pub(crate) use self::fair_queue::ReadId;
+use self::lanes::{Admission, Arrival, Job, Lane, Lanes};
 pub use self::share::Share;
 use self::share::Shares;
 use self::usage::Tally;
 pub use self::usage::{PoolUse, Times};
 use crate::clock;
-use crate::disk::Reads;
+use crate::disk::{FileKey, Reads};
 
 /// A pool of threads with a bounded queue. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -154,8 +158,7 @@ impl Pool {
         let (give, result) = oneshot::channel();
         // The waiter may have left: then nobody wants the result.
         let job = Box::new(move || drop(give.send(work())));
-        self.push(lane, job, self.inner.queue_max)
-            .map_err(|(error, _)| error)?;
+        self.push_alone(lane, job)?;
         result.await.map_err(|_| self.lost())
     }
 
@@ -167,8 +170,34 @@ impl Pool {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.push(Lane::Plain, Box::new(work), self.inner.queue_max)
+        self.push_alone(Lane::Plain, Box::new(work))
+    }
+
+    /// As [`Pool::start`], for the read `id`, which so many wait for: the more they are, the sooner its turn comes.
+    ///
+    /// # Errors
+    /// As [`Pool::run`]; the work is dropped.
+    pub(crate) fn start_read<F>(
+        &self,
+        id: ReadId<FileKey>,
+        waiters: usize,
+        work: F,
+    ) -> Result<(), PoolError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let arrival = Arrival {
+            lane: Lane::Plain,
+            read: Some((id, waiters)),
+            job: Box::new(work),
+        };
+        self.push(arrival, self.inner.queue_max)
             .map_err(|(error, _)| error)
+    }
+
+    /// Counts one more who waits for a read, or one less, as long as that did not begin.
+    pub(crate) fn count_waiter(&self, id: ReadId<FileKey>, has_come: bool) {
+        self.inner.lock().lanes.count_waiter(id, has_come);
     }
 
     /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it: it closes or
@@ -178,9 +207,20 @@ impl Pool {
     where
         F: FnOnce() + Send + 'static,
     {
-        if let Err((_, work)) = self.push(Lane::Detached, Box::new(work), DETACHED_MAX) {
+        let arrival = Arrival {
+            lane: Lane::Detached,
+            read: None,
+            job: Box::new(work),
+        };
+        if let Err((_, work)) = self.push(arrival, DETACHED_MAX) {
             work();
         }
+    }
+
+    /// A crowd waits for a read: while it does, and for some time after, the disk is not asked for so much at once.
+    pub(crate) fn note_crowd(&self) {
+        let now = clock::now();
+        self.inner.lock().lanes.note_crowd(now);
     }
 
     /// What the pool is doing now.
@@ -229,11 +269,18 @@ impl Pool {
         }
     }
 
+    fn push_alone(&self, lane: Lane, job: Job) -> Result<(), PoolError> {
+        let read = None;
+        let pushed = self.push(Arrival { lane, read, job }, self.inner.queue_max);
+        pushed.map_err(|(error, _)| error)
+    }
+
     /// Queues a job; gives it back when there is no room.
-    fn push(&self, lane: Lane, job: Job, queue_max: usize) -> Result<(), (PoolError, Job)> {
-        let now = clock::now();
+    fn push(&self, arrival: Arrival, queue_max: usize) -> Result<(), (PoolError, Job)> {
+        let (now, lane) = (clock::now(), arrival.lane);
         let mut state = self.inner.lock();
-        match state.lanes.admit(lane, job, now, queue_max) {
+        state.lanes.note_time(now);
+        match state.lanes.admit(arrival, now, queue_max) {
             Admission::Refused(job) => {
                 let (told, waiting) = (state.count_refused(now), state.lanes.waiting());
                 drop(state);
@@ -245,12 +292,12 @@ impl Pool {
                 return Err((full, job));
             }
             Admission::Waits => {}
-            Admission::Taken => match Inner::muster(&self.inner, &mut state) {
+            Admission::Taken(position) => match Inner::muster(&self.inner, &mut state) {
                 Muster::Woken => self.inner.work.notify_one(),
                 Muster::Started => {}
                 // Threads ran out: the ones that exist will do the job; none at all is an error.
                 Muster::Failed if state.threads == 0 => {
-                    return match state.lanes.take_back(lane) {
+                    return match state.lanes.take_back(lane, position) {
                         Some(job) => Err((self.lost(), job)),
                         None => Ok(()),
                     };
@@ -336,6 +383,7 @@ impl Inner {
     fn serve(this: &Arc<Self>, number: usize) {
         let mut state = this.lock();
         loop {
+            state.lanes.note_time(clock::now());
             let Some((lane, job, queued_at)) = state.lanes.take() else {
                 if state.closed {
                     state.threads -= 1;

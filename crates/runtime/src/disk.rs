@@ -29,8 +29,8 @@ use penstock_sys::memory::Extent;
 use penstock_sys::pages::{self, FileSystem, Identity, Mapping};
 
 pub use self::arena::Arena;
-pub(crate) use self::reads::Reads;
-use self::reads::{FileKey, Outcome};
+pub(crate) use self::reads::{FileKey, Reads};
+use self::reads::{Landing, Outcome};
 use self::residency::{Asked, FRESH_US, Facts, Found, Means, Moment, Proven, Whole};
 use self::seen::Seen;
 use self::waits::Doubt;
@@ -420,11 +420,19 @@ impl DiskFile {
         for may_join in [true, false, false] {
             let joined = reads.find(self.key(), at).filter(|_| may_join);
             let is_joined = joined.is_some();
-            let mut flight = match joined {
-                Some(flight) => flight,
-                None => self.begin(at, len)?,
+            let flight = match joined {
+                Some(flight) => {
+                    self.pool.count_waiter(flight.id, true);
+                    self.read_ahead(at, flight.found_by);
+                    flight
+                }
+                None => self.begin(at, len, 0)?,
             };
-            let outcome = match clock::until(deadline, flight.outcome()).await {
+            let mut waiter = Waiter {
+                pool: &self.pool,
+                flight,
+            };
+            let outcome = match clock::until(deadline, waiter.flight.outcome()).await {
                 None => return Err(self.late(limit)),
                 Some(None) => continue,
                 Some(Some(outcome)) => outcome.map_err(ReadError::Disk)?,
@@ -454,7 +462,7 @@ impl DiskFile {
         if piece.len() as u64 > SMALL_BYTES || !self.is_memory_scarce() {
             return piece;
         }
-        let claim = self.pool.reads().claim(piece.len() as u64);
+        let claim = self.pool.reads().claim(piece.len() as u64, 1);
         reads::hold(piece.to_vec(), claim)
     }
 
@@ -465,8 +473,13 @@ impl DiskFile {
         self.pool.reads().is_memory_scarce()
     }
 
-    /// Begins to read at `at` in the pool.
-    fn begin(self: &Arc<Self>, at: u64, len: u64) -> Result<reads::Flight, ReadError> {
+    /// Begins to read at `at` in the pool, for one who waits; or for so many as are `expected`.
+    fn begin(
+        self: &Arc<Self>,
+        at: u64,
+        len: u64,
+        expected: usize,
+    ) -> Result<reads::Flight, ReadError> {
         let page = pages::page_bytes();
         let start = at - at % page;
         let end = (at + len)
@@ -475,21 +488,85 @@ impl DiskFile {
         let (flight, landing) = self.pool.reads().begin(self.key(), start, end);
         let this = Arc::clone(self);
         self.proven.forget(at / CHUNK_BYTES);
-        self.pool.start(move || {
-            if !landing.is_wanted() {
-                return;
+        self.pool.start_read(flight.id, expected.max(1), move || {
+            if expected > 0 || landing.is_wanted() {
+                this.read_for(landing, start, end, expected);
             }
-            let outcome = this.read_in_pool(start, end - start);
-            if let Err(error) = &outcome {
-                this.failed(error);
-            }
-            landing.land(outcome);
         })?;
         Ok(flight)
     }
 
-    /// Reads for a flight, and finds out by the way what the file system can tell. Blocks.
-    fn read_in_pool(&self, start: u64, len: u64) -> Result<Outcome, Arc<io::Error>> {
+    /// Makes a reading for all who wait for it, or are expected to. If they are several the kernel is told by reading it
+    /// once more: all of them get what was read once, and pages that were used once are the first that it drops. Blocks.
+    fn read_for(&self, landing: Landing, start: u64, end: u64, expected: usize) {
+        let wanted = landing.waiters().max(expected);
+        let outcome = self.read_in_pool(start, end - start, wanted);
+        if let Err(error) = &outcome {
+            self.failed(error);
+        }
+        let is_read = outcome.is_ok();
+        let is_shared = landing.waiters().max(expected) > 1;
+        landing.land(outcome);
+        if is_read
+            && is_shared
+            && self.known().means != Means::Memory
+            && let Ok(file) = self.file()
+            // Those that went at once are not read again for that.
+            && residency::is_counted(file, start, end - start).unwrap_or(false)
+        {
+            // Where it does not succeed they are as used as before.
+            let _ = pages::mark_used(file, start, end - start);
+        }
+    }
+
+    /// Begins to read what is missing behind the chunk at `at`, which so many `waiters` besides the first wait for by now.
+    /// They will want that too, and so may all others who are sent the file. Else each chunk of a file that was dropped would wait by itself
+    /// for a disk that is busy, one after the other. It is looked again whenever they are twice as many.
+    fn read_ahead(self: &Arc<Self>, at: u64, waiters: usize) {
+        if waiters < CROWD || !waiters.is_power_of_two() {
+            return;
+        }
+        self.pool.note_crowd();
+        let Some(identity) = self.identity() else {
+            return;
+        };
+        // Who has the file is sent it, but for a few.
+        let crowd = Arc::strong_count(self).max(waiters);
+        let chunks = ((crowd / CROWD) as u64).min(AHEAD_CHUNKS);
+        let first = at / CHUNK_BYTES + 1;
+        for chunk in first..first + chunks {
+            let start = chunk * CHUNK_BYTES;
+            let Some(len @ 1..) = identity.bytes.checked_sub(start) else {
+                return;
+            };
+            let len = len.min(CHUNK_BYTES);
+            if self.is_missing(start, len) && self.begin(start, len, crowd).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether something of the `len` bytes at `at`, in one chunk, is not in memory, as far as that can be told, and is
+    /// not being read.
+    fn is_missing(&self, at: u64, len: u64) -> bool {
+        let is_there = match self.known().means {
+            Means::Counted => (self.file())
+                .and_then(|file| residency::is_counted(file, at, len))
+                .unwrap_or(true),
+            Means::Mapped => self.present(at, len) == len,
+            Means::Seen => self.is_seen(at, len),
+            Means::Memory | Means::Tried | Means::Unknown | Means::Never => true,
+        };
+        !is_there && !self.pool.reads().is_busy(self.key(), at, len)
+    }
+
+    /// Reads for a flight that so many wait for, and finds out by the way what the file system can tell. Blocks.
+    fn read_in_pool(
+        &self,
+        start: u64,
+        len: u64,
+        waiters: usize,
+    ) -> Result<Outcome, Arc<io::Error>> {
         // Before the first reading already: it would leave marks in the page cache at which whoever
         // comes by reads ahead, told not to or not.
         self.stop_read_ahead();
@@ -498,7 +575,7 @@ impl DiskFile {
             Means::Unknown => Some(pages::file_system(file).unwrap_or(FileSystem::Other)),
             _ => None,
         };
-        let claim = self.pool.reads().claim(len);
+        let claim = self.pool.reads().claim(len, waiters);
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
         let bytes = pages::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
@@ -521,7 +598,7 @@ impl DiskFile {
         if len == 0 {
             return None;
         }
-        let claim = self.pool.reads().claim(len);
+        let claim = self.pool.reads().claim(len, 1);
         let mut bytes = vec![0; usize::try_from(claim.bytes()).ok()?];
         let count = self.read_cached(at, &mut bytes);
         bytes.truncate(count);
@@ -753,6 +830,20 @@ impl Drop for DiskFile {
     }
 }
 
+/// One who waits for a reading, as long as it is there: counted in the pool's queue.
+struct Waiter<'a> {
+    pool: &'a Pool,
+    flight: reads::Flight,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.flight.is_pending() {
+            self.pool.count_waiter(self.flight.id, false);
+        }
+    }
+}
+
 fn left_in_chunk(at: u64) -> u64 {
     CHUNK_BYTES - at % CHUNK_BYTES
 }
@@ -760,6 +851,13 @@ fn left_in_chunk(at: u64) -> u64 {
 /// For how many chunks two pages speak at most: a client that takes all at full speed needs some milliseconds for them,
 /// and a file has room for twice as many answers.
 const CONFIRMED_CHUNKS: u64 = 16;
+
+/// Something is read ahead for no fewer than this, and a chunk for so many each. Two clients that happen to want the same
+/// file are not to have more of the disk than two that do not.
+const CROWD: usize = 4;
+
+/// Chunks that are read ahead at most (8 MB): what a disk of 100 MB/s brings in a tenth of a second.
+const AHEAD_CHUNKS: u64 = 16;
 
 /// Read at once on the loop at most: what a socket may take, and a fortieth of a millisecond.
 const NOW_BYTES: u64 = 128 * 1024;

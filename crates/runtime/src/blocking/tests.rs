@@ -161,6 +161,35 @@ fn what_is_detached_may_wait_beyond_the_bound() {
 }
 
 #[test]
+fn reads_go_by_their_waiters_and_each_file_has_its_turn() {
+    let pool = Pool::new("disk", 1, 100);
+    let held = Held::start(&pool);
+    let (ran, order) = sync_channel(100);
+    let note = |name: &'static str| {
+        let ran = ran.clone();
+        move || ran.send(name).unwrap()
+    };
+    let id = |file, number| ReadId {
+        file: FileKey::Handle(file),
+        number,
+    };
+    pool.start(note("write")).unwrap();
+    pool.start_read(id(1, 1), 1, note("cold")).unwrap();
+    for (number, name) in [(2, "hot 2"), (3, "hot 3"), (4, "hot 4"), (5, "hot 5")] {
+        pool.start_read(id(2, number), 1, note(name)).unwrap();
+        pool.count_waiter(id(2, number), true);
+    }
+    pool.count_waiter(id(2, 5), true);
+    pool.count_waiter(id(2, 4), true);
+    pool.count_waiter(id(2, 4), false);
+    held.let_go();
+    await_until("all are done", || pool.usage().worked.count == 7);
+    let order: Vec<_> = order.try_iter().collect();
+    assert_eq!(order, ["hot 5", "hot 2", "write", "hot 3", "cold", "hot 4"]);
+    pool.close();
+}
+
+#[test]
 fn the_oldest_running_job_and_the_times_are_told() {
     let pool = Pool::new("disk", 4, 10);
     assert_eq!(pool.oldest_running(), None);

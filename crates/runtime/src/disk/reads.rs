@@ -20,11 +20,12 @@ use tokio::sync::watch;
 use super::residency::{Facts, Moment};
 use super::seen::Seen;
 use super::{CHUNK_BYTES, SMALL_BYTES};
+use crate::blocking::ReadId;
 use crate::clock;
 
 /// Under which a file's readings are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum FileKey {
+pub(crate) enum FileKey {
     /// The file itself, by whatever descriptor.
     Inode(Identity),
     /// One descriptor, by the address of what holds it: a reading under way keeps it there.
@@ -77,6 +78,8 @@ struct Entry {
     number: u64,
     start: u64,
     end: u64,
+    /// How many have found it, whether they still wait or not.
+    found_by: usize,
     result: watch::Receiver<Option<Landed>>,
 }
 
@@ -93,10 +96,18 @@ impl Reads {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let flights = self.shared.lock();
-        let entries = flights.get(&(file, at / CHUNK_BYTES))?;
-        let entry = (entries.iter()).find(|entry| (entry.start..entry.end).contains(&at))?;
-        Some(Flight(entry.result.clone()))
+        let mut flights = self.shared.lock();
+        let entries = flights.get_mut(&(file, at / CHUNK_BYTES))?;
+        let entry = (entries.iter_mut()).find(|entry| (entry.start..entry.end).contains(&at))?;
+        entry.found_by += 1;
+        Some(Flight {
+            found_by: entry.found_by,
+            id: ReadId {
+                file,
+                number: entry.number,
+            },
+            result: entry.result.clone(),
+        })
     }
 
     /// Whether something of the `len` bytes at `at`, within one chunk, is being read.
@@ -121,6 +132,7 @@ impl Reads {
             number,
             start,
             end,
+            found_by: 0,
             result: result.clone(),
         };
         self.shared.lock().entry(place).or_default().push(entry);
@@ -132,7 +144,13 @@ impl Reads {
             number,
             give,
         };
-        (Flight(result), landing)
+        let id = ReadId { file, number };
+        let flight = Flight {
+            id,
+            found_by: 0,
+            result,
+        };
+        (flight, landing)
     }
 
     /// Microseconds on a clock of its own.
@@ -165,9 +183,9 @@ impl Reads {
         self.shared.waited.is_within(span_us, now_us)
     }
 
-    /// Takes room for `len` bytes; less of it when there is little left.
-    pub(super) fn claim(&self, len: u64) -> Claim {
-        Held::claim(&self.shared.held, len)
+    /// Takes room for `len` bytes that so many wait for; less of it when there is little left.
+    pub(super) fn claim(&self, len: u64, waiters: usize) -> Claim {
+        Held::claim(&self.shared.held, len, waiters)
     }
 
     pub(super) fn is_memory_scarce(&self) -> bool {
@@ -226,13 +244,24 @@ const SEEN_FILES: usize = 1024;
 
 /// A reading, for one who waits for it.
 #[derive(Debug)]
-pub(super) struct Flight(watch::Receiver<Option<Landed>>);
+pub(super) struct Flight {
+    /// Under which the pool's queue knows it.
+    pub(super) id: ReadId<FileKey>,
+    /// How many have found it so far, with this one; 0 for the one who began it.
+    pub(super) found_by: usize,
+    result: watch::Receiver<Option<Landed>>,
+}
 
 impl Flight {
     /// What was read; `None` when the reading was lost.
     pub(super) async fn outcome(&mut self) -> Option<Landed> {
-        let landed = self.0.wait_for(Option::is_some).await.ok()?;
+        let landed = self.result.wait_for(Option::is_some).await.ok()?;
         landed.clone()
+    }
+
+    /// Whether it goes on: it did not bring anything yet, nor is it lost.
+    pub(super) fn is_pending(&self) -> bool {
+        self.result.has_changed().is_ok() && self.result.borrow().is_none()
     }
 }
 
@@ -258,12 +287,17 @@ impl Landing {
     /// Whether somebody still waits for it. If not it is over: nobody finds it any more.
     pub(super) fn is_wanted(&self) -> bool {
         let mut flights = self.shared.lock();
-        // One receiver is the entry's own; others are made from it under this lock only.
-        let is_wanted = self.give.receiver_count() > 1;
+        let is_wanted = self.waiters() > 0;
         if !is_wanted {
             self.remove_from(&mut flights);
         }
         is_wanted
+    }
+
+    /// How many wait for it.
+    pub(super) fn waiters(&self) -> usize {
+        // One receiver is the entry's own; others are made from it under the lock of all readings only.
+        self.give.receiver_count().saturating_sub(1)
     }
 
     fn remove(&self) {
@@ -358,13 +392,17 @@ struct Held {
 /// How much memory a pool's readings take in whole chunks: two for each of 32 threads, one that fills
 /// and one on its way out, and as much again for clients that take theirs slowly. Past the half of it
 /// senders that have to wait let theirs go ([`super::DiskFile::is_memory_scarce`]); past all of it
-/// readings are of [`SMALL_BYTES`], so that a client costs what two buffers of a usual server do.
+/// readings are of [`SMALL_BYTES`] for each who waits for them, so that a client costs what two buffers of a usual server
+/// do.
 const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl Held {
-    fn claim(this: &Arc<Self>, len: u64) -> Claim {
+    fn claim(this: &Arc<Self>, len: u64, waiters: usize) -> Claim {
         let is_room = this.bytes.load(Ordering::Relaxed) + len <= HELD_BYTES_MAX;
-        let bytes = if is_room { len } else { len.min(SMALL_BYTES) };
+        let bytes = match is_room {
+            true => len,
+            false => len.min(SMALL_BYTES.saturating_mul(waiters.max(1) as u64)),
+        };
         this.bytes.fetch_add(bytes, Ordering::Relaxed);
         Claim {
             held: Arc::clone(this),

@@ -9,7 +9,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<Outcome, Arc<io::Error>> {
-    Ok(Outcome::new(start, vec![7; len], reads.claim(wanted)))
+    Ok(Outcome::new(start, vec![7; len], reads.claim(wanted, 1)))
 }
 
 #[test]
@@ -41,6 +41,7 @@ fn a_reading_is_found_while_it_lasts_where_it_reaches() {
     let mut second = reads.find(FILE, 5000).unwrap();
     landing.land(outcome(&reads, 4096, 4096, 4096));
     assert!(reads.find(FILE, 5000).is_none() && reads.is_busy(FILE, 0, CHUNK_BYTES));
+    assert!(!first.is_pending() && !second.is_pending() && second.id == first.id);
     for flight in [&mut first, &mut second] {
         let landed = block_on(flight.outcome()).unwrap().unwrap();
         assert_eq!(landed.part(5000, 10_000).unwrap().len(), 3192);
@@ -56,7 +57,9 @@ fn a_reading_is_found_while_it_lasts_where_it_reaches() {
 fn a_reading_that_is_lost_is_noticed() {
     let reads = Reads::default();
     let (mut flight, landing) = reads.begin(FILE, 0, 4096);
+    assert!(flight.is_pending());
     drop(landing);
+    assert!(!flight.is_pending());
     assert!(block_on(flight.outcome()).is_none());
     assert!(reads.find(FILE, 0).is_none());
 }
@@ -68,6 +71,7 @@ fn a_reading_that_all_have_left_is_over() {
     let second = reads.find(FILE, 0).unwrap();
     drop(first);
     assert!(landing.is_wanted() && reads.find(FILE, 0).is_some());
+    assert_eq!(landing.waiters(), 1);
     drop(second);
     assert!(!landing.is_wanted() && reads.find(FILE, 0).is_none());
     drop(landing);
@@ -92,7 +96,7 @@ fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
     let reads = Reads::default();
     let mut pieces = Vec::new();
     while !reads.is_memory_scarce() {
-        let claim = reads.claim(CHUNK_BYTES);
+        let claim = reads.claim(CHUNK_BYTES, 1);
         assert_eq!(claim.bytes(), CHUNK_BYTES);
         let outcome = Outcome::new(0, vec![0; 512 * 1024], claim);
         pieces.push(outcome.part(0, 1).unwrap());
@@ -100,11 +104,16 @@ fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
     }
     let mut more = Vec::new();
     for _ in 0..100 {
-        more.push(reads.claim(CHUNK_BYTES));
+        more.push(reads.claim(CHUNK_BYTES, 1));
     }
     let small = more.iter().filter(|claim| claim.bytes() == SMALL_BYTES);
     assert_eq!((pieces.len(), small.count()), (65, 37));
-    assert_eq!(reads.claim(10).bytes(), 10);
+    assert_eq!(reads.claim(10, 1).bytes(), 10);
+    // What many share may be as much as each of them would take.
+    for (waiters, expected) in [(0, 1), (3, 3), (8, 8), (100, 8)] {
+        let claim = reads.claim(CHUNK_BYTES, waiters);
+        assert_eq!(claim.bytes(), expected * SMALL_BYTES, "{waiters}");
+    }
     drop(more);
     assert!(reads.is_memory_scarce());
     pieces.pop();

@@ -3,16 +3,19 @@
 use super::*;
 
 /// Keeps the only thread of `pool` busy until something is sent.
-fn held(pool: &Pool) -> std::sync::mpsc::SyncSender<()> {
+pub(super) fn held(pool: &Pool) -> std::sync::mpsc::SyncSender<()> {
     let (release, held) = sync_channel::<()>(1);
+    let (begin, begun) = sync_channel(1);
     pool.start(move || {
+        begin.send(()).unwrap();
         held.recv_timeout(SOON).ok();
     })
     .unwrap();
+    begun.recv_timeout(SOON).expect("the thread is kept");
     release
 }
 
-fn await_idle(pool: &Pool) {
+pub(super) fn await_idle(pool: &Pool) {
     let deadline = Instant::now() + SOON;
     while pool.usage().active + pool.usage().queued > 0 {
         assert!(Instant::now() < deadline, "never idle");
@@ -21,7 +24,7 @@ fn await_idle(pool: &Pool) {
 }
 
 /// Begins `work`, which has to wait.
-async fn begin<F: Future>(work: std::pin::Pin<&mut F>) {
+pub(super) async fn begin<F: Future + ?Sized>(work: std::pin::Pin<&mut F>) {
     let mut work = work;
     poll_fn(|cx| {
         assert!(work.as_mut().poll(cx).is_pending());
@@ -32,7 +35,7 @@ async fn begin<F: Future>(work: std::pin::Pin<&mut F>) {
 
 /// Whether so many bytes of the pool's readings are free.
 fn is_free(pool: &Pool, bytes: u64) -> bool {
-    pool.reads().claim(bytes).bytes() == bytes
+    pool.reads().claim(bytes, 1).bytes() == bytes
 }
 
 const ALL: u64 = 64 * 1024 * 1024;
@@ -66,7 +69,7 @@ fn an_end_that_another_reading_met_is_looked_at_again() {
     block_on(async {
         let mut read = pin!(file.read(100_000, 10));
         begin(read.as_mut()).await;
-        let claim = pool.reads().claim(CHUNK_BYTES);
+        let claim = pool.reads().claim(CHUNK_BYTES, 1);
         landing.land(Ok(Outcome::new(0, vec![0; 50_000], claim)));
         let piece = read.await.unwrap();
         assert_eq!((piece.len(), piece[0]), (10, byte(100_000)));
@@ -161,7 +164,7 @@ fn a_small_rest_does_not_keep_all_that_was_read_with_it() {
     let rest = file.compact(whole.slice(10..20));
     drop(whole);
     assert!(!is_free(&pool, ALL - 10), "memory is not scarce");
-    let scarce = pool.reads().claim(ALL / 2);
+    let scarce = pool.reads().claim(ALL / 2, 1);
     assert!(file.is_memory_scarce());
     let rest = file.compact(rest);
     drop(scarce);

@@ -1,0 +1,122 @@
+//! Files that many want at a time: their turn in the pool, what is read ahead for them, and what the kernel is told.
+
+use std::sync::mpsc::Receiver;
+
+use super::sharing::{await_idle, begin, held};
+use super::*;
+
+type Reading<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + 'a>>;
+
+/// Begins so many readings of a chunk; none of them can be made yet.
+async fn begin_many(file: &Arc<DiskFile>, chunk: u64, count: usize) -> Vec<Reading<'_>> {
+    let mut readings: Vec<Reading<'_>> = Vec::new();
+    for _ in 0..count {
+        let mut reading: Reading<'_> = Box::pin(file.read(chunk * CHUNK_BYTES, CHUNK_BYTES));
+        begin(reading.as_mut()).await;
+        readings.push(reading);
+    }
+    readings
+}
+
+/// The chunks of a file that are in memory.
+fn chunks_there(file: &DiskFile, chunks: u64) -> Vec<u64> {
+    let is_there = |chunk: &u64| {
+        let counted = pages::cached_pages(file.file().unwrap(), chunk * CHUNK_BYTES, CHUNK_BYTES);
+        counted.unwrap() * pages::page_bytes() == CHUNK_BYTES
+    };
+    (0..chunks).filter(is_there).collect()
+}
+
+/// Drops all of a file, however long; `evict` looks at the first chunks only.
+fn drop_all(file: &DiskFile, chunks: u64) {
+    evict(file);
+    let deadline = Instant::now() + SOON;
+    let on_disk = file.file().unwrap();
+    while pages::cached_pages(on_disk, 0, chunks * CHUNK_BYTES).unwrap() > 0 {
+        assert!(Instant::now() < deadline, "not dropped");
+        pages::drop_cached(on_disk).unwrap();
+    }
+}
+
+/// Starts jobs that note whether a reading of the file's first chunk is under way when they run.
+fn start_observers(pool: &Pool, file: &Arc<DiskFile>, count: usize) -> Receiver<bool> {
+    let (observed, found) = sync_channel(count);
+    for _ in 0..count {
+        let (observed, file) = (observed.clone(), Arc::clone(file));
+        let observe = move || {
+            let is_busy = file.pool().reads().is_busy(file.key(), 0, CHUNK_BYTES);
+            observed.send(is_busy).unwrap();
+        };
+        pool.start(observe).unwrap();
+    }
+    found
+}
+
+#[test]
+fn what_many_wait_for_is_read_before_what_came_earlier() {
+    for (waiters, goes_first) in [(1, false), (2, true), (50, true)] {
+        let pool = pool(1);
+        let Some(file) = counted(CHUNK_BYTES, &pool) else {
+            return;
+        };
+        evict(&file);
+        await_idle(&pool);
+        let release = held(&pool);
+        let found = start_observers(&pool, &file, 6);
+        block_on(async {
+            let readings = begin_many(&file, 0, waiters).await;
+            assert_eq!(pool.usage().queued, 7, "one reading for all");
+            release.send(()).unwrap();
+            for reading in readings {
+                assert_eq!(reading.await.unwrap().len() as u64, CHUNK_BYTES);
+            }
+        });
+        await_idle(&pool);
+        let found: Vec<bool> = found.try_iter().collect();
+        assert_eq!(found, [!goes_first; 6], "{waiters}");
+        pool.close();
+    }
+}
+
+#[test]
+fn who_has_left_is_not_counted() {
+    let pool = pool(1);
+    let Some(file) = counted(CHUNK_BYTES, &pool) else {
+        return;
+    };
+    evict(&file);
+    let release = held(&pool);
+    let found = start_observers(&pool, &file, 1);
+    block_on(async {
+        let mut readings = begin_many(&file, 0, 9).await;
+        readings.drain(..8);
+        release.send(()).unwrap();
+        readings.remove(0).await.unwrap();
+    });
+    assert_eq!(found.recv_timeout(SOON), Ok(true));
+    pool.close();
+}
+
+#[test]
+fn the_more_wait_the_more_is_read_ahead_and_nothing_for_a_few() {
+    for (waiters, expected) in [(3, 1), (5, 2), (12, 3), (100, 1 + AHEAD_CHUNKS)] {
+        let pool = pool(1);
+        let chunks = AHEAD_CHUNKS + 3;
+        let Some(file) = counted(chunks * CHUNK_BYTES, &pool) else {
+            return;
+        };
+        drop_all(&file, chunks);
+        let release = held(&pool);
+        block_on(async {
+            let mut readings = begin_many(&file, 1, waiters).await;
+            release.send(()).unwrap();
+            for reading in &mut readings {
+                assert_eq!(reading.await.unwrap()[0], byte(CHUNK_BYTES));
+            }
+        });
+        await_idle(&pool);
+        let there: Vec<u64> = (1..=expected).collect();
+        assert_eq!(chunks_there(&file, chunks), there, "{waiters}");
+        pool.close();
+    }
+}
