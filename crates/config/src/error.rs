@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use shown::{DidYouMean, In, Kinds, OnLine, Paths, Reached, Reason};
 
 use crate::model::{AppKind, ServerAddr};
-use crate::values::{HostPattern, ListenAddr, PathPattern};
+use crate::values::{HostPattern, ListenAddr, PathPattern, UNIX_PATH_BYTES};
 
 /// Everything that is wrong with one configuration; never empty.
 #[derive(Debug, Clone, PartialEq)]
@@ -265,6 +265,25 @@ pub enum Problem {
         /// The earlier one's line, 0 when it is not in the file.
         line: usize,
     },
+    /// A Unix socket without a file.
+    #[error(
+        "`unix:{0}` would be an abstract socket, which has no permissions: choose the path of a file, such as \"unix:/run/site.sock\""
+    )]
+    AbstractSocket(String),
+    /// A Unix socket's path that the system does not take.
+    #[error(
+        "{}: {bytes} bytes, and the path of a Unix socket has at most {UNIX_PATH_BYTES}: choose a shorter one",
+        path.display()
+    )]
+    SocketPathTooLong {
+        /// The absolute path.
+        path: PathBuf,
+        /// Its length.
+        bytes: usize,
+    },
+    /// Permissions of an address that has no file.
+    #[error("`{0}` is for the file of a Unix socket: this address is none")]
+    NoSocketFile(&'static str),
     /// The admin address is also a listener's.
     #[error(
         "admin ({admin}) and the listener {listener} are the same address: move one, or set admin = \"off\""

@@ -58,8 +58,8 @@ pub use model::{
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
     HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax, MercureKey,
     Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site, SlowPolicy, Sticky,
-    Symlinks, TcpStream, Upstream, UpstreamServer,
+    RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site, SlowPolicy,
+    SocketFile, Sticky, Symlinks, TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

@@ -119,11 +119,24 @@ pub struct Server {
     pub open_files: Option<u64>,
     /// The absolute working directory of the server; none is where it was started.
     pub directory: Option<PathBuf>,
+    /// Who may connect to the Unix sockets of `listen`, where something is said about it, by path.
+    pub socket_files: BTreeMap<PathBuf, SocketFile>,
     /// Those of `listen` whose connections begin with a PROXY protocol header.
     pub proxy_protocol: Vec<ListenAddr>,
     /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
     /// loopback and Unix sockets.
     pub trusted_proxies: Option<Vec<String>>,
+}
+
+/// Who may connect to a Unix socket: its file's permissions and owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SocketFile {
+    /// The permissions; none is everybody's.
+    pub mode: Option<u32>,
+    /// The owner, a name or a number; none is whoever serves.
+    pub user: Option<String>,
+    /// The group, a name or a number; none is that of whoever serves.
+    pub group: Option<String>,
 }
 
 impl Default for Server {
@@ -146,6 +159,7 @@ impl Default for Server {
             umask: None,
             open_files: None,
             directory: None,
+            socket_files: BTreeMap::new(),
             proxy_protocol: Vec::new(),
             trusted_proxies: None,
         }

@@ -327,21 +327,15 @@ fn name_of(dir: &Path) -> String {
 fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> {
     let mut errors = Vec::new();
     let mut place = |addr: &ListenAddr| {
+        let unfit = server::unfit_socket(&addr.to_string(), &invocation.cwd);
+        let is_fit = unfit.is_none();
+        errors.extend(unfit);
         let based = server::based(addr.clone(), &invocation.cwd);
-        if based.is_none() {
-            let (key, value) = ("listen".to_owned(), addr.to_string());
-            let expected = ListenAddr::EXPECTED.to_owned();
-            errors.push(Problem::BadValue {
-                key,
-                value,
-                expected,
-                suggestion: None,
-            });
-        }
-        based.unwrap_or_else(|| addr.clone())
+        based.filter(|_| is_fit).unwrap_or_else(|| addr.clone())
     };
     if !invocation.listen.is_empty() {
         config.server.listen = invocation.listen.iter().map(&mut place).collect();
+        server::split_families(config.server.listen.iter_mut().collect());
     }
     if let Some(log) = &invocation.log {
         config.server.log = LogTarget::File(absolute(&invocation.cwd, log));

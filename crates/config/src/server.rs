@@ -11,7 +11,9 @@ use std::path::Path;
 use crate::address::is_network;
 use crate::error::Problem;
 use crate::join;
-use crate::model::{AccessLog, Config, Join, LogFormat, LogTarget, Server, ServerLogFormat};
+use crate::model::{
+    AccessLog, Config, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
+};
 use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
@@ -50,7 +52,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     };
     read.at = table.at;
     let server = &mut read.value;
-    read.listen = read_listen(&table, &mut server.proxy_protocol);
+    read.listen = read_listen(&table, server);
     if let Some(listen) = &read.listen {
         server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
     }
@@ -210,33 +212,99 @@ fn admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
     }
 }
 
-/// The addresses; those whose connections begin with a PROXY protocol header also into `behind`.
-fn read_listen(table: &Section<'_>, behind: &mut Vec<ListenAddr>) -> Option<Vec<At<ListenAddr>>> {
+/// Why a text cannot be the path of a Unix socket, where it is meant to be one.
+pub(crate) fn unfit_socket(text: &str, base: &Path) -> Option<Problem> {
+    let path = text.strip_prefix("unix:")?;
+    if path.starts_with('@') {
+        return Some(Problem::AbstractSocket(path.to_owned()));
+    }
+    let path = absolute(base, Path::new(path));
+    let bytes = path.as_os_str().len();
+    (bytes > UNIX_PATH_BYTES).then_some(Problem::SocketPathTooLong { path, bytes })
+}
+
+/// An address; why there is none is reported at `key`.
+fn read_address(table: &Section<'_>, key: &str, text: &At<&str>) -> Option<At<ListenAddr>> {
+    if let Some(problem) = unfit_socket(text.value, table.found.base()) {
+        table.add(text.at, problem);
+        return None;
+    }
+    match address(table.found, text.value) {
+        Some(addr) => Some(At::new(addr, text.at)),
+        None => {
+            table.bad(key, text);
+            None
+        }
+    }
+}
+
+/// Who may connect to a Unix socket, as a table says it.
+fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<SocketFile> {
+    let mode = table.parsed("mode", umask).map(|mode| mode.value);
+    let owner = table.parsed("owner", |text| {
+        let (user, group) = text.split_once(':').unwrap_or((text, ""));
+        let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (user, group) = (part(user), part(group));
+        let is_good = user.iter().chain(&group).all(|name| is_account(name));
+        (is_good && (user.is_some() || group.is_some())).then_some((user, group))
+    });
+    let (user, group) = owner.map(|owner| owner.value).unwrap_or_default();
+    if let Some(ListenAddr::Tcp(_) | ListenAddr::Port(_)) = addr {
+        for key in ["mode", "owner"] {
+            if table.has(key) {
+                table.add(table.key_at(&[key]), Problem::NoSocketFile(key));
+            }
+        }
+        return None;
+    }
+    Some(SocketFile { mode, user, group })
+}
+
+/// The addresses, and what is said of them, into `server`.
+fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<At<ListenAddr>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());
     for item in items {
         match item {
-            Item::Text(text) => match address(table.found, text.value) {
-                Some(addr) => listen.push(At::new(addr, text.at)),
-                None => table.bad("listen", &text),
-            },
+            Item::Text(text) => listen.extend(read_address(table, "listen", &text)),
             Item::Table(inner) => {
-                let addr = inner.parsed("address", |text| address(inner.found, text));
+                let text = inner.text("address");
+                let addr = text.and_then(|text| read_address(&inner, "address", &text));
                 if !inner.has("address") {
                     inner.missing("address");
                 }
                 let mut is_behind = false;
                 inner.flag("proxy_protocol", &mut is_behind);
+                let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));
                 let Some(addr) = addr else { continue };
                 if is_behind {
-                    behind.push(addr.value.clone());
+                    server.proxy_protocol.push(addr.value.clone());
+                }
+                if let (ListenAddr::Unix(path), Some(file)) = (&addr.value, file) {
+                    server.socket_files.insert(path.clone(), file);
                 }
                 listen.push(addr);
             }
         }
     }
+    split_families(listen.iter_mut().map(|addr| &mut addr.value).collect());
     check_listen(table, &listen);
     Some(listen)
+}
+
+/// A port alone means IPv4 alone where an IPv6 address has that port beside it: `[":80", "[::]:80"]`.
+pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
+    let is_ipv6 = |addr: &ListenAddr, port: u16| match addr {
+        ListenAddr::Tcp(tcp) => tcp.is_ipv6() && tcp.port() == port && port != 0,
+        ListenAddr::Port(_) | ListenAddr::Unix(_) => false,
+    };
+    for index in 0..listen.len() {
+        if let ListenAddr::Port(port) = *listen[index]
+            && listen.iter().any(|other| is_ipv6(other, port))
+        {
+            *listen[index] = ListenAddr::Tcp((std::net::Ipv4Addr::UNSPECIFIED, port).into());
+        }
+    }
 }
 
 fn check_listen(table: &Section<'_>, listen: &[At<ListenAddr>]) {

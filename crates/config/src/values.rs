@@ -14,6 +14,8 @@ use std::str::FromStr;
 pub enum ListenAddr {
     /// A TCP address; port 0 lets the kernel choose.
     Tcp(SocketAddr),
+    /// A TCP port on every address of the machine, IPv6 and IPv4; 0 lets the kernel choose.
+    Port(u16),
     /// A Unix socket's path.
     Unix(PathBuf),
 }
@@ -33,7 +35,7 @@ impl ListenAddr {
     }
 
     /// Whether both cannot be bound at once: the same socket path, or the same port on addresses
-    /// of one family of which they share at least one.
+    /// of which they share at least one.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix(a), Self::Unix(b)) => a == b,
@@ -42,6 +44,10 @@ impl ListenAddr {
                 let wide = ours.is_unspecified() || theirs.is_unspecified();
                 let family = ours.is_ipv4() == theirs.is_ipv4();
                 a.port() != 0 && a.port() == b.port() && family && (wide || ours == theirs)
+            }
+            (Self::Port(a), Self::Port(b)) => *a != 0 && a == b,
+            (Self::Port(port), Self::Tcp(other)) | (Self::Tcp(other), Self::Port(port)) => {
+                *port != 0 && *port == other.port()
             }
             _ => false,
         }
@@ -54,8 +60,8 @@ impl FromStr for ListenAddr {
     /// Accepts `127.0.0.1:80`, `[::1]:80`, `localhost:80`, `:80`, `80` and `unix:/path`.
     fn from_str(text: &str) -> Result<Self, BadListenAddr> {
         if let Some(path) = text.strip_prefix("unix:") {
-            let fits = !path.is_empty() && path.len() <= UNIX_PATH_BYTES && !path.contains('\0');
-            return if fits {
+            // How long it is with its folder is seen where that is known.
+            return if !path.is_empty() && !path.contains('\0') {
                 Ok(Self::Unix(PathBuf::from(path)))
             } else {
                 Err(BadListenAddr)
@@ -66,10 +72,7 @@ impl FromStr for ListenAddr {
         }
         let bare = text.strip_prefix(':').unwrap_or(text);
         if let Ok(port) = port_number(bare) {
-            return Ok(Self::Tcp(SocketAddr::new(
-                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                port,
-            )));
+            return Ok(Self::Port(port));
         }
         text.parse().map(Self::Tcp).map_err(|_| BadListenAddr)
     }
@@ -88,6 +91,7 @@ impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(addr) => write!(f, "http://{addr}"),
+            Self::Port(port) => write!(f, "http://*:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

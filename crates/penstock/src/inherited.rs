@@ -87,7 +87,11 @@ impl Inherited {
 }
 
 fn is_any_port(wanted: &ListenAddr) -> bool {
-    matches!(wanted, ListenAddr::Tcp(address) if address.port() == 0)
+    match wanted {
+        ListenAddr::Tcp(address) => address.port() == 0,
+        ListenAddr::Port(port) => *port == 0,
+        ListenAddr::Unix(_) => false,
+    }
 }
 
 /// Whether a socket is what a configured address means. One that takes IPv6 and IPv4 at every address, as
@@ -97,6 +101,11 @@ fn is_bound_to(bound: &Bound, wanted: &ListenAddr) -> bool {
         (Bound::Tcp { address, is_dual }, ListenAddr::Tcp(wanted)) => {
             let is_every = address.ip().is_unspecified() && wanted.ip().is_unspecified();
             address == wanted || (*is_dual && is_every && address.port() == wanted.port())
+        }
+        (Bound::Tcp { address, is_dual }, ListenAddr::Port(port)) => {
+            // One of IPv4 alone is what a manager was told to make of it.
+            let is_every = address.ip().is_unspecified() && (*is_dual || address.is_ipv4());
+            is_every && address.port() == *port
         }
         (Bound::Unix(path), ListenAddr::Unix(wanted)) => path == wanted,
         _ => false,
@@ -164,6 +173,9 @@ mod tests {
             ("127.0.0.1:80", false, "127.0.0.1:80", true),
             ("127.0.0.1:80", false, ":80", false),
             ("[::]:80", true, ":80", true),
+            ("[::]:80", true, "0.0.0.0:80", true),
+            ("0.0.0.0:80", false, ":80", true),
+            ("[::]:81", true, ":80", false),
             ("[::]:80", false, ":80", false),
             ("[::]:80", true, "127.0.0.1:80", false),
             ("[::]:80", true, "[::]:80", true),

@@ -6,7 +6,8 @@
 //! lost, and a reload that is refused has touched nothing. The same goes for those that a server before this
 //! one, or a service manager, has handed over: none of them is opened anew.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle};
 use penstock_sys::handover::Bound;
-use penstock_sys::net;
+use penstock_sys::identity;
+use penstock_sys::net::{self, SocketAccess};
 
 use crate::inherited::{Given, Inherited, Role};
 use crate::preflight::explain_listen_error;
@@ -30,7 +32,12 @@ pub(crate) struct Supply<'s> {
     pub(crate) inherited: Inherited,
     /// Other servers may listen on the same ports (`server.reuse_port`).
     pub(crate) shares_ports: bool,
+    /// Who may connect to Unix sockets, where something is said about it.
+    pub(crate) socket_files: BTreeMap<PathBuf, penstock_config::SocketFile>,
 }
+
+/// Permissions of a Unix socket that nothing is said about: front ends run as other users.
+const SOCKET_MODE: u32 = 0o666;
 
 /// A listener's sockets before they are served: one for each loop, at least.
 #[derive(Debug)]
@@ -63,18 +70,22 @@ pub(crate) struct Serving {
 
 /// The file of a Unix socket, removed when this is dropped unserved.
 #[derive(Debug)]
-struct SocketFile(Option<PathBuf>);
+struct SocketFile {
+    path: Option<PathBuf>,
+    /// The configuration says whose it is.
+    has_owner: bool,
+}
 
 impl SocketFile {
     /// From now on it is removed by [`Serving::stop`].
     fn keep(mut self) {
-        self.0 = None;
+        self.path = None;
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some(path) = &self.path {
             // Gone already, or not to be changed: the next start takes it over.
             let _ = std::fs::remove_file(path);
         }
@@ -92,6 +103,7 @@ pub(crate) fn open_all(
     loops: usize,
 ) -> Result<Vec<Opened>, String> {
     supply.shares_ports = config.server.reuse_port;
+    supply.socket_files.clone_from(&config.server.socket_files);
     let wanted = wanted(config);
     let new = wanted
         .iter()
@@ -127,6 +139,9 @@ pub(crate) fn swap(
     let (kept, gone): (Vec<Serving>, Vec<Serving>) = std::mem::take(listeners)
         .into_iter()
         .partition(|serving| wanted.iter().any(|(address, it)| serving.is(address, *it)));
+    for serving in &kept {
+        serving.refresh_access(config);
+    }
     *listeners = kept;
     changes.extend(gone.iter().map(|old| format!("{} closed", old.name())));
     changes.extend(fresh.iter().map(|new| format!("{} opened", new.name())));
@@ -147,6 +162,11 @@ pub(crate) fn open(
 ) -> Result<Opened, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
     let shares = supply.shares_ports && role != Role::Admin;
+    let owned = match wanted {
+        ListenAddr::Unix(path) => Some(socket_access(role, path, &supply.socket_files)?),
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,
+    };
+    let access = owned.unwrap_or_default();
     let Supply {
         going, inherited, ..
     } = supply;
@@ -158,13 +178,56 @@ pub(crate) fn open(
         return take_over(given, wanted, (role, proxy_protocol), loops).map_err(say);
     }
     // Nobody who connects to the narrow one meets the wide one before that is served.
-    let is_wider = matches!(wanted, ListenAddr::Tcp(address) if address.ip().is_unspecified())
-        && going.iter().any(|old| old.wanted.overlaps(wanted));
+    let is_wide = match wanted {
+        ListenAddr::Tcp(address) => address.ip().is_unspecified(),
+        ListenAddr::Port(_) => true,
+        ListenAddr::Unix(_) => false,
+    };
+    let is_wider = is_wide && going.iter().any(|old| old.wanted.overlaps(wanted));
     let others = match shares || is_wider || inherited.overlaps(wanted) {
         true => Others::Welcome,
         false => Others::Refused,
     };
-    open_beside(wanted, (role, proxy_protocol), loops, others)
+    open_beside(wanted, (role, proxy_protocol), loops, others, access)
+}
+
+/// Who may connect to the Unix socket of a listener.
+///
+/// # Errors
+/// Which user or group is not known.
+fn socket_access(
+    role: Role,
+    path: &Path,
+    files: &BTreeMap<PathBuf, penstock_config::SocketFile>,
+) -> Result<SocketAccess, String> {
+    let file = files.get(path).filter(|_| role == Role::Http);
+    let file = file.cloned().unwrap_or_default();
+    let unknown = |what: &str, name: &str, error: Option<std::io::Error>| {
+        let why = error.map_or_else(String::new, |error| format!(": {error}"));
+        format!(
+            "unix:{}: owner: there is no {what} `{name}`{why}",
+            path.display()
+        )
+    };
+    let user = file.user.map(|name| match identity::user(&name) {
+        Ok(Some(user)) => Ok(user),
+        Ok(None) => Err(unknown("user", &name, None)),
+        Err(error) => Err(unknown("user", &name, Some(error))),
+    });
+    let user = user.transpose()?;
+    let group = file.group.map(|name| match identity::group(&name) {
+        Ok(Some(group)) => Ok(group),
+        Ok(None) => Err(unknown("group", &name, None)),
+        Err(error) => Err(unknown("group", &name, Some(error))),
+    });
+    let group = group.transpose()?;
+    // The admin interface is for whoever runs the server.
+    let usual = (role != Role::Admin).then_some(SOCKET_MODE);
+    Ok(SocketAccess {
+        mode: file.mode.or(usual),
+        user: user.as_ref().map(|user| user.uid),
+        group: group.or_else(|| user.and_then(|user| user.gid)),
+    })
 }
 
 /// Makes a listener of sockets that were given. With fewer of them than loops, loops share them.
@@ -182,6 +245,9 @@ fn take_over(
         sockets.extend(copy.transpose()?);
     }
     let address = match given.bound {
+        Bound::Tcp { address, .. } if matches!(wanted, ListenAddr::Port(_)) => {
+            Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
+        }
         Bound::Tcp { address, .. } => Some(address),
         Bound::Unix(_) => None,
     };
@@ -196,12 +262,21 @@ fn take_over(
     })
 }
 
+/// An address as it was configured, with the real port.
+fn with_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
+    match wanted {
+        ListenAddr::Port(_) => ListenAddr::Port(real.port()),
+        ListenAddr::Tcp(_) | ListenAddr::Unix(_) => ListenAddr::Tcp(real),
+    }
+}
+
 fn info(
     wanted: &ListenAddr,
     address: Option<SocketAddr>,
     proxy_protocol: bool,
 ) -> Arc<ListenerInfo> {
-    let name = address.map_or_else(|| wanted.to_string(), |a| ListenAddr::Tcp(a).to_string());
+    let name = address.map_or_else(|| wanted.clone(), |real| with_port(wanted, real));
+    let name = name.to_string();
     Arc::new(ListenerInfo {
         scheme: "http",
         address,
@@ -224,6 +299,7 @@ fn open_beside(
     (role, proxy_protocol): (Role, bool),
     loops: usize,
     others: Others,
+    access: SocketAccess,
 ) -> Result<Opened, String> {
     let say = |error: std::io::Error| {
         format!("cannot listen on {}", explain_listen_error(wanted, &error))
@@ -233,9 +309,16 @@ fn open_beside(
             let (sockets, real) = open_tcp(*address, loops, others).map_err(say)?;
             (sockets, Some(real), None)
         }
+        ListenAddr::Port(port) => {
+            let (sockets, real) = open_port(*port, loops, others).map_err(say)?;
+            (sockets, Some(real), None)
+        }
         ListenAddr::Unix(path) => {
-            let first = net::listen_unix(path).map_err(say)?;
-            let file = SocketFile(Some(path.clone()));
+            let first = net::listen_unix(path, access).map_err(say)?;
+            let file = SocketFile {
+                path: Some(path.clone()),
+                has_owner: access.user.is_some() || access.group.is_some(),
+            };
             let mut sockets = Vec::new();
             for _ in 1..loops {
                 sockets.push(first.try_clone().map_err(say)?);
@@ -272,14 +355,33 @@ fn open_tcp(
     Ok((sockets, real))
 }
 
+fn open_port(
+    port: u16,
+    loops: usize,
+    others: Others,
+) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
+    if others == Others::Refused {
+        net::probe_port(port)?;
+    }
+    let first = net::listen_port(port)?;
+    let port = net::local_address(&first)?.port();
+    let mut sockets = vec![first];
+    for _ in 1..loops {
+        sockets.push(net::listen_port(port)?);
+    }
+    // What a request without a host is told: clients of both families know that form.
+    Ok((sockets, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))))
+}
+
 fn clones(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
     sockets.iter().map(OwnedFd::try_clone).collect()
 }
 
 impl Opened {
-    /// The file of its Unix socket, if it was made by this process.
+    /// The file of its Unix socket, if it was made by this process and is to be the server's.
     pub(crate) fn made(&self) -> Option<&Path> {
-        self.file.as_ref()?.0.as_deref()
+        let file = self.file.as_ref().filter(|file| !file.has_owner)?;
+        file.path.as_deref()
     }
 
     /// Begins to accept, on each loop with a socket of its own.
@@ -370,8 +472,8 @@ impl Serving {
 
     /// Where it listens, with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
-        let tcp = self.info.address.map(ListenAddr::Tcp);
-        tcp.unwrap_or_else(|| self.wanted.clone())
+        let real = self.info.address;
+        real.map_or_else(|| self.wanted.clone(), |real| with_port(&self.wanted, real))
     }
 
     /// Whether it is the listener of that address, with that form of connections.
@@ -405,14 +507,13 @@ impl Serving {
             Some(_) => self.shared.len(),
             None => 1,
         };
-        let is_dual = false;
+        let is_dual = matches!(self.wanted, ListenAddr::Port(_));
+        let tcp = |address| Bound::Tcp { address, is_dual };
         let bound = match (self.info.address, &self.wanted) {
-            (Some(address), _) => Bound::Tcp { address, is_dual },
+            (Some(address), _) => tcp(address),
             (None, ListenAddr::Unix(path)) => Bound::Unix(path.clone()),
-            (None, ListenAddr::Tcp(address)) => Bound::Tcp {
-                address: *address,
-                is_dual,
-            },
+            (None, ListenAddr::Tcp(address)) => tcp(*address),
+            (None, ListenAddr::Port(port)) => tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
         };
         Ok(Given {
             known: Some((self.role, self.wanted.clone())),
@@ -421,6 +522,23 @@ impl Serving {
             sockets: clones(&self.shared[..count.min(self.shared.len())])?,
             is_lent: self.is_lent,
         })
+    }
+
+    /// Sets who may connect to its Unix socket, where the configuration says so.
+    fn refresh_access(&self, config: &Config) {
+        let ListenAddr::Unix(path) = &self.wanted else {
+            return;
+        };
+        let files = &config.server.socket_files;
+        if self.is_lent || !files.contains_key(path) {
+            return;
+        }
+        let permitted = socket_access(self.role, path, files).and_then(|access| {
+            net::permit(path, access).map_err(|error| format!("{}: {error}", self.wanted))
+        });
+        if let Err(error) = permitted {
+            log::warn!("its permissions stay as they are: {error}");
+        }
     }
 
     /// From now on the file of its Unix socket is another server's.

@@ -8,7 +8,7 @@
 //! - Nothing is served, created or taken away, and a running server is not disturbed: an address is
 //!   bound without listening, and only when nobody else has it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
@@ -51,18 +51,19 @@ impl Findings {
         for (key, addresses) in keys {
             for address in addresses {
                 match address {
-                    ListenAddr::Tcp(address) => self.check_tcp(key, *address),
+                    ListenAddr::Tcp(tcp) => self.check_tcp(key, address, net::probe_tcp(*tcp)),
+                    ListenAddr::Port(port) => self.check_tcp(key, address, net::probe_port(*port)),
                     ListenAddr::Unix(path) => self.check_unix(key, path),
                 }
             }
         }
     }
 
-    fn check_tcp(&mut self, key: &str, address: SocketAddr) {
-        let Err(error) = net::probe_tcp(address) else {
+    fn check_tcp(&mut self, key: &str, address: &ListenAddr, probed: io::Result<()>) {
+        let Err(error) = probed else {
             return;
         };
-        let owner = find_port_owner(address);
+        let owner = find_owner(address);
         let text = format!("{key}: {}", explain_bind(address, &error, owner.as_ref()));
         let is_ours = owner.is_none_or(|owner| is_this_program(owner.pid));
         match error.kind() {
@@ -164,10 +165,10 @@ impl Findings {
 /// Why `address` cannot be listened on, with what to do about it. Blocks.
 pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> String {
     match address {
-        ListenAddr::Tcp(tcp) if error.kind() == io::ErrorKind::AddrInUse => {
-            explain_bind(*tcp, error, find_port_owner(*tcp).as_ref())
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) if error.kind() == io::ErrorKind::AddrInUse => {
+            explain_bind(address, error, find_owner(address).as_ref())
         }
-        ListenAddr::Tcp(tcp) => explain_bind(*tcp, error, None),
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) => explain_bind(address, error, None),
         ListenAddr::Unix(_) if error.kind() == io::ErrorKind::AddrInUse => {
             format!("{address}: {error}: another program listens there")
         }
@@ -175,7 +176,22 @@ pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> S
     }
 }
 
-fn explain_bind(address: SocketAddr, error: &io::Error, owner: Option<&PortOwner>) -> String {
+/// The process that listens where `address` would, of either family.
+fn find_owner(address: &ListenAddr) -> Option<PortOwner> {
+    match address {
+        ListenAddr::Tcp(address) => find_port_owner(*address),
+        ListenAddr::Port(port) => {
+            let every = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+            let mut every = every
+                .map(|ip: IpAddr| SocketAddr::new(ip, *port))
+                .into_iter();
+            every.find_map(find_port_owner)
+        }
+        ListenAddr::Unix(_) => None,
+    }
+}
+
+fn explain_bind(address: &ListenAddr, error: &io::Error, owner: Option<&PortOwner>) -> String {
     let hint = match (error.kind(), owner) {
         (io::ErrorKind::AddrInUse, Some(PortOwner { pid, name })) => {
             format!(": `{name}` (process {pid}) listens there")
@@ -187,7 +203,7 @@ fn explain_bind(address: SocketAddr, error: &io::Error, owner: Option<&PortOwner
         (io::ErrorKind::AddrNotAvailable, _) => ": this machine has no such address".to_owned(),
         _ => String::new(),
     };
-    format!("{}: {error}{hint}", ListenAddr::Tcp(address))
+    format!("{address}: {error}{hint}")
 }
 
 /// Whether a process runs a program of this name: another version of it counts too.

@@ -202,6 +202,7 @@ const ADMIN_OFF: &str = ", without an admin interface";
 fn plain(address: &ListenAddr) -> String {
     match address {
         ListenAddr::Tcp(tcp) => tcp.to_string(),
+        ListenAddr::Port(port) => format!(":{port}"),
         ListenAddr::Unix(_) => address.to_string(),
     }
 }

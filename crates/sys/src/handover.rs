@@ -197,7 +197,7 @@ mod tests {
         let bound = listening_on(&tcp).unwrap();
         assert_eq!(bound, Bound::Tcp { address, is_dual });
         let path = std::env::temp_dir().join(format!("penstock-bound-{}", std::process::id()));
-        let unix = net::listen_unix(&path).unwrap();
+        let unix = net::listen_unix(&path, net::SocketAccess::default()).unwrap();
         assert_eq!(listening_on(&unix).unwrap(), Bound::Unix(path.clone()));
         std::fs::remove_file(path).unwrap();
         let client = net::connect_tcp(address).unwrap();

@@ -155,9 +155,8 @@ fn way_back() -> bool {
 /// # Errors
 /// Why not.
 pub fn may_write(folder: &std::path::Path) -> io::Result<()> {
-    use rustix::fs::{Access, AtFlags, CWD};
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    Ok(rustix::fs::accessat(CWD, folder, access, AtFlags::EACCESS)?)
+    use rustix::fs::Access;
+    may(folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
 /// Whether this process, as whom it is now, may read a file.
@@ -165,13 +164,7 @@ pub fn may_write(folder: &std::path::Path) -> io::Result<()> {
 /// # Errors
 /// Why not.
 pub fn may_read(file: &std::path::Path) -> io::Result<()> {
-    use rustix::fs::{Access, AtFlags, CWD};
-    Ok(rustix::fs::accessat(
-        CWD,
-        file,
-        Access::READ_OK,
-        AtFlags::EACCESS,
-    )?)
+    may(file, rustix::fs::Access::READ_OK)
 }
 
 /// Whether this process, as whom it is now, may have a folder as its own.
@@ -179,9 +172,19 @@ pub fn may_read(file: &std::path::Path) -> io::Result<()> {
 /// # Errors
 /// Why not.
 pub fn may_enter(folder: &std::path::Path) -> io::Result<()> {
-    use rustix::fs::{Access, AtFlags, CWD};
-    let access = Access::EXEC_OK;
-    Ok(rustix::fs::accessat(CWD, folder, access, AtFlags::EACCESS)?)
+    may(folder, rustix::fs::Access::EXEC_OK)
+}
+
+/// As the effective user. A sandbox may forbid the call that asks so (`faccessat2`, Linux 5.8); the older one asks
+/// as the real user, which is the same in a process that has become another for good.
+fn may(path: &std::path::Path, access: rustix::fs::Access) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD};
+    match rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS) {
+        Err(rustix::io::Errno::PERM) => {
+            Ok(rustix::fs::accessat(CWD, path, access, AtFlags::empty())?)
+        }
+        asked => Ok(asked?),
+    }
 }
 
 /// Gives the file of a Unix socket to a user and a group: that file and no other, whatever stands at its
@@ -190,24 +193,12 @@ pub fn may_enter(folder: &std::path::Path) -> io::Result<()> {
 /// # Errors
 /// There is no socket, or what `fchownat` says.
 pub fn give_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()> {
-    use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-    if kind != FileType::Socket {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is no socket any more",
-        ));
-    }
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    Ok(rustix::fs::chownat(
-        &file,
-        "",
-        Some(uid),
-        Some(gid),
-        AtFlags::EMPTY_PATH,
-    )?)
+    let access = crate::net::SocketAccess {
+        mode: None,
+        user: Some(uid),
+        group: Some(gid),
+    };
+    crate::net::permit(path, access)
 }
 
 /// Lets this process, and those that it starts from now on, open so many descriptors and no more.
@@ -239,7 +230,7 @@ mod tests {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("it.sock");
-        let _socket = crate::net::listen_unix(&path).unwrap();
+        let _socket = crate::net::listen_unix(&path, Default::default()).unwrap();
         // To whom it belongs already: anybody may.
         let (uid, gid) = current();
         give_socket(&path, uid, gid).unwrap();

@@ -5,12 +5,13 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -82,26 +83,213 @@ pub fn local_address(listener: &OwnedFd) -> io::Result<SocketAddr> {
     TcpListener::from(listener.try_clone()?).local_addr()
 }
 
-/// Opens a Unix listener at `path`. A socket file that nobody listens on is removed first, so a
-/// crash never blocks the next start; a live one is an error.
+/// Opens a TCP listener for `port` on every address of the machine, IPv6 and IPv4; on those of IPv4 alone where
+/// there is no IPv6. It shares its port as [`listen_tcp`]'s does.
 ///
 /// # Errors
-/// `AddrInUse` when another process listens there, otherwise what `bind` says.
-pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    let listener = match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(e);
-            }
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)?
+/// As [`listen_tcp`].
+pub fn listen_port(port: u16) -> io::Result<OwnedFd> {
+    match bind_port(port, Sharing::Allowed) {
+        Err(error) if has_no_ipv6(error) => {
+            listen_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
         }
-        other => other?,
-    };
-    listener.set_nonblocking(true)?;
-    let socket = OwnedFd::from(listener);
-    rustix::net::listen(&socket, BACKLOG)?;
+        socket => {
+            let socket = socket?;
+            rustix::net::listen(&socket, BACKLOG)?;
+            Ok(socket)
+        }
+    }
+}
+
+/// As [`probe_tcp`], for [`listen_port`].
+///
+/// # Errors
+/// As [`probe_tcp`].
+pub fn probe_port(port: u16) -> io::Result<()> {
+    if port == 0 {
+        return Ok(());
+    }
+    match bind_port(port, Sharing::Refused) {
+        Err(error) if has_no_ipv6(error) => {
+            probe_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+        }
+        bound => Ok(bound.map(drop)?),
+    }
+}
+
+/// Whether a port may be another socket's as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Allowed,
+    Refused,
+}
+
+/// An IPv6 socket that takes IPv4 too.
+fn bind_port(port: u16, sharing: Sharing) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if sharing == Sharing::Allowed {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
     Ok(socket)
+}
+
+/// Whether an error means that this machine, or a sandbox, has no IPv6: it is not built in or loaded
+/// (`EAFNOSUPPORT`, systemd's `RestrictAddressFamilies` too), or switched off (`EADDRNOTAVAIL`).
+fn has_no_ipv6(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT
+    )
+}
+
+/// Who may connect to a Unix listener.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The permissions of its file; none is what the umask leaves of all.
+    pub mode: Option<u32>,
+    /// The owner's number; none is this process's user.
+    pub user: Option<u32>,
+    /// The group's number; none is this process's.
+    pub group: Option<u32>,
+}
+
+/// Opens a Unix listener at `path`. A socket file that nobody listens on is removed first, so a
+/// crash never blocks the next start; a live one is an error, and so is any other file. Nobody can connect
+/// before the file's permissions and owner are what `access` says.
+///
+/// # Errors
+/// `AddrInUse` when another process listens there, `AlreadyExists` when something else is there, otherwise
+/// what `bind` or `chown` say.
+pub fn listen_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
+    let (socket, file) = bind_unix(path)?;
+    let opened = permit(path, access).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
+    if let Err(error) = opened {
+        drop(file);
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(socket)
+}
+
+/// Sets permissions and owner of the file of a Unix socket: of that file and no other, whatever stands at
+/// its path by then.
+///
+/// # Errors
+/// There is no socket, or what `chown` or `chmod` say.
+pub fn permit(path: &Path, access: SocketAccess) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no socket any more",
+        ));
+    }
+    let differs = |wanted: Option<u32>, now: u32| wanted.filter(|wanted| *wanted != now);
+    let user = differs(access.user, stat.st_uid).map(Uid::from_raw);
+    let group = differs(access.group, stat.st_gid).map(Gid::from_raw);
+    if user.is_some() || group.is_some() {
+        rustix::fs::chownat(&file, "", user, group, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(mode) = access.mode {
+        let mode = Mode::from_raw_mode(mode);
+        let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match rustix::fs::chmod(by_descriptor, mode) {
+            // No /proc: by its name, which was a socket a moment ago.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => rustix::fs::chmod(path, mode)?,
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// How often a file in the way is removed that comes back.
+const BIND_TRIES: usize = 3;
+
+/// A socket that is bound and does not listen yet; nobody takes what is in its way at the same time as long
+/// as the second value lives.
+fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let address = SocketAddrUnix::new(path)?;
+    let lock = lock_folder(path);
+    for _ in 0..BIND_TRIES {
+        let socket = stream_socket(AddressFamily::UNIX)?;
+        match rustix::net::bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => remove_stale(path)?,
+            bound => {
+                bound?;
+                return Ok((socket, lock));
+            }
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Between two looks at a folder that somebody else has locked.
+const LOCK_LOOK: Duration = Duration::from_millis(5);
+
+/// For how many looks.
+const LOCK_LOOKS: usize = 200;
+
+/// Two servers that start at once must not each take the other's new socket for a stale one. A folder that
+/// cannot be locked is used without.
+fn lock_folder(path: &Path) -> Option<OwnedFd> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = folder.unwrap_or_else(|| Path::new("."));
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    for _ in 0..LOCK_LOOKS {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "while another server opens a socket in the same folder"
+                )]
+                std::thread::sleep(LOCK_LOOK);
+            }
+            locked => return locked.ok().map(|()| folder),
+        }
+    }
+    None
+}
+
+/// Removes a socket file that nobody listens on; gone already is as well.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let look = || rustix::fs::lstat(path);
+    let found = match look() {
+        Err(Errno::NOENT) => return Ok(()),
+        found => found?,
+    };
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "a file that is no socket is there: move it away or choose another path",
+        ));
+    }
+    let probe = stream_socket(AddressFamily::UNIX)?;
+    match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => {}
+        Err(Errno::NOENT) => return Ok(()),
+        // It listens, its queue is full, or it is of another kind or another's.
+        Ok(()) | Err(_) => return Err(io::ErrorKind::AddrInUse.into()),
+    }
+    // What was looked at, not what has come since.
+    let now = look()?;
+    let is_same = (now.st_dev, now.st_ino, now.st_ctime, now.st_ctime_nsec)
+        == (
+            found.st_dev,
+            found.st_ino,
+            found.st_ctime,
+            found.st_ctime_nsec,
+        );
+    if !is_same {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    Ok(rustix::fs::unlink(path)?)
 }
 
 /// Where an accepted connection comes from.
@@ -128,7 +316,11 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
     let tcp = address.and_then(|a| SocketAddr::try_from(a).ok());
     match tcp {
-        Some(address) => {
+        Some(mut address) => {
+            // An IPv4 client of a listener of both families has its IPv4 address, whoever looks at it.
+            if let canonical @ IpAddr::V4(_) = address.ip().to_canonical() {
+                address.set_ip(canonical);
+            }
             sockopt::set_tcp_nodelay(&socket, true)?;
             Ok((socket, PeerAddress::Tcp(address)))
         }
@@ -176,7 +368,7 @@ pub fn connect_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
         let _ = stop_pacing(&socket);
     }
     match rustix::net::connect(&socket, &address) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(e) => Err(e.into()),
     }
 }
@@ -533,24 +725,149 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
+    /// A folder for sockets, gone with its test.
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("penstock-net-{name}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
     #[test]
     fn a_stale_socket_file_does_not_block_a_start_and_a_live_one_does() {
-        let dir = std::env::temp_dir().join(format!("penstock-sys-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("http.sock");
-        let first = listen_unix(&path).unwrap();
-        assert_eq!(
-            listen_unix(&path).unwrap_err().kind(),
-            io::ErrorKind::AddrInUse
-        );
+        let dir = Folder::new("stale");
+        let path = dir.0.join("http.sock");
+        let open = || listen_unix(&path, SocketAccess::default());
+        let first = open().unwrap();
+        assert_eq!(open().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(UnixStream::connect(&path).is_ok(), "it is left alone");
         drop(first);
         // A process that another test starts may hold a copy until its program runs.
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while let Err(error) = listen_unix(&path) {
+        while let Err(error) = open() {
             assert!(std::time::Instant::now() < deadline, "{error}");
             std::thread::yield_now();
         }
-        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_listener_whose_queue_is_full_is_no_stale_one() {
+        let dir = Folder::new("full");
+        let path = dir.0.join("full.sock");
+        let socket = stream_socket(AddressFamily::UNIX).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(one) = connect_unix(&path) {
+            waiting.push(one);
+        }
+        let refused = listen_unix(&path, SocketAccess::default()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_never_removed() {
+        let dir = Folder::new("file");
+        let target = dir.0.join("target");
+        std::fs::write(&target, "precious").unwrap();
+        std::fs::create_dir(dir.0.join("folder")).unwrap();
+        std::os::unix::fs::symlink(&target, dir.0.join("link")).unwrap();
+        for name in ["target", "folder", "link"] {
+            let path = dir.0.join(name);
+            let refused = listen_unix(&path, SocketAccess::default()).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{name}");
+            assert!(path.symlink_metadata().is_ok(), "{name}");
+        }
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_whatever_the_umask_is() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let dir = Folder::new("mode");
+        for mode in [0o666, 0o660, 0o600, 0o777] {
+            let path = dir.0.join(format!("{mode:o}.sock"));
+            let access = SocketAccess {
+                mode: Some(mode),
+                ..SocketAccess::default()
+            };
+            let _listener = listen_unix(&path, access).unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, mode);
+        }
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = dir.0.join("owner.sock");
+        let access = SocketAccess {
+            mode: Some(0o660),
+            user: Some(12345),
+            group: Some(12346),
+        };
+        let _listener = listen_unix(&path, access).unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid()), (12345, 12346));
+    }
+
+    #[test]
+    fn permissions_are_those_of_a_socket_and_never_of_what_took_its_place() {
+        let dir = Folder::new("swap");
+        let (file, link) = (dir.0.join("file"), dir.0.join("link"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let access = SocketAccess {
+            mode: Some(0o777),
+            ..SocketAccess::default()
+        };
+        for path in [&file, &link] {
+            assert!(permit(path, access).is_err(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_reached_by_both_families_and_peers_have_their_own_address() {
+        let listener = listen_port(0).unwrap();
+        let port = local_address(&listener).unwrap().port();
+        assert_eq!(
+            probe_port(port).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        assert!(listen_port(port).is_ok(), "another loop shares it");
+        for host in ["127.0.0.1", "::1"] {
+            let Ok(client) = std::net::TcpStream::connect((host, port)) else {
+                assert_eq!(host, "::1", "IPv4 is always there");
+                continue;
+            };
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            let peer = loop {
+                match accept(listener.as_fd()) {
+                    Ok((_, peer)) => break peer,
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+                assert!(std::time::Instant::now() < deadline);
+                std::thread::yield_now();
+            };
+            assert_eq!(peer, PeerAddress::Tcp(client.local_addr().unwrap()));
+        }
+    }
+
+    #[test]
+    fn without_ipv6_a_port_alone_is_that_of_ipv4() {
+        for error in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+            assert!(has_no_ipv6(error));
+        }
+        assert!(!has_no_ipv6(Errno::ADDRINUSE) && !has_no_ipv6(Errno::ACCESS));
     }
 
     #[test]

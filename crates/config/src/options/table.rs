@@ -66,6 +66,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("server.listen", "address", Text(ADDRESS), Required, r#""127.0.0.1:8080""#,
         "Address that clients connect to."),
+    row("server.listen", "mode", Text("three or four octal digits"), Is(r#""0666""#), r#""0660""#,
+        "Permissions of a Unix socket's file: whoever may write it may connect."),
+    row("server.listen", "owner", Text("`user`, `user:group` or `:group`, by name or number"), Means("`server.user`, or whoever starts it"), r#"":www-data""#,
+        "Whose the file of a Unix socket is; another user than the server's needs a start as root."),
     row("server.listen", "proxy_protocol", Bool, Is("false"), "true",
         "Whether its connections begin with a PROXY protocol header, of version 1 or 2."),
 

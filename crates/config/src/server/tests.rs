@@ -1,7 +1,7 @@
 //! Listeners with a PROXY protocol header, who is trusted, what the process itself is.
 
-use crate::testing::{Folder, accept, check_errors};
-use crate::{ListenAddr, LogTarget};
+use crate::testing::{Folder, accept, check, check_errors};
+use crate::{ListenAddr, LogTarget, SocketFile};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
@@ -55,9 +55,7 @@ fn reports_listeners_and_networks_that_are_wrong() {
         (
             "taken",
             "[apps.a]\n[server]\nlisten = [{ address = \":80\" },\n{ address = \"127.0.0.1:80\", proxy_protocol = true }]\n",
-            &[
-                "penstock.toml:4:13: http://127.0.0.1:80 is already taken by http://0.0.0.0:80 on line 3",
-            ],
+            &["penstock.toml:4:13: http://127.0.0.1:80 is already taken by http://*:80 on line 3"],
         ),
         (
             "networks",
@@ -103,4 +101,71 @@ fn reports_users_and_masks_that_cannot_be() {
             "penstock.toml:5:9: `umask` cannot be \"28\": expected three or four octal digits",
         ],
     )]);
+}
+
+#[test]
+fn reads_who_may_connect_to_a_unix_socket() {
+    let folder = Folder::site();
+    let read = |table: &str| {
+        let text = format!(
+            "[apps.a]\n[server]\nlisten = [\":80\", {{ address = \"unix:x.sock\"{table} }}]\n"
+        );
+        let server = accept(&folder, &text).server;
+        let file = server.socket_files.get(&folder.join("x.sock")).cloned();
+        file.unwrap()
+    };
+    let named = |text: &str| Some(text.to_owned());
+    let rows = [
+        ("", None, None, None),
+        (", mode = \"0660\"", Some(0o660), None, None),
+        (", mode = \"600\"", Some(0o600), None, None),
+        (", owner = \"www\"", None, named("www"), None),
+        (", owner = \"33:web\"", None, named("33"), named("web")),
+        (", owner = \":web\"", None, None, named("web")),
+    ];
+    for (table, mode, user, group) in rows {
+        assert_eq!(read(table), SocketFile { mode, user, group }, "{table}");
+    }
+}
+
+#[test]
+fn reports_unix_sockets_that_cannot_be() {
+    let long = "x".repeat(200);
+    let listen = |item: &str| format!("[apps.a]\n[server]\nlisten = [{item}]\n");
+    let rows = [
+        (
+            "\"unix:@site\"".to_owned(),
+            "`unix:@site` would be an abstract socket, which has no permissions: choose the path of a file, \
+             such as \"unix:/run/site.sock\"",
+        ),
+        (
+            format!("\"unix:/{long}\""),
+            "201 bytes, and the path of a Unix socket has at most 107: choose a shorter one",
+        ),
+        (
+            format!("{{ address = \"unix:/{long}\" }}"),
+            "201 bytes, and the path of a Unix socket has at most 107: choose a shorter one",
+        ),
+        (
+            "{ address = \":80\", mode = \"0660\" }".to_owned(),
+            "`mode` is for the file of a Unix socket: this address is none",
+        ),
+        (
+            "{ address = \"unix:/a\", mode = \"rw\" }".to_owned(),
+            "`mode` cannot be \"rw\": expected three or four octal digits",
+        ),
+        (
+            "{ address = \"unix:/a\", owner = \":\" }".to_owned(),
+            "`owner` cannot be \":\": expected `user`, `user:group` or `:group`, by name or number",
+        ),
+    ];
+    for (item, expected) in rows {
+        let folder = Folder::site();
+        let report = check(&folder, &listen(&item)).unwrap_err();
+        let report = folder.lines(&report);
+        assert!(
+            report.len() == 1 && report[0].ends_with(expected),
+            "{item}: {report:?}"
+        );
+    }
 }

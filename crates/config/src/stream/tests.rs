@@ -111,7 +111,7 @@ fn reports_streams_that_cannot_work() {
                 at(":9000")
             ),
             &[
-                "penstock.toml:7:10: http://127.0.0.1:9000 is already taken by http://0.0.0.0:9000 on line 4",
+                "penstock.toml:7:10: http://127.0.0.1:9000 is already taken by http://*:9000 on line 4",
             ],
         ),
         (
@@ -121,19 +121,19 @@ fn reports_streams_that_cannot_work() {
                 at(":9000")
             ),
             &[
-                "penstock.toml:4:10: http://0.0.0.0:9000 is already taken by http://127.0.0.1:9000 on line 7",
+                "penstock.toml:4:10: http://*:9000 is already taken by http://127.0.0.1:9000 on line 7",
             ],
         ),
         (
             "the server's by default",
             &format!("{}{site}", at(":8080")),
-            &["penstock.toml:4:10: http://0.0.0.0:8080 is already taken by http://127.0.0.1:8080"],
+            &["penstock.toml:4:10: http://*:8080 is already taken by http://127.0.0.1:8080"],
         ),
         (
             "the admin interface's",
             &at(":8090"),
             &[
-                "penstock.toml:4:10: admin (http://127.0.0.1:8090) and the listener http://0.0.0.0:8090 are the same address: move one, or set admin = \"off\"",
+                "penstock.toml:4:10: admin (http://127.0.0.1:8090) and the listener http://*:8090 are the same address: move one, or set admin = \"off\"",
             ],
         ),
     ]);

@@ -5,7 +5,7 @@
 //! server cannot be reached or says no, with its own words.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -188,12 +188,14 @@ pub(super) fn connect(
     address: &ListenAddr,
     patience: Duration,
 ) -> std::io::Result<Box<dyn Channel>> {
+    let tcp = |address: SocketAddr| {
+        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        stream.set_read_timeout(Some(patience))?;
+        Ok(Box::new(stream) as Box<dyn Channel>)
+    };
     match address {
-        ListenAddr::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, ANSWER)?;
-            stream.set_read_timeout(Some(patience))?;
-            Ok(Box::new(stream))
-        }
+        ListenAddr::Tcp(address) => tcp(*address),
+        ListenAddr::Port(port) => tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))),
         ListenAddr::Unix(path) => {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(patience))?;

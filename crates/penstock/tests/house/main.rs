@@ -29,6 +29,7 @@ mod hostile_heads;
 mod house_rules;
 mod idle_memory;
 mod kinds;
+mod listeners;
 mod logs;
 mod machines;
 mod overload;

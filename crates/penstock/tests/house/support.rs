@@ -220,6 +220,30 @@ impl Site {
         self.serve_by(command, arguments)
     }
 
+    /// [`Site::serve`] on what looks like another kernel: `how` is one of `filter.py`'s.
+    pub(crate) fn serve_filtered(&self, how: &str, arguments: &[&str]) -> Server {
+        self.write("filter.py", include_str!("support/filter.py"));
+        let mut command = Command::new("python3");
+        command
+            .args(["filter.py", how, env!("CARGO_BIN_EXE_penstock"), "serve"])
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .process_group(0);
+        self.serve_by(command, arguments)
+    }
+
+    /// [`Site::serve`] of a server that a shell starts after `script`.
+    pub(crate) fn serve_after(&self, script: &str, arguments: &[&str]) -> Server {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("{script}\nexec \"$0\" \"$@\"")])
+            .args([env!("CARGO_BIN_EXE_penstock"), "serve"])
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .process_group(0);
+        self.serve_by(command, arguments)
+    }
+
     /// [`Site::serve`] within the mounts of [`Site::binary_with_mounts`].
     pub(crate) fn serve_with_mounts(&self, script: &str, arguments: &[&str]) -> Option<Server> {
         let mut command = self.binary_with_mounts(script)?;
