@@ -73,7 +73,7 @@ impl Files {
     /// Opens the root. Blocks: for use at start and reload.
     ///
     /// # Errors
-    /// When the root does not exist or is no directory, or the kernel has no `openat2`; names the root. When
+    /// When the root does not exist or is no directory; names the root. When
     /// a media type or a `Cache-Control` of the configuration cannot be sent; names it.
     pub fn open(setup: FilesSetup) -> io::Result<Self> {
         let mut tree = Tree::open(&setup.files, setup.pool.clone())?;

@@ -2,8 +2,8 @@
 //!
 //! `handler` calls [`Tree::look_now`] on the loop, which answers from what the kernel has in memory, then
 //! [`Tree::look`] in a blocking pool, ahead of reads, which opens, and [`Tree::look_and_read`] among the
-//! reads for small files whose bytes are on the disk. What must stay true: every open goes through `openat2`
-//! beneath the root; what is said of a file comes from its open descriptor, never from its name; bytes
+//! reads for small files whose bytes are on the disk. What must stay true: every open goes through `file`'s
+//! `open_beneath`; what is said of a file comes from its open descriptor, never from its name; bytes
 //! are kept in memory only if the file was the same before and after they were read; on a loop nothing
 //! is asked of a file system that may have to ask somebody else.
 
@@ -120,8 +120,7 @@ impl Tree {
         let root = &files.root;
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", root.display()));
         let fd = file::open_root(root).map_err(named)?;
-        // A kernel or a sandbox without `openat2` is told at start. A folder that may be passed but
-        // not listed is a fine root.
+        // A folder that may be passed but not listed is a fine root.
         match file::open_beneath(&fd, b"") {
             Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
             _ => {}

@@ -13,6 +13,7 @@ mod reload;
 mod reopen;
 mod shutdown;
 mod signals;
+mod surroundings;
 mod upgrade;
 
 use std::os::fd::AsFd;
@@ -173,6 +174,7 @@ pub(crate) fn run(
         let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
         options.log.turn_to(log).map_err(say)?;
     }
+    surroundings::log_missing(&config.limits.temp_dir);
     let tokio = TokioThread::start().map_err(say)?;
     let _entered = tokio.enter();
     let started = Loops::start(config.server.threads).map_err(say)?;

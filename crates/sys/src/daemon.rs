@@ -129,10 +129,14 @@ pub fn set_variables(variables: &[(&str, String)]) -> io::Result<()> {
 }
 
 fn check_alone() -> io::Result<()> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    match threads {
-        1 => Ok(()),
-        _ => Err(io::Error::other("other threads run already")),
+    match std::fs::read_dir("/proc/self/task") {
+        Ok(threads) => match threads.count() {
+            1 => Ok(()),
+            _ => Err(io::Error::other("other threads run already")),
+        },
+        // No /proc to ask: who calls this is the start of the program, before its first thread.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -17,6 +17,10 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::kernel;
+
+mod walk;
+
 /// Opens a directory as a root for [`open_beneath`].
 ///
 /// # Errors
@@ -53,7 +57,8 @@ pub enum AccessTime {
 
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
 /// `root` (`openat2` with `RESOLVE_BENEATH`); magic links are refused. The open itself never waits
-/// for a FIFO's writer.
+/// for a FIFO's writer. Where that call is missing or forbidden the path is opened folder by folder,
+/// with the same answers.
 ///
 /// # Errors
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
@@ -72,6 +77,9 @@ pub fn open_beneath_with(
     symlinks: Symlinks,
     access_time: AccessTime,
 ) -> io::Result<File> {
+    if !kernel::has_openat2() {
+        return open_by_steps(root, relative, symlinks, access_time);
+    }
     let mut tries = 8;
     loop {
         match open_resolved(root, relative, symlinks, access_time, ResolveFlags::empty()) {
@@ -88,7 +96,7 @@ pub fn open_beneath_with(
 ///
 /// A name that is known not to exist is an error here as well. Some file systems still work at the
 /// open itself (network, FUSE): keep this to roots that [`crate::pages::file_system`] calls local. What
-/// is mounted below such a root is `None` too (`RESOLVE_NO_XDEV`).
+/// is mounted below such a root is `None` too (`RESOLVE_NO_XDEV`), and everything is without `openat2`.
 ///
 /// # Errors
 /// As [`open_beneath`].
@@ -106,6 +114,9 @@ pub fn open_beneath_cached_with(
     symlinks: Symlinks,
     access_time: AccessTime,
 ) -> io::Result<Option<File>> {
+    if !kernel::has_openat2() {
+        return Ok(None);
+    }
     let cached = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
     match open_resolved(root, relative, symlinks, access_time, cached) {
         Ok(file) => Ok(Some(file)),
@@ -114,6 +125,18 @@ pub fn open_beneath_cached_with(
         Err(Errno::AGAIN | Errno::INVAL | Errno::XDEV) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Opens one name in `folder` for reading if no disk is needed for it (`RESOLVE_CACHED`), following no
+/// link; `None` also where the kernel cannot tell. For a loop.
+pub fn open_name_cached(folder: impl AsFd, name: &str) -> Option<File> {
+    if !kernel::has_openat2() {
+        return None;
+    }
+    let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = rustix::fs::openat2(folder, name, flags, Mode::empty(), resolve);
+    opened.ok().map(File::from)
 }
 
 fn open_resolved(
@@ -135,18 +158,40 @@ fn open_resolved(
         Symlinks::Anywhere if leads_out(relative) => return Err(Errno::XDEV),
         Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
     };
-    let noting = match access_time {
-        AccessTime::Noted => OFlags::empty(),
-        AccessTime::Kept => OFlags::NOATIME,
-    };
     let fd = rustix::fs::openat2(
         root,
         Path::new(OsStr::from_bytes(relative)),
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting,
+        reading(access_time),
         Mode::empty(),
         links | more,
     )?;
     Ok(File::from(fd))
+}
+
+/// As [`open_beneath_with`] where there is no `openat2`.
+fn open_by_steps(
+    root: &OwnedFd,
+    relative: &[u8],
+    symlinks: Symlinks,
+    access_time: AccessTime,
+) -> io::Result<File> {
+    if symlinks == Symlinks::Anywhere && leads_out(relative) {
+        return Err(Errno::XDEV.into());
+    }
+    Ok(walk::open(
+        root.as_fd(),
+        relative,
+        symlinks,
+        reading(access_time),
+    )?)
+}
+
+fn reading(access_time: AccessTime) -> OFlags {
+    let noting = match access_time {
+        AccessTime::Noted => OFlags::empty(),
+        AccessTime::Kept => OFlags::NOATIME,
+    };
+    OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting
 }
 
 /// Whether a path could lead out of its root without a symbolic link: it is absolute or goes up.
@@ -201,13 +246,16 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// An anonymous file in memory that holds `content`, positioned at its start.
+/// An anonymous file in memory that holds `content`, positioned at its start; a nameless one in the folder
+/// for temporary files where there is no `memfd_create`.
 ///
 /// # Errors
-/// What `memfd_create` says.
+/// What `memfd_create` says, or the folder's file system.
 pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    let file = File::from(fd);
+    let file = match kernel::has_memfd() {
+        true => File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?),
+        false => nameless(&std::env::temp_dir())?,
+    };
     file.write_all_at(content, 0)?;
     Ok(file.into())
 }

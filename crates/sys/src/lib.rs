@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod file;
 pub mod handover;
 pub mod identity;
+pub mod kernel;
 pub mod memory;
 pub mod net;
 pub mod notify;

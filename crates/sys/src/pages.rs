@@ -14,8 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+
+use crate::kernel;
 
 pub use self::mapping::Mapping;
 
@@ -185,13 +187,14 @@ pub struct Mount {
     pub mount: u64,
 }
 
+/// `STATX_MNT_ID_UNIQUE`, which is ignored where it is not known.
+const MOUNT_UNIQUE: u32 = 0x4000;
+
 /// Which file it is now, from what is in memory (`statx` without asking a server): the loop may call it.
 ///
 /// # Errors
 /// What `statx` says.
 pub fn identity(file: impl AsFd) -> io::Result<Identity> {
-    /// `STATX_MNT_ID_UNIQUE`, which is ignored where it is not known.
-    const MOUNT_UNIQUE: u32 = 0x4000;
     let wanted = StatxFlags::INO
         | StatxFlags::CTIME
         | StatxFlags::SIZE
@@ -201,20 +204,15 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
         | StatxFlags::MNT_ID
         | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
     let found = from_memory(file, wanted)?;
-    let has_mount = found.stx_mask & (StatxFlags::MNT_ID.bits() | MOUNT_UNIQUE) != 0;
     Ok(Identity {
         mount: Mount {
-            device: (found.stx_dev_major, found.stx_dev_minor),
-            mount: if has_mount { found.stx_mnt_id } else { 0 },
+            device: found.device,
+            mount: found.mount,
         },
-        inode: found.stx_ino,
-        changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-        bytes: found.stx_size,
-        access: Access {
-            user: found.stx_uid,
-            group: found.stx_gid,
-            mode: found.stx_mode,
-        },
+        inode: found.inode,
+        changed_at: found.changed_at,
+        bytes: found.bytes,
+        access: found.access,
     })
 }
 
@@ -224,13 +222,66 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
 /// What `statx` says.
 pub fn regular_bytes(file: impl AsFd) -> io::Result<Option<u64>> {
     let found = from_memory(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
-    let kind = FileType::from_raw_mode(found.stx_mode.into());
-    Ok((kind == FileType::RegularFile).then_some(found.stx_size))
+    let kind = FileType::from_raw_mode(found.access.mode.into());
+    Ok((kind == FileType::RegularFile).then_some(found.bytes))
 }
 
-fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<Statx> {
+/// What is asked of a file, by `statx` or in its place.
+struct FileState {
+    device: (u32, u32),
+    mount: u64,
+    inode: u64,
+    changed_at: (i64, u32),
+    bytes: u64,
+    links: u64,
+    access: Access,
+}
+
+fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
+    if !kernel::has_statx() {
+        return by_fstat(file);
+    }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    Ok(rustix::fs::statx(file, c"", flags, wanted)?)
+    let found = rustix::fs::statx(file, c"", flags, wanted)?;
+    let has_mount = found.stx_mask & (StatxFlags::MNT_ID.bits() | MOUNT_UNIQUE) != 0;
+    Ok(FileState {
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        mount: if has_mount { found.stx_mnt_id } else { 0 },
+        inode: found.stx_ino,
+        changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+        bytes: found.stx_size,
+        links: found.stx_nlink.into(),
+        access: Access {
+            user: found.stx_uid,
+            group: found.stx_gid,
+            mode: found.stx_mode,
+        },
+    })
+}
+
+/// As [`from_memory`] where a sandbox has no `statx`: a network file system may ask its server, and no mount
+/// is told.
+fn by_fstat(file: impl AsFd) -> io::Result<FileState> {
+    let found = rustix::fs::fstat(file)?;
+    let device = found.st_dev;
+    Ok(FileState {
+        device: (rustix::fs::major(device), rustix::fs::minor(device)),
+        mount: 0,
+        inode: found.st_ino,
+        changed_at: (
+            found.st_ctime,
+            u32::try_from(found.st_ctime_nsec).unwrap_or(0),
+        ),
+        bytes: u64::try_from(found.st_size).unwrap_or(0),
+        #[allow(clippy::useless_conversion, reason = "32 bits on other architectures")]
+        links: found.st_nlink.into(),
+        access: Access {
+            user: found.st_uid,
+            group: found.st_gid,
+            // Type and permissions have 16 bits.
+            mode: u16::try_from(found.st_mode & 0xffff).unwrap_or(0),
+        },
+    })
 }
 
 /// Whether the file has no name left: it is gone with its last descriptor, and closing that frees its
@@ -239,7 +290,7 @@ fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<Statx> {
 /// # Errors
 /// What `statx` says.
 pub fn is_nameless(file: impl AsFd) -> io::Result<bool> {
-    Ok(from_memory(file, StatxFlags::NLINK)?.stx_nlink == 0)
+    Ok(from_memory(file, StatxFlags::NLINK)?.links == 0)
 }
 
 /// What kind of file system something lies on, as far as it matters to a loop.

@@ -7,6 +7,7 @@
 //! ([`become_subreaper`]) and is taken in by its number ([`adopt`]). What must stay true: every child that
 //! is waited for here is in the table of `orphans`, so that nobody else takes its exit status.
 
+mod exit_watch;
 mod handle;
 mod orphans;
 pub mod successor;
@@ -14,17 +15,15 @@ mod turns;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::pipe::PipeFlags;
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use handle::Handle;
 use orphans::{Known, known};
@@ -70,8 +69,9 @@ impl Started {
     /// # Errors
     /// What `waitid` says, also when it was asked already.
     pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
+        let pid = as_pid(self.pid)?;
         self.known
-            .take_exit(|| wait_by(&self.exit, WaitIdOptions::empty()))
+            .take_exit(|| wait_by(pid, WaitIdOptions::empty()))
     }
 
     /// For signals to it.
@@ -80,10 +80,11 @@ impl Started {
     }
 }
 
-/// How the process behind `pidfd` ended; `None` while it runs.
-fn wait_by(pidfd: &OwnedFd, more: WaitIdOptions) -> io::Result<Option<Exit>> {
+/// How a child ended; `None` while it runs. Under the lock of the table of children, so that its number
+/// is its own.
+fn wait_by(child: Pid, more: WaitIdOptions) -> io::Result<Option<Exit>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | more;
-    let status = waitid(WaitId::PidFd(pidfd.as_fd()), options)?;
+    let status = waitid(WaitId::Pid(child), options)?;
     Ok(status.as_ref().map(Exit::of))
 }
 
@@ -137,11 +138,16 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     let raw = |(fd, number): &(OwnedFd, RawFd)| (fd.as_raw_fd(), *number);
     let place: Vec<(RawFd, RawFd)> = launch.place.iter().map(raw).collect();
     let parent = rustix::process::getpid();
+    let open_files = *inherited_open_files();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
-    // system calls (prctl, getppid, fcntl, dup2); it allocates nothing and its lists are only read.
+    // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2); it allocates nothing and its lists
+    // are only read.
     unsafe {
-        command.pre_exec(move || prepare_child(&keep, &place, parent));
+        command.pre_exec(move || {
+            restore(open_files)?;
+            prepare_child(&keep, &place, parent)
+        });
     }
     let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
     match take_ends(&mut child) {
@@ -170,7 +176,7 @@ fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let (stdout, stderr) = (OwnedFd::from(stdout), OwnedFd::from(stderr));
     rustix::io::ioctl_fionbio(&stdout, true)?;
     rustix::io::ioctl_fionbio(&stderr, true)?;
-    let exit = rustix::process::pidfd_open(as_pid(child.id())?, PidfdFlags::NONBLOCK)?;
+    let exit = exit_watch::watch(as_pid(child.id())?)?;
     Ok((exit, stdout, stderr))
 }
 
@@ -185,8 +191,8 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> 
             let why = format!("process {pid} is known already");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        let exit = rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::NONBLOCK)?;
-        match wait_by(&exit, WaitIdOptions::NOWAIT) {
+        let exit = exit_watch::watch(as_pid(pid)?)?;
+        match wait_by(as_pid(pid)?, WaitIdOptions::NOWAIT) {
             Ok(_) => Ok((pid, exit)),
             Err(_) => {
                 let why = format!("process {pid} is no child of the server");
@@ -265,8 +271,62 @@ pub fn max_open_files() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).maximum
 }
 
-/// Lets this process, and those that it starts from now on, open as many descriptors as it may: the number
-/// before and after.
+/// The soft limit of open files that processes get which are started from now on, where it is not ours.
+fn inherited_open_files() -> MutexGuard<'static, Option<u64>> {
+    static LIMIT: Mutex<Option<u64>> = Mutex::new(None);
+    LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a child before its program runs: gives it what this process has changed for itself. It has every
+/// signal as a process has it that nobody has prepared.
+fn restore(open_files: Option<u64>) -> io::Result<()> {
+    // The kernel's `struct sigaction` of SIG_DFL is zeros, and no longer than this anywhere.
+    let default = [0_u64; 8];
+    for signal in 1..=SIGNALS {
+        #[expect(unsafe_code, reason = "the C library keeps two signals to itself")]
+        // SAFETY: numbers, and a pointer to more bytes than the call reads; in a child with one thread.
+        // Those that cannot be changed (SIGKILL, SIGSTOP) are refused.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                SIGNAL_SET_BYTES,
+            );
+        }
+    }
+    let Some(current) = open_files else {
+        return Ok(());
+    };
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let current = Some(maximum.map_or(current, |maximum| maximum.min(current)));
+    Ok(rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit { current, maximum },
+    )?)
+}
+
+/// The highest number of a signal on Linux, and the size of a set of them for the kernel.
+const SIGNALS: i32 = 64;
+const SIGNAL_SET_BYTES: usize = 8;
+
+/// Undoes what whoever started this process may have left to it: signals that are blocked, and children
+/// whose end nobody is told (SIGCHLD ignored). Before the first thread.
+pub fn reset_inherited_signals() {
+    #[expect(unsafe_code, reason = "no safe wrapper offers these calls")]
+    // SAFETY: a set on the stack that is made empty before it is read; one thread.
+    unsafe {
+        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+    }
+}
+
+/// Lets this process open as many descriptors as it may: the number before and after. Those that it starts
+/// have the limit that it had: programs that use `select`, or close all descriptors that there may be, rely on
+/// that.
 ///
 /// # Errors
 /// What `setrlimit` says; the limit is as it was.
@@ -280,6 +340,7 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
             maximum,
         };
         rustix::process::setrlimit(Resource::Nofile, raised)?;
+        inherited_open_files().get_or_insert(number(current));
     }
     Ok((number(current), number(maximum)))
 }

@@ -24,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 /// What a file takes on a disk is counted in these.
@@ -248,12 +248,7 @@ impl Folder {
         if !self.is_local {
             return None;
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let resolve = ResolveFlags::CACHED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let path = name.path();
-        let mode = Mode::empty();
-        let open = rustix::fs::openat2(&self.objects, path.as_str(), flags, mode, resolve);
-        open.ok().map(File::from)
+        penstock_sys::file::open_name_cached(&self.objects, &name.path())
     }
 
     /// What was last written as a note of that name; none was.
@@ -375,12 +370,27 @@ impl Identity {
     /// loop: never blocks.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let stat = rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS)?;
+        let stat = match rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS) {
+            // A sandbox that is older than the call.
+            Err(Errno::NOSYS | Errno::PERM) => return Self::of_local(file),
+            stat => stat?,
+        };
         Ok(Self {
             inode: stat.stx_ino,
             size: stat.stx_size,
             modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+        })
+    }
+
+    fn of_local(file: &File) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(file)?;
+        let nanoseconds = |value| u32::try_from(value).unwrap_or(0);
+        Ok(Self {
+            inode: stat.st_ino,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
+            changed: (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
         })
     }
 }

@@ -32,7 +32,7 @@ impl Unnoted {
     }
 }
 
-/// Whether an error of `openat2` means that there is nothing to serve by that name: no such file, a
+/// Whether an error of an open means that there is nothing to serve by that name: no such file, a
 /// file as a folder, a way out of the root, a link in a circle, a socket, a device without a driver.
 pub(super) fn is_missing(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, InvalidFilename, InvalidInput, NotADirectory, NotFound};

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use super::orphans::Mark;
 use super::{as_pid, kill_group};
+use crate::kernel;
 
 /// A hand on a process, for signals. It means this process and no other, also after its end, when its number
 /// may be another's.
@@ -80,7 +81,11 @@ impl Handle {
         self.mark.unless_given_up(|| act(pid))
     }
 
-    fn signal(&self, signal: Signal) -> io::Result<()> {
-        Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?)
+    /// Sends it a signal; without descriptors of processes only as long as somebody waits for it.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        if kernel::has_pidfd() {
+            return Ok(rustix::process::pidfd_send_signal(&*self.process, signal)?);
+        }
+        self.unless_reaped(|pid| Ok(rustix::process::kill_process(pid, signal)?))
     }
 }

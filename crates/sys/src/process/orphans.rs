@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, Signal, WaitOptions, waitpid};
+use rustix::process::{Signal, WaitOptions, waitpid};
 
-use super::{Exit, as_pid};
+use super::{Exit, as_pid, exit_watch};
 
 /// How long [`end_orphans`] may take altogether.
 const END: Duration = Duration::from_secs(2);
@@ -154,8 +154,7 @@ pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
             return ended;
         };
         // The descriptor is opened before it is killed, so that its end is not missed.
-        let first = as_pid(first.pid)
-            .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?));
+        let first = as_pid(first.pid).and_then(exit_watch::watch);
         for child in left {
             if !child.has_ended && !ended.contains(&child) {
                 // What is gone needs no signal.
@@ -164,10 +163,11 @@ pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
                 ended.push(child);
             }
         }
-        if let Ok(pidfd) = first {
-            // One that cannot be ended, as it waits for a disk, is looked for again.
-            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&LOOK));
-        }
+        // One that cannot be ended, as it waits for a disk, is looked for again.
+        let _ = match &first {
+            Ok(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)),
+            Err(_) => poll(&mut [], Some(&LOOK)),
+        };
         for child in children().into_iter().flatten() {
             if child.has_ended && !except.contains(&child.pid) {
                 reap(child.pid);

@@ -11,11 +11,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 
 use rustix::process::{PidfdFlags, Signal};
 
 use super::orphans::{Known, known};
-use super::{Exit, as_pid, stay_open};
+use super::{Exit, Handle, as_pid, exit_watch, stay_open};
+use crate::kernel;
 
 /// How to start the next server.
 #[derive(Debug)]
@@ -64,7 +66,9 @@ impl Successor {
     /// # Errors
     /// When descriptors ran out.
     pub fn reach(&self) -> io::Result<Reach> {
-        Ok(Reach(self.exit.try_clone()?))
+        let exit = Arc::new(self.exit.try_clone()?);
+        let handle = Handle::new(self.pid, exit, self.known.mark());
+        Ok(Reach(Way::Child(handle)))
     }
 
     /// Ends it and what it started in its group, at once. Waits until it is gone: a process that is killed is
@@ -83,7 +87,16 @@ impl Successor {
 
 /// A way to send signals to the server after this one or before it, which meets no other process of its number.
 #[derive(Debug)]
-pub struct Reach(OwnedFd);
+pub struct Reach(Way);
+
+#[derive(Debug)]
+enum Way {
+    Child(Handle),
+    /// The parent's descriptor.
+    Parent(OwnedFd),
+    /// Its number, where processes have no descriptors.
+    NumberedParent(u32),
+}
 
 impl Reach {
     /// The way to the server before this one, `pid`, while that is there; `None` when it has ended.
@@ -91,12 +104,16 @@ impl Reach {
     /// # Errors
     /// When descriptors ran out.
     pub fn to_predecessor(pid: u32) -> io::Result<Option<Self>> {
-        let way = match rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::empty()) {
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            way => way?,
+        let way = if kernel::has_pidfd() {
+            match rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::empty()) {
+                Err(rustix::io::Errno::SRCH) => return Ok(None),
+                way => Way::Parent(way?),
+            }
+        } else {
+            Way::NumberedParent(pid)
         };
         // Asked last: what is our parent now was the process of that number all along.
-        Ok((std::os::unix::process::parent_id() == pid).then_some(Self(way)))
+        Ok(is_parent(pid).then_some(Self(way)))
     }
 
     /// Asks it to read its configuration again.
@@ -104,7 +121,7 @@ impl Reach {
     /// # Errors
     /// When it is gone.
     pub fn reload(&self) -> io::Result<()> {
-        Ok(rustix::process::pidfd_send_signal(&self.0, Signal::HUP)?)
+        self.signal(Signal::HUP)
     }
 
     /// Asks it to finish what it has and end.
@@ -112,8 +129,24 @@ impl Reach {
     /// # Errors
     /// When it is gone.
     pub fn stop(&self) -> io::Result<()> {
-        Ok(rustix::process::pidfd_send_signal(&self.0, Signal::TERM)?)
+        self.signal(Signal::TERM)
     }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        match &self.0 {
+            Way::Child(handle) => handle.signal(signal),
+            Way::Parent(process) => Ok(rustix::process::pidfd_send_signal(process, signal)?),
+            // A parent keeps its number until we have another.
+            Way::NumberedParent(pid) if is_parent(*pid) => {
+                Ok(rustix::process::kill_process(as_pid(*pid)?, signal)?)
+            }
+            Way::NumberedParent(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+}
+
+fn is_parent(pid: u32) -> bool {
+    std::os::unix::process::parent_id() == pid
 }
 
 impl Exit {
@@ -147,11 +180,13 @@ pub fn start(launch: Launch) -> io::Result<Successor> {
         command.env_remove(gone);
     }
     let number = socket.as_raw_fd();
+    let open_files = *super::inherited_open_files();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe system
-    // calls (signal, fcntl); it allocates nothing.
+    // calls (signal, prlimit, fcntl); it allocates nothing.
     unsafe {
         command.pre_exec(move || {
+            super::restore(open_files)?;
             // It may still write to our terminal, from behind (`stty tostop`).
             if libc::signal(libc::SIGTTOU, libc::SIG_IGN) == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
@@ -169,10 +204,7 @@ pub fn start(launch: Launch) -> io::Result<Successor> {
     let ends = ends.and_then(|stderr| {
         rustix::io::ioctl_fionbio(&stderr, true)?;
         let pid = as_pid(child.id())?;
-        Ok((
-            rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)?,
-            stderr,
-        ))
+        Ok((exit_watch::watch(pid)?, stderr))
     });
     match ends {
         Ok((exit, stderr)) => Ok(Successor {

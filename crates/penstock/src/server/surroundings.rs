@@ -1,0 +1,55 @@
+//! What this kernel, container or sandbox lacks: said once, at the start.
+//!
+//! A part of `server`. Each missing call is served another way by `sys`; without `/proc` some things are left off.
+
+use std::path::Path;
+
+use penstock_sys::identity;
+use penstock_sys::kernel::{self, MissingCall};
+
+/// What is left off without `/proc`.
+const WITHOUT_PROC: &str = "/proc is not mounted or hidden: what workers take of memory and processor is not known \
+     (`max_memory` has no effect), processes that they leave behind are not ended, and a signal that an application \
+     sends to the server is obeyed";
+
+/// Logs what is missing, in a line for all calls; and that there is no folder for temporary files.
+pub(super) fn log_missing(temporary: &Path) {
+    if let Err(error) = identity::may_write(temporary) {
+        log::warn!(
+            "limits.temp_dir: cannot write {}: {error}: bodies that do not fit into memory are answered 500, and \
+             no sockets can be made for applications: name a folder that is writable",
+            temporary.display()
+        );
+    }
+    if let Some(line) = describe(&kernel::missing_calls()) {
+        log::info!("{line}");
+    }
+    if !kernel::has_proc() {
+        log::warn!("{WITHOUT_PROC}");
+    }
+}
+
+fn describe(missing: &[MissingCall]) -> Option<String> {
+    let (names, instead): (Vec<_>, Vec<_>) =
+        missing.iter().map(|call| (call.name, call.instead)).unzip();
+    (!missing.is_empty()).then(|| {
+        let (names, instead) = (names.join(", "), instead.join("; "));
+        format!("this kernel or sandbox has no {names}: {instead}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_calls_are_one_line() {
+        assert_eq!(describe(&[]), None);
+        let call = |name, instead| MissingCall { name, instead };
+        let line = describe(&[call("openat2", "a is done"), call("statx", "b is done")]);
+        assert_eq!(
+            line.unwrap(),
+            "this kernel or sandbox has no openat2, statx: a is done; b is done"
+        );
+    }
+}

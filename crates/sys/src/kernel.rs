@@ -1,0 +1,180 @@
+//! Recent system calls that a kernel or a sandbox may lack: which are there, found out once each.
+//!
+//! Asked by `file` and `process`, which serve each missing call another way, and by `penstock`, which says at
+//! the start what is missing. A kernel without a call answers `ENOSYS`; a filter (seccomp: systemd, Docker,
+//! gVisor) answers that, `EPERM` or `EACCES`.
+//!
+//! # Invariants
+//!
+//! - Nothing here fails: a call that cannot be asked about for want of descriptors counts as present.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::process::PidfdFlags;
+
+/// A recent call, and what is served another way without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingCall {
+    /// Its name.
+    pub name: &'static str,
+    /// What is different without it.
+    pub instead: &'static str,
+}
+
+/// Whether an error of a call means that there is no such call for this process.
+#[must_use]
+pub(crate) fn is_denied(error: Errno) -> bool {
+    matches!(error, Errno::NOSYS | Errno::PERM | Errno::ACCESS)
+}
+
+/// Whether files can be opened beneath a root in one call (`openat2`, Linux 5.6).
+pub(crate) fn has_openat2() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_MAGICLINKS;
+        is_there(rustix::fs::openat2(
+            rustix::fs::CWD,
+            c"/",
+            flags,
+            Mode::empty(),
+            resolve,
+        ))
+    })
+}
+
+/// Whether processes can be watched and signalled by descriptors (`pidfd_open`, Linux 5.3;
+/// `pidfd_send_signal`, Linux 5.1).
+pub(crate) fn has_pidfd() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let us = rustix::process::getpid();
+        match rustix::process::pidfd_open(us, PidfdFlags::empty()) {
+            Ok(fd) => is_there(test_signal(&fd)),
+            Err(error) => !is_denied(error),
+        }
+    })
+}
+
+/// `pidfd_send_signal` with no signal, as `kill(2)` tests for a process.
+fn test_signal(pidfd: &OwnedFd) -> Result<(), Errno> {
+    let (none, flags) = (std::ptr::null::<libc::siginfo_t>(), 0_u32);
+    #[expect(unsafe_code, reason = "rustix sends only signals that there are")]
+    // SAFETY: a descriptor that is open for the call, numbers, and no pointer.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            0,
+            none,
+            flags,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),
+    }
+}
+
+/// Whether a file's state is told by `statx` (Linux 4.11; forbidden by Docker's filters before 18.04).
+pub(crate) fn has_statx() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let flags = AtFlags::STATX_DONT_SYNC;
+        is_there(rustix::fs::statx(
+            rustix::fs::CWD,
+            c"/",
+            flags,
+            StatxFlags::TYPE,
+        ))
+    })
+}
+
+/// Whether there are files in memory without a name (`memfd_create`, Linux 3.17).
+pub(crate) fn has_memfd() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| is_there(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
+}
+
+/// Whether the pages of a file in memory are counted (`cachestat`, Linux 6.5).
+fn has_cachestat() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(program) = rustix::fs::open(c"/proc/self/exe", flags, Mode::empty()) else {
+            return true;
+        };
+        let program = std::fs::File::from(program);
+        match crate::pages::cached_pages(&program, 0, 1) {
+            Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_denied(error)),
+            Ok(_) => true,
+        }
+    })
+}
+
+/// The recent calls that this process does not have. Blocks for some microseconds.
+#[must_use]
+pub fn missing_calls() -> Vec<MissingCall> {
+    let all = [
+        (
+            has_openat2(),
+            "openat2",
+            "files are opened folder by folder, in a pool",
+        ),
+        (
+            has_pidfd(),
+            "pidfd_open",
+            "a thread waits for each process's end",
+        ),
+        (has_statx(), "statx", "fstat takes its place"),
+        (
+            has_memfd(),
+            "memfd_create",
+            "worker scripts lie in temporary files",
+        ),
+        (
+            has_cachestat(),
+            "cachestat",
+            "mincore tells what of a file is in memory",
+        ),
+    ];
+    let missing = all.into_iter().filter(|(is_there, ..)| !is_there);
+    missing
+        .map(|(_, name, instead)| MissingCall { name, instead })
+        .collect()
+}
+
+/// Whether `/proc` is mounted and shows this process.
+#[must_use]
+pub fn has_proc() -> bool {
+    rustix::fs::stat(c"/proc/self/stat").is_ok()
+}
+
+fn is_there<T>(answer: Result<T, Errno>) -> bool {
+    answer.err().is_none_or(|error| !is_denied(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_sandbox_or_an_old_kernel_answers_means_that_a_call_is_missing() {
+        for missing in [Errno::NOSYS, Errno::PERM, Errno::ACCESS] {
+            assert!(!is_there::<()>(Err(missing)));
+        }
+        for other in [Errno::MFILE, Errno::NFILE, Errno::NOENT, Errno::INTR] {
+            assert!(is_there::<()>(Err(other)));
+        }
+        assert!(is_there(Ok(())));
+    }
+
+    #[test]
+    fn a_kernel_is_asked_once_and_says_the_same_again() {
+        assert_eq!(missing_calls(), missing_calls());
+        assert!(has_proc());
+    }
+}
