@@ -16,7 +16,7 @@ mod follow;
 mod forking;
 mod kind;
 mod limits;
-mod place;
+pub(crate) mod place;
 mod probe;
 mod processes;
 mod refork;

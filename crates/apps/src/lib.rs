@@ -28,6 +28,7 @@ mod upload;
 pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, Size, WorkerSnapshot};
 pub use channel::bounds::MessageLimits;
 pub use dispatch::QueueUse;
+pub use executor::place::remove_abandoned_folders;
 pub use interpreter::find as find_interpreter;
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;

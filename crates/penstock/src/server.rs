@@ -175,6 +175,7 @@ pub(crate) fn run(
         options.log.turn_to(log).map_err(say)?;
     }
     surroundings::log_missing(&config.limits.temp_dir);
+    remove_abandoned_folders(&config);
     let tokio = TokioThread::start().map_err(say)?;
     let _entered = tokio.enter();
     let started = Loops::start(config.server.threads).map_err(say)?;
@@ -217,6 +218,19 @@ fn prepare_process(
             .map_err(|error| format!("server.directory: {}: {error}", folder.display()))?;
     }
     Ok(doors)
+}
+
+/// What servers have left that were killed.
+fn remove_abandoned_folders(config: &Config) {
+    let folder = &config.limits.temp_dir;
+    match penstock_apps::remove_abandoned_folders(folder) {
+        Ok(0) => {}
+        Ok(count) => log::info!(
+            "{}: removed {count} folders for sockets whose servers were killed",
+            folder.display()
+        ),
+        Err(error) => log::debug!("{}: {error}", folder.display()),
+    }
 }
 
 /// A connection is a descriptor, and so is a file that is sent: the usual soft limit of 1,024 is for programs

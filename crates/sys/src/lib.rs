@@ -17,6 +17,7 @@ pub mod file;
 pub mod handover;
 pub mod identity;
 pub mod kernel;
+pub mod locked_folder;
 pub mod memory;
 pub mod net;
 pub mod notify;

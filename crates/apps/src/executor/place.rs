@@ -3,18 +3,17 @@
 //! The executor opens a [`Place`] for each process of a `command` or `fastcgi` application. What must
 //! stay true: no two processes of an application have the same place, also not one that is still
 //! ending and its successor; sockets lie in a folder that only this user can enter, and go with their
-//! process.
+//! process; those of a server that was killed go at the next start.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind, ServerAddr};
+use penstock_sys::locked_folder::LockedFolder;
 
 /// Longest path of a Unix socket: `sun_path` has 108 bytes, the last of them zero (unix(7)).
 const PATH_MAX: usize = 107;
@@ -65,7 +64,7 @@ pub(super) struct SocketFile(PathBuf);
 
 /// A folder of our own for sockets, removed with all in it when this is dropped.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder(LockedFolder);
 
 impl Blank {
     /// Finds it in the command line of `app`.
@@ -145,7 +144,7 @@ impl Place {
     /// # Errors
     /// When it is too long for a socket.
     pub(super) fn path(folder: &Folder, name: &str) -> io::Result<Self> {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         if path.as_os_str().len() > PATH_MAX {
             let why = format!(
                 "{}: longer than the {PATH_MAX} bytes that a socket's path may have; \
@@ -169,7 +168,7 @@ impl Place {
     pub(super) fn listening_path(folder: &Folder, name: &str) -> io::Result<Self> {
         let mut place = Self::path(folder, name)?;
         // A blocking one: that is what programs expect to inherit.
-        let listener = UnixListener::bind(folder.0.join(name))?;
+        let listener = UnixListener::bind(folder.path().join(name))?;
         place.listener = Some((listener.into(), FASTCGI_FD));
         Ok(place)
     }
@@ -204,7 +203,7 @@ impl Place {
 }
 
 impl Folder {
-    /// Makes `penstock-PID-NAME` in `parent`, or the like when that is there, for this user alone.
+    /// Makes `penstock.PID-NAME` in `parent`, or the like when that is there, for this user alone.
     ///
     /// # Errors
     /// What `mkdir` says.
@@ -214,35 +213,44 @@ impl Folder {
         let pid = std::process::id();
         for number in 0..TRIES {
             let name = match number {
-                0 => format!("penstock-{pid}-{app}"),
+                0 => format!("{FOLDER_PREFIX}{pid}-{app}"),
                 // An application of that name may still be ending, and a number may come again.
-                _ => format!("penstock-{pid}-{app}-{number}"),
+                _ => format!("{FOLDER_PREFIX}{pid}-{app}-{number}"),
             };
             let path = parent.join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
+            let shown = path.display().to_string();
+            match LockedFolder::make(path) {
+                Ok(folder) => return Ok(Self(folder)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    let why = format!("{}: {error}", path.display());
+                    let why = format!("{shown}: {error}");
                     return Err(io::Error::new(error.kind(), why));
                 }
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// How the names of such folders begin.
+const FOLDER_PREFIX: &str = "penstock.";
+
+/// Removes the folders for sockets in `parent` whose servers were killed; how many. Blocks.
+///
+/// # Errors
+/// When `parent` cannot be read.
+pub fn remove_abandoned_folders(parent: &Path) -> io::Result<usize> {
+    penstock_sys::locked_folder::remove_abandoned(parent, FOLDER_PREFIX)
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // A process that never came to bind it left nothing, one that is tidy neither.
         let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is a few empty files in a folder for temporary ones.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -350,16 +358,16 @@ mod tests {
             Folder::make(&parent, "shop/1").unwrap(),
             Folder::make(&parent, "shop/1").unwrap(),
         );
-        assert_ne!(one.0, other.0, "an application and its successor");
-        let mode = std::fs::metadata(&one.0).unwrap().permissions().mode();
+        assert_ne!(one.path(), other.path(), "an application and its successor");
+        let mode = std::fs::metadata(one.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         let place = Place::listening_path(&one, "1.sock").unwrap();
-        assert!(one.0.join("1.sock").exists());
+        assert!(one.path().join("1.sock").exists());
         drop(place);
-        assert!(!one.0.join("1.sock").exists(), "gone with its process");
+        assert!(!one.path().join("1.sock").exists(), "gone with its process");
         let too_long = Place::path(&one, &"x".repeat(100)).unwrap_err();
         assert!(too_long.to_string().contains("107 bytes"), "{too_long}");
-        let path = one.0.clone();
+        let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists());
     }
