@@ -16,7 +16,7 @@ module PenstockWorker
     Threads.note_house
     options = Options.parse(arguments)
     ARGV.clear
-    trap("INT", "IGNORE")
+    Forks.survive_interrupts
     trap("TERM", "SYSTEM_DEFAULT")
     $stdout.sync = $stderr.sync = true
     Stacks.install

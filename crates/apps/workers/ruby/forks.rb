@@ -16,7 +16,9 @@ module PenstockWorker
     PRCTL = { "x86_64" => 157, "aarch64" => 167, "arm64" => 167, "riscv64" => 167 }[RUBY_PLATFORM[/\A[^-]+/]]
     # Before Ruby 3.1 there is no hook at forks: then the process id tells.
     HAS_HOOK = Process.respond_to?(:_fork)
-    private_constant :PARENT_DEADLINE, :PR_SET_PDEATHSIG, :PRCTL
+    # Handles SIGINT.
+    PASS_OVER = proc {}
+    private_constant :PARENT_DEADLINE, :PR_SET_PDEATHSIG, :PRCTL, :PASS_OVER
 
     @guarded = []
     @own_fork = @stranger = false
@@ -38,6 +40,13 @@ module PenstockWorker
     def guard(*ios)
       Process.singleton_class.prepend(Hook) if HAS_HOOK
       @guarded.concat(ios)
+    end
+
+    # Lets SIGINT pass this process by: a stop is the server's business. By a handler, because a program that the
+    # application starts would inherit a signal that is ignored, and could not be interrupted; a process that it
+    # forks gets Ruby's own handler back.
+    def survive_interrupts
+      trap("INT", PASS_OVER)
     end
 
     # Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a new template
@@ -110,7 +119,14 @@ module PenstockWorker
       return if @own_fork
 
       @stranger = true
+      restore_interrupts
       release
+    end
+
+    # Unless the application has a handler of its own by now.
+    def restore_interrupts
+      handler = trap("INT", "DEFAULT")
+      trap("INT", handler) unless handler.equal?(PASS_OVER)
     end
 
     # In the process in the middle, which never returns.

@@ -55,6 +55,7 @@ enum End {
 
 fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) -> Result<(), End> {
     let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
+    penstock_sys::process::reset_inherited_signals();
     let words = Words::take().map_err(|error| failed("the environment", error))?;
     let met = meet_predecessor()?;
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;

@@ -28,6 +28,7 @@ mod hostile_framing;
 mod hostile_heads;
 mod house_rules;
 mod idle_memory;
+mod inheritance;
 mod kernels;
 mod kinds;
 mod listeners;

@@ -39,7 +39,7 @@ def main(arguments: List[str]) -> int:
     options = parse(arguments)
     options.server_pid = options.server_pid or os.getppid()
     sys.argv[:] = ["penstock-worker"]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forks.survive_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

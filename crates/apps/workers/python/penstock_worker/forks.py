@@ -42,6 +42,13 @@ def guard(*sockets: Any) -> None:
     _sockets.extend(sockets)
 
 
+def survive_interrupts() -> None:
+    """Lets SIGINT pass this process by: a stop is the server's business. By a handler, because a
+    program that the application starts would inherit a signal that is ignored, and could not be
+    interrupted; a process that it forks gets Python's own handler back."""
+    signal.signal(signal.SIGINT, _pass_over)
+
+
 def release(kept: Any = None) -> None:
     """Closes all that is guarded but `kept`: a new worker wants nothing of its template's, and a
     new template nothing of what it served."""
@@ -148,4 +155,10 @@ def _after_fork() -> None:
     if _is_own_fork:
         return
     _is_stranger = True
+    if signal.getsignal(signal.SIGINT) is _pass_over:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     release()
+
+
+def _pass_over(_number: int, _frame: Any) -> None:
+    """Handles SIGINT."""
