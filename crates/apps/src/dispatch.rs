@@ -52,14 +52,17 @@ pub(crate) struct Job {
     pub(crate) client: Arc<ClientState>,
     /// It asks for a WebSocket.
     pub(crate) websocket: Option<Box<Handshake>>,
+    /// It asks for another protocol, and its worker may take the connection over.
+    pub(crate) upgrades: bool,
     /// Which process it belongs to, where the application is sticky.
     pub(crate) affinity: Option<Box<Affinity>>,
 }
 
 impl Job {
-    /// Whether nothing may be sent to its thread behind it: more of its body follows its frame.
+    /// Whether nothing may be sent to its thread behind it: more of its body follows its frame, or it may
+    /// last.
     pub(crate) fn is_alone(&self) -> bool {
-        self.body_file.is_some() || self.upload.is_some()
+        self.body_file.is_some() || self.upload.is_some() || self.upgrades
     }
 
     /// Gives the answer to whoever waits for it.
@@ -79,6 +82,21 @@ impl Job {
         if let Some(reply) = self.reply.take() {
             // The client may have left.
             let _ = reply.send(answer);
+        }
+    }
+
+    /// What answers this job, without what was sent to the worker. Its own answer is nobody's then.
+    pub(crate) fn take_answerer(&mut self) -> Self {
+        Self {
+            frame: Vec::new(),
+            body_file: None,
+            upload: None,
+            is_head: self.is_head,
+            reply: self.reply.take(),
+            client: Arc::clone(&self.client),
+            websocket: None,
+            upgrades: self.upgrades,
+            affinity: self.affinity.take(),
         }
     }
 
@@ -295,6 +313,25 @@ impl Dispatch {
         if is_due {
             self.attention.notify_one();
         }
+    }
+
+    /// Takes back jobs that were handed to a slot and not sent to its worker: something in front of them
+    /// lasts.
+    pub(crate) fn give_back(&self, now: Instant, slot: SlotId, jobs: Vec<Start<Job>>) {
+        let mut inner = self.lock();
+        let mut wakers = Vec::new();
+        for start in jobs {
+            // The slot has more than it has room for, so it takes nobody else for it.
+            if let Some(next) = inner.queue.finish(now, slot) {
+                wakers.push(inner.post(next));
+            }
+            let back = inner.queue.give_back(now, start.job, start.enqueued_at);
+            if let Submitted::Start(start) = back {
+                wakers.push(inner.post(start));
+            }
+        }
+        drop(inner);
+        wakers.into_iter().for_each(wake);
     }
 
     /// Takes the jobs whose time in line is over. Whoever submitted a job has a timer of its own; this

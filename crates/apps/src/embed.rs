@@ -170,6 +170,7 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "forks.py",
     "greenlet_stream.py",
     "greenlets.py",
+    "hijack.py",
     "input.py",
     "interface.py",
     "lifespan.py",

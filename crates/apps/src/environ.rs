@@ -37,12 +37,14 @@ impl Announced {
     }
 }
 
-/// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival.
+/// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival. With
+/// `may_hijack` the worker may take the connection over: then a request for another protocol says which.
 pub(crate) fn encode(
     encoder: &mut EnvironEncoder<'_>,
     request: &Request,
     body: Announced,
     arrived: Duration,
+    may_hijack: bool,
 ) {
     let head = &request.head;
     let scheme_key: &[u8] = match encoder.dialect() {
@@ -89,21 +91,29 @@ pub(crate) fn encode(
     if let Some(len) = body.length() {
         encoder.pair(b"CONTENT_LENGTH", Digits::new().number(len));
     }
-    encode_fields(encoder, request);
+    encode_fields(encoder, request, may_hijack);
 }
 
-fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request) {
+fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack: bool) {
     let trusted = request.is_from_proxy();
+    let upgrades = may_hijack && request.head.is_upgrade();
     cgi::fields(
         &request.head,
         |name| {
             let is_vouched = request.vouched.covers(name);
             // That one has its place among the usual ones.
             fate(name).reaches_application(trusted)
+                || upgrades && is_upgrade_field(name)
                 || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
         },
         |name, value| encoder.pair(name, value),
     );
+}
+
+/// Fields of the hop that belong to the handshake of another protocol.
+pub(super) fn is_upgrade_field(name: impl AsRef<[u8]>) -> bool {
+    let name = name.as_ref();
+    name.eq_ignore_ascii_case(b"upgrade") || name.eq_ignore_ascii_case(b"connection")
 }
 
 fn protocol(version: Version) -> &'static [u8] {

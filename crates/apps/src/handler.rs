@@ -167,11 +167,11 @@ pub(crate) fn submit(
     };
     match model {
         WorkerModel::Threads => encode_request(&mut frame, dialect, body, |encoder| {
-            environ::encode(encoder, request, announced, arrived);
+            environ::encode(encoder, request, announced, arrived, true);
         }),
         WorkerModel::Reactor(Form::Environ) => channel::open(&mut frame, false, body, |out| {
             let mut encoder = EnvironEncoder::new(out, dialect);
-            environ::encode(&mut encoder, request, announced, arrived);
+            environ::encode(&mut encoder, request, announced, arrived, false);
             encoder.finish()
         }),
         WorkerModel::Reactor(Form::Scope) => {
@@ -199,6 +199,7 @@ pub(crate) fn submit(
         reply: Some(reply),
         client: Arc::clone(&request.client),
         websocket,
+        upgrades: matches!(model, WorkerModel::Threads) && request.head.is_upgrade(),
         affinity: shared
             .stickiness
             .as_ref()

@@ -8,6 +8,7 @@
 
 mod answer;
 mod close;
+mod hijack;
 mod input;
 mod receive;
 mod send;
@@ -29,6 +30,8 @@ use penstock_wire::{Decoder, encode_collect};
 use crate::app::AppShared;
 use crate::dispatch::{Delivery, Job, Mailbox};
 use crate::reply::ReplyHead;
+
+use self::hijack::Hijacks;
 
 /// How long after its worker's end what it wrote may take to be read here.
 const LAST_BYTES: Duration = Duration::from_millis(50);
@@ -64,6 +67,8 @@ pub(crate) struct Driver {
     /// The rest of that body never comes.
     is_input_cut: bool,
     open: Option<Open>,
+    /// Connections that the application has taken over.
+    hijacks: Hijacks,
     /// The body in `open` is one that may be silent for as long as it likes.
     is_unbuffered: bool,
     /// A head whose body may be a file: the next frame says so.
@@ -119,6 +124,8 @@ enum Open {
     Spool(SpoolWriter),
     /// Nobody wants the rest.
     Discard,
+    /// The application answers by itself, and its call is not over.
+    Hijacked,
 }
 
 /// Why a driver ended.
@@ -168,6 +175,7 @@ impl Driver {
             is_pulling: false,
             is_input_cut: false,
             open: None,
+            hijacks: Hijacks::default(),
             is_unbuffered: false,
             held: None,
             progress_at: now,
@@ -242,6 +250,13 @@ impl Driver {
     /// Nothing is in progress: whether that is the end.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         match (self.retire, self.lost_at, self.collecting_until) {
+            (true, None, _) if self.hijacks.poll_count(cx) > 0 => {
+                if !self.is_cut {
+                    return Poll::Pending;
+                }
+                self.hijacks.cut();
+                Poll::Ready(End::Retired)
+            }
             (true, _, _) => Poll::Ready(End::Retired),
             (false, Some(_), _) => Poll::Ready(End::Died),
             (false, None, None) => Poll::Pending,
@@ -261,7 +276,11 @@ impl Driver {
             // It waits for its client, who has the limits of bodies.
             return None;
         }
-        let is_streaming = self.is_unbuffered && matches!(self.open, Some(Open::Spool(_)));
+        let is_streaming = match self.open {
+            Some(Open::Spool(_)) => self.is_unbuffered,
+            Some(Open::Hijacked) => true,
+            Some(Open::Discard) | None => false,
+        };
         if is_streaming && self.line.len() == 1 {
             return None;
         }
@@ -383,6 +402,7 @@ impl Driver {
             self.cut_upload();
         }
         if !matches!(self.open, Some(Open::Spool(_))) {
+            self.hijacks.cut();
             self.cut_until = Some(clock::now() + CUT_GRACE);
             return true;
         }

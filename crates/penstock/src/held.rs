@@ -88,14 +88,25 @@ impl Held {
     }
 }
 
+/// What a back end can do with a client's WebSocket by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnSockets {
+    /// It speaks the protocol, or relays it.
+    Speaks,
+    /// It may take the connection over; else what happens is told to it as requests.
+    MayTake,
+    /// Nothing: what happens is told to it as requests (WebSocket-over-HTTP).
+    None,
+}
+
 impl HubRoutes<'_> {
-    /// `inner`, which may answer that its response is to be held. With `sockets` it is one that knows no
-    /// WebSockets: each is told to it as requests (WebSocket-over-HTTP).
-    pub(crate) fn grip(&self, inner: Arc<dyn Handler>, sockets: bool) -> Arc<dyn Handler> {
+    /// `inner`, which may answer that its response is to be held.
+    pub(crate) fn grip(&self, inner: Arc<dyn Handler>, sockets: OwnSockets) -> Arc<dyn Handler> {
         let (hub, signer) = (self.held.hub.clone(), self.signer.clone());
         Arc::new(match sockets {
-            true => Grip::with_sockets(hub, inner, signer),
-            false => Grip::new(hub, inner, signer),
+            OwnSockets::Speaks => Grip::new(hub, inner, signer),
+            OwnSockets::MayTake => Grip::with_sockets_unless_taken(hub, inner, signer),
+            OwnSockets::None => Grip::with_sockets(hub, inner, signer),
         })
     }
 

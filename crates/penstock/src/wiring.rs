@@ -19,7 +19,7 @@ use penstock_runtime::logger::LineWriter;
 
 use crate::caches::{self, CachedRoute};
 use crate::dev;
-use crate::held::Held;
+use crate::held::{Held, OwnSockets};
 use crate::kinds::ByKind;
 use crate::logs;
 use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
@@ -57,14 +57,21 @@ pub(crate) fn settings(
             if let Some(handler) = back_end(route, rooms)? {
                 // Nearest to the back end: a cache must meet the response, not the instruction.
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
-                let kind = app.map(|app| app.config().kind);
-                let sockets = matches!(kind, Some(AppKind::Wsgi | AppKind::Rack));
+                let sockets = match app.map(|app| app.config()) {
+                    Some(config) if matches!(config.kind, AppKind::Wsgi | AppKind::Rack) => {
+                        match config.has_reactor() {
+                            true => OwnSockets::None,
+                            false => OwnSockets::MayTake,
+                        }
+                    }
+                    _ => OwnSockets::Speaks,
+                };
                 let handler = match &config.joins {
                     None => match app.filter(|app| app.config().kind_is_guess) {
                         Some(app) => Arc::new(ByKind {
                             app: Arc::clone(app),
-                            with_websockets: of_hub.grip(Arc::clone(&handler), false),
-                            with_requests: of_hub.grip(handler, true),
+                            with_websockets: of_hub.grip(Arc::clone(&handler), OwnSockets::Speaks),
+                            with_requests: of_hub.grip(handler, OwnSockets::MayTake),
                         }),
                         None => of_hub.grip(handler, sockets),
                     },

@@ -24,7 +24,7 @@ pub const FLAG_END: u8 = 1;
 pub const FLAG_CUT: u8 = 2;
 /// HEAD: BODY, FILE or ABORT frames follow.
 pub const FLAG_STREAM: u8 = 2;
-/// FILE: one descriptor travels with this frame.
+/// FILE, HIJACK: one descriptor travels with this frame.
 pub const FLAG_HAS_FD: u8 = 2;
 /// FAILED: the application broke the rules of its interface, as opposed to raising.
 pub const FLAG_PROTOCOL: u8 = 1;
@@ -54,6 +54,7 @@ pub enum Kind {
     Extend = 23,
     Collected = 24,
     Pull = 25,
+    Hijack = 26,
     Hello = 32,
     Ready = 33,
     BootFailed = 34,
@@ -96,6 +97,7 @@ impl Kind {
             23 => Self::Extend,
             24 => Self::Collected,
             25 => Self::Pull,
+            26 => Self::Hijack,
             32 => Self::Hello,
             33 => Self::Ready,
             34 => Self::BootFailed,
@@ -127,6 +129,7 @@ impl Kind {
             Self::Head => FLAG_END | FLAG_STREAM,
             Self::Body => FLAG_END,
             Self::File => FLAG_END | FLAG_HAS_FD,
+            Self::Hijack => FLAG_HAS_FD,
             Self::Failed => FLAG_PROTOCOL,
             Self::Slots => FLAG_END,
             Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_OPEN_STREAM,

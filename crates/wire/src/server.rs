@@ -3,7 +3,7 @@
 //! Inputs: [`Decoder::request_sent`] for every REQUEST written, [`Decoder::collect_sent`] for every COLLECT, [`Decoder::decode`] with the bytes
 //! received and not yet consumed. Outputs: events in order, one response after the other, for
 //! requests in the order in which they were sent. Descriptors are not seen here: the driver keeps
-//! those that `recvmsg` delivered in a queue and takes one for every [`Event::File`].
+//! those that `recvmsg` delivered in a queue and takes one for every [`Event::File`] and [`Event::Hijack`].
 //!
 //! Body bytes are handed out as they come, so the caller needs a buffer no larger than a response
 //! head. Every error is final: close the socket, replace the worker.
@@ -46,6 +46,9 @@ pub enum Event<'b> {
         len: Option<u64>,
         end: bool,
     },
+    /// The application answers by itself, on the next received descriptor: a stream socket. What is left
+    /// of this response is its end, which comes when the application's call is over.
+    Hijack,
     /// The response cannot be completed: cut the client. Ends the response.
     Abort { reason: &'b str },
     /// There is no response, and nothing was sent. Ends the response.
@@ -64,9 +67,12 @@ impl Event<'_> {
     /// Whether this is the last event of its response.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::FdPlease | Self::IoBound | Self::Extend { .. } | Self::Collected | Self::Pull => {
-                false
-            }
+            Self::FdPlease
+            | Self::IoBound
+            | Self::Extend { .. }
+            | Self::Collected
+            | Self::Pull
+            | Self::Hijack => false,
             Self::Head { end, .. } | Self::Body { end, .. } | Self::File { end, .. } => *end,
             Self::Abort { .. } | Self::Failed { .. } => true,
         }
@@ -101,6 +107,8 @@ enum Stage {
     Head,
     /// After a streamed head, between frames.
     Stream,
+    /// After HIJACK: nothing but the end follows.
+    Hijacked,
     /// Inside the body bytes of a HEAD or BODY frame.
     Bytes { left: u32, is_last_frame: bool },
 }
@@ -159,6 +167,8 @@ impl Decoder {
             (Kind::FdPlease, Stage::Head) => self.fd_please(header)?,
             (Kind::Head, Stage::Head) => self.head(header, rest)?,
             (Kind::Failed, Stage::Head) => failed(header, rest)?,
+            (Kind::Hijack, Stage::Head) => Some(self.hijack(header)?),
+            (Kind::Body, Stage::Hijacked) => Some(end_of_hijack(header)?),
             (Kind::Body, Stage::Stream) => return Ok(self.body(header, rest)),
             (Kind::File, Stage::Stream) => file(header, rest)?,
             (Kind::Abort, Stage::Stream) => abort(header, rest)?,
@@ -189,6 +199,18 @@ impl Decoder {
         }
         self.is_file_due = false;
         Ok(Some(decoded))
+    }
+
+    fn hijack(&mut self, header: FrameHeader) -> Result<Decoded<'static>, WireError> {
+        if !header.has(FLAG_HAS_FD) {
+            return Err(WireError::BadFlags {
+                kind: Kind::Hijack as u8,
+                flags: header.flags,
+            });
+        }
+        let decoded = empty(header, Event::Hijack)?;
+        self.stage = Stage::Hijacked;
+        Ok(decoded)
     }
 
     fn head<'b>(
@@ -320,6 +342,17 @@ fn empty(header: FrameHeader, event: Event<'static>) -> Result<Decoded<'static>,
         event,
         consumed: HEADER_LEN,
     })
+}
+
+fn end_of_hijack(header: FrameHeader) -> Result<Decoded<'static>, WireError> {
+    if !header.has(FLAG_END) {
+        return Err(WireError::BadFlags {
+            kind: Kind::Body as u8,
+            flags: header.flags,
+        });
+    }
+    let end = true;
+    empty(header, Event::Body { bytes: &[], end })
 }
 
 fn extend(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'static>>, WireError> {

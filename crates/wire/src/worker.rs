@@ -69,6 +69,11 @@ pub fn encode_file(out: &mut Vec<u8>, flags: u8, offset: u64, len: Option<u64>) 
     encode_bytes(out, Kind::File, flags | FLAG_HAS_FD, &payload);
 }
 
+/// Appends HIJACK; the caller sends the descriptor along.
+pub fn encode_hijack(out: &mut Vec<u8>) {
+    encode_bytes(out, Kind::Hijack, FLAG_HAS_FD, &[]);
+}
+
 fn encode_bytes(out: &mut Vec<u8>, kind: Kind, flags: u8, payload: &[u8]) {
     let header = FrameHeader {
         kind,

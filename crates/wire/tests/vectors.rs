@@ -16,7 +16,8 @@ use penstock_wire::control::{
     SocketKind, encode_dismiss, encode_fork, encode_promote, encode_slots,
 };
 use penstock_wire::worker::{
-    encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_pull, encode_text,
+    encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_hijack,
+    encode_pull, encode_text,
 };
 use penstock_wire::{
     ControlDecoder, ControlEvent, Decoder, Dialect, EnvironEncoder, Event, FrameHeader, Kind,
@@ -155,6 +156,10 @@ fn written(send: &Value) -> Vec<u8> {
             encode_text(&mut out, Kind::Failed, flags, send[1].as_str().unwrap());
         }
         "fd_please" => encode_fd_please(&mut out),
+        "hijack" => {
+            encode_hijack(&mut out);
+            encode_body(&mut out, frame::FLAG_END, b"");
+        }
         kind => {
             encode_head(&mut out, frame::FLAG_STREAM, 0, &strings, &latin1(&send[2]));
             for chunk in send[3].as_array().unwrap() {

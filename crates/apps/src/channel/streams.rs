@@ -399,6 +399,7 @@ mod tests {
             reply: None,
             client: Arc::default(),
             websocket: None,
+            upgrades: false,
             affinity: None,
         };
         match queue.submit(now, job, 0) {

@@ -24,6 +24,7 @@ pub(super) fn job(name: &str) -> Job {
         reply: None,
         client: Arc::default(),
         websocket: None,
+        upgrades: false,
         affinity: None,
     }
 }

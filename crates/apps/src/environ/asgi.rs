@@ -85,18 +85,14 @@ pub(crate) fn encode(
                     Fate::Underscored => !request.vouched.covers_variable(name),
                     fate => fate.reaches_application(trusted),
                 };
-            let is_handshake = is_websocket && is_upgrade_field(name);
+            // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
+            // request by `Upgrade` alone.
+            let is_handshake = is_websocket && super::is_upgrade_field(name);
             if is_passed || is_handshake || request.vouched.covers(name) {
                 headers.add(name.as_bytes(), value);
             }
         }
     });
-}
-
-/// Fields of the hop that belong to a WebSocket's handshake. Libraries that serve ASGI and WSGI alike
-/// (engineio, for one) tell a WebSocket from a polling request by `Upgrade` alone.
-fn is_upgrade_field(name: &str) -> bool {
-    name.eq_ignore_ascii_case("upgrade") || name.eq_ignore_ascii_case("connection")
 }
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {

@@ -10,6 +10,14 @@ use crate::testing::request;
 
 /// Decodes Ruby's form, which is the simpler of the two.
 fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String> {
+    environ_of(request, body_len, true)
+}
+
+fn environ_of(
+    request: &Request,
+    body_len: Option<u64>,
+    may_hijack: bool,
+) -> BTreeMap<String, String> {
     let mut bytes = Vec::new();
     let mut encoder = EnvironEncoder::new(&mut bytes, Dialect::Ruby);
     encode(
@@ -17,6 +25,7 @@ fn environ(request: &Request, body_len: Option<u64>) -> BTreeMap<String, String>
         request,
         body_len.map_or(Announced::Nothing, Announced::Length),
         Duration::from_millis(1_700_000_000_042),
+        may_hijack,
     );
     encoder.finish().unwrap();
     let strings = bytes.split(|&byte| byte == 0);
@@ -251,5 +260,22 @@ fn what_a_rule_says_is_the_front_ends() {
         ("HTTP_GRIP_LAST", None),
     ] {
         assert_eq!(environ.get(name).map(String::as_str), value, "{name}");
+    }
+}
+
+#[test]
+fn a_request_for_another_protocol_says_which_where_its_connection_may_be_taken_over() {
+    let asks = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n";
+    for (name, fields, may_hijack, expected) in [
+        ("an upgrade", asks, true, true),
+        ("nobody could take it over", asks, false, false),
+        ("not for this hop", "Upgrade: websocket\r\n", true, false),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}TE: trailers\r\n\r\n");
+        let environ = environ_of(&request(&head, stranger(), None), None, may_hijack);
+        let has = |key: &str| environ.contains_key(key);
+        let found = [has("HTTP_UPGRADE"), has("HTTP_CONNECTION")];
+        assert_eq!(found, [expected; 2], "{name}");
+        assert!(!has("HTTP_TE"), "{name}");
     }
 }

@@ -3,15 +3,17 @@
 //! What must stay true: each request gets one answer; a declared length is kept or the client is cut.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::bodies::{SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
-use penstock_runtime::DiskFile;
+use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::pages;
 
-use super::{Driver, Open};
+use super::{Driver, InFlight, Open, hijack};
 use crate::app::AppShared;
 use crate::reply::{self, ReplyHead};
 
@@ -104,11 +106,44 @@ impl Driver {
         entry.start.job.answer(answer);
     }
 
+    /// The application answers by itself, on the other end of `socket`.
+    pub(super) fn hijack(&mut self, socket: OwnedFd) {
+        self.open = Some(Open::Hijacked);
+        let app_time = clock::now().saturating_duration_since(self.progress_at);
+        let timing = self.timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let Some(entry) = self.line.front_mut() else {
+            return;
+        };
+        let mut job = entry.start.job.take_answerer();
+        let socket = UnixStream::from(socket);
+        let socket = socket
+            .set_nonblocking(true)
+            .and_then(|()| Stream::new(socket.into()));
+        match socket {
+            Ok(socket) => {
+                let (app, hijacked) = (Arc::clone(&self.app), self.hijacks.enter());
+                loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
+            }
+            Err(error) => job.answer(Err(
+                broken(format!("its hijacked connection: {error}")).timed(timing)
+            )),
+        }
+        // Nothing of what stands behind it has been sent.
+        let unsent = |entry: &InFlight| entry.sent == 0;
+        if self.line.iter().skip(1).any(unsent) {
+            let first = self.line.iter().skip(1).position(unsent).unwrap_or(0) + 1;
+            let unsent = self.line.split_off(first).into_iter();
+            let jobs = unsent.map(|entry| entry.start).collect();
+            self.app.dispatch.give_back(clock::now(), self.slot, jobs);
+            self.mailbox.show_in_progress(self.line.len());
+        }
+    }
+
     pub(super) fn finish_spool(&mut self, spool: SpoolWriter) {
         if spool.is_over() {
             // What is not in memory yet is brought to the file beside this driver, which is free for
             // the next request.
-            penstock_runtime::loops::spawn_here(async move {
+            loops::spawn_here(async move {
                 let mut spool = spool;
                 let end = spool.settle().await;
                 spool.finish(end.map(|()| None));

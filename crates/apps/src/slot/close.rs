@@ -84,7 +84,7 @@ impl Driver {
         let fault = Fault::new(kind, cause).timed(timing);
         match self.open.take() {
             Some(Open::Spool(spool)) => spool.finish(Err(fault)),
-            Some(Open::Discard) => {}
+            Some(Open::Discard | Open::Hijacked) => {}
             None => entry.start.job.answer(Err(fault)),
         }
     }

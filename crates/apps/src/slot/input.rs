@@ -77,7 +77,8 @@ impl Driver {
                 spool.finish(Err(fault));
                 self.discard(false);
             }
-            Some(Open::Discard) => self.open = Some(Open::Discard),
+            // An application that answers by itself has its answer, and reads a body that ends.
+            Some(open @ (Open::Discard | Open::Hijacked)) => self.open = Some(open),
             None => {
                 entry.start.job.answer(Err(fault));
                 // What follows such a head is dropped.

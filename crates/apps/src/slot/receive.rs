@@ -154,6 +154,15 @@ impl Driver {
                     _ => return Err(End::Broken("a file frame in the middle of a body".into())),
                 }
             }
+            Event::Hijack => {
+                if self.descriptors.is_empty() {
+                    return Err(End::Broken(
+                        "a hijacked connection without its socket".into(),
+                    ));
+                }
+                let socket = self.descriptors.remove(0);
+                self.hijack(socket);
+            }
             Event::Abort { reason } => {
                 let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
                 if let Some(head) = self.held.take() {

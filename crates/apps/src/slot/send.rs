@@ -42,7 +42,7 @@ impl Driver {
                 let is_alone = entry.start.job.is_alone();
                 // A worker that waits for a descriptor must find nothing else: a request with a body
                 // file is sent when it is the first, and nothing is sent behind it. So is one whose
-                // body still comes.
+                // body still comes, and one whose connection may be taken over: that could last for hours.
                 if is_alone && place > 0 {
                     break;
                 }

@@ -11,7 +11,7 @@ use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net;
 use penstock_wire::frame::{FLAG_CUT, FLAG_END, FLAG_STREAM};
-use penstock_wire::worker::{encode_body, encode_head, encode_text};
+use penstock_wire::worker::{self, encode_body, encode_head, encode_text};
 use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind, RequestBody, encode_request};
 use tokio::sync::oneshot;
 
@@ -100,7 +100,12 @@ impl Stage {
     }
 
     fn ask(&self) -> Answer {
-        self.ask_with(RequestBody::Inline(b""), None)
+        self.ask_for(false)
+    }
+
+    /// Asks for another protocol, if it `upgrades`.
+    fn ask_for(&self, upgrades: bool) -> Answer {
+        self.submit(RequestBody::Inline(b""), None, upgrades)
     }
 
     /// Asks with a body that still comes.
@@ -112,6 +117,15 @@ impl Stage {
     }
 
     fn ask_with(&self, body: RequestBody<'_>, upload: Option<UploadReader>) -> Answer {
+        self.submit(body, upload, false)
+    }
+
+    fn submit(
+        &self,
+        body: RequestBody<'_>,
+        upload: Option<UploadReader>,
+        upgrades: bool,
+    ) -> Answer {
         let mut frame = Vec::new();
         encode_request(&mut frame, Dialect::Python, body, |e| {
             e.pair(b"REQUEST_METHOD", b"GET");
@@ -126,6 +140,7 @@ impl Stage {
             reply: Some(reply),
             client: Arc::default(),
             websocket: None,
+            upgrades,
             affinity: None,
         };
         let placed = self.app.dispatch.submit(clock::now(), job, 0);
@@ -198,6 +213,13 @@ async fn answered(answer: Answer) -> Result<Vec<u8>, FaultKind> {
     match response.map_err(|fault| fault.kind)?.body {
         Body::Bytes(bytes) => Ok(bytes.to_vec()),
         Body::Empty => Ok(Vec::new()),
+        Body::Stream(mut body) => {
+            let mut whole = Vec::new();
+            while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
+                whole.extend_from_slice(&chunk.map_err(|fault| fault.kind)?);
+            }
+            Ok(whole)
+        }
         other => panic!("not a whole body: {other:?}"),
     }
 }
@@ -622,5 +644,205 @@ fn a_request_that_nobody_has_begun_goes_to_another_worker_with_its_body() {
         assert_eq!(other.thread.input().await, (0, b"xxx".to_vec()));
         other.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
+    });
+}
+
+/// Has the application take the connection over; gives its end.
+async fn hijack(thread: &Thread) -> Stream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut frame = Vec::new();
+    worker::encode_hijack(&mut frame);
+    within(thread.stream.send_descriptor(&frame, theirs))
+        .await
+        .unwrap();
+    ours.set_nonblocking(true).unwrap();
+    Stream::new(ours.into()).unwrap()
+}
+
+/// What comes next on a stream; empty at its end.
+async fn read_some(stream: &Stream) -> Vec<u8> {
+    let mut buffer = vec![0; 4096];
+    let read = within(std::future::poll_fn(|cx| stream.poll_read(cx, &mut buffer))).await;
+    buffer.truncate(read.unwrap_or(0));
+    buffer
+}
+
+const SWITCH: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\
+                        X-A: b\r\n\r\nhello";
+
+#[test]
+fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let answer = stage.ask_for(true);
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        let app = hijack(&seat.thread).await;
+        within(app.write_all(SWITCH)).await.unwrap();
+        let response = response(answer).await.unwrap();
+        assert_eq!(response.status.code(), 101);
+        for (name, value) in [("upgrade", "chat"), ("x-a", "b"), ("connection", "Upgrade")] {
+            assert_eq!(response.fields.get(name), Some(value.as_bytes()), "{name}");
+        }
+        let Body::Takeover(tunnel) = response.body else {
+            panic!("a tunnel");
+        };
+        let (ours, client) = net::worker_pair().unwrap();
+        let client = UnixStream::from(client);
+        client.set_nonblocking(true).unwrap();
+        let client = Stream::new(client.into()).unwrap();
+        let ours = Arc::new(Stream::new(ours).unwrap());
+        loops::spawn_here(tunnel.take(ours, b"early".to_vec()));
+        assert_eq!(read_some(&client).await, b"hello");
+        assert_eq!(read_some(&app).await, b"early");
+        // The call is over, and the thread has the next request.
+        seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
+        let other = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.answer(b"other").await;
+        assert_eq!(answered(other).await, Ok(b"other".to_vec()));
+        // The worker stays as long as the connection, and both ends go together.
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        within(client.write_all(b"still there")).await.unwrap();
+        assert_eq!(read_some(&app).await, b"still there");
+        drop(app);
+        assert_eq!(read_some(&client).await, b"");
+        drop(client);
+        assert_eq!(within(seat.end).await, Ok(End::Retired));
+    });
+}
+
+#[test]
+fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
+    on_a_loop(async {
+        for is_call_over in [false, true] {
+            let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(50));
+            let mut seat = stage.seat(1);
+            let answer = stage.ask_for(true);
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            let app = hijack(&seat.thread).await;
+            within(app.write_all(SWITCH)).await.unwrap();
+            let response = response(answer).await.unwrap();
+            let Body::Takeover(tunnel) = response.body else {
+                panic!("a tunnel");
+            };
+            let (ours, client) = net::worker_pair().unwrap();
+            let client = UnixStream::from(client);
+            client.set_nonblocking(true).unwrap();
+            let client = Stream::new(client.into()).unwrap();
+            loops::spawn_here(tunnel.take(Arc::new(Stream::new(ours).unwrap()), Vec::new()));
+            assert_eq!(read_some(&client).await, b"hello");
+            if is_call_over {
+                seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
+            }
+            stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+            // However long it is silent, response_timeout is not for it.
+            let waited = clock::within(Duration::from_millis(200), &mut seat.end).await;
+            assert!(waited.is_none(), "{waited:?}");
+            seat.mailbox.cut();
+            assert_eq!(read_some(&client).await, b"");
+            assert_eq!(read_some(&app).await, b"");
+            assert_eq!(within(seat.end).await, Ok(End::Retired));
+        }
+    });
+}
+
+#[test]
+fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
+    let whole = |text: &str| Ok(text.as_bytes().to_vec());
+    for (name, upgrades, written, expected) in [
+        (
+            "to the end",
+            false,
+            "HTTP/1.1 200 OK\r\n\r\nbody",
+            whole("body"),
+        ),
+        (
+            "by length",
+            false,
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nbody",
+            whole("bo"),
+        ),
+        (
+            "in chunks, behind an interim one",
+            false,
+            "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+             3\r\nbod\r\n1\r\ny\r\n0\r\n\r\n",
+            whole("body"),
+        ),
+        (
+            "a refusal",
+            true,
+            "HTTP/1.1 400 Bad Request\r\n\r\nno",
+            whole("no"),
+        ),
+        ("nothing", true, "", Err(FaultKind::AppBroken)),
+        ("no http", true, "hello\r\n\r\n", Err(FaultKind::AppBroken)),
+        (
+            "a switch that nobody asked for",
+            false,
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\n",
+            Err(FaultKind::AppBroken),
+        ),
+        (
+            "a switch to nothing",
+            true,
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            Err(FaultKind::AppBroken),
+        ),
+    ] {
+        on_a_loop(async {
+            let stage = Stage::new(|_| {});
+            let mut seat = stage.seat(1);
+            let answer = stage.ask_for(upgrades);
+            assert_eq!(seat.thread.next().await, Kind::Request);
+            let app = hijack(&seat.thread).await;
+            within(app.write_all(written.as_bytes())).await.unwrap();
+            drop(app);
+            seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
+            assert_eq!(answered(answer).await, expected, "{name}");
+            stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+            assert_eq!(within(seat.end).await, Ok(End::Retired), "{name}");
+        });
+    }
+}
+
+#[test]
+fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(50));
+        let mut seat = stage.seat(1);
+        let answer = stage.ask_for(true);
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        let app = hijack(&seat.thread).await;
+        seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
+        assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
+        assert_eq!(read_some(&app).await, b"");
+        // The worker is none the worse for it.
+        let other = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.answer(b"").await;
+        assert_eq!(answered(other).await, Ok(Vec::new()));
+    });
+}
+
+#[test]
+fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let first = stage.ask_for(true);
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        // Others wait in the queue, and go where there is room.
+        let second = stage.ask();
+        let app = hijack(&seat.thread).await;
+        within(app.write_all(SWITCH)).await.unwrap();
+        assert_eq!(response(first).await.unwrap().status.code(), 101);
+        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        let mut other = stage.seat(1);
+        assert_eq!(other.thread.next().await, Kind::Request);
+        other.thread.answer(b"elsewhere").await;
+        assert_eq!(answered(second).await, Ok(b"elsewhere".to_vec()));
     });
 }

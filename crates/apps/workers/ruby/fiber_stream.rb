@@ -67,6 +67,16 @@ module PenstockWorker
       piece
     end
 
+    # Only a thread can have its connection hijacked.
+    def hijacked?
+      false
+    end
+
+    # There is nothing to remember for that.
+    def env=(_env); end
+
+    def forget_call; end
+
     # The request, once.
     def receive
       request = @request

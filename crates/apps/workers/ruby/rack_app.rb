@@ -27,7 +27,9 @@ module PenstockWorker
         input = Input.open(@slot, body, @rack_major)
         env["rack.input"] = input
         env["rack.response_finished"] = [] if @rack_major >= 3
+        @slot.env = env
         answer(env, Response.new(@slot, started, input, @rack_major))
+        @slot.forget_call
         input.close unless body.instance_of?(String)
       end
     rescue Wire::Disconnected
@@ -41,7 +43,7 @@ module PenstockWorker
       begin
         result = @app.call(env)
         Forks.leave_if_stranger unless Forks::HAS_HOOK
-        response.send(*checked(result))
+        @slot.hijacked? ? response.leave(result) : response.send(*checked(result))
       rescue Wire::Disconnected, Wire::Error
         Forks.leave_if_stranger
         raise

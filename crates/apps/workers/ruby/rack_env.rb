@@ -4,8 +4,8 @@
 # server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
 # each request's variables into a copy of it.
 #
-# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is absent in both: the connection belongs to
-# the server, and a stream body does what hijacking was used for.
+# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both where a thread serves the
+# request; with fibers a stream body does what hijacking is used for.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv
@@ -30,6 +30,7 @@ module PenstockWorker
         "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : TELL_NOBODY,
         "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : TELL_NOBODY
       }
+      both.update("rack.hijack?" => true, "rack.hijack" => slot.method(:hijack)) if slot
       return both if rack_major >= 3
 
       both.merge(

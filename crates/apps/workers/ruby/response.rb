@@ -24,7 +24,9 @@ module PenstockWorker
       @status = status
       @headers = headers
       build_head
-      if body.instance_of?(Array)
+      if @hijack
+        send_hijack
+      elsif body.instance_of?(Array)
         send_array(body)
       elsif body.respond_to?(:to_path) && send_file(body.to_path)
         nil
@@ -39,9 +41,16 @@ module PenstockWorker
       end
     end
 
+    # The application has hijacked the connection: what it returned is nobody's.
+    def leave(result)
+      @body = result[2] if result.is_a?(Array)
+      finish
+    end
+
     # Ends the response after an exception.
     def fail(error)
       return if @over
+      return finish if @slot.hijacked?
 
       @over = true
       reason = "application raised #{error.class.name}"
@@ -101,7 +110,7 @@ module PenstockWorker
 
     def build_head
       status = Integer(@status, exception: false)
-      raise RuleBroken, "status #{@status.inspect}" unless status&.between?(200, 599)
+      raise RuleBroken, "status #{@status.inspect}" unless status&.between?(200, 599) || status == 101
 
       strings = [status.to_s]
       @headers.each do |name, value|
@@ -111,6 +120,8 @@ module PenstockWorker
           add_lines(strings, name, value)
         end
       end
+      raise RuleBroken, "status 101 without rack.hijack" if status == 101 && !@hijack
+
       @count = strings.size
       @head = Wire.join_head(strings)
     rescue ArgumentError, NoMethodError, TypeError => error
@@ -119,7 +130,10 @@ module PenstockWorker
 
     # Several values of one name: an array in Rack 3, lines of one string in Rack 2.
     def add_lines(strings, name, value)
-      return if name.start_with?("rack.")
+      if name.start_with?("rack.")
+        @hijack = value if name == "rack.hijack"
+        return
+      end
 
       lines = value.is_a?(Array) ? value : value.to_s.split("\n")
       lines = [""] if lines.empty? && !value.is_a?(Array)
@@ -177,6 +191,18 @@ module PenstockWorker
       finish
     rescue ClientGone
       nil
+    end
+
+    # A partial hijack: the head is ours, and all behind it the application's, for as long as it likes.
+    def send_hijack
+      return send_call(@hijack) unless @slot.respond_to?(:hijack)
+
+      io = @slot.hijack
+      status, *fields = @head.split("\0", -1)
+      lines = fields.each_slice(2).map { |name, value| "#{name}: #{value}\r\n" }
+      io.write("HTTP/1.1 #{status} \r\n#{lines.join}\r\n")
+      @hijack.call(io)
+      finish
     end
 
     # Passes the descriptor if the path is a regular file that can be read.

@@ -28,6 +28,7 @@ module PenstockWorker
     EXTEND = 23
     COLLECTED = 24
     PULL = 25
+    HIJACK = 26
     HELLO = 32
     READY = 33
     BOOT_FAILED = 34
@@ -176,6 +177,8 @@ module PenstockWorker
     # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
     # request (false keeps it from that), and when the server asks for a collection of garbage.
     attr_writer :base, :before_mark, :collect
+    # The environment of the request at hand, while its call lasts.
+    attr_writer :env
 
     def initialize(socket)
       @socket = socket
@@ -189,7 +192,7 @@ module PenstockWorker
       # The body of the request at hand still comes; a PULL is not answered; CANCEL came meanwhile.
       @streamed = @waiting = @was_cancelled = false
       @socket.sync = true
-      @seq = @ended = @marked = -1
+      @seq = @ended = @marked = @begun = @hijacked = -1
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
       @more = String.new
       @start = @limit = @scanned = 0
@@ -303,6 +306,7 @@ module PenstockWorker
 
     # Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows.
     def send_head(count, head, started, body)
+      @begun = @seq
       send_more(stream_head(count, head, started, body.bytesize), body)
     end
 
@@ -330,6 +334,37 @@ module PenstockWorker
       send_bytes(data.byteslice(sent..)) if sent < data.bytesize
     rescue SystemCallError, IOError
       raise Disconnected
+    end
+
+    # `rack.hijack`: the application answers by itself, on the socket that this returns; from any thread. What
+    # is left to send is the end. Raises IOError when the response has begun.
+    def hijack
+      @lock.synchronize do
+        return @hijack_io if hijacked? && @hijack_io
+        raise IOError, "the connection cannot be hijacked: its response has begun" if [@begun, @ended].include?(@seq)
+
+        ours, theirs = UNIXSocket.pair
+        @begun = @hijacked = @seq
+        begin
+          @socket.sendmsg([HIJACK, FLAG_HAS_FD, 0, 0].pack("CCvV"), 0, nil, Socket::AncillaryData.unix_rights(theirs))
+        rescue SystemCallError, IOError
+          raise Disconnected
+        ensure
+          theirs.close
+        end
+        @env["rack.hijack_io"] = ours if @env
+        @hijack_io = ours
+      end
+    end
+
+    # Whether the application answers the request at hand by itself.
+    def hijacked?
+      @hijacked == @seq
+    end
+
+    # The call is over: what the application has taken over is its own.
+    def forget_call
+      @env = @hijack_io = nil
     end
 
     # Sends ABORT or FAILED.

@@ -19,8 +19,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use penstock_exchange::fields::Vouched;
+use penstock_exchange::grip::take_out;
 use penstock_exchange::{
-    Asked, AtHand, Fault, Handler, Handling, Reply, Request, Response, Spoken,
+    Asked, AtHand, Body, Fault, Handler, HandlerFuture, Handling, Reply, Request, Response, Spoken,
 };
 
 use super::sockets;
@@ -42,8 +43,8 @@ pub(super) struct Shared {
     pub(super) hub: Hub,
     pub(super) inner: Arc<dyn Handler>,
     signer: Option<Arc<Signer>>,
-    /// Whether the back end knows only requests, and has its WebSockets as such.
-    has_sockets: bool,
+    /// How the back end has its WebSockets.
+    sockets: Sockets,
     /// What nearly all requests are vouched for with.
     vouched: Vouched,
     notices: Notices,
@@ -54,27 +55,38 @@ impl Grip {
     /// request came through it.
     #[must_use]
     pub fn new(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
-        Self::build(hub, inner, signer, false)
+        Self::build(hub, inner, signer, Sockets::Own)
     }
 
     /// The same, for a back end that knows only requests: clients' WebSockets end here, and it gets what
     /// happens on them as requests (WebSocket-over-HTTP).
     #[must_use]
     pub fn with_sockets(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
-        Self::build(hub, inner, signer, true)
+        Self::build(hub, inner, signer, Sockets::Requests)
+    }
+
+    /// The same, for one that may also take its clients' connections over (`rack.hijack`): it gets the
+    /// client's own request first, and requests about the WebSocket only when it answers that like any other.
+    #[must_use]
+    pub fn with_sockets_unless_taken(
+        hub: Hub,
+        inner: Arc<dyn Handler>,
+        signer: Option<Arc<Signer>>,
+    ) -> Self {
+        Self::build(hub, inner, signer, Sockets::RequestsUnlessTaken)
     }
 
     fn build(
         hub: Hub,
         inner: Arc<dyn Handler>,
         signer: Option<Arc<Signer>>,
-        has_sockets: bool,
+        sockets: Sockets,
     ) -> Self {
         let shared = Shared {
             hub,
             inner,
             signer,
-            has_sockets,
+            sockets,
             vouched: origin::vouched(&Vouched::default()),
             notices: Notices::default(),
         };
@@ -88,17 +100,27 @@ impl Handler for Grip {
     fn handle(&self, request: Request) -> Handling {
         let shared = &self.shared;
         let origin = Origin::of(&request);
-        if shared.has_sockets
+        let mut fallback = None;
+        if shared.sockets != Sockets::Own
             && request.head.is_upgrade()
             && let Some(handling) = sockets::asked(shared, &origin)
         {
-            return handling;
+            match handling {
+                Handling::Later(asking) if shared.sockets == Sockets::RequestsUnlessTaken => {
+                    fallback = Some(asking);
+                }
+                handling => return handling,
+            }
         }
         let is_for_front = shared.is_from_front(&request);
         let request = match origin.signed(request, shared) {
             Ok(request) => request,
             Err(fault) => return Handling::Now(Err(fault)),
         };
+        if let Some(asking) = fallback {
+            let first = shared.inner.handle(request);
+            return Handling::Later(Box::pin(taken_or(first, asking, origin)));
+        }
         if is_for_front {
             return passed_on(shared.inner.handle(request), origin);
         }
@@ -128,7 +150,8 @@ impl Handler for Grip {
     fn begin(&self, request: Request) -> Handling {
         let shared = &self.shared;
         // Who signs changes the request, and an upgrade may end here.
-        if shared.signer.is_some() || shared.has_sockets && request.head.is_upgrade() {
+        let may_end_here = shared.sockets != Sockets::Own && request.head.is_upgrade();
+        if shared.signer.is_some() || may_end_here {
             return self.handle(request);
         }
         shared.inner.handle(request)
@@ -163,6 +186,47 @@ impl Shared {
         };
         let token = request.head.field(origin::SIGNATURE);
         token.is_some_and(|token| request.is_from_proxy() && signer.is_shared_by(token))
+    }
+}
+
+/// How a back end has its WebSockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sockets {
+    /// By itself, or not at all.
+    Own,
+    /// As requests (WebSocket-over-HTTP).
+    Requests,
+    /// As requests, unless it takes the client's connection over.
+    RequestsUnlessTaken,
+}
+
+/// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
+/// WebSocket; and where that is nothing either, the answer to the client's own request after all.
+async fn taken_or(first: Handling, asking: HandlerFuture, origin: Origin) -> Result<Reply, Fault> {
+    let first = match first {
+        Handling::Now(answered) => answered,
+        Handling::Later(work) => work.await,
+    };
+    let first = match first {
+        Ok(Reply::Response(response)) if matches!(response.body, Body::Takeover(_)) => {
+            return Ok(Reply::Response(response));
+        }
+        Ok(Reply::Response(response)) => response,
+        Ok(Reply::Pass(request)) => return Ok(Reply::Pass(origin.restored(request))),
+        other => return other,
+    };
+    // A body that is still being made would keep the place that the next request may need.
+    let first = (!matches!(first.body, Body::Stream(_))).then_some(first);
+    match (asking.await, first) {
+        (Ok(Reply::Response(response)), _) if matches!(response.body, Body::Takeover(_)) => {
+            Ok(Reply::Response(response))
+        }
+        (_, Some(mut first)) => {
+            take_out(&mut first.fields);
+            first.speaks_to_hub = false;
+            Ok(Reply::Response(first))
+        }
+        (second, None) => second,
     }
 }
 

@@ -17,6 +17,7 @@ enum Seen {
     Extend(u32),
     Pull,
     Collected,
+    Hijack,
     End,
 }
 
@@ -56,6 +57,7 @@ fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
         Event::Extend { seconds } => seen.push(Seen::Extend(seconds)),
         Event::Collected => seen.push(Seen::Collected),
         Event::Pull => seen.push(Seen::Pull),
+        Event::Hijack => seen.push(Seen::Hijack),
     }
     if event.is_last() {
         seen.push(Seen::End);

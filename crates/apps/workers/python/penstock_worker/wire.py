@@ -28,7 +28,7 @@ HEAD_MAX = 256 << 10
 
 REQUEST, CANCEL, COLLECT, INPUT = 1, 2, 3, 4
 FD_PLEASE, HEAD, BODY, FILE, ABORT, FAILED = 16, 17, 18, 19, 20, 21
-IO_BOUND, EXTEND, COLLECTED, PULL = 22, 23, 24, 25
+IO_BOUND, EXTEND, COLLECTED, PULL, HIJACK = 22, 23, 24, 25, 26
 HELLO, READY, BOOT_FAILED, FORK_FAILED = 32, 33, 34, 35
 FORK, SLOTS, PROMOTE, DISMISS = 48, 49, 50, 51
 
@@ -68,6 +68,7 @@ _pack_word = struct.Struct("<BBHII").pack
 
 _IO_BOUND_FRAME = _pack_frame(IO_BOUND, 0, 0, 0)
 _PULL_FRAME = _pack_frame(PULL, 0, 0, 0)
+_HIJACK_FRAME = _pack_frame(HIJACK, FLAG_HAS_FD, 0, 0)
 
 # The class as it is now: gevent replaces it in its module when it is asked to.
 Socket = socket.socket
@@ -93,6 +94,7 @@ class Slot:
     before the server hears of an I/O-bound request, `collect` when it asks for a collection of garbage."""
 
     __slots__ = (
+        "_begun",
         "_buffer",
         "_end",
         "_ended",
@@ -122,7 +124,7 @@ class Slot:
         self._sendall = sock.sendall
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._seq = self._ended = self._marked = -1
+        self._seq = self._ended = self._marked = self._begun = -1
         self._scanned = 0
         self._lock = threading.Lock()
         self._has_guest = False
@@ -287,6 +289,7 @@ class Slot:
 
     def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
         """Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows."""
+        self._begun = self._seq
         self._send(self._stream_head(count, head, started, len(body)), body)
 
     def send_body(self, chunk: bytes) -> None:
@@ -321,6 +324,20 @@ class Slot:
                 self._sendall(data[sent:])
         except OSError as error:
             raise Disconnected from error
+
+    def hijack(self, sock: socket.socket) -> bool:
+        """The application answers by itself, on the other end of this socket; from any thread. What is
+        left to send is the end. False when the response has begun."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
+        with self._lock:
+            if self._begun == self._seq or self._ended == self._seq:
+                return False
+            self._begun = self._seq
+            try:
+                self._sock.sendmsg([_HIJACK_FRAME], rights)
+            except OSError as error:
+                raise Disconnected from error
+        return True
 
     def send_reason(self, kind: int, flags: int, reason: str) -> None:
         """Sends ABORT or FAILED."""

@@ -18,7 +18,7 @@ import traceback
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from . import api, forks
+from . import api, forks, hijack
 from .file_wrapper import FileWrapper, plain_file
 from .input import BodyCut, open_input
 from .wire import (
@@ -83,9 +83,15 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
             sent, body = request
             environ = {**base, **sent}
             environ["wsgi.input"] = stream = open_input(slot, body)
+            response = Response(slot, started)
+            connection = None
+            if "HTTP_UPGRADE" in sent:
+                response.connection = connection = hijack.offer(slot, environ)
             try:
-                answer(app, environ, Response(slot, started))
+                answer(app, environ, response)
             finally:
+                if connection is not None:
+                    connection.finish()
                 if body is None:
                     stream.close()
     except Disconnected:
@@ -97,7 +103,10 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     result = None
     try:
         result = app(environ, response.start_response)
-        response.send_result(result)
+        if response.is_hijacked():
+            response.end_hijack()
+        else:
+            response.send_result(result)
     except (Disconnected, WireError):
         forks.leave_if_stranger()
         raise
@@ -111,7 +120,9 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
     except BaseException as error:
         forks.leave_if_stranger(error)
-        _report(error, environ)
+        # How applications leave a connection that they have taken over in Gunicorn.
+        if not (response.is_hijacked() and isinstance(error, StopIteration)):
+            _report(error, environ)
         response.fail(error)
     finally:
         response.is_over = True
@@ -141,11 +152,12 @@ def _report(error: BaseException, environ: Environ) -> None:
 class Response:
     """One response: what the application said so far, and how much of it was sent."""
 
-    __slots__ = ("count", "head", "headers", "is_over", "is_sent", "slot", "started")
+    __slots__ = ("connection", "count", "head", "headers", "is_over", "is_sent", "slot", "started")
 
     def __init__(self, slot: Slot, started: int) -> None:
         self.slot = slot
         self.started = started
+        self.connection: Optional[hijack.ClientSocket] = None
         self.head: Optional[bytes] = None
         self.is_sent = False
         self.is_over = False
@@ -175,6 +187,8 @@ class Response:
         """The callable that `start_response` returns: sends at once."""
         if self.is_over or self.head is None:
             raise RuleBroken("write called outside of its request")
+        if self.is_hijacked():
+            return
         # An application may write for ever, and has no other way to hear of it.
         if self.is_sent and self.slot.is_cancelled():
             raise ClientGone("the client has left")
@@ -198,6 +212,16 @@ class Response:
             return
         self._send_iterable(result)
 
+    def is_hijacked(self) -> bool:
+        """Whether the application has taken the connection over: then it has answered by itself."""
+        return self.connection is not None and self.connection.is_taken
+
+    def end_hijack(self) -> None:
+        """Ends the call of an application that has taken the connection over."""
+        if not self.is_over:
+            self.is_over = True
+            self.slot.send_end()
+
     def cancel(self) -> None:
         """Ends a response whose client has left."""
         if not self.is_over:
@@ -207,6 +231,9 @@ class Response:
     def fail(self, error: BaseException) -> None:
         """Ends the response after an exception."""
         if self.is_over:
+            return
+        if self.is_hijacked():
+            self.end_hijack()
             return
         self.is_over = True
         if self.is_sent:

@@ -148,7 +148,7 @@ class Peer:
         kind, flags, count, length = struct.unpack("<BBHI", self.take(8))
         payload = self.take(length)
         fds: Tuple[int, ...] = ()
-        if kind == wire.FILE:
+        if kind in (wire.FILE, wire.HIJACK):
             fds = (self.fds.pop(0),)
         return Frame(kind, flags, count, payload, fds)
 

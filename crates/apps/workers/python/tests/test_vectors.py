@@ -210,6 +210,14 @@ def send(slot, what, *rest):
     if what == "fd_please":
         slot._send(wire._pack_frame(wire.FD_PLEASE, 0, 0, 0))
         return
+    if what == "hijack":
+        # The first request is at hand.
+        slot._seq = 0
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert slot.hijack(theirs)
+        slot.send_end()
+        return
     if what == "failed":
         slot.send_reason(wire.FAILED, wire.FLAG_PROTOCOL if rest[1] else 0, rest[0])
         return

@@ -1,6 +1,7 @@
 """Drives a real worker through every rule of PEP 3333 that it keeps or enforces."""
 
 import os
+import socket
 import tempfile
 import unittest
 from urllib.parse import quote
@@ -39,6 +40,29 @@ def raising():
     yield b"one"
     raise ValueError("midway")
 
+
+def talk(environ, start):
+    socket = environ["werkzeug.socket"]
+    assert environ["gunicorn.socket"] is socket
+    socket.sendall(b"hello " + socket.recv(100))
+    # What is returned is nobody's.
+    start("200 OK", OK)
+    return [b"nobody's"]
+
+def talk_and_stop(environ, start):
+    environ["werkzeug.socket"].sendall(b"x")
+    raise StopIteration
+
+def talk_late(environ, start):
+    start("200 OK", OK)(b"first")
+    try:
+        environ["werkzeug.socket"].sendall(b"x")
+    except OSError as error:
+        return [str(error).encode()]
+
+def has_socket(environ, start):
+    start("200 OK", OK)
+    return [repr("werkzeug.socket" in environ).encode()]
 
 def hello(environ, start):
     start("200 OK", OK)
@@ -278,6 +302,28 @@ class Wsgi(unittest.TestCase):
             with self.subTest(name):
                 reply = self.ask(name)
                 self.assertEqual((reply.body, reply.frames), (body, [wire.HEAD]))
+
+    def test_a_connection_that_is_taken_over_goes_to_the_server_at_its_first_use(self):
+        peer = self.worker.slots[0]
+        for name, said in (("talk", b"hello you"), ("talk_and_stop", b"x")):
+            with self.subTest(name):
+                peer.send(request(b"", PATH_INFO="/" + name, HTTP_UPGRADE="chat"))
+                frame = peer.frame()
+                self.assertEqual((frame.kind, frame.flags), (wire.HIJACK, wire.FLAG_HAS_FD))
+                with socket.socket(fileno=frame.fds[0]) as theirs:
+                    theirs.settimeout(10)
+                    if name == "talk":
+                        theirs.sendall(b"you")
+                    self.assertEqual(theirs.recv(100), said)
+                    frame = peer.frame()
+                    self.assertEqual((frame.kind, frame.flags), (wire.BODY, wire.FLAG_END))
+                    self.assertEqual(frame.payload, b"")
+                    # It ends with the call.
+                    self.assertEqual(theirs.recv(100), b"")
+        late = self.ask("talk_late", HTTP_UPGRADE="chat")
+        self.assertIn(b"its response has begun", late.body)
+        self.assertEqual(self.ask("has_socket").body, b"False")
+        self.assertEqual(self.ask("has_socket", HTTP_UPGRADE="chat").body, b"True")
 
     def test_unknown_lengths_are_streamed_chunk_by_chunk(self):
         head, body = wire.HEAD, wire.BODY

@@ -203,7 +203,7 @@ module RackAppTests
     assert_includes shown, %("rack.url_scheme"=>"http")
     of_rack2 = %("rack.version"=>[1, 3], "rack.multithread"=>false, "rack.multiprocess"=>true)
     assert_equal major < 3, shown.include?(of_rack2)
-    refute_includes shown, "hijack"
+    assert_includes shown, %("rack.hijack?"=>true)
   end
 
   def test_bodies_are_closed_exactly_once

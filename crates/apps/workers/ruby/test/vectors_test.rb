@@ -164,6 +164,12 @@ class VectorsTest < Minitest::Test
   # Does what a `send` line of the vectors says.
   def send_as_told(slot, what, *rest)
     return slot.send(:send_bytes, Wire.frame(Wire::FD_PLEASE, 0, "")) if what == "fd_please"
+    if what == "hijack"
+      # The first request is at hand.
+      slot.seq = 0
+      slot.hijack.close
+      return slot.send_end
+    end
     return slot.send_reason(Wire::FAILED, rest[1] ? Wire::FLAG_PROTOCOL : 0, rest[0]) if what == "failed"
 
     strings = rest.shift.map { |text| binary(text) }

@@ -86,6 +86,15 @@ impl World {
         Self::with_sockets_and(Settings::default(), None, script)
     }
 
+    /// For one that may take its clients' connections over instead.
+    pub(in crate::grip) fn with_sockets_unless_taken(
+        script: impl IntoIterator<Item = Act>,
+    ) -> Self {
+        Self::build(Settings::default(), script, |hub, inner| {
+            Grip::with_sockets_unless_taken(hub, inner, None)
+        })
+    }
+
     pub(in crate::grip) fn with_sockets_and(
         settings: Settings,
         signer: Option<Signer>,

@@ -1,7 +1,10 @@
 //! WebSockets whose back end only knows requests, with a real hub between.
 
-use penstock_exchange::{FaultKind, Reply, Request};
+use std::sync::Arc;
+
+use penstock_exchange::{Body, FaultKind, Reply, Request, Takeover, TakeoverFuture};
 use penstock_http::Status;
+use penstock_runtime::Stream;
 
 use crate::grip::handler::testing::*;
 use crate::{Content, Publication, SocketPart};
@@ -355,4 +358,42 @@ fn a_hub_that_stops_says_goodbye() {
     world.drain();
     client.expect_bytes(&from_server(8, &close(1001)));
     assert_eq!(client.rest(), "");
+}
+
+#[test]
+fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_request_first() {
+    // It answers that like any request, and then the events.
+    let plain = || Ok(answer(404, &["Grip-X: 1", "A: first"], "none").into());
+    let world = World::with_sockets_unless_taken([plain(), events("OPEN\r\n")]);
+    let response = world.response(handshake());
+    assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
+    assert_eq!(world.asked().head.method_str(), "GET");
+    let asked = world.asked();
+    assert_eq!(asked.head.method_str(), "POST");
+    assert_eq!(body_of(asked), "OPEN\r\n");
+    // It knows neither: the client has asked for what it answered first.
+    let other = Ok(answer(405, &["A: second"], "no").into());
+    let world = World::with_sockets_unless_taken([plain(), other]);
+    let response = world.response(handshake());
+    assert_eq!(response.status.code(), 404);
+    assert_eq!(response.fields.get("a"), Some(&b"first"[..]));
+    assert_eq!(response.fields.get("grip-x"), None);
+    // It takes the connection, and is asked nothing else.
+    let mut taken = answer(101, &["Upgrade: websocket", "A: b"], "");
+    taken.body = Body::Takeover(Box::new(Taken));
+    let world = World::with_sockets_unless_taken([Ok(taken.into())]);
+    let response = world.response(handshake());
+    assert_eq!(response.fields.get("a"), Some(&b"b"[..]));
+    assert!(matches!(response.body, Body::Takeover(_)));
+    assert_eq!(world.asked().head.method_str(), "GET");
+}
+
+/// Whoever has taken a connection over.
+#[derive(Debug)]
+struct Taken;
+
+impl Takeover for Taken {
+    fn take(self: Box<Self>, _client: Arc<Stream>, _early: Vec<u8>) -> TakeoverFuture {
+        Box::pin(std::future::ready(()))
+    }
 }

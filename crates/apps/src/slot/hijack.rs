@@ -1,0 +1,423 @@
+//! A connection that an application answers by itself: Rack's `rack.hijack`, the sockets in WSGI's environments.
+//!
+//! The worker keeps one end of a socket pair and sends the other to the slot's driver, which starts
+//! [`serve`]. The application writes a whole HTTP response to its end. Its head is read here like that of
+//! any server: a 101 that was asked for makes a tunnel, anything else a response whose body ends as its
+//! framing says. So status, access log, filters and framing are the front end's as elsewhere.
+//!
+//! # Invariants
+//! - A hijacked connection holds its worker: a retired slot ends when its connections have, or are cut.
+//! - What breaks HTTP costs its client a 502 and the worker nothing.
+//! - The client's end and the worker's end go together, whichever is first.
+
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::{Body, Fault, FaultKind, Response, Takeover, TakeoverFuture, Timing};
+use penstock_http::{
+    BodyDecoder, BodyFraming, CheckedField, FieldBlock, Progress, ResponseBody, ResponseHead,
+    ResponseLimits, ResponseScanner, Status,
+};
+use penstock_runtime::{Stream, buffers, clock, relay};
+use penstock_wire::parse_head;
+use tokio::sync::watch;
+
+use super::answer::broken;
+use crate::app::AppShared;
+use crate::dispatch::Job;
+use crate::reply::{self, ReplyHead};
+
+/// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Interim responses before the final one.
+const INTERIM_MAX: usize = 64;
+
+/// The hijacked connections of one slot, seen by its driver.
+#[derive(Debug)]
+pub(super) struct Hijacks {
+    shared: Arc<Shared>,
+    /// True when all of them are to end.
+    cut: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    count: AtomicUsize,
+    driver: Mutex<Option<Waker>>,
+}
+
+impl Default for Hijacks {
+    fn default() -> Self {
+        Self {
+            shared: Arc::default(),
+            cut: watch::channel(false).0,
+        }
+    }
+}
+
+impl Hijacks {
+    /// How many there are; the task is woken when that changes.
+    pub(super) fn poll_count(&self, cx: &mut Context<'_>) -> usize {
+        let mut driver = self.shared.driver();
+        match &mut *driver {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            other => *other = Some(cx.waker().clone()),
+        }
+        self.shared.count.load(Ordering::Acquire)
+    }
+
+    /// Ends all of them.
+    pub(super) fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Counts one more.
+    pub(super) fn enter(&self) -> Hijacked {
+        self.shared.count.fetch_add(1, Ordering::AcqRel);
+        Hijacked {
+            shared: Arc::clone(&self.shared),
+            cut: self.cut.subscribe(),
+        }
+    }
+}
+
+impl Shared {
+    fn driver(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One hijacked connection; counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct Hijacked {
+    shared: Arc<Shared>,
+    cut: watch::Receiver<bool>,
+}
+
+impl Hijacked {
+    /// Does `work` until the connections of this worker are cut; `None` when they are.
+    async fn unless_cut<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut cut = std::pin::pin!(async {
+            if self.cut.wait_for(|cut| *cut).await.is_err() {
+                // The driver has ended: with it the worker, and so the socket.
+                std::future::pending::<()>().await;
+            }
+        });
+        let mut work = std::pin::pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => cut.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+}
+
+impl Drop for Hijacked {
+    fn drop(&mut self) {
+        self.shared.count.fetch_sub(1, Ordering::AcqRel);
+        let driver = self.shared.driver().take();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}
+
+/// Answers `job` with what the application writes to the other end of `socket`.
+pub(super) async fn serve(
+    app: Arc<AppShared>,
+    mut job: Job,
+    socket: Stream,
+    mut hijacked: Hijacked,
+    timing: Timing,
+) {
+    let limit = app.response_timeout;
+    let read = {
+        let job = &mut job;
+        let head = async { clock::within(limit, read_head(&socket, job)).await };
+        hijacked.unless_cut(head).await
+    };
+    let (head, bytes) = match read {
+        Some(Some(Ok(read))) => read,
+        Some(Some(Err(fault))) => return refuse(&app, &mut job, fault.timed(timing)),
+        Some(None) => {
+            let cause = format!("no response on a hijacked connection within {limit:?}");
+            let fault = Fault::new(FaultKind::AppTimeout, cause).timed(timing);
+            return refuse(&app, &mut job, fault);
+        }
+        None => {
+            let cause = "stream_timeout after its worker was replaced";
+            return job.answer(Err(Fault::new(FaultKind::WorkerDied, cause).timed(timing)));
+        }
+    };
+    let rest = bytes[head.len..].to_vec();
+    if head.status == 101 {
+        let tunnel = Tunnel {
+            socket: socket.into_socket(),
+            from_app: rest,
+            hijacked,
+        };
+        return match switched(&bytes[..head.len], tunnel, timing) {
+            Ok(response) => job.answer(Ok(response)),
+            Err(fault) => refuse(&app, &mut job, fault),
+        };
+    }
+    let reply = match final_head(&app, &bytes[..head.len], job.is_head, timing) {
+        Ok(reply) => reply,
+        Err(fault) => return refuse(&app, &mut job, fault),
+    };
+    send_final(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
+}
+
+/// Answers with a fault, and counts it.
+fn refuse(app: &AppShared, job: &mut Job, fault: Fault) {
+    match fault.kind {
+        FaultKind::AppBroken => app.metrics.failed.increment(),
+        FaultKind::AppTimeout => app.metrics.timed_out.increment(),
+        _ => {}
+    }
+    job.answer(Err(fault));
+}
+
+/// Reads to the end of the final head, or of a 101; gives it and what was read, which begins with it.
+async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<u8>), Fault> {
+    let limits = ResponseLimits::default();
+    let (mut bytes, mut scanner, mut interim) = (Vec::new(), ResponseScanner::new(), 0);
+    loop {
+        let scanned = scanner.scan(&bytes, job.is_head, &limits);
+        let scanned =
+            scanned.map_err(|error| broken(format!("on a hijacked connection: {error}")))?;
+        match scanned {
+            Progress::Complete(head) if head.status == 101 && !job.upgrades => {
+                return Err(broken(
+                    "a 101 on a hijacked connection whose client did not ask for one".into(),
+                ));
+            }
+            Progress::Complete(head) if head.status >= 200 || head.status == 101 => {
+                return Ok((head, bytes));
+            }
+            Progress::Complete(head) if interim < INTERIM_MAX => {
+                bytes.drain(..head.len);
+                interim += 1;
+                continue;
+            }
+            Progress::Complete(_) => {
+                return Err(broken(format!("more than {INTERIM_MAX} interim responses")));
+            }
+            Progress::Partial => {}
+        }
+        let count = poll_fn(|cx| {
+            let reply = job.reply.as_mut();
+            if reply.is_some_and(|reply| reply.poll_closed(cx).is_ready()) {
+                return Poll::Ready(None);
+            }
+            read_into(cx, socket, &mut bytes).map(Some)
+        })
+        .await;
+        match count {
+            None => {
+                let cause = "left before a hijacked connection had its response";
+                return Err(Fault::new(FaultKind::ClientGone, cause));
+            }
+            Some(0) => {
+                return Err(broken(
+                    "a hijacked connection was closed without a response".into(),
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Appends what comes; 0 at the end, however it came.
+fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll<usize> {
+    buffers::with_receive(|buffer| {
+        socket.poll_read(cx, buffer).map(|read| {
+            let count = read.unwrap_or(0);
+            bytes.extend_from_slice(&buffer[..count]);
+            count
+        })
+    })
+}
+
+/// The fields of a head that was scanned before.
+fn each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
+    let limits = ResponseLimits::default();
+    let mut take = |field: CheckedField<'_>| take(&field);
+    // It was found complete and right a moment ago.
+    let _ = ResponseScanner::new().scan_with(head, false, &limits, &mut take);
+}
+
+/// The response that hands the client's connection over.
+fn switched(head: &[u8], tunnel: Tunnel, timing: Timing) -> Result<Response, Fault> {
+    let mut fields = FieldBlock::with_capacity(256);
+    fields.push_static("Connection", "Upgrade");
+    let (mut pushed, mut has_upgrade) = (Ok(()), false);
+    each_field(head, |field| {
+        let name = std::str::from_utf8(field.name()).unwrap_or_default();
+        let is_upgrade = name.eq_ignore_ascii_case("upgrade");
+        has_upgrade |= is_upgrade;
+        if pushed.is_ok() && (is_upgrade || reply::is_passed(name)) {
+            pushed = fields.push(name, field.value());
+        }
+    });
+    if let Err(error) = pushed {
+        return Err(broken(format!("response field: {error}")).timed(timing));
+    }
+    if !has_upgrade {
+        return Err(broken("a 101 without Upgrade".into()).timed(timing));
+    }
+    let body = Body::Takeover(Box::new(tunnel));
+    let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
+    response.fields = fields;
+    response.timing = timing;
+    Ok(response)
+}
+
+/// The client's head of a response that is no switch, by the rules of all responses.
+fn final_head(
+    app: &AppShared,
+    head: &[u8],
+    is_head: bool,
+    timing: Timing,
+) -> Result<ReplyHead, Fault> {
+    // Behind "HTTP/1.1 ".
+    let mut strings = head.get(9..12).unwrap_or_default().to_vec();
+    let mut count: u16 = 1;
+    each_field(head, |field| {
+        for part in [field.name(), field.value()] {
+            strings.push(0);
+            strings.extend_from_slice(part);
+            count = count.saturating_add(1);
+        }
+    });
+    let parts = parse_head(&strings, count)
+        .map_err(|error| broken(format!("response head: {error}")).timed(timing.clone()))?;
+    reply::head(&parts, is_head, timing, app.sendable())
+}
+
+/// Sends a response that is no switch, and its body as it comes.
+async fn send_final(
+    app: &AppShared,
+    job: &mut Job,
+    mut reply: ReplyHead,
+    head: &ResponseHead,
+    rest: Vec<u8>,
+    socket: &Stream,
+    hijacked: &mut Hijacked,
+) {
+    if let Some(redirect) = reply.redirect.take() {
+        return job.redirect(redirect);
+    }
+    let declared = reply.declared;
+    let mut response = reply.response;
+    if !reply.wants_body {
+        response.body = Body::Omitted(declared);
+        return job.answer(Ok(response));
+    }
+    // Whoever writes to a connection means what was written to be on its way.
+    let (mut writer, reader) = spool(app.store.load_full(), true, declared);
+    response.body = Body::Stream(Box::new(reader));
+    job.answer(Ok(response));
+    let copied = hijacked.unless_cut(copy_body(&mut writer, head.body, rest, socket));
+    let end = match copied.await {
+        Some(end) => end,
+        None => {
+            let cause = "cut: stream_timeout after its worker was replaced";
+            Err(Fault::new(FaultKind::WorkerDied, cause))
+        }
+    };
+    if end.is_err() {
+        app.metrics.failed.increment();
+    }
+    writer.finish(end.map(|()| None));
+}
+
+/// Copies a body to its end, or until nobody wants it.
+async fn copy_body(
+    writer: &mut SpoolWriter,
+    framing: ResponseBody,
+    mut bytes: Vec<u8>,
+    socket: &Stream,
+) -> Result<(), Fault> {
+    let mut decoder = match framing {
+        ResponseBody::None => return Ok(()),
+        ResponseBody::Length(length) => Some(BodyDecoder::new(BodyFraming::Length(length))),
+        ResponseBody::Chunked => Some(BodyDecoder::new(BodyFraming::Chunked)),
+        ResponseBody::UntilClose => None,
+    };
+    loop {
+        if let Some(decoder) = &mut decoder {
+            let mut at = 0;
+            while at < bytes.len() && !decoder.is_done() {
+                let decoded = decoder.decode(&bytes[at..]).map_err(|error| {
+                    broken(format!("the body on a hijacked connection: {error}"))
+                })?;
+                writer.push(&bytes[at..][decoded.data]);
+                if decoded.consumed == 0 {
+                    break;
+                }
+                at += decoded.consumed;
+            }
+            bytes.drain(..at);
+            if decoder.is_done() {
+                return Ok(());
+            }
+        } else {
+            writer.push(&bytes);
+            bytes.clear();
+        }
+        writer.settle().await?;
+        let count = poll_fn(|cx| {
+            if writer.poll_gone(cx) {
+                return Poll::Ready(None);
+            }
+            read_into(cx, socket, &mut bytes).map(Some)
+        })
+        .await;
+        match count {
+            None => return Ok(()),
+            Some(0) if decoder.is_none() => return Ok(()),
+            Some(0) => {
+                let cause = "a hijacked connection was closed within its response's body";
+                return Err(broken(cause.into()));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// An agreed switch of protocols, until edge hands the client over.
+#[derive(Debug)]
+struct Tunnel {
+    socket: OwnedFd,
+    /// What the application wrote behind its answer.
+    from_app: Vec<u8>,
+    hijacked: Hijacked,
+}
+
+impl Takeover for Tunnel {
+    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+        let Self {
+            socket,
+            from_app,
+            mut hijacked,
+        } = *self;
+        Box::pin(async move {
+            // The client's loop is another than the driver's.
+            let Ok(socket) = Stream::new(socket) else {
+                return client.abort();
+            };
+            let relayed = relay(&client, &socket, early, from_app, IDLE);
+            if hijacked.unless_cut(relayed).await.is_none() {
+                // Nobody here knows what they speak: the client sees the end.
+                client.shutdown_write();
+            }
+        })
+    }
+}

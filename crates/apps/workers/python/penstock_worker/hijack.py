@@ -1,0 +1,102 @@
+"""The client's connection for a WSGI application that speaks another protocol than HTTP.
+
+`wsgi` puts a `ClientSocket` into the environment of a request that asks for another protocol, by the names
+that servers have for it. Nothing happens until the application uses it: then the server is sent the other
+end, and takes the response from what is written here.
+
+What must stay true: the connection ends with the request's call, as in the servers whose names it has;
+a response that has begun has no such connection; whatever is not used is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any, Dict, Optional
+
+from .wire import Slot, Socket
+
+# simple-websocket (flask-sock, Flask-SocketIO) looks for these.
+NAMES = ("werkzeug.socket", "gunicorn.socket")
+
+
+def offer(slot: Slot, environ: Dict[str, Any]) -> Optional["ClientSocket"]:
+    """Adds the connection to the environment of a request that may take it over: one with
+    `HTTP_UPGRADE`, which the server leaves out wherever it could not hand the connection over."""
+    try:
+        connection = ClientSocket(slot)
+    except OSError:
+        # No descriptor is left: the request is one like any other.
+        return None
+    for name in NAMES:
+        environ[name] = connection
+    return connection
+
+
+class ClientSocket(Socket):
+    """One end of a socket pair; the other goes to the server at the first use."""
+
+    def __init__(self, slot: Slot) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(fileno=ours.detach())
+        self._slot = slot
+        self._theirs: Optional[socket.socket] = theirs
+        self.is_taken = False
+
+    def take(self) -> None:
+        """Takes the connection over, if it was not. Raises OSError when the response has begun."""
+        theirs, self._theirs = self._theirs, None
+        if theirs is None:
+            return
+        with theirs:
+            if not self._slot.hijack(theirs):
+                super().close()
+                raise OSError("the connection cannot be taken over: its response has begun")
+        self.is_taken = True
+
+    def finish(self) -> None:
+        """The request is over, and so is the connection."""
+        theirs, self._theirs = self._theirs, None
+        if theirs is not None:
+            theirs.close()
+        if super().fileno() >= 0:
+            with contextlib.suppress(OSError):
+                super().shutdown(socket.SHUT_RDWR)
+            super().close()
+
+    def fileno(self) -> int:
+        self.take()
+        return super().fileno()
+
+    def makefile(self, *args: Any, **kwargs: Any) -> Any:
+        self.take()
+        return super().makefile(*args, **kwargs)
+
+
+def _taking(name: str) -> Any:
+    method = getattr(Socket, name)
+
+    def call(self: ClientSocket, *args: Any, **kwargs: Any) -> Any:
+        self.take()
+        return method(self, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in (
+    "detach",
+    "dup",
+    "recv",
+    "recv_into",
+    "recvfrom",
+    "recvfrom_into",
+    "recvmsg",
+    "recvmsg_into",
+    "send",
+    "sendall",
+    "sendfile",
+    "sendmsg",
+    "shutdown",
+):
+    setattr(ClientSocket, _name, _taking(_name))

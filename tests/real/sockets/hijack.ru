@@ -1,0 +1,70 @@
+# What Rack applications do with a connection that they have taken over.
+
+require "digest"
+
+def accept(env)
+  guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+  Digest::SHA1.base64digest(env["HTTP_SEC_WEBSOCKET_KEY"] + guid)
+end
+
+def switch(env)
+  "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" \
+    "Sec-WebSocket-Accept: #{accept(env)}\r\n\r\n"
+end
+
+# Bytes back as they come, on a thread of its own: frames of clients are masked, so this is no WebSocket.
+def echo(io)
+  Thread.new do
+    loop { io.write(io.readpartial(65_536)) }
+  rescue IOError, SystemCallError
+    nil
+  ensure
+    io.close
+  end
+end
+
+full = lambda do |env|
+  raise "no hijack" unless env["rack.hijack?"]
+
+  io = env["rack.hijack"].call
+  raise "another" unless env["rack.hijack_io"].equal?(io)
+
+  io.write(switch(env))
+  echo(io)
+  [-1, {}, []]
+end
+
+# A response of its own, of which no part is the server's, in the old way of streaming.
+raw = lambda do |env|
+  io = env["rack.hijack"].call
+  Thread.new do
+    io.write("HTTP/1.1 202 Mine\r\nContent-Type: text/plain\r\nX-Own: yes\r\n\r\n")
+    3.times { |at| io.write("line #{at}\n") }
+    io.close
+  end
+  [-1, {}, []]
+end
+
+partial = lambda do |_env|
+  stream = lambda do |io|
+    Thread.new do
+      3.times { |at| io.write("part #{at}\n") }
+      io.close
+    end
+  end
+  [200, { "content-type" => "text/plain", "rack.hijack" => stream }, []]
+end
+
+paths = {
+  "/full" => full,
+  "/raw" => raw,
+  "/partial" => partial,
+  "/silent" => ->(env) { env["rack.hijack"].call.close || [-1, {}, []] },
+  "/nonsense" => ->(env) { (env["rack.hijack"].call << "hello\r\n\r\n").close || [-1, {}, []] },
+  "/raises" => ->(env) { env["rack.hijack"].call.close || raise("behind a hijack") },
+  "/state" => lambda do |_env|
+    GC.start
+    [200, { "content-type" => "text/plain" }, ["#{Process.pid} #{Dir.children("/proc/self/fd").size}"]]
+  end
+}
+run ->(env) { paths.fetch(env["PATH_INFO"]).call(env) }

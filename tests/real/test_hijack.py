@@ -1,0 +1,230 @@
+"""Applications that take their client's connection over: Action Cable, flask-sock, Flask-SocketIO, Rack."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+import aiohttp
+import socketio
+
+from harness import RealCase, Server, until
+from websockets import handshake
+
+HERE = Path(__file__).resolve().parent
+CLIENTS = 20
+PATIENCE = 60
+
+CONFIG = """\
+[apps.it]
+dir = {folder}
+kind = "{kind}"
+entry = "{entry}"
+{more}
+
+[[sites]]
+[[sites.routes]]
+app = "it"
+"""
+
+
+def settings(case, kind, entry, more):
+    """A configuration for an application in `sockets`."""
+    path = case.folder() / "penstock.toml"
+    folder = json.dumps(str(HERE / "sockets"))
+    path.write_text(CONFIG.format(folder=folder, kind=kind, entry=entry, more=more))
+    return path
+
+
+class Case(RealCase):
+    def restart(self):
+        """Replaces every worker, as `penstock restart` does; waits until the successors serve."""
+        lines = [line for line in self.server.lines if line.startswith("status ")]
+        admin = lines[0].split()[1]
+
+        async def ask():
+            async with aiohttp.ClientSession() as session:
+                answer = await session.post(f"{admin}apps/it/restart")
+                self.assertLess(answer.status, 300, await answer.text())
+
+        asyncio.run(ask())
+
+    def together(self, work):
+        return asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+class Flask(Case):
+    MORE = f"interpreter = {json.dumps(sys.executable)}\nprocesses = 2\nthreads = 25\n"
+
+    def test_flask_sock_talks_and_leaves_nothing_behind(self):
+        more = self.MORE.replace("processes = 2", "processes = 1")
+        with Server(settings(self, "wsgi", "wsgi_sockets:application", more)) as self.server:
+            before = self.state()
+            for _ in range(3):
+                self.together(self.clients())
+
+            def is_clean():
+                after = self.state()
+                # A few are the application's own, made at its first request.
+                return after["descriptors"] <= before["descriptors"] + 3
+
+            until("the descriptors are closed", is_clean, 20)
+            self.assertEqual(self.state()["pid"], before["pid"])
+
+    def state(self):
+        return json.loads(self.server.get("/").text)
+
+    async def clients(self):
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(self.client(session, at) for at in range(CLIENTS)))
+
+    async def client(self, session, number):
+        async with session.ws_connect(f"{self.server.url}/echo") as websocket:
+            for text in (f"number {number}", "x" * 70_000, "ü"):
+                await websocket.send_str(text)
+                self.assertEqual(await websocket.receive_str(), text)
+            if number % 2:
+                # The application ends.
+                await websocket.send_str("end")
+                message = await websocket.receive()
+                self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
+
+    def test_flask_socketio_serves_by_every_transport(self):
+        more = self.MORE + 'sticky = "cookie"\n'
+        path = settings(self, "wsgi", "wsgi_socketio:application", more)
+        with Server(path) as self.server:
+            for transports in (["websocket"], ["polling", "websocket"], ["polling"]):
+                with self.subTest(transports=transports):
+                    self.together(self.talk(transports))
+
+    async def talk(self, transports):
+        await asyncio.gather(*(self.socketio_client(transports, at) for at in range(10)))
+
+    async def socketio_client(self, transports, number):
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(cookie_jar=jar) as session:
+            client = socketio.AsyncClient(reconnection=False, http_session=session)
+            await client.connect(self.server.url, transports=transports)
+            try:
+                for at in range(3):
+                    answer = await client.call("say", f"{number}.{at}", timeout=20)
+                    self.assertEqual(answer["text"], f"{number}.{at}")
+                while client.transport() != transports[-1]:
+                    await asyncio.sleep(0.01)
+            finally:
+                await client.disconnect()
+
+
+class Cable(Case):
+    def test_action_cable_serves_and_its_streams_survive_a_restart(self):
+        more = "processes = 2\nthreads = 2\n"
+        with Server(settings(self, "rack", "cable.ru", more)) as self.server:
+            self.together(self.clients())
+
+    async def clients(self):
+        # Many more than there are threads: what was taken over needs none.
+        async with aiohttp.ClientSession() as session:
+            cables = [await self.subscribe(session) for _ in range(CLIENTS)]
+            before = {await self.say(cable, "one") for cable in cables}
+            await asyncio.to_thread(self.restart)
+            fresh = await self.subscribe(session)
+
+            async def is_new():
+                return await self.say(fresh, "new") not in before
+
+            while not await is_new():
+                await fresh.close()
+                fresh = await self.subscribe(session)
+            # Those who were there go on where they were.
+            after = {await self.say(cable, "two") for cable in cables}
+            self.assertEqual(before, after)
+            for cable in [*cables, fresh]:
+                await cable.close()
+
+    async def subscribe(self, session):
+        cable = await session.ws_connect(
+            f"{self.server.url}/cable", protocols=["actioncable-v1-json"]
+        )
+        self.assertEqual(cable.protocol, "actioncable-v1-json")
+        self.assertEqual((await self.next(cable))["type"], "welcome")
+        await cable.send_json({"command": "subscribe", "identifier": IDENTIFIER})
+        self.assertEqual((await self.next(cable))["type"], "confirm_subscription")
+        return cable
+
+    async def say(self, cable, text):
+        data = json.dumps({"action": "say", "text": text})
+        await cable.send_json({"command": "message", "identifier": IDENTIFIER, "data": data})
+        message = (await self.next(cable))["message"]
+        self.assertEqual(message["text"], text)
+        return message["process"]
+
+    async def next(self, cable):
+        """The next message that is no ping."""
+        while True:
+            message = await cable.receive_json(timeout=20)
+            if message.get("type") != "ping":
+                return message
+
+
+IDENTIFIER = json.dumps({"channel": "EchoChannel"})
+
+
+class Rack(Case):
+    @classmethod
+    def setUpClass(cls):
+        path = settings(cls, "rack", "hijack.ru", "processes = 1\nthreads = 2\n")
+        cls.server = cls.enterClassContext(Server(path))
+
+    def test_a_full_hijack_answers_by_itself(self):
+        answer = self.server.get("/raw")
+        self.assertEqual((answer.status, answer.headers["X-Own"]), (202, "yes"))
+        self.assertEqual(answer.text, "line 0\nline 1\nline 2\n")
+        self.assertIn("Date", answer.headers)
+
+    def test_a_partial_hijack_has_the_servers_head(self):
+        answer = self.server.get("/partial")
+        self.assertEqual(answer.status, 200)
+        self.assertEqual(answer.text, "part 0\npart 1\npart 2\n")
+
+    def test_what_is_no_response_costs_its_client_a_502_and_the_worker_nothing(self):
+        pid = self.server.get("/state").text.split()[0]
+        for path in ("/silent", "/nonsense", "/raises"):
+            self.assertEqual(self.server.get(path).status, 502, path)
+        self.assertEqual(self.server.get("/state").text.split()[0], pid)
+
+    def test_bytes_go_both_ways_and_each_end_is_told_of_the_other(self):
+        before = int(self.server.get("/state").text.split()[1])
+        for _ in range(20):
+            with self.upgraded() as client:
+                client.sendall(b"early")
+                self.assertEqual(client.recv(100), b"early")
+                data = os.urandom(300_000)
+                client.sendall(data)
+                got = b""
+                while len(got) < len(data):
+                    got += client.recv(65536)
+                self.assertEqual(got, data)
+                client.shutdown(socket.SHUT_WR)
+                self.assertEqual(client.recv(100), b"")
+
+        def is_closed():
+            return int(self.server.get("/state").text.split()[1]) <= before + 2
+
+        until("the worker's ends are closed", is_closed, 20)
+
+    def upgraded(self):
+        client = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+        request, accept = handshake("/full", "a")
+        # What comes behind the request is the new protocol's.
+        client.sendall(request + b"first")
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += client.recv(1)
+        self.assertTrue(head.startswith(b"HTTP/1.1 101 "), head)
+        self.assertIn(accept.encode(), head)
+        self.assertEqual(len(re.findall(rb"(?i)^upgrade:", head, re.MULTILINE)), 1)
+        self.assertEqual(client.recv(5), b"first")
+        return client
