@@ -24,6 +24,7 @@ mod servers;
 mod template;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trial;
 mod words;
 mod workers;
 

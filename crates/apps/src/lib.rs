@@ -29,6 +29,7 @@ pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, Size, WorkerSnap
 pub use channel::bounds::MessageLimits;
 pub use dispatch::QueueUse;
 pub use executor::place::remove_abandoned_folders;
+pub use executor::trial::load_once;
 pub use interpreter::find as find_interpreter;
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;

@@ -1,5 +1,5 @@
 //! What a start needs from the machine besides a sound configuration: addresses, host names, the
-//! rights of `server.user`, descriptors.
+//! rights of `server.user`, descriptors, code that loads.
 //!
 //! Used by `penstock check`, which runs it after the configuration was read, and by `listeners` for
 //! the words of an address that cannot be opened.
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
-use penstock_config::{Config, Limits, ListenAddr, ServerAddr};
+use penstock_config::{App, AppKind, Config, Limits, ListenAddr, ServerAddr};
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::identity::may_write;
 use penstock_sys::port_owner::{PortOwner, find_port_owner};
@@ -139,6 +139,23 @@ impl Findings {
                 self.warnings.push(format!("404 for {text}"));
             }
         }
+    }
+
+    /// Loads the code of each application in a process that serves nothing and ends at once. Blocks, at
+    /// most the application's `boot_timeout` for each.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub(crate) fn check_applications(&mut self, config: &Config) -> io::Result<()> {
+        let is_program = |app: &&App| matches!(app.kind, AppKind::Command | AppKind::FastCgi);
+        for app in config.apps.values().filter(|app| !is_program(app)) {
+            if let Err(report) = loops::block_on(penstock_apps::load_once(app))? {
+                let report = report.trim_end();
+                let text = format!("apps.{}: the code does not load\n{report}", app.name);
+                self.errors.push(text);
+            }
+        }
+        Ok(())
     }
 
     /// Compares `limits.connections` with the descriptors that this process may open; the default, which

@@ -83,7 +83,7 @@ impl Tail {
         lines.make_contiguous().join("\n")
     }
 
-    fn push(&self, text: &str) {
+    pub(super) fn push(&self, text: &str) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == TAIL_LINES {
             lines.pop_front();

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_config as config;
 use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
@@ -156,50 +157,74 @@ impl Executor {
         sockets: Sockets<'_>,
         is_template: bool,
     ) -> Result<(process::Launch, Control, Line), String> {
-        let dialect = match self.config.kind {
-            AppKind::Rack => Dialect::Ruby,
-            _ => Dialect::Python,
-        };
-        let interpreter = interpreter::find(&self.config)?;
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
         let (control, line) = Control::open(socket, is_template).map_err(say("control socket"))?;
-        let bundle =
-            file::in_memory("penstock-worker", &embed::bundle(dialect)).map_err(say("memfd"))?;
+        let command = WorkerCommand {
+            config: &self.config,
+            interface_is_guess: self.is_kind_open(),
+            is_development: self.is_development,
+        };
+        Ok((command.launch(sockets, theirs)?, control, line))
+    }
+
+    pub(super) fn reactor(&self) -> Option<&'static str> {
+        reactor(&self.config)
+    }
+}
+
+/// What the command line of a worker or a template is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorkerCommand<'a> {
+    pub(super) config: &'a config::App,
+    pub(super) interface_is_guess: bool,
+    pub(super) is_development: bool,
+}
+
+impl WorkerCommand<'_> {
+    /// The command line, and all that is inherited but the sockets for requests; `control` is the
+    /// process's end of its control socket.
+    ///
+    /// # Errors
+    /// A sentence: the interpreter is missing, or descriptors ran out.
+    pub(super) fn launch(
+        &self,
+        sockets: Sockets<'_>,
+        control: OwnedFd,
+    ) -> Result<process::Launch, String> {
+        let config = self.config;
+        let dialect = match config.kind {
+            AppKind::Rack => Dialect::Ruby,
+            _ => Dialect::Python,
+        };
+        let interpreter = interpreter::find(config)?;
+        let bundle = file::in_memory("penstock-worker", &embed::bundle(dialect))
+            .map_err(|error| format!("memfd: {error}"))?;
         let launch = Launch {
             dialect,
             interpreter: interpreter.as_os_str(),
             bundle_fd: bundle.as_raw_fd(),
-            control_fd: theirs.as_raw_fd(),
+            control_fd: control.as_raw_fd(),
             sockets,
-            interface: self.config.kind.as_str(),
-            interface_is_guess: self.is_kind_open(),
-            reactor: self.reactor(),
-            threads: self.config.threads,
-            collects_when_idle: self.config.collect_when_idle,
-            stop_timeout: self.config.stop_timeout,
-            app: &self.config.name,
-            dir: self.config.dir.as_os_str(),
-            entry: &self.config.entry,
+            interface: config.kind.as_str(),
+            interface_is_guess: self.interface_is_guess,
+            reactor: reactor(config),
+            threads: config.threads,
+            collects_when_idle: config.collect_when_idle,
+            stop_timeout: config.stop_timeout,
+            app: &config.name,
+            dir: config.dir.as_os_str(),
+            entry: &config.entry,
         };
         let mut argv = launch.argv().into_iter();
-        let launch = process::Launch {
+        Ok(process::Launch {
             program: argv.next().unwrap_or_default(),
             args: argv.collect(),
-            dir: self.config.dir.clone(),
+            dir: config.dir.clone(),
             env: self.environment(),
-            inherit: vec![bundle, theirs],
+            inherit: vec![bundle, control],
             place: Vec::new(),
-        };
-        Ok((launch, control, line))
-    }
-
-    pub(super) fn reactor(&self) -> Option<&'static str> {
-        match self.config.concurrency {
-            Concurrency::Gevent => Some("gevent"),
-            _ if self.config.has_reactor() => Some("tasks"),
-            Concurrency::Threads | Concurrency::Tasks => None,
-        }
+        })
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
@@ -233,6 +258,15 @@ impl Executor {
             true => "development".into(),
             false => "production".into(),
         })
+    }
+}
+
+/// What has the requests of an application in progress, when threads have not.
+fn reactor(config: &config::App) -> Option<&'static str> {
+    match config.concurrency {
+        Concurrency::Gevent => Some("gevent"),
+        _ if config.has_reactor() => Some("tasks"),
+        Concurrency::Threads | Concurrency::Tasks => None,
     }
 }
 

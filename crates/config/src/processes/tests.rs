@@ -347,8 +347,21 @@ fn programs_take_what_has_a_meaning_for_them() {
     assert_eq!(app.age_max, Some(Duration::from_secs(3600)));
     assert!(app.memory_max.is_some());
     let program = "[apps.a]\nkind = \"fastcgi\"\ncommand = \"x\"\n";
-    let values = [
-        "{}", "\"1s\"", "1", "true", "1", "true", "1", "1", "true", "\"1s\"",
+    let values: [&str; OF_SCRIPTS.len()] = [
+        "{}",
+        "\"1s\"",
+        "1",
+        "true",
+        "1",
+        "true",
+        "true",
+        "1",
+        "1",
+        "true",
+        "\"1s\"",
+        "\".\"",
+        "\"cookie\"",
+        "true",
     ];
     for (key, value) in OF_SCRIPTS.into_iter().zip(values) {
         let option = crate::options::find("apps.NAME", key).unwrap();

@@ -63,7 +63,8 @@ fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::i
     findings.check_names(config)?;
     findings.check_links(config);
     findings.check_user(config, cwd);
-    Ok(())
+    // As whom it will run.
+    findings.check_applications(config)
 }
 
 /// What a configuration has, in numbers: upstreams and streams where there are any.

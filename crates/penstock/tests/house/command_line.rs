@@ -113,6 +113,46 @@ fn check_finds_what_only_the_machine_knows() {
 }
 
 #[test]
+fn check_loads_the_code_in_a_process_that_is_gone_afterwards() {
+    let site = app_site().file(
+        "app.py",
+        "import os\nopen('pid.txt', 'w').write(str(os.getpid()))\n1 / 0\n",
+    );
+    let (code, said, complained) = run(&site, &["check"]);
+    assert_eq!((code, said.as_str()), (2, ""), "{complained}");
+    for words in [
+        "apps.app: the code does not load",
+        "Traceback",
+        "ZeroDivisionError",
+    ] {
+        assert!(complained.contains(words), "{words} in\n{complained}");
+    }
+    assert_eq!(complained.matches("Traceback").count(), 1, "{complained}");
+    let (code, _, complained) = run(&site, &["check", "--config-only"]);
+    assert_eq!((code, complained.as_str()), (0, ""));
+    // Code that would never return from its import, and threads that stay.
+    let hangs = "import os, threading, time\nopen('pid.txt', 'w').write(str(os.getpid()))\n\
+                 threading.Thread(target=time.sleep, args=(600,)).start()\ntime.sleep(600)\n";
+    site.write("app.py", hangs);
+    site.write(
+        "penstock.toml",
+        format!(
+            "{FREE_PORTS}[apps.app]\nkind = \"wsgi\"\nentry = \"app:app\"\nboot_timeout = \"1s\"\n"
+        ),
+    );
+    let (code, _, complained) = run(&site, &["check"]);
+    assert_eq!(code, 2, "{complained}");
+    assert!(
+        complained.contains("was not loaded within boot_timeout (1s)"),
+        "{complained}"
+    );
+    let pid = site.read("pid.txt").parse().unwrap();
+    eventually(PATIENCE, "the process is gone", || {
+        !crate::support::is_alive(pid)
+    });
+}
+
+#[test]
 fn check_beside_the_running_server_is_no_error() {
     let server = app_site().serve(&[]);
     let toml = format!(

@@ -1,0 +1,81 @@
+//! Loads an application once, in a process that serves nothing and ends at once.
+//!
+//! `penstock check` asks it whether the code boots. It is a template that is asked for no worker: the
+//! code is loaded, and nothing of it is started (no lifespan, no threads of ours).
+//!
+//! # Invariants
+//! - The process is gone when [`load_once`] returns, whatever the code does.
+//! - It waits no longer than the application's `boot_timeout`.
+
+use penstock_config as config;
+use penstock_runtime::{clock, loops, process as watch_process};
+use penstock_sys::{net, process};
+use tokio::sync::mpsc;
+
+use super::control::{self, Control};
+use super::follow::Tail;
+use super::workers::WorkerCommand;
+use super::{ControlMessage, Input, Key};
+use crate::embed::Sockets;
+
+/// Messages of one process that serves nothing: READY or the traceback.
+const MESSAGES_MAX: usize = 8;
+
+/// Loads the code of an application of kind `wsgi`, `asgi` or `rack`.
+///
+/// # Errors
+/// The traceback, or a sentence and the last lines that the process wrote.
+pub async fn load_once(config: &config::App) -> Result<(), String> {
+    let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+    let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
+    let (kept, line) = Control::open(socket, true).map_err(say("control socket"))?;
+    let command = WorkerCommand {
+        config,
+        interface_is_guess: config.kind_is_guess,
+        is_development: false,
+    };
+    let sockets = Sockets::Template {
+        server_pid: std::process::id(),
+        forks_anyway: true,
+    };
+    let mut started = {
+        let launch = command.launch(sockets, theirs)?;
+        process::start(&launch).map_err(|error| format!("cannot be started: {error}"))?
+    };
+    let tail = Tail::default();
+    for pipe in [started.stdout.try_clone(), started.stderr.try_clone()] {
+        let (pipe, tail) = (pipe.map_err(say("output"))?, tail.clone());
+        loops::spawn_here(async move {
+            watch_process::read_output(pipe, |line| tail.push(line), |_| {}).await;
+        });
+    }
+    let (inputs, mut messages) = mpsc::channel(MESSAGES_MAX);
+    loops::spawn_here(async move { control::serve(line, Key::Template(0), &inputs).await });
+    let outcome = clock::within(config.boot_timeout, messages.recv()).await;
+    // Closes its control socket; whatever it does now, it ends.
+    drop(kept);
+    let _ = started.handle().kill_group();
+    watch_process::ended(&started.exit).await;
+    let exit = started.try_exit().ok().flatten();
+    let with_tail = |text: String| match tail.text() {
+        lines if lines.is_empty() => text,
+        lines => format!("{text}\n{lines}"),
+    };
+    match outcome {
+        Some(Some(Input::Control { message, .. })) => match message {
+            ControlMessage::Ready { .. } => Ok(()),
+            ControlMessage::BootFailed { traceback } => Err(traceback),
+            ControlMessage::Broken(why) => Err(format!("broke the worker protocol: {why}")),
+            ControlMessage::ForkFailed { reason, .. } => Err(reason),
+            ControlMessage::Silent => Err("does not answer".to_owned()),
+        },
+        Some(_) => Err(with_tail(match exit {
+            Some(exit) => format!("the process ended before it was loaded ({exit})"),
+            None => "the process ended before it was loaded".to_owned(),
+        })),
+        None => Err(with_tail(format!(
+            "was not loaded within boot_timeout ({:?})",
+            config.boot_timeout
+        ))),
+    }
+}
