@@ -8,6 +8,7 @@
 
 pub(crate) mod asgi;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use penstock_exchange::Request;
@@ -53,23 +54,29 @@ pub(crate) fn encode(
     };
     let (mut address, mut port, mut start) = (Digits::new(), Digits::new(), Digits::new());
     let mut listens = Digits::new();
-    let (server_name, server_port) = cgi::server(head.host(), &request.listener, &mut listens);
-    let (address, port): (&[u8], &[u8]) = match request.peer {
-        PeerAddress::Tcp(peer) => (
-            address.address(peer.ip()),
-            port.number(u64::from(peer.port())),
+    let host = request.host();
+    let told = request.forwarded.as_deref();
+    let (server_name, server_port) = cgi::server(host, &request.listener, told, &mut listens);
+    let (address, port): (&[u8], &[u8]) = match request.client_address() {
+        PeerAddress::Tcp(client) => (
+            address.address(client.ip()),
+            match client.port() {
+                0 => b"",
+                known => port.number(u64::from(known)),
+            },
         ),
         PeerAddress::Unix => (b"", b""),
     };
+    let target = original_target(request);
     encoder.usual(&[
         head.method_str().as_bytes(),
         request.path(),
-        head.target_path_query().as_bytes(),
+        target.as_bytes(),
         server_name,
         server_port,
         address,
         port,
-        head.host().as_bytes(),
+        host.as_bytes(),
         match head.field("x-request-start") {
             Some(told) if request.vouched.covers("x-request-start") => told,
             _ => start.since_epoch(arrived),
@@ -82,9 +89,13 @@ pub(crate) fn encode(
         }
     };
     let query = request.query().unwrap_or("");
-    unless(b"http", scheme_key, request.listener.scheme.as_bytes());
+    unless(b"http", scheme_key, request.scheme().as_bytes());
+    unless(b"", b"SCRIPT_NAME", request.mount.path().as_bytes());
     unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
     unless(b"", b"QUERY_STRING", query.as_bytes());
+    if request.scheme() == "https" {
+        encoder.pair(b"HTTPS", b"on");
+    }
     if body == Announced::Chunked {
         encoder.pair(b"HTTP_TRANSFER_ENCODING", b"chunked");
     }
@@ -92,6 +103,15 @@ pub(crate) fn encode(
         encoder.pair(b"CONTENT_LENGTH", Digits::new().number(len));
     }
     encode_fields(encoder, request, may_hijack);
+}
+
+/// The target with what was stripped from it, which together with it is the client's.
+fn original_target(request: &Request) -> Cow<'_, str> {
+    let target = request.head.target_path_query();
+    match request.mount.is_root() {
+        true => Cow::Borrowed(target),
+        false => Cow::Owned(format!("{}{target}", request.mount.encoded())),
+    }
 }
 
 fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack: bool) {

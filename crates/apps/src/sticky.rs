@@ -79,7 +79,7 @@ impl Stickiness {
                 },
                 served_by: None,
                 cookie: Some(Arc::clone(name)),
-                is_secure: request.listener.scheme == "https",
+                is_secure: request.scheme() == "https",
             },
             Self::ClientAddress => Affinity {
                 wanted: Wanted::Client(client_number(request)?),
@@ -150,7 +150,7 @@ fn cookie<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
 
 /// A number for the client's address; `None` on a Unix socket, whose peers have none.
 fn client_number(request: &Request) -> Option<u64> {
-    let PeerAddress::Tcp(peer) = request.peer else {
+    let PeerAddress::Tcp(peer) = request.client_address() else {
         return None;
     };
     let address = match peer.ip().to_canonical() {

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody};
+use penstock_exchange::{
+    Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody, Trust,
+};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -30,11 +32,17 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
         name: "unix:/run/a.sock".into(),
         proxy_protocol: false,
     };
+    let trust = Arc::new(Trust::default());
+    let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
+    let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
+    let mount = forwarded.as_ref().map(|told| told.mount.clone());
     let arrival = Arrival {
         peer,
         listener: Arc::new(listener),
         client: Arc::default(),
-        trust: Arc::default(),
+        trust,
+        forwarded,
+        mount: mount.unwrap_or_default(),
         at: clock::now(),
     };
     let path = RequestPath::of(&head).unwrap();

@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use penstock_exchange::fields::{Fate, Vouched, fate, is_word_of_proxy};
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{Fault, FaultKind, ListenerInfo, Request, RequestBody, Trust};
+use penstock_exchange::{
+    Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, Trust,
+};
 use penstock_http::caching::Validators;
 use penstock_http::{HeadWriter, RequestHead, Span};
 use penstock_runtime::clock;
@@ -35,6 +37,8 @@ pub(crate) struct Client {
     peer: PeerAddress,
     listener: Arc<ListenerInfo>,
     trust: Arc<Trust>,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
     vouched: Vouched,
     arrived: Instant,
 }
@@ -46,6 +50,8 @@ impl Client {
             peer: request.peer,
             listener: Arc::clone(&request.listener),
             trust: Arc::clone(&request.trust),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
             vouched: request.vouched.clone(),
             arrived: request.arrived,
         }
@@ -68,7 +74,8 @@ impl Client {
     pub(crate) fn asker(&self) -> Asker<'_> {
         Asker {
             head: &self.head,
-            scheme: self.listener.scheme,
+            scheme: (self.forwarded.as_ref().and_then(|told| told.scheme))
+                .unwrap_or(self.listener.scheme),
             is_trusted: self.trust.covers(self.peer),
         }
     }
@@ -95,6 +102,8 @@ pub(crate) fn question(
         client: Arc::default(),
         at: client.arrived,
         trust: Arc::clone(&client.trust),
+        forwarded: client.forwarded.clone(),
+        mount: client.mount.clone(),
     };
     let mut question = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
     question.vouched = client.vouched.clone();

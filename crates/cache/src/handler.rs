@@ -291,7 +291,7 @@ pub(crate) fn selects(head: &RequestHead, meta: &Meta) -> bool {
 fn asker(request: &Request) -> Asker<'_> {
     Asker {
         head: &request.head,
-        scheme: request.listener.scheme,
+        scheme: request.scheme(),
         is_trusted: request.is_from_proxy(),
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Rules {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) head: &'a RequestHead,
-    /// The listener's scheme.
+    /// The scheme that the client used.
     pub(crate) scheme: &'a str,
     /// Whether the peer is trusted to speak for a client of its own.
     pub(crate) is_trusted: bool,
@@ -192,8 +192,7 @@ impl Rules {
 
     /// Writes the part of the key that purging knows: `scheme://host/path?query`.
     pub(crate) fn write_url_of(&self, asker: &Asker<'_>, target: &str, out: &mut Vec<u8>) {
-        let scheme = asker.told_scheme().unwrap_or(asker.scheme);
-        out.extend_from_slice(scheme.as_bytes());
+        out.extend_from_slice(asker.scheme.as_bytes());
         out.extend_from_slice(b"://");
         if self.key.host {
             push_host(asker, out);
@@ -274,24 +273,10 @@ impl Asker<'_> {
             return (!rest.is_empty()).then_some(Cow::Owned(rest));
         }
         // In the URL.
-        if name.eq_ignore_ascii_case("x-forwarded-proto") && self.told_scheme().is_some() {
+        if name.eq_ignore_ascii_case("x-forwarded-proto") && value == self.scheme.as_bytes() {
             return None;
         }
         Some(Cow::Borrowed(value))
-    }
-
-    /// The scheme that a trusted proxy says its client used.
-    fn told_scheme(&self) -> Option<&'static str> {
-        if !self.is_trusted {
-            return None;
-        }
-        let mut told = self.head.field_all("x-forwarded-proto");
-        let scheme = match told.next()? {
-            b"http" => "http",
-            b"https" => "https",
-            _ => return None,
-        };
-        told.next().is_none().then_some(scheme)
     }
 }
 
@@ -299,7 +284,7 @@ impl Asker<'_> {
 /// that its scheme has by default.
 pub(crate) fn push_host(asker: &Asker<'_>, out: &mut Vec<u8>) {
     let host = asker.head.host();
-    let port = match asker.told_scheme().unwrap_or(asker.scheme) {
+    let port = match asker.scheme {
         "https" => ":443",
         _ => ":80",
     };

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use penstock_config::RouteCache;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, FaultKind, Handler, Handling, ListenerInfo, Reply, Request,
-    RequestBody, Response,
+    Body, BodyStream, Fault, FaultKind, ForwardedInfo, Handler, Handling, ListenerInfo, Reply,
+    Request, RequestBody, Response, Trust,
 };
 use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
 use penstock_runtime::blocking::Pool;
@@ -64,11 +64,18 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
         name: String::new(),
         proxy_protocol: false,
     };
+    let peer = PeerAddress::Tcp(peer.parse().unwrap());
+    let trust = Arc::new(Trust::default());
+    let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
+    let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
+    let mount = forwarded.as_ref().map(|told| told.mount.clone());
     let arrival = Arrival {
-        peer: PeerAddress::Tcp(peer.parse().unwrap()),
+        peer,
         listener: Arc::new(listener),
         client: Arc::default(),
-        trust: Arc::default(),
+        trust,
+        forwarded,
+        mount: mount.unwrap_or_default(),
         at: clock::now(),
     };
     let path = RequestPath::of(&head).unwrap();

@@ -126,6 +126,8 @@ pub struct Server {
     /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
     /// loopback and Unix sockets.
     pub trusted_proxies: Option<Vec<String>>,
+    /// The one field by which such a proxy names the client; none is the usual ones.
+    pub client_address: Option<String>,
 }
 
 /// Who may connect to a Unix socket: its file's permissions and owner.
@@ -162,6 +164,7 @@ impl Default for Server {
             socket_files: BTreeMap::new(),
             proxy_protocol: Vec::new(),
             trusted_proxies: None,
+            client_address: None,
         }
     }
 }
@@ -351,12 +354,24 @@ impl Route {
 }
 
 /// A change of paths: first `strip_prefix`, then `add_prefix`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrite {
     /// Taken off the front of the path, if it is there; starts with `/` and ends without.
     pub strip_prefix: Option<String>,
     /// Put in front; starts with `/` and ends without.
     pub add_prefix: Option<String>,
+    /// Whether paths in an upstream's responses are put back under the prefix.
+    pub response_paths: bool,
+}
+
+impl Default for Rewrite {
+    fn default() -> Self {
+        Self {
+            strip_prefix: None,
+            add_prefix: None,
+            response_paths: true,
+        }
+    }
 }
 
 /// Changes of a header, in this order: `remove`, `set`, `add`. Names and values are valid fields, and

@@ -87,6 +87,7 @@ fn read_rest(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
         let prefix = |key| rewrite.parsed(key, prefix).map(|prefix| prefix.value);
         route.rewrite.strip_prefix = prefix("strip_prefix");
         route.rewrite.add_prefix = prefix("add_prefix");
+        rewrite.flag("response_paths", &mut route.rewrite.response_paths);
     }
     route.request_headers = headers::read(table, "request_headers");
     route.response_headers = headers::read(table, "response_headers");

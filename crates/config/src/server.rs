@@ -10,6 +10,7 @@ use std::path::Path;
 
 use crate::address::is_network;
 use crate::error::Problem;
+use crate::headers::is_token;
 use crate::join;
 use crate::model::{
     AccessLog, Config, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
@@ -74,6 +75,10 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
         is_network(text).then(|| text.to_owned())
     });
     server.trusted_proxies = trusted.map(|all| all.into_iter().map(|one| one.value).collect());
+    let client_address = table.parsed("client_address", |text| {
+        is_token(text).then(|| text.to_owned())
+    });
+    server.client_address = client_address.map(|name| name.value);
     read
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn reduce(
         admin: config.server.admin.filter(|_| invocation.admin.is_some()),
         redis: None,
         trusted_proxies: None,
+        client_address: None,
         join: None,
         ..config.server
     };

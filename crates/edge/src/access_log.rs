@@ -31,6 +31,9 @@ pub struct AccessLog {
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) head: &'a RequestHead,
+    /// Who sent the request, as far as trusted proxies tell.
+    pub(crate) client: PeerAddress,
+    /// Who connected.
     pub(crate) peer: PeerAddress,
     pub(crate) status: u16,
     /// Of the body, as the combined format has it.
@@ -98,7 +101,7 @@ fn combined(record: &Record<'_>, now: u64) -> String {
     let _ = write!(
         line,
         "{} - - [{}] \"{} {} {}\" {} {} \"",
-        peer(record.peer),
+        peer(record.client),
         log_date(now),
         head.method_str(),
         Escaped(head.target().as_bytes()),
@@ -146,6 +149,7 @@ fn json(record: &Record<'_>, now: Duration) -> String {
     let timing = record.timing;
     let value = serde_json::json!({
         "time": now.as_secs_f64(),
+        "client": peer(record.client),
         "peer": peer(record.peer),
         "method": head.method_str(),
         "host": head.host(),
@@ -256,6 +260,7 @@ mod tests {
         };
         let mut record = Record {
             head: &head,
+            client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
             bytes: 5,
@@ -278,5 +283,13 @@ mod tests {
         let none = Timing::default();
         record.timing = &none;
         assert!(combined(&record, 0).ends_with(" server=- retries=0\n"));
+        record.client = PeerAddress::Tcp("203.0.113.9:0".parse().unwrap());
+        assert!(combined(&record, 0).starts_with("203.0.113.9 - - ["));
+        let line = json(&record, Duration::ZERO);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&line["client"], &line["peer"]),
+            (&"203.0.113.9".into(), &"unix".into())
+        );
     }
 }

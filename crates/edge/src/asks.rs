@@ -4,13 +4,14 @@
 //! table and the head go in. What must stay true: handlers are asked in the route's order, and a
 //! request that nobody takes is not found.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_exchange::{
-    Fault, FaultKind, Handler, HandlerFuture, Handling, InternalRedirect, Reply, Request,
-    RequestPath, Response, Spoken,
+    Fault, FaultKind, ForwardedInfo, Handler, HandlerFuture, Handling, InternalRedirect, Reply,
+    Request, RequestPath, Response, Spoken,
 };
-use penstock_http::{Method, RequestHead};
+use penstock_http::{Method, RequestHead, encode_path};
 
 use crate::filters::Filters;
 use crate::router::{Found, Handlers, Route, Whose};
@@ -58,7 +59,11 @@ impl Asks<&Route> {
 }
 
 /// Finds whom a client's request is for.
-pub(crate) fn find<'s>(settings: &'s Settings, head: &RequestHead) -> Asks<&'s Route> {
+pub(crate) fn find<'s>(
+    settings: &'s Settings,
+    head: &RequestHead,
+    forwarded: Option<&ForwardedInfo>,
+) -> Asks<&'s Route> {
     let path = match RequestPath::of(head) {
         Ok(path) => path,
         Err(error) => {
@@ -73,10 +78,25 @@ pub(crate) fn find<'s>(settings: &'s Settings, head: &RequestHead) -> Asks<&'s R
         true => head.host(),
         false => "",
     };
-    match route(settings, host, path.bytes(head), Whose::Client) {
+    let bytes = path.bytes(head);
+    match route(settings, host, bytes, Whose::Client) {
+        Ok(route) if route.leads_to_folder(bytes) => {
+            let location = folder_location(head, bytes, forwarded);
+            let response = faults::respond_moved(head.method(), location.as_bytes());
+            Asks::Edge(Ok(Box::new(response)))
+        }
         Ok(route) => Asks::Route(path, route),
         Err(fault) => Asks::Edge(Err(fault)),
     }
+}
+
+/// Where a path is found with its final slash. An absolute path, so that it is on the same host, by the
+/// same scheme and port.
+fn folder_location(head: &RequestHead, path: &[u8], forwarded: Option<&ForwardedInfo>) -> String {
+    let mount = forwarded.map_or(Cow::Borrowed(""), |told| told.mount.encoded());
+    let query = head.target_path_query().split_once('?');
+    let (mark, query) = query.map_or(("", ""), |(_, query)| ("?", query));
+    format!("{mount}{}/{mark}{query}", encode_path(path))
 }
 
 /// The route for a path.

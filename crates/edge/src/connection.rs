@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{ClientState, Fault, FaultKind, ListenerInfo, Reply, Timing};
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, ForwardedInfo, ListenerInfo, Reply, Timing,
+};
 use penstock_http::{
     HeadScanner, ParseError, Persist, Progress, RequestHead, ResponseFraming, ResponseLine, Status,
 };
@@ -93,6 +95,8 @@ enum Begun {
 struct Exchange {
     settings: Arc<Settings>,
     head: Arc<RequestHead>,
+    /// What trusted proxies say of it.
+    forwarded: Option<Arc<ForwardedInfo>>,
     arrived: Instant,
     /// Where the reading side comes back to, when the request has a body; until it was taken back.
     home: Option<Home>,
@@ -113,6 +117,7 @@ struct Exchange {
 struct Told<'a> {
     settings: &'a Settings,
     head: &'a RequestHead,
+    forwarded: Option<&'a ForwardedInfo>,
     arrived: Instant,
 }
 
@@ -354,7 +359,8 @@ impl Connection {
         let mut lent = self.edge.take_settings();
         let settings = lent.now();
         self.edge.metrics().active.add(1);
-        let found = asks::find(settings, &head);
+        let forwarded = self.read_forwarded(settings, &head);
+        let found = asks::find(settings, &head, forwarded.as_deref());
         let mut at_hand = None;
         if let Asks::Route(path, route) = &found
             && route.filters.is_none()
@@ -363,6 +369,7 @@ impl Connection {
             let told = Told {
                 settings,
                 head: &head,
+                forwarded: forwarded.as_deref(),
                 arrived,
             };
             at_hand = self.answer_at_hand(told, path, &route.handlers);
@@ -372,7 +379,7 @@ impl Connection {
             return Ok(fate);
         }
         let found = found.kept();
-        let mut exchange = Exchange::new(Arc::clone(settings), head, arrived);
+        let mut exchange = Exchange::new(Arc::clone(settings), head, forwarded, arrived);
         self.edge.give_back(lent);
         if let Some(Err(sending)) = at_hand {
             return Err(exchange.unfinished(Left::Sending(sending)));
@@ -503,10 +510,16 @@ fn first_line(received: &[u8]) -> &[u8] {
 }
 
 impl Exchange {
-    fn new(settings: Arc<Settings>, head: RequestHead, arrived: Instant) -> Self {
+    fn new(
+        settings: Arc<Settings>,
+        head: RequestHead,
+        forwarded: Option<Arc<ForwardedInfo>>,
+        arrived: Instant,
+    ) -> Self {
         Self {
             settings,
             head: Arc::new(head),
+            forwarded,
             arrived,
             home: None,
             is_cut_short: false,
@@ -521,6 +534,7 @@ impl Exchange {
         Told {
             settings: &self.settings,
             head: &self.head,
+            forwarded: self.forwarded.as_deref(),
             arrived: self.arrived,
         }
     }

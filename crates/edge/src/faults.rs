@@ -8,7 +8,7 @@
 mod page;
 
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
-use penstock_http::{RequestHead, Status};
+use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::repeats::{Repeats, left_out};
 use penstock_sys::net::PeerAddress;
@@ -126,6 +126,18 @@ pub(crate) fn log_refusal(
         let line = &line.as_bytes()[..line.len().min(LOGGED_LINE_BYTES)];
         log_refused(client, fault.kind.status(), &fault.cause, line, repeats);
     }
+}
+
+/// Leads a client to another path of the same host; one that sends a body is to send it there.
+pub(crate) fn respond_moved(method: Method, location: &[u8]) -> Response {
+    let status = match method {
+        Method::Get | Method::Head => Status::MOVED_PERMANENTLY,
+        _ => Status::PERMANENT_REDIRECT,
+    };
+    let mut response = Response::new(status, Body::Empty);
+    // Encoded paths have no control bytes, and the parser checked the query.
+    let _ = response.fields.push("Location", location);
+    response
 }
 
 fn log_fault(fault: &Fault, head: Option<&RequestHead>, repeats: &Repeats) {

@@ -1,21 +1,25 @@
 //! What a route changes of requests before its handlers see them, and of responses before the client
-//! does: paths and header fields.
+//! does: paths and header fields. Where a prefix was stripped for a server that may know nothing of it,
+//! `paths` puts it back in front of what the server says.
 //!
 //! Compiled once by `penstock`'s wiring, asked by `connection` for each request of a route that has
 //! any; other routes pay nothing. What must stay true: no rule touches framing or the connection; a
 //! changed request is parsed again by the same strict parser; what is logged is what the client sent;
 //! what a rule vouches for, no client that may not say it has said.
 
+mod paths;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::fields::{Fate, Vouched, fate, is_same_variable};
-use penstock_exchange::{Fault, FaultKind};
+use penstock_exchange::{Fault, FaultKind, Mount};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
 
+use self::paths::ResponsePaths;
 use crate::access_log;
 
 /// Why a route's rules cannot be used.
@@ -33,6 +37,8 @@ pub enum FilterError {
 #[derive(Debug)]
 pub struct Filters {
     rewrite: Prefixes,
+    /// Of a route whose servers do not know what is stripped.
+    response_paths: Option<ResponsePaths>,
     request: Rules,
     response: Rules,
     vouched: Vouched,
@@ -42,8 +48,12 @@ pub struct Filters {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Values<'a> {
     pub(crate) head: &'a RequestHead,
-    pub(crate) peer: PeerAddress,
+    pub(crate) client: PeerAddress,
+    /// The authority that the client asked for.
+    pub(crate) host: &'a str,
     pub(crate) scheme: &'static str,
+    /// What proxies in front have stripped from the path.
+    pub(crate) mount: Option<&'a Mount>,
 }
 
 /// A request's head as a route's rules make it.
@@ -52,6 +62,8 @@ pub(crate) struct Filtered {
     pub(crate) head: RequestHead,
     /// The fields that the rules said.
     pub(crate) vouched: Vouched,
+    /// What was stripped from the path, if the path is else as it was.
+    pub(crate) mount: Mount,
 }
 
 /// A change of paths.
@@ -60,6 +72,8 @@ struct Prefixes {
     strip: Option<String>,
     /// Percent-encoded where it must be.
     add: String,
+    /// What handlers are told of it.
+    mount: Mount,
 }
 
 /// A change of a header.
@@ -77,9 +91,9 @@ struct Template(Vec<Part>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
-    /// The peer's address without its port.
+    /// The client's address without its port.
     Client,
-    /// The authority asked for, as sent.
+    /// The authority asked for.
     Host,
     Scheme,
     /// The path as sent, without the query.
@@ -87,7 +101,8 @@ enum Part {
 }
 
 impl Filters {
-    /// Compiles a route's rules; `None` when they change nothing.
+    /// Compiles a route's rules; `None` when they change nothing. `puts_paths_right` is whether paths in
+    /// responses are put back under a prefix that is stripped.
     ///
     /// # Errors
     /// When a rule is no valid field, or is about framing or the connection.
@@ -95,6 +110,7 @@ impl Filters {
         rewrite: &Rewrite,
         request: &HeaderRules,
         response: &HeaderRules,
+        puts_paths_right: bool,
     ) -> Result<Option<Arc<Self>>, FilterError> {
         if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
             return Ok(None);
@@ -106,11 +122,16 @@ impl Filters {
         }
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
         let said = request.set.keys().chain(request.add.keys());
+        let strip = rewrite.strip_prefix.as_deref();
+        let mount = Mount::new(strip.filter(|_| add.is_empty()).unwrap_or(""));
+        let paths = puts_paths_right.then(|| ResponsePaths::new(strip.unwrap_or(""), add));
         Ok(Some(Arc::new(Self {
             rewrite: Prefixes {
                 strip: rewrite.strip_prefix.clone(),
                 add: encode_path(add.as_bytes()),
+                mount,
             },
+            response_paths: paths.flatten(),
             request: Rules::compile(request)?,
             response: Rules::compile(response)?,
             vouched: Vouched::new(said.cloned()),
@@ -130,7 +151,8 @@ impl Filters {
     ) -> Result<Option<Filtered>, Fault> {
         let rules = &self.request;
         let target = self.rewrite.apply(head.target_path_query());
-        if rules.is_empty() && matches!(target, Cow::Borrowed(_)) {
+        let is_rewritten = matches!(target, Cow::Owned(_));
+        if rules.is_empty() && !is_rewritten {
             return Ok(None);
         }
         let mut writer = HeadWriter::new(head, head.method_str(), &target);
@@ -156,12 +178,26 @@ impl Filters {
             let cause = format!("the route's filters made the request invalid: {error}");
             Fault::new(FaultKind::House, cause)
         })?;
-        let vouched = self.vouched.clone();
-        Ok(Some(Filtered { head, vouched }))
+        Ok(Some(Filtered {
+            head,
+            vouched: self.vouched.clone(),
+            mount: match is_rewritten {
+                true => self.rewrite.mount.clone(),
+                false => Mount::default(),
+            },
+        }))
     }
 
-    /// Changes the fields of a response.
-    pub(crate) fn response(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+    /// Changes the fields of a response; `server` is the name of the one that gave it, if one did.
+    pub(crate) fn response(
+        &self,
+        fields: &mut FieldBlock,
+        values: &Values<'_>,
+        server: Option<&str>,
+    ) {
+        if let Some(paths) = &self.response_paths {
+            paths.put_right(fields, values, server);
+        }
         let rules = &self.response;
         for name in &rules.remove {
             fields.remove(name);
@@ -295,8 +331,8 @@ impl Template {
         for part in &self.0 {
             match part {
                 Part::Text(plain) => text.extend_from_slice(plain.as_bytes()),
-                Part::Client => text.extend_from_slice(access_log::peer(values.peer).as_bytes()),
-                Part::Host => text.extend_from_slice(values.head.host().as_bytes()),
+                Part::Client => text.extend_from_slice(access_log::peer(values.client).as_bytes()),
+                Part::Host => text.extend_from_slice(values.host.as_bytes()),
                 Part::Scheme => text.extend_from_slice(values.scheme.as_bytes()),
                 Part::Path => {
                     let target = values.head.target_path_query();

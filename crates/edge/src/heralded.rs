@@ -103,7 +103,7 @@ fn poll_header(
 /// does not name has its address and not its standing.
 fn client(header: Header, balancer: PeerAddress) -> Sender {
     match header {
-        Header::Tcp { source, .. } => Sender::named(PeerAddress::Tcp(source)),
+        Header::Tcp { source, .. } => Sender::named(PeerAddress::tcp(source)),
         Header::Local => Sender::named(balancer),
         Header::Unknown | Header::Unix => Sender {
             peer: balancer,

@@ -40,6 +40,9 @@ pub struct Route {
     pub path: PathPattern,
     /// Whether only internal redirects come here: for a client's own request it is not there.
     pub internal: bool,
+    /// Whether the path without its final slash leads to the one with it: `/shop` to `/shop/` of a
+    /// route `/shop/*`.
+    pub has_folder_redirect: bool,
     /// What is changed of requests and responses; `None` when nothing is.
     pub filters: Option<Arc<Filters>>,
     /// The handlers.
@@ -90,8 +93,18 @@ impl Routing {
         };
         let is_open = |route: &Route| !route.internal || whose == Whose::Redirect;
         let mut routes = site.routes.iter();
-        let route = routes.find(|route| matches(&route.path, path) && is_open(route));
-        route.map_or(Found::NoRoute, Found::Route)
+        let is_found = |route: &&Route| matches(&route.path, path) || route.leads_to_folder(path);
+        let Some(route) = routes.find(|route| is_found(route) && is_open(route)) else {
+            return Found::NoRoute;
+        };
+        if route.leads_to_folder(path) {
+            // A route for that very path says more.
+            let is_exact = |route: &&Route| matches!(&route.path, PathPattern::Exact(_));
+            let exact = routes
+                .find(|route| is_exact(route) && matches(&route.path, path) && is_open(route));
+            return Found::Route(exact.unwrap_or(route));
+        }
+        Found::Route(route)
     }
 
     /// Whether it matters which host is asked for.
@@ -125,6 +138,16 @@ impl Routing {
     }
 }
 
+impl Route {
+    /// Whether a path is this route's but for the final slash, and leads there.
+    pub(crate) fn leads_to_folder(&self, path: &[u8]) -> bool {
+        let PathPattern::Prefix(prefix) = &self.path else {
+            return false;
+        };
+        self.has_folder_redirect && prefix.as_bytes().strip_suffix(b"/") == Some(path)
+    }
+}
+
 fn matches(pattern: &PathPattern, path: &[u8]) -> bool {
     match pattern {
         PathPattern::Exact(exact) => path == exact.as_bytes(),
@@ -149,6 +172,7 @@ mod tests {
             routes: vec![Route {
                 path: PathPattern::any(),
                 internal: false,
+                has_folder_redirect: false,
                 filters: None,
                 handlers: Arc::default(),
             }],
@@ -195,6 +219,7 @@ mod tests {
         let routes = [prefix, exact].map(|path| Route {
             path,
             internal: false,
+            has_folder_redirect: false,
             filters: None,
             handlers: Arc::default(),
         });
@@ -217,10 +242,48 @@ mod tests {
     }
 
     #[test]
+    fn a_path_without_its_slash_is_found_in_the_order_of_routes() {
+        let prefix = |text: &str| PathPattern::Prefix(text.to_owned());
+        let exact = |text: &str| PathPattern::Exact(text.to_owned());
+        for (routes, expected) in [
+            (vec![prefix("/shop/"), prefix("/")], (0, true)),
+            (vec![prefix("/"), prefix("/shop/")], (0, false)),
+            (vec![prefix("/shop/"), exact("/shop")], (1, false)),
+            (
+                vec![prefix("/shop/"), prefix("/"), exact("/shop")],
+                (2, false),
+            ),
+            (vec![exact("/shop"), prefix("/shop/")], (0, false)),
+        ] {
+            let mut routing = Routing::default();
+            let names: Vec<String> = routes.iter().map(ToString::to_string).collect();
+            let routes = routes.into_iter().map(|path| Route {
+                has_folder_redirect: path == prefix("/shop/"),
+                path,
+                internal: false,
+                filters: None,
+                handlers: Arc::default(),
+            });
+            let site = Site {
+                routes: routes.collect(),
+                ..Site::default()
+            };
+            routing.add(&[], site);
+            let Found::Route(route) = routing.find("any", b"/shop", Whose::Client) else {
+                panic!("{names:?}");
+            };
+            let found = (route.path.to_string(), route.leads_to_folder(b"/shop"));
+            assert_eq!(found, (names[expected.0].clone(), expected.1), "{names:?}");
+            assert!(!route.leads_to_folder(b"/shop/") && !route.leads_to_folder(b"/shopping"));
+        }
+    }
+
+    #[test]
     fn an_internal_route_is_there_for_redirects_only() {
         let route = |path: &str, internal| Route {
             path: PathPattern::Prefix(path.into()),
             internal,
+            has_folder_redirect: false,
             filters: None,
             handlers: Arc::default(),
         };

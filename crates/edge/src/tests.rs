@@ -246,6 +246,7 @@ fn later(
 
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
+        has_folder_redirect: false,
         path: PathPattern::Prefix(path.into()),
         internal: false,
         filters: None,

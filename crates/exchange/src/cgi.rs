@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_http::RequestHead;
 
-use crate::ListenerInfo;
+use crate::{ForwardedInfo, ListenerInfo};
 
 /// Longest name of a variable; a field whose name is longer is dropped, as no application reads it.
 const NAME_MAX: usize = 256;
@@ -88,22 +88,29 @@ fn variable<'r>(name: &str, room: &'r mut [u8; NAME_MAX]) -> Option<&'r [u8]> {
 
 const PREFIX: &[u8] = b"HTTP_";
 
-/// `SERVER_NAME` and `SERVER_PORT`: the host that was asked for, else `localhost`, and the port that was
-/// named, else the listener's, else that of the scheme. An IPv6 address keeps its brackets (RFC 3875 §4.1.14).
+/// `SERVER_NAME` and `SERVER_PORT`: the host that was asked for, else `localhost`, and the port that a
+/// trusted proxy says, else the one that was named, else the listener's, else that of the scheme. Behind
+/// a proxy that says scheme or host, the listener's port is none of the client's. An IPv6 address keeps
+/// its brackets (RFC 3875 §4.1.14).
 pub fn server<'r>(
     host: &'r str,
     listener: &ListenerInfo,
+    forwarded: Option<&ForwardedInfo>,
     room: &'r mut Digits,
 ) -> (&'r [u8], &'r [u8]) {
+    let told = forwarded.filter(|told| told.scheme.is_some() || told.host.is_some());
+    let scheme = told.and_then(|told| told.scheme).unwrap_or(listener.scheme);
+    let listens = listener.address.filter(|_| told.is_none());
     let (name, port) = match host.rfind(':') {
         Some(colon) if !host[colon..].contains(']') => (&host[..colon], &host[colon + 1..]),
         _ => (host, ""),
     };
-    let port = match (port, listener.address) {
-        ("", Some(address)) => room.number(u64::from(address.port())),
-        ("", None) if listener.scheme == "https" => b"443",
-        ("", None) => b"80",
-        (port, _) => port.as_bytes(),
+    let port = match (forwarded.and_then(|told| told.port), port, listens) {
+        (Some(port), ..) => room.number(u64::from(port)),
+        (None, "", Some(address)) => room.number(u64::from(address.port())),
+        (None, "", None) if scheme == "https" => b"443",
+        (None, "", None) => b"80",
+        (None, port, _) => port.as_bytes(),
     };
     match name {
         "" => (b"localhost", port),
@@ -296,8 +303,74 @@ mod tests {
                 proxy_protocol: false,
             };
             let mut room = Digits::new();
-            let found = server(host, &listener, &mut room);
+            let found = server(host, &listener, None, &mut room);
             assert_eq!(found, (name.as_bytes(), port.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn behind_a_proxy_the_port_is_the_clients() {
+        let listener = ListenerInfo {
+            scheme: "http",
+            address: Some("127.0.0.1:8080".parse().unwrap()),
+            name: String::new(),
+            proxy_protocol: false,
+        };
+        let told = ForwardedInfo::default;
+        for (host, told, port) in [
+            (
+                "a.test",
+                ForwardedInfo {
+                    scheme: Some("https"),
+                    ..told()
+                },
+                "443",
+            ),
+            (
+                "a.test",
+                ForwardedInfo {
+                    scheme: Some("http"),
+                    ..told()
+                },
+                "80",
+            ),
+            (
+                "a.test:90",
+                ForwardedInfo {
+                    scheme: Some("https"),
+                    ..told()
+                },
+                "90",
+            ),
+            (
+                "a.test",
+                ForwardedInfo {
+                    host: Some("a.test".into()),
+                    ..told()
+                },
+                "80",
+            ),
+            (
+                "a.test",
+                ForwardedInfo {
+                    port: Some(8443),
+                    ..told()
+                },
+                "8443",
+            ),
+            (
+                "a.test:90",
+                ForwardedInfo {
+                    port: Some(8443),
+                    ..told()
+                },
+                "8443",
+            ),
+            ("a.test", told(), "8080"),
+        ] {
+            let mut room = Digits::new();
+            let found = server(host, &listener, Some(&told), &mut room);
+            assert_eq!(found, (&b"a.test"[..], port.as_bytes()), "{host} {told:?}");
         }
     }
 

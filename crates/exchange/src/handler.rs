@@ -65,7 +65,7 @@ pub struct Asked<'a> {
     pub head: &'a RequestHead,
     /// Its path, as [`crate::request::RequestPath::bytes`] has it.
     pub path: &'a [u8],
-    /// The scheme that it came in by: the listener's.
+    /// The scheme that the client used.
     pub scheme: &'static str,
     /// When its head was complete.
     pub arrived: Instant,

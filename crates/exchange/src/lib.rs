@@ -12,9 +12,11 @@ pub mod cgi;
 pub mod client;
 pub mod fault;
 pub mod fields;
+pub mod forwarded;
 pub mod grip;
 pub mod handler;
 pub mod metrics;
+pub mod mount;
 pub mod parts;
 pub mod request;
 pub mod response;
@@ -25,9 +27,11 @@ pub use accel::{Accel, Sendable};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
+pub use forwarded::{BrokenField, ForwardedInfo};
 pub use handler::{
     Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Lent, Reply, Spoken,
 };
+pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{Name, Response, Timing};
 pub use takeover::{Front, HeldFraming, Hold, Place, Takeover, TakeoverFuture, TunnelHandler};

@@ -12,7 +12,7 @@ use penstock_http::{HeadWriter, ParseError, RequestHead, UriError, encode_path, 
 use penstock_sys::net::PeerAddress;
 
 use crate::fields::Vouched;
-use crate::{ClientState, RequestBody, Trust};
+use crate::{ClientState, ForwardedInfo, Mount, RequestBody, Trust};
 
 /// What a listener tells handlers about itself.
 #[derive(Debug, Clone)]
@@ -44,6 +44,10 @@ pub struct Request {
     pub arrived: Instant,
     /// Whose word about their own clients is taken.
     pub trust: Arc<Trust>,
+    /// What trusted proxies say of it; `None` for nearly all.
+    pub forwarded: Option<Arc<ForwardedInfo>>,
+    /// What was stripped from the front of its path.
+    pub mount: Mount,
     /// The fields of its head that the route's own rules said, not the client.
     pub vouched: Vouched,
     path: RequestPath,
@@ -140,6 +144,10 @@ pub struct Arrival {
     pub at: Instant,
     /// Whose word about their own clients is taken.
     pub trust: Arc<Trust>,
+    /// What trusted proxies say of it.
+    pub forwarded: Option<Arc<ForwardedInfo>>,
+    /// What was stripped from the front of its path.
+    pub mount: Mount,
 }
 
 impl Request {
@@ -157,6 +165,8 @@ impl Request {
             client,
             at,
             trust,
+            forwarded,
+            mount,
         } = arrival;
         Self {
             head,
@@ -166,6 +176,8 @@ impl Request {
             client,
             arrived: at,
             trust,
+            forwarded,
+            mount,
             vouched: Vouched::default(),
             path,
         }
@@ -180,6 +192,30 @@ impl Request {
     /// Has what follows read it as a request for `name` in the folder that its path names.
     pub fn descend(&mut self, name: &str) {
         self.path = self.path.join(&self.head, name);
+    }
+
+    /// The scheme that the client used: what a trusted proxy says, else the listener's.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        let told = self.forwarded.as_ref().and_then(|told| told.scheme);
+        told.unwrap_or(self.listener.scheme)
+    }
+
+    /// The client's address: what a trusted proxy says, else the peer's. A port of 0 is not known.
+    #[must_use]
+    pub fn client_address(&self) -> PeerAddress {
+        let told = self.forwarded.as_ref().and_then(|told| told.client);
+        told.unwrap_or(self.peer)
+    }
+
+    /// The authority that the client asked for: what a trusted proxy says, else the head's.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        let told = self
+            .forwarded
+            .as_ref()
+            .and_then(|told| told.host.as_deref());
+        told.unwrap_or_else(|| self.head.host())
     }
 
     /// Whether its peer may speak for a client of its own.

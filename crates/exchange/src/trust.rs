@@ -1,8 +1,12 @@
 //! Whose word about their own clients is taken: the proxies in front of us.
 //!
-//! `server.trusted_proxies` made into a list that `edge` puts into each request; `apps` and `proxy` ask
-//! it before they believe `X-Forwarded-For` and its like. Loopback and Unix peers are trusted unless the
-//! list is given. What must stay true: with an untrusted peer nothing of these fields is believed.
+//! `server.trusted_proxies` made into a list that `edge` puts into each request. `edge` asks it before
+//! it reads what a proxy says of its client (`forwarded`), `apps` and `proxy` before they pass such
+//! fields on. Loopback and Unix peers are trusted unless the list is given.
+//!
+//! # Invariants
+//!
+//! - With an untrusted peer nothing of these fields is believed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -73,6 +77,7 @@ impl std::fmt::Display for Network {
 pub struct Trust {
     networks: Vec<Network>,
     unix: bool,
+    client_field: Option<Box<str>>,
 }
 
 impl Default for Trust {
@@ -90,6 +95,7 @@ impl Default for Trust {
                 },
             ],
             unix: true,
+            client_field: None,
         }
     }
 }
@@ -98,7 +104,26 @@ impl Trust {
     /// Trusts these networks, and peers on Unix sockets if `unix`.
     #[must_use]
     pub fn new(networks: Vec<Network>, unix: bool) -> Self {
-        Self { networks, unix }
+        Self {
+            networks,
+            unix,
+            client_field: None,
+        }
+    }
+
+    /// The same, with the one field that names the client; `None` is the usual ones.
+    #[must_use]
+    pub fn with_client_field(self, name: Option<&str>) -> Self {
+        Self {
+            client_field: name.map(Into::into),
+            ..self
+        }
+    }
+
+    /// The field that alone names the client, if one is set.
+    #[must_use]
+    pub fn client_field(&self) -> Option<&str> {
+        self.client_field.as_deref()
     }
 
     /// Trusts nobody.
@@ -107,6 +132,7 @@ impl Trust {
         Self {
             networks: Vec::new(),
             unix: false,
+            client_field: None,
         }
     }
 

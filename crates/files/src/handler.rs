@@ -104,7 +104,7 @@ impl Folder {
             _ if !is_read => return Handling::Now(self.other_method(request)),
             Known::File(found) => return self.reply_file(request, found, is_news),
             Known::Absent => return Handling::Now(self.miss(request)),
-            Known::Directory => reply::redirect(request.path(), request.query()),
+            Known::Directory => reply::redirect(&request.mount, request.path(), request.query()),
             Known::Listing(page) => reply::listing(&request.head, page),
         };
         Handling::Now(Ok(self.named(response)))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::parts::{self, Whole};
-use penstock_exchange::{AtHand, Body, FileBody, Lent, Response};
+use penstock_exchange::{AtHand, Body, FileBody, Lent, Mount, Response};
 use penstock_http::{
     FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
     content_range, content_range_unsatisfied, evaluate, select_range,
@@ -70,13 +70,10 @@ pub(crate) fn at_hand<'a>(
 }
 
 /// Sends a client to the same path with a final slash.
-pub(crate) fn redirect(path: &[u8], query: Option<&str>) -> Response {
+pub(crate) fn redirect(mount: &Mount, path: &[u8], query: Option<&str>) -> Response {
     let mut fields = FieldBlock::new();
-    push(
-        &mut fields,
-        "Location",
-        &resolve::directory_location(path, query),
-    );
+    let location = resolve::directory_location(mount, path, query);
+    push(&mut fields, "Location", &location);
     respond(Status::MOVED_PERMANENTLY, fields, Body::Empty)
 }
 

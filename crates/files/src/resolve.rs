@@ -6,6 +6,7 @@
 //! the kernel's to enforce, not this file's.
 
 use penstock_config::TryPattern;
+use penstock_exchange::Mount;
 
 /// Where to look for a path, in order.
 #[derive(Debug)]
@@ -98,9 +99,11 @@ pub(crate) fn is_servable(path: &[u8]) -> bool {
 /// The `Location` of a directory asked for without its final slash: path-absolute, so that it stays
 /// on the same host, with everything encoded that a browser might take for something else
 /// (RFC 3986 §3.3).
-pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
+pub(crate) fn directory_location(mount: &Mount, path: &[u8], query: Option<&str>) -> Vec<u8> {
     let query = query.unwrap_or_default();
     let mut location = Vec::with_capacity(path.len() + query.len() + 8);
+    location.extend_from_slice(mount.encoded().as_bytes());
+    let front = location.len() + 1;
     // Two slashes at the start would name a host.
     location.push(b'/');
     let start = path
@@ -108,7 +111,7 @@ pub(crate) fn directory_location(path: &[u8], query: Option<&str>) -> Vec<u8> {
         .position(|&byte| byte != b'/')
         .unwrap_or(path.len());
     push_percent(&mut location, &path[start..], PLAIN);
-    if location.len() > 1 {
+    if location.len() > front {
         location.push(b'/');
     }
     if !query.is_empty() {
@@ -251,8 +254,15 @@ mod tests {
             ("not ASCII", "/\u{e9}", None, "/%C3%A9/"),
             ("markup", "/<b>\"'", None, "/%3Cb%3E%22'/"),
         ] {
-            let found = directory_location(path.as_bytes(), query);
+            let found = directory_location(&Mount::default(), path.as_bytes(), query);
             assert_eq!(String::from_utf8(found).unwrap(), expected, "{what}");
+            let below = directory_location(&Mount::new("/a b"), path.as_bytes(), query);
+            let expected = format!("/a%20b{expected}");
+            assert_eq!(
+                String::from_utf8(below).unwrap(),
+                expected,
+                "{what}, mounted"
+            );
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_exchange::{ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
 
@@ -86,6 +86,8 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         listener: Arc::new(listener),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at,
     };
     let head = head(line, fields);

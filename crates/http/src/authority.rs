@@ -51,6 +51,12 @@ impl<'a> Authority<'a> {
     }
 }
 
+/// The host and the port of an authority, checked as those of requests are; `None` for what is none.
+pub fn split_authority(text: &str) -> Option<(&str, Option<u16>)> {
+    let authority = Authority::parse(text.as_bytes())?;
+    Some((text.get(..authority.host.len())?, authority.port))
+}
+
 // At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label but the last.
 fn is_name(host: &[u8]) -> bool {
     let labels = host.strip_suffix(b".").unwrap_or(host);

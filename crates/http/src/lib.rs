@@ -25,6 +25,7 @@ mod uri;
 pub mod websocket;
 
 pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
+pub use authority::split_authority;
 pub use conditional::{Precondition, evaluate};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use penstock_config::RouteHub;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
-    Body, Front, Handler, Handling, HeldFraming, ListenerInfo, Place, Reply, Request, RequestBody,
+    Body, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place, Reply, Request,
+    RequestBody,
 };
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_hub::{Hub, Settings, Streams};
@@ -70,6 +71,8 @@ fn body(route: &Streams, head: &str) -> Body {
         }),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at: Instant::now(),
     };
     let path = RequestPath::of(&head).expect("it is a path");

@@ -463,6 +463,7 @@ impl Server {
         ))));
         let mut routing = Routing::default();
         let route = Route {
+            has_folder_redirect: false,
             path: PathPattern::any(),
             internal: false,
             filters: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use penstock_apps::MessageLimits;
 use penstock_config::{
-    AccessLog as AccessLogConfig, AppKind, Config, Limits, Protocol, TryPattern,
+    AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, TryPattern,
 };
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, Routing, Settings, Site};
 use penstock_exchange::bodies::BodyStore;
@@ -89,10 +89,12 @@ pub(crate) fn settings(
                 cached_routes.extend(cached);
             }
             let (asked, answered) = (&route.request_headers, &route.response_headers);
-            let filters = Filters::compile(&route.rewrite, asked, answered);
+            let puts_paths_right = route.rewrite.response_paths && is_upstream(route, rooms);
+            let filters = Filters::compile(&route.rewrite, asked, answered, puts_paths_right);
             routes.push(Route {
                 path: route.path.clone(),
                 internal: route.internal,
+                has_folder_redirect: strips_its_path(route),
                 filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
             });
@@ -129,10 +131,13 @@ pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
         // Its only client is the front end that it has joined.
         let all = ["0.0.0.0/0", "::/0"].map(str::parse);
         let all: Result<Vec<Network>, ()> = all.into_iter().collect();
-        return Ok(Trust::new(all.unwrap_or_default(), true));
+        let trust = Trust::new(all.unwrap_or_default(), true);
+        // Which proxies stand before the front end is known there only: it says who the client is.
+        return Ok(trust.with_client_field(Some("X-Real-IP")));
     }
+    let client_field = config.server.client_address.as_deref();
     let Some(proxies) = &config.server.trusted_proxies else {
-        return Ok(Trust::default());
+        return Ok(Trust::default().with_client_field(client_field));
     };
     let (mut networks, mut unix) = (Vec::new(), false);
     for text in proxies {
@@ -143,7 +148,7 @@ pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
             networks.push(network.map_err(|()| format!("server.trusted_proxies: `{text}`"))?);
         }
     }
-    Ok(Trust::new(networks, unix))
+    Ok(Trust::new(networks, unix).with_client_field(client_field))
 }
 
 /// The files of a route, which are asked first.
@@ -208,6 +213,21 @@ fn script_index(route: &penstock_config::Route, rooms: &Rooms) -> Option<String>
     let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
     let name = index.rsplit('/').next().unwrap_or(index);
     name.ends_with(".php").then(|| name.to_owned())
+}
+
+/// Whether requests of a route go to servers of their own, which may know nothing of its path.
+fn is_upstream(route: &penstock_config::Route, rooms: &Rooms) -> bool {
+    let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
+    route.upstream.is_some() || app.is_some_and(|app| app.config().upstream.is_some())
+}
+
+/// Whether a route strips the very folder that it is for: `/shop` of `/shop/*`.
+fn strips_its_path(route: &penstock_config::Route) -> bool {
+    let PathPattern::Prefix(prefix) = &route.path else {
+        return false;
+    };
+    let strip = route.rewrite.strip_prefix.as_deref();
+    strip.is_some() && prefix.strip_suffix('/') == strip
 }
 
 /// Whether the route's application or upstream runs scripts of a folder, by the text of the path.

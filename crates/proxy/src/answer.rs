@@ -9,14 +9,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_config as config;
+use penstock_exchange::cgi::Digits;
 use penstock_exchange::{
     Accel, Body, FaultKind, InternalRedirect, Reply, Request, Response, Sendable,
 };
 use penstock_http::Method;
+use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
 use crate::call::{Call, request_key};
-use crate::client::client_address;
 use crate::failure::{Failure, Stage};
 use crate::head::ReplyHead;
 use crate::relay;
@@ -195,7 +196,10 @@ pub(crate) fn key(call: &Call) -> Option<u64> {
     Some(match key {
         config::HashKey::Path => hash_key(call.request.path()),
         config::HashKey::Target => hash_key(head.path_query_bytes()),
-        config::HashKey::Client => hash_key(client_address(&call.request).as_bytes()),
+        config::HashKey::Client => match call.request.client_address() {
+            PeerAddress::Tcp(client) => hash_key(Digits::new().address(client.ip())),
+            PeerAddress::Unix => hash_key(b""),
+        },
         config::HashKey::Header(name) => hash_key(head.field(name)?),
         config::HashKey::Cookie(name) => hash_key(cookie_value(&call.request, name)?),
     })

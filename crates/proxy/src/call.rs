@@ -170,8 +170,8 @@ impl Call {
         // A request that cannot be repeated is worth a look whether the server still listens.
         let kept = kept.filter(|kept| is_idempotent || kept.stream.is_open());
         let Some(connection) = kept else {
-            let (peer, listener) = (self.request.peer, &*self.request.listener);
-            self.step = Step::Connect(Box::pin(lease.connect(peer, listener)));
+            let (client, listener) = (self.request.client_address(), &*self.request.listener);
+            self.step = Step::Connect(Box::pin(lease.connect(client, listener)));
             self.lease = Some(lease);
             return Ok(());
         };

@@ -44,9 +44,9 @@ pub(crate) fn tell(
     }
     let params = &config.params;
     let mut rest = Rest { pairs, params };
-    let host = forward::host(config, &request.head, server);
+    let host = host(config, request, server);
     tell_request(&mut rest, request);
-    tell_script(&mut rest, config, request.path());
+    tell_script(&mut rest, config, request);
     tell_ends(&mut rest, request, host);
     tell_fields(&mut rest, config, request, host);
     for (name, value) in params {
@@ -68,11 +68,15 @@ pub(crate) fn ajp(
     server: &str,
 ) -> Result<(), EncodeError> {
     let head = &*request.head;
-    let host = forward::host(config, head, server);
+    let host = host(config, request, server);
     let (mut address, mut port, mut length) = (Digits::new(), Digits::new(), Digits::new());
-    let (server_name, server_port) = cgi::server(host, &request.listener, &mut port);
-    let (remote_addr, remote_port) = match request.peer {
-        PeerAddress::Tcp(peer) => (address.address(peer.ip().to_canonical()), Some(peer.port())),
+    let told = request.forwarded.as_deref();
+    let (server_name, server_port) = cgi::server(host, &request.listener, told, &mut port);
+    let (remote_addr, remote_port) = match request.client_address() {
+        PeerAddress::Tcp(client) => (
+            address.address(client.ip()),
+            Some(client.port()).filter(|&port| port > 0),
+        ),
         PeerAddress::Unix => (&b""[..], None),
     };
     let target = head.target_path_query();
@@ -85,7 +89,7 @@ pub(crate) fn ajp(
         remote_port,
         server_name: text(server_name),
         server_port: text(server_port).parse().unwrap_or(0),
-        is_tls: request.listener.scheme == "https",
+        is_tls: request.scheme() == "https",
         secret: config.secret.as_deref(),
     };
     // Always told: containers that are not told ask for a body where there is none.
@@ -94,12 +98,7 @@ pub(crate) fn ajp(
         Framing::None | Framing::Chunked => 0,
     });
     let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(
-        &mut told,
-        config.forwarded,
-        request,
-        request.is_from_proxy(),
-    );
+    forward::tell_of_request(&mut told, config, request, request.is_from_proxy());
     let named = forward::connection_names(head);
     let fields = (head.fields()).filter(|(name, _)| match fate(name) {
         // A servlet container sees names as they are.
@@ -116,11 +115,20 @@ pub(crate) fn ajp(
 /// The request line, and what a gateway says of itself.
 fn tell_request(pairs: &mut impl Pairs, request: &Request) {
     let head = &*request.head;
-    let scheme = request.listener.scheme;
+    let scheme = request.scheme();
     let query = request.query().unwrap_or("");
+    // With what was stripped from it: together with `SCRIPT_NAME` it is the client's.
+    let whole;
+    let target = match request.mount.is_root() {
+        true => head.target_path_query(),
+        false => {
+            whole = format!("{}{}", request.mount.encoded(), head.target_path_query());
+            &whole
+        }
+    };
     for (name, value) in [
         ("REQUEST_METHOD", head.method_str()),
-        ("REQUEST_URI", head.target_path_query()),
+        ("REQUEST_URI", target),
         ("QUERY_STRING", query),
         ("SERVER_PROTOCOL", head.version().as_str()),
         ("REQUEST_SCHEME", scheme),
@@ -137,7 +145,16 @@ fn tell_request(pairs: &mut impl Pairs, request: &Request) {
     }
 }
 
-fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, path: &[u8]) {
+/// The host that programs behind see: the client's, even where a proxy in front asked for another.
+fn host<'r>(config: &'r config::Upstream, request: &'r Request, server: &'r str) -> &'r str {
+    match &config.host {
+        config::HostHeader::Client => request.host(),
+        _ => forward::host(config, &request.head, server),
+    }
+}
+
+fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, request: &Request) {
+    let path = request.path();
     let root = config.root.as_ref().map(|root| {
         let root = root.as_os_str().as_bytes();
         root.strip_suffix(b"/").unwrap_or(root)
@@ -148,7 +165,13 @@ fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, path: &[u8]) {
         None => Script::none(path),
     };
     pairs.pair(b"DOCUMENT_URI", path);
-    pairs.pair(b"SCRIPT_NAME", &script.name);
+    match request.mount.is_root() {
+        true => pairs.pair(b"SCRIPT_NAME", &script.name),
+        false => {
+            let mounted = [request.mount.path().as_bytes(), &script.name].concat();
+            pairs.pair(b"SCRIPT_NAME", &mounted);
+        }
+    }
     // PHP takes one that is empty for the path of the script itself.
     if !script.info.is_empty() {
         pairs.pair(b"PATH_INFO", script.info);
@@ -166,7 +189,8 @@ fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, path: &[u8]) {
 /// Both ends of the client's connection.
 fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
     let mut room = Digits::new();
-    let (name, port) = cgi::server(host, &request.listener, &mut room);
+    let told = request.forwarded.as_deref();
+    let (name, port) = cgi::server(host, &request.listener, told, &mut room);
     pairs.pair(b"SERVER_NAME", name);
     pairs.pair(b"SERVER_PORT", port);
     // Which address it was is not known of a listener on all of them.
@@ -174,10 +198,12 @@ fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
     if let Some(address) = listens.filter(|address| !address.is_unspecified()) {
         tell_address(pairs, b"SERVER_ADDR", address);
     }
-    match request.peer {
-        PeerAddress::Tcp(peer) => {
-            tell_address(pairs, b"REMOTE_ADDR", peer.ip());
-            pairs.pair(b"REMOTE_PORT", room.number(u64::from(peer.port())));
+    match request.client_address() {
+        PeerAddress::Tcp(client) => {
+            tell_address(pairs, b"REMOTE_ADDR", client.ip());
+            if client.port() > 0 {
+                pairs.pair(b"REMOTE_PORT", room.number(u64::from(client.port())));
+            }
         }
         // RFC 3875 §4.1.8 wants it in every request.
         PeerAddress::Unix => pairs.pair(b"REMOTE_ADDR", b""),
@@ -197,12 +223,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
     let mut pair = |name: &[u8], value: &[u8]| pairs.pair(name, value);
     cgi::fields(head, |name| passes(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(
-        &mut told,
-        config.forwarded,
-        request,
-        request.is_from_proxy(),
-    );
+    forward::tell_of_request(&mut told, config, request, request.is_from_proxy());
     for (name, value) in told_fields(&told) {
         cgi::field(name, value, &mut pair);
     }

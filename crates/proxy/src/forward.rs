@@ -66,7 +66,7 @@ pub(crate) fn encode(
     } else if !keeps_connections(config) {
         field(out, b"Connection", b"close");
     }
-    tell_of_request(out, config.forwarded, request, trusted);
+    tell_of_request(out, config, request, trusted);
     via(out, head, trusted || request.vouched.covers("via"));
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
@@ -108,11 +108,11 @@ pub(crate) fn host<'r>(
 /// Writes what the front end alone can say of a request, in lines of fields: who sent it, and when.
 pub(crate) fn tell_of_request(
     out: &mut Vec<u8>,
-    form: config::Forwarded,
+    config: &config::Upstream,
     request: &Request,
     trusted: bool,
 ) {
-    tell_of_client(out, form, request, trusted);
+    tell_of_client(out, config, request, trusted);
     if request.vouched.covers("x-request-start") {
         return;
     }
@@ -173,14 +173,21 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
     (!is_http && !is_early).then_some(protocol)
 }
 
-fn tell_of_client(out: &mut Vec<u8>, form: config::Forwarded, request: &Request, trusted: bool) {
+fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Request, trusted: bool) {
     use config::Forwarded::{Both, Standard, XForwarded};
     let earlier = Earlier { request, trusted };
+    let form = config.forwarded;
     if matches!(form, XForwarded | Both) {
-        tell_in_x_fields(out, &earlier);
+        tell_in_x_fields(out, &earlier, config.joined);
     }
     if matches!(form, Standard | Both) && !request.vouched.covers("forwarded") {
         tell_in_the_standard_field(out, &earlier);
+    }
+    // One that dialled in does not know which proxies stand before us: it is told who the client is.
+    if config.joined && !request.vouched.covers("x-real-ip") {
+        out.extend_from_slice(b"X-Real-IP: ");
+        push_peer(out, request.client_address());
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -201,7 +208,7 @@ impl<'r> Earlier<'r> {
     }
 }
 
-fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
+fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>, is_told_by_us: bool) {
     let Earlier { request, .. } = earlier;
     let line = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
@@ -209,18 +216,31 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
         }
     };
     let is_ours = |name: &str| !request.vouched.covers(name);
+    let told = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
-        let own = |out: &mut Vec<u8>| push_peer(out, request.peer);
-        list(out, "X-Forwarded-For", earlier.said("X-Forwarded-For"), own);
+        // A list that cannot be read here must not be read in another way behind.
+        let is_broken = told.is_some_and(|told| told.is_list_broken);
+        let before = earlier.said("X-Forwarded-For").filter(|_| !is_broken);
+        let mut before = before.peekable();
+        let has_list = before.peek().is_some();
+        list(out, "X-Forwarded-For", before, |out| {
+            // Whom a proxy names in another field.
+            let client = told.and_then(|told| told.client).filter(|_| !has_list);
+            if let Some(client) = client {
+                push_peer(out, client);
+                if matches!(request.peer, PeerAddress::Tcp(_)) {
+                    out.extend_from_slice(b", ");
+                }
+            }
+            push_peer(out, request.peer);
+        });
     }
     if is_ours("X-Forwarded-Proto") {
-        let scheme = earlier.said("X-Forwarded-Proto").next();
-        let scheme = scheme.unwrap_or(request.listener.scheme.as_bytes());
-        line(out, "X-Forwarded-Proto", scheme);
+        line(out, "X-Forwarded-Proto", request.scheme().as_bytes());
     }
     if is_ours("X-Forwarded-Host") {
-        let host = earlier.said("X-Forwarded-Host").next();
-        let host = host.unwrap_or_else(|| request.head.host_bytes());
+        let host = told.and_then(|told| told.host.as_deref());
+        let host = host.map_or_else(|| request.head.host_bytes(), str::as_bytes);
         line(out, "X-Forwarded-Host", host);
     }
     // In the common case nobody has said anything before us.
@@ -228,6 +248,16 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
         for name in OTHERS_OF_PROXIES {
             list(out, name, earlier.said(name), |_| {});
         }
+        if !is_told_by_us {
+            list(out, "X-Real-IP", earlier.said("X-Real-IP"), |_| {});
+        }
+    }
+    if is_ours("X-Forwarded-Prefix") && !request.mount.is_root() {
+        line(
+            out,
+            "X-Forwarded-Prefix",
+            request.mount.encoded().as_bytes(),
+        );
     }
 }
 
@@ -260,26 +290,36 @@ fn list<'v>(
 /// RFC 7239 §4: each proxy adds an element at the end.
 fn tell_in_the_standard_field(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
     let Earlier { request, .. } = earlier;
-    list(out, "Forwarded", earlier.said("Forwarded"), |out| {
+    let mut before = earlier.said("Forwarded").peekable();
+    let is_first = before.peek().is_none();
+    list(out, "Forwarded", before, |out| {
+        // What a proxy says in other fields.
+        if let Some(told) = request.forwarded.as_deref()
+            && is_first
+        {
+            out.extend_from_slice(b"for=");
+            push_node(out, told.client.unwrap_or(PeerAddress::Unix));
+            out.extend_from_slice(b";proto=");
+            out.extend_from_slice(request.scheme().as_bytes());
+            push_host(out, request.host());
+            out.extend_from_slice(b", ");
+        }
         out.extend_from_slice(b"for=");
         push_node(out, request.peer);
         out.extend_from_slice(b";proto=");
         out.extend_from_slice(request.listener.scheme.as_bytes());
-        let host = request.head.host();
-        if !host.is_empty() && !host.contains(['"', '\\']) {
-            write(out, format_args!(";host=\"{host}\""));
-        }
+        push_host(out, request.head.host());
     });
 }
 
+fn push_host(out: &mut Vec<u8>, host: &str) {
+    if !host.is_empty() && !host.contains(['"', '\\']) {
+        write(out, format_args!(";host=\"{host}\""));
+    }
+}
+
 /// What a trusted proxy says besides, and nobody here knows.
-const OTHERS_OF_PROXIES: [&str; 5] = [
-    "X-Forwarded-Port",
-    "X-Forwarded-Prefix",
-    "X-Forwarded-Scheme",
-    "X-Forwarded-Ssl",
-    "X-Real-IP",
-];
+const OTHERS_OF_PROXIES: [&str; 3] = ["X-Forwarded-Port", "X-Forwarded-Scheme", "X-Forwarded-Ssl"];
 
 /// RFC 9110 §7.6.3: a gateway names itself in requests.
 fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {

@@ -14,7 +14,6 @@ mod balance;
 mod budget;
 mod call;
 mod claim;
-mod client;
 mod codec;
 mod connection;
 mod ejection;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use penstock_config as config;
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ListenerInfo, Request, RequestBody};
+use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, Trust};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -54,11 +54,17 @@ pub(crate) fn request_at(
         name: String::new(),
         proxy_protocol: false,
     };
+    let trust = Arc::new(Trust::default());
+    let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
+    let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
+    let mount = forwarded.as_ref().map(|told| told.mount.clone());
     let arrival = Arrival {
         peer,
         listener: Arc::new(listener),
         client: Arc::default(),
-        trust: Arc::default(),
+        trust,
+        forwarded,
+        mount: mount.unwrap_or_default(),
         at: clock::now(),
     };
     let path = RequestPath::of(&head).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Request, RequestBody};
+use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
 
@@ -488,6 +488,8 @@ pub(crate) fn request(head: &str, via: Via) -> Request {
         }),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at: Instant::now(),
     };
     let path = RequestPath::of(&head).unwrap();

@@ -301,6 +301,15 @@ pub enum PeerAddress {
     Unix,
 }
 
+impl PeerAddress {
+    /// A TCP peer. An IPv4 peer of a socket for both families has a mapped address; everybody is to
+    /// see the IPv4 one.
+    #[must_use]
+    pub fn tcp(address: SocketAddr) -> Self {
+        Self::Tcp(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    }
+}
+
 /// Whether an address is one of the loopback, IPv4 in IPv6 included.
 #[must_use]
 pub fn is_loopback(address: SocketAddr) -> bool {
@@ -322,7 +331,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
                 address.set_ip(canonical);
             }
             sockopt::set_tcp_nodelay(&socket, true)?;
-            Ok((socket, PeerAddress::Tcp(address)))
+            Ok((socket, PeerAddress::tcp(address)))
         }
         None => Ok((socket, PeerAddress::Unix)),
     }
@@ -634,6 +643,18 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_mapped_peer_is_an_ipv4_peer() {
+        for (sent, seen) in [
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+        ] {
+            let peer = PeerAddress::tcp(sent.parse().unwrap());
+            assert_eq!(peer, PeerAddress::Tcp(seen.parse().unwrap()), "{sent}");
+        }
+    }
 
     #[test]
     fn connections_over_the_loopback_can_be_let_go_at_full_speed() {

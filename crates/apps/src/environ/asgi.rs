@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use penstock_exchange::Request;
-use penstock_exchange::cgi::Digits;
+use penstock_exchange::cgi::{self, Digits};
 use penstock_exchange::fields::{Fate, fate};
 use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
@@ -28,7 +28,7 @@ pub(crate) fn encode(
     arrived: Duration,
 ) {
     let head = &request.head;
-    let is_secure = request.listener.scheme == "https";
+    let is_secure = request.scheme() == "https";
     let (kind, scheme) = match (is_websocket, is_secure) {
         (false, false) => ("http", "http"),
         (false, true) => ("http", "https"),
@@ -43,17 +43,22 @@ pub(crate) fn encode(
         method(scope, head.method_str());
     }
     scope.text("scheme", scheme);
-    scope.lossy_text("path", request.path());
-    let raw = head.target_path_query().as_bytes();
-    let raw = raw.split(|&byte| byte == b'?').next().unwrap_or(raw);
-    scope.bytes("raw_path", raw);
+    encode_path(scope, request);
     scope.bytes("query_string", request.query().unwrap_or("").as_bytes());
-    scope.text("root_path", "");
-    match request.peer {
-        PeerAddress::Tcp(peer) => address(scope, "client", peer),
+    match request.client_address() {
+        PeerAddress::Tcp(client) => address(scope, "client", client),
         PeerAddress::Unix => scope.none("client"),
     }
     match request.listener.address {
+        _ if is_told_of_server(request) => {
+            let mut room = Digits::new();
+            let told = request.forwarded.as_deref();
+            let (name, port) = cgi::server(request.host(), &request.listener, told, &mut room);
+            let port = std::str::from_utf8(port)
+                .ok()
+                .and_then(|port| port.parse().ok());
+            scope.address("server", name, port);
+        }
         Some(listens) => address(scope, "server", listens),
         // The path of a Unix socket stands without a port.
         None => {
@@ -63,8 +68,8 @@ pub(crate) fn encode(
         }
     }
     scope.headers(|headers| {
-        if !head.host().is_empty() {
-            headers.add(b"host", head.host().as_bytes());
+        if !request.host().is_empty() {
+            headers.add(b"host", request.host().as_bytes());
         }
         let start = "x-request-start";
         if !request.vouched.covers(start) {
@@ -93,6 +98,28 @@ pub(crate) fn encode(
             }
         }
     });
+}
+
+/// The path and where the application is mounted: `path` and `raw_path` begin with `root_path`.
+fn encode_path(scope: &mut ScopeEncoder<'_>, request: &Request) {
+    let target = request.head.target_path_query().as_bytes();
+    let raw = target.split(|&byte| byte == b'?').next().unwrap_or(target);
+    let mount = &request.mount;
+    if mount.is_root() {
+        scope.lossy_text("path", request.path());
+        scope.bytes("raw_path", raw);
+    } else {
+        let path = [mount.path().as_bytes(), request.path()].concat();
+        scope.lossy_text("path", &path);
+        scope.bytes("raw_path", &[mount.encoded().as_bytes(), raw].concat());
+    }
+    scope.text("root_path", mount.path());
+}
+
+/// Whether a trusted proxy says where the client connected.
+fn is_told_of_server(request: &Request) -> bool {
+    let told = request.forwarded.as_ref();
+    told.is_some_and(|it| it.scheme.is_some() || it.host.is_some() || it.port.is_some())
 }
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {

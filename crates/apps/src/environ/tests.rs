@@ -236,6 +236,29 @@ fn a_proxy_is_believed_on_this_machine_only() {
 }
 
 #[test]
+fn what_a_trusted_proxy_says_is_the_requests() {
+    let head = "GET /cart?x HTTP/1.1\r\nHost: inner.test:81\r\nX-Forwarded-For: 198.51.100.1, 203.0.113.9\r\n\
+                X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
+                X-Forwarded-Prefix: /a%20b\r\n\r\n";
+    let rows = [
+        ("rack.url_scheme", "https", Some("http")),
+        ("HTTPS", "on", None),
+        ("HTTP_HOST", "shop.test", Some("inner.test:81")),
+        ("SERVER_NAME", "shop.test", Some("inner.test")),
+        ("SERVER_PORT", "443", Some("81")),
+        ("REMOTE_ADDR", "203.0.113.9", Some("192.0.2.7")),
+        ("SCRIPT_NAME", "/a b", Some("")),
+        ("PATH_INFO", "/cart", Some("/cart")),
+        ("REQUEST_URI", "/a%20b/cart?x", Some("/cart?x")),
+    ];
+    for (key, by_proxy, by_stranger) in rows {
+        check("proxy", head, local(), &[(key, Some(by_proxy))]);
+        check("stranger", head, stranger(), &[(key, by_stranger)]);
+    }
+    check("no port is known", head, local(), &[("REMOTE_PORT", None)]);
+}
+
+#[test]
 fn what_a_rule_says_is_the_front_ends() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
                 X-Request-Start: t=1\r\nX-Accel-Mapping: /=/\r\nX-Forwarded-For: 1\r\n\

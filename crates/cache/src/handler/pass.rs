@@ -63,7 +63,7 @@ impl After {
         Self {
             shared: Arc::clone(shared),
             head: Arc::clone(&request.head),
-            scheme: request.listener.scheme,
+            scheme: request.scheme(),
             is_trusted: request.is_from_proxy(),
             told,
             asked_at: clock::wall_at(request.arrived),

@@ -1,8 +1,9 @@
 //! The table of keys: what is in them, how it is written, and what is not.
 
 use penstock_config::{QueryKey, RouteCache, STATUSES_STORED};
-use penstock_http::Status;
+use penstock_exchange::{ForwardedInfo, Trust};
 use penstock_http::caching::may_store_status;
+use penstock_http::{RequestHead, Status};
 
 use super::{Asker, Rules};
 use crate::testing::head;
@@ -27,12 +28,18 @@ fn key(
     let head = head(target, lines);
     let asker = Asker {
         head: &head,
-        scheme: "http",
+        scheme: scheme(&head, trusted),
         is_trusted: trusted,
     };
     let mut text = Vec::new();
     Rules::new(&config).write_key(&asker, &mut text);
     String::from_utf8(text).unwrap().replace('\0', " | ")
+}
+
+/// The scheme that the client used, as requests have it.
+fn scheme(head: &RequestHead, trusted: bool) -> &'static str {
+    let (told, _) = ForwardedInfo::read(head, &Trust::default());
+    told.scheme.filter(|_| trusted).unwrap_or("http")
 }
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -127,7 +134,7 @@ fn only_a_trusted_proxy_adds_to_a_key() {
         "http://a.test/"
     );
     let odd = ["X-Forwarded-Proto: wss"];
-    let expected = "http://a.test/ | x-forwarded-proto=wss";
+    let expected = "https://a.test/ | x-forwarded-proto=wss";
     assert_eq!(key(|_| (), true, "/", &odd), expected);
 }
 
@@ -147,7 +154,7 @@ fn only_what_is_in_a_key_makes_keys_of_one_url_many() {
         let head = head("/", &[line]);
         let asker = Asker {
             head: &head,
-            scheme: "http",
+            scheme: scheme(&head, trusted),
             is_trusted: trusted,
         };
         assert_eq!(rules.has_parts(&asker), expected, "{line} {trusted}");

@@ -40,6 +40,7 @@ response_buffering = true
         rewrite: Rewrite {
             strip_prefix: Some("/api".to_owned()),
             add_prefix: Some("/v2/x".to_owned()),
+            response_paths: true,
         },
         request_headers: HeaderRules {
             remove: vec!["Cookie".to_owned()],

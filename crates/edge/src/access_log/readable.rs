@@ -109,6 +109,7 @@ mod tests {
         };
         let mut record = Record {
             head: &head,
+            client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
             bytes: 1234,

@@ -43,7 +43,7 @@ impl Connection {
         let asked = Asked {
             head,
             path,
-            scheme: self.listener.scheme,
+            scheme: (told.forwarded.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
             arrived,
         };
         let close = self.is_last();
@@ -124,7 +124,9 @@ impl Connection {
             }
         };
         if let Some(filters) = &exchange.filters {
-            filters.response(&mut response.fields, &self.values(exchange));
+            let server = response.timing.server.clone();
+            let values = self.values(exchange);
+            filters.response(&mut response.fields, &values, server.as_deref());
         }
         exchange
             .ahead
@@ -142,7 +144,9 @@ impl Connection {
         let filters = redirected.filters.take();
         let answered = answered.map(|mut response| {
             if let Some(filters) = filters {
-                filters.response(&mut response.fields, &self.values(exchange));
+                let server = response.timing.server.clone();
+                let values = self.values(exchange);
+                filters.response(&mut response.fields, &values, server.as_deref());
             }
             response
         });
@@ -338,9 +342,12 @@ impl Connection {
         self.edge.metrics().total_time.record_local(total);
         if let Some(log) = &told.settings.access_log {
             let (head, peer, timing) = (told.head, self.sender.peer, &end.timing);
+            let client = told.forwarded.and_then(|it| it.client);
+            let client = client.unwrap_or(self.sender.peer);
             let status = end.status.code();
             log.write(&Record {
                 head,
+                client,
                 peer,
                 status,
                 bytes,

@@ -1,4 +1,5 @@
-//! From a request to the handlers that get it: filters applied, internal redirects followed.
+//! From a request to the handlers that get it: what proxies say of it is read, filters are applied,
+//! internal redirects followed.
 //!
 //! A part of `connection`, which calls it once a head has found its route and each time a handler
 //! said something. What must stay true: the handlers get the changed head, the log and the framing of
@@ -9,11 +10,16 @@ use std::sync::Arc;
 use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::Arrival;
 use penstock_exchange::{
-    Fault, FaultKind, InternalRedirect, Request, RequestBody, RequestPath, Response, Spoken, Trust,
+    Fault, FaultKind, ForwardedInfo, InternalRedirect, Mount, Request, RequestBody, RequestPath,
+    Response, Spoken, Trust,
 };
 use penstock_http::RequestHead;
+use penstock_runtime::clock;
+use penstock_runtime::repeats::left_out;
 
 use super::{Connection, Exchange};
+use crate::Settings;
+use crate::access_log;
 use crate::asks::{self, Answered, Said, Work, ask};
 use crate::filters::{Filtered, Filters, Values};
 use crate::plan::has_body;
@@ -21,6 +27,32 @@ use crate::redirect;
 use crate::router::{Handlers, Whose};
 
 impl Connection {
+    /// What a trusted peer says of a request; costs a look at the names of its fields where it says
+    /// nothing.
+    pub(super) fn read_forwarded(
+        &self,
+        settings: &Settings,
+        head: &RequestHead,
+    ) -> Option<Arc<ForwardedInfo>> {
+        let trust = &settings.trust;
+        if !ForwardedInfo::is_told(head, trust) || !self.sender.is_trusted(trust) {
+            return None;
+        }
+        let (info, broken) = ForwardedInfo::read(head, trust);
+        for field in broken {
+            if let Some(count) = self.edge.repeats.admit(&field.name, clock::now()) {
+                log::warn!(
+                    "edge: {} of proxy {} ignored: it cannot be read (value={:?}){}",
+                    field.name,
+                    access_log::peer(self.sender.peer),
+                    field.value,
+                    left_out(count),
+                );
+            }
+        }
+        Some(Arc::new(info))
+    }
+
     /// Asks the handlers of the client's route.
     pub(super) fn ask_first(
         &self,
@@ -97,13 +129,16 @@ impl Connection {
     }
 
     fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
-        let mut request = Request::new(asked.head, asked.path, body, self.arrival(exchange));
+        let arrival = self.arrival(exchange, &asked.mount);
+        let mut request = Request::new(asked.head, asked.path, body, arrival);
         request.vouched = asked.vouched;
         request
     }
 
-    fn arrival(&self, exchange: &Exchange) -> Arrival {
+    /// Where a request came in; `mount` is what its route has stripped.
+    fn arrival(&self, exchange: &Exchange, mount: &Mount) -> Arrival {
         let trust = &exchange.settings.trust;
+        let forwarded = exchange.forwarded.clone();
         Arrival {
             peer: self.sender.peer,
             listener: Arc::clone(&self.listener),
@@ -113,20 +148,33 @@ impl Connection {
                 true => Arc::clone(trust),
                 false => Arc::new(Trust::nobody()),
             },
+            mount: match &forwarded {
+                Some(told) => mount.below(&told.mount),
+                None => mount.clone(),
+            },
+            forwarded,
         }
     }
 
     /// An answer that speaks to the hub, with what was asked last.
     fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> Spoken {
-        let (head, vouched) = match &exchange.changed {
-            Some(changed) => (Arc::clone(&changed.head), changed.vouched.clone()),
-            None => (Arc::clone(&exchange.head), Vouched::default()),
+        let root = Mount::default();
+        let (head, vouched, mount) = match &exchange.changed {
+            Some(changed) => {
+                let Changed {
+                    head,
+                    vouched,
+                    mount,
+                } = &**changed;
+                (Arc::clone(head), vouched.clone(), mount)
+            }
+            None => (Arc::clone(&exchange.head), Vouched::default(), &root),
         };
         Spoken {
             had_body: exchange.redirected.is_none() && has_body(&exchange.head),
             head,
             vouched,
-            arrival: self.arrival(exchange),
+            arrival: self.arrival(exchange, mount),
             response,
         }
     }
@@ -143,7 +191,12 @@ impl Connection {
     ) -> Result<Asked, Fault> {
         let trusted = self.sender.is_trusted(&exchange.settings.trust);
         let filtered = filters.request(&asked.head, &self.values(exchange), trusted)?;
-        let Some(Filtered { head, vouched }) = filtered else {
+        let Some(Filtered {
+            head,
+            vouched,
+            mount,
+        }) = filtered
+        else {
             return Ok(asked);
         };
         let path = RequestPath::of(&head);
@@ -153,15 +206,19 @@ impl Connection {
             head,
             path,
             vouched,
+            mount,
         })
     }
 
     /// What the placeholders of filters stand for.
     pub(super) fn values<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
+        let told = exchange.forwarded.as_deref();
         Values {
             head: &exchange.head,
-            peer: self.sender.peer,
-            scheme: self.listener.scheme,
+            client: (told.and_then(|it| it.client)).unwrap_or(self.sender.peer),
+            host: (told.and_then(|it| it.host.as_deref())).unwrap_or_else(|| exchange.head.host()),
+            scheme: (told.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
+            mount: told.map(|it| &it.mount),
         }
     }
 }
@@ -177,12 +234,15 @@ struct Asked {
     head: Arc<RequestHead>,
     path: RequestPath,
     vouched: Vouched,
+    /// What its route has stripped from the path.
+    mount: Mount,
 }
 
 /// What handlers are asked in the place of what the client did.
 pub(super) struct Changed {
     head: Arc<RequestHead>,
     vouched: Vouched,
+    mount: Mount,
 }
 
 impl Asked {
@@ -190,6 +250,7 @@ impl Asked {
         Changed {
             head: Arc::clone(&self.head),
             vouched: self.vouched.clone(),
+            mount: self.mount.clone(),
         }
     }
 
@@ -215,6 +276,7 @@ impl Asked {
             head,
             path,
             vouched: Vouched::default(),
+            mount: Mount::default(),
         }
     }
 }

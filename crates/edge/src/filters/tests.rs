@@ -14,8 +14,10 @@ fn head(text: &str) -> RequestHead {
 fn values(head: &RequestHead) -> Values<'_> {
     Values {
         head,
-        peer: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
+        client: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
+        host: head.host(),
         scheme: "https",
+        mount: None,
     }
 }
 
@@ -35,11 +37,12 @@ fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
     Rewrite {
         strip_prefix: strip.map(str::to_owned),
         add_prefix: add.map(str::to_owned),
+        ..Rewrite::default()
     }
 }
 
 fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
-    let compiled = Filters::compile(rewrite, request, response).unwrap();
+    let compiled = Filters::compile(rewrite, request, response, false).unwrap();
     compiled.expect("there are rules")
 }
 
@@ -65,7 +68,7 @@ fn seen_of(filters: &Filters, text: &str, trusted: bool) -> Result<Option<String
 fn a_route_without_rules_has_no_filters() {
     let none = HeaderRules::default();
     assert!(matches!(
-        Filters::compile(&Rewrite::default(), &none, &none),
+        Filters::compile(&Rewrite::default(), &none, &none, false),
         Ok(None)
     ));
 }
@@ -250,7 +253,7 @@ fn response_fields_are_removed_set_and_added_in_this_order() {
     for (name, value) in [("Server", "x"), ("cache-control", "public"), ("X-A", "1")] {
         fields.push(name, value.as_bytes()).unwrap();
     }
-    filters.response(&mut fields, &values(&head));
+    filters.response(&mut fields, &values(&head), None);
     assert_eq!(
         String::from_utf8_lossy(fields.as_bytes()),
         "X-A: 1\r\nCache-Control: no-store\r\nLink: </a%20b>\r\nX-A: 2\r\n"
@@ -278,7 +281,7 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         ] {
             let expected = Err(FilterError::Untouchable(name.to_owned()));
             for (request, response) in [(&rules, &none), (&none, &rules)] {
-                let compiled = Filters::compile(&Rewrite::default(), request, response);
+                let compiled = Filters::compile(&Rewrite::default(), request, response, false);
                 assert_eq!(compiled.map(drop), expected, "{name}");
             }
         }
@@ -287,14 +290,14 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         ("a name", rules(&["a b"], &[], &[])),
         ("a value", rules(&[], &[("A", "b\r\nC: d")], &[])),
     ] {
-        let compiled = Filters::compile(&Rewrite::default(), &none, &rules);
+        let compiled = Filters::compile(&Rewrite::default(), &none, &rules, false);
         assert!(matches!(compiled, Err(FilterError::BadField(_))), "{what}");
     }
     for rules in [
         rules(&["host"], &[], &[]),
         rules(&[], &[], &[("Host", "a")]),
     ] {
-        let compiled = Filters::compile(&Rewrite::default(), &rules, &none);
+        let compiled = Filters::compile(&Rewrite::default(), &rules, &none, false);
         assert!(matches!(compiled, Err(FilterError::Untouchable(_))));
     }
 }

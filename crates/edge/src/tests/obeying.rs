@@ -112,9 +112,11 @@ fn what_rules_and_redirects_changed_is_what_was_asked() {
         let rewrite = Rewrite {
             strip_prefix: Some("/app".to_owned()),
             add_prefix: None,
+            ..Rewrite::default()
         };
         let mut changed = route("/app", handler);
-        changed.filters = Filters::compile(&rewrite, &rule, &HeaderRules::default()).unwrap();
+        changed.filters =
+            Filters::compile(&rewrite, &rule, &HeaderRules::default(), false).unwrap();
         let redirects = scripted(|_| {
             Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
                 target: "/app/b".to_owned(),

@@ -17,6 +17,7 @@ fn strip(prefix: &str) -> Rewrite {
     Rewrite {
         strip_prefix: Some(prefix.to_owned()),
         add_prefix: None,
+        ..Rewrite::default()
     }
 }
 
@@ -26,7 +27,7 @@ fn filtered(
     request: &HeaderRules,
     response: &HeaderRules,
 ) -> Route {
-    route.filters = Filters::compile(&rewrite, request, response).unwrap();
+    route.filters = Filters::compile(&rewrite, request, response, false).unwrap();
     route
 }
 
@@ -102,7 +103,7 @@ fn handlers_see_the_changed_request_and_errors_get_the_changed_response() {
         "{head}"
     );
     client.send(
-        "POST /a/b?c HTTP/1.1\r\nHost: h\r\nX-Real-IP: 6.6.6.6\r\nContent-Length: 2\r\n\r\nab",
+        "POST /a/b?c HTTP/1.1\r\nHost: h\r\nX-Real-IP: forged\r\nContent-Length: 2\r\n\r\nab",
     );
     let (_, body) = client.response();
     let peer = client.0.local_addr().unwrap();

@@ -400,7 +400,7 @@ fn head_has_the_fields_and_the_length_of_get() {
 
 #[test]
 fn a_directory_is_redirected_to_its_slash() {
-    let response = redirect(b"/a b", Some("c=d"));
+    let response = redirect(&Mount::default(), b"/a b", Some("c=d"));
     assert_eq!(response.status, Status::MOVED_PERMANENTLY);
     assert_eq!(
         response.fields.get("location"),

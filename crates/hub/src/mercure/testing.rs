@@ -8,7 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penstock_config::{MercureKey, RouteMercure};
 use penstock_exchange::request::Arrival;
-use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Request, RequestBody, RequestPath};
+use penstock_exchange::{
+    Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
+};
 use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
 use ring::hmac;
@@ -92,6 +94,8 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
         }),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at: Instant::now(),
     };
     let path = RequestPath::of(&head).unwrap();

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{IncomingBody, ListenerInfo};
+use penstock_exchange::{IncomingBody, ListenerInfo, Mount};
 use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
 
@@ -47,6 +47,8 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
         }),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at: Instant::now(),
     };
     let path = RequestPath::of(&head).unwrap();

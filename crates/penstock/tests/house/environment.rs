@@ -146,7 +146,8 @@ const FIELDS: [Row; 21] = [
             ("HTTP_X_FORWARDED_PROTO", Some("https")),
             ("HTTP_FORWARDED", Some("for=1.2.3.4")),
             ("HTTP_X_REAL_IP", Some("1.2.3.4")),
-            ("REMOTE_ADDR", Some("127.0.0.1")),
+            ("REMOTE_ADDR", Some("1.2.3.4")),
+            ("HTTPS", Some("on")),
         ],
     ),
     (
@@ -449,11 +450,17 @@ fn behind_a_unix_socket_there_is_no_address() {
     let listen = format!("unix:{}", path.display());
     let server = site.serve(&["-l", &listen]);
     server.wait_ready("app");
-    let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let seen = environ(&mut RawClient::connect_unix(&path), request);
     assert_eq!(
         (seen["REMOTE_ADDR"].as_str(), seen.get("REMOTE_PORT")),
         ("", None)
+    );
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
+    let seen = environ(&mut RawClient::connect_unix(&path), request);
+    assert_eq!(
+        (seen["REMOTE_ADDR"].as_str(), seen.get("REMOTE_PORT")),
+        ("1.2.3.4", None)
     );
     assert_eq!(
         (seen["SERVER_NAME"].as_str(), seen["SERVER_PORT"].as_str()),

@@ -306,7 +306,7 @@ fn a_clients_field_is_one_variable_or_none() {
 fn every_protocol_is_told_the_same_of_the_client() {
     let said = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Port: 443\r\nX-Real-IP: 192.0.2.1\r\n\
-                X-Forwarded-Prefix: /a\r\nX-Forwarded-Prefix: /b\r\n\
+                X-Forwarded-Prefix: /a\r\n\
                 Forwarded: for=192.0.2.1\r\n";
     let is_of_client = |name: &str| name.contains("FORWARDED") || name == "HTTP_X_REAL_IP";
     let mut seen = 0;
@@ -338,6 +338,62 @@ fn every_protocol_is_told_the_same_of_the_client() {
         }
     }
     assert!(seen > 30, "{seen}");
+}
+
+#[test]
+fn what_a_trusted_proxy_says_is_the_requests() {
+    let head = "GET /x.php/a?b HTTP/1.1\r\nHost: inner.test:81\r\nX-Forwarded-For: 203.0.113.9\r\n\
+                X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
+                X-Forwarded-Prefix: /shop\r\n\r\n";
+    check(
+        "proxy",
+        &told(
+            &php(Some("index.php")),
+            &request_of(head, PROXY),
+            Framing::None,
+        ),
+        &[
+            ("REQUEST_SCHEME", Some("https")),
+            ("HTTPS", Some("on")),
+            ("HTTP_HOST", Some("shop.test")),
+            ("SERVER_NAME", Some("shop.test")),
+            ("SERVER_PORT", Some("443")),
+            ("REMOTE_ADDR", Some("203.0.113.9")),
+            ("REMOTE_PORT", None),
+            ("REQUEST_URI", Some("/shop/x.php/a?b")),
+            ("SCRIPT_NAME", Some("/shop/x.php")),
+            ("SCRIPT_FILENAME", Some("/srv/www/x.php")),
+            ("PATH_INFO", Some("/a")),
+        ],
+    );
+    check(
+        "stranger",
+        &told(&php(Some("index.php")), &request(head), Framing::None),
+        &[
+            ("REQUEST_SCHEME", Some("http")),
+            ("HTTPS", None),
+            ("HTTP_HOST", Some("inner.test:81")),
+            ("SERVER_PORT", Some("81")),
+            ("REMOTE_ADDR", Some("192.0.2.7")),
+            ("SCRIPT_NAME", Some("/x.php")),
+        ],
+    );
+    let mut out = Vec::new();
+    let config = upstream(Protocol::Ajp);
+    ajp(
+        &mut out,
+        &config,
+        &request_of(head, PROXY),
+        Framing::None,
+        SERVER,
+    )
+    .unwrap();
+    for text in ["203.0.113.9", "shop.test"] {
+        assert!(
+            memchr::memmem::find(&out, text.as_bytes()).is_some(),
+            "{text}"
+        );
+    }
 }
 
 #[test]

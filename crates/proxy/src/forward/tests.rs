@@ -3,6 +3,7 @@
 //! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
 //! is checked by `sent` and taken out, since it differs each time.
 
+use penstock_exchange::Mount;
 use penstock_exchange::fields::Vouched;
 
 use super::*;
@@ -300,7 +301,6 @@ fn a_trusted_proxy_is_believed_and_added_to() {
                 X-Forwarded-Host: front.test\r\n\
                 X-Forwarded-Port: 443\r\n\
                 X-Forwarded-Prefix: /a\r\n\
-                X-Forwarded-Prefix: /b\r\n\
                 X-Real-IP: 192.0.2.1\r\n\
                 Forwarded: for=192.0.2.1\r\n\
                 Via: 1.1 front\r\n";
@@ -308,8 +308,8 @@ fn a_trusted_proxy_is_believed_and_added_to() {
                        X-Forwarded-Proto: https\r\n\
                        X-Forwarded-Host: front.test\r\n\
                        X-Forwarded-Port: 443\r\n\
-                       X-Forwarded-Prefix: /a, /b\r\n\
-                       X-Real-IP: 192.0.2.1\r\n";
+                       X-Real-IP: 192.0.2.1\r\n\
+                       X-Forwarded-Prefix: /a\r\n";
     let standard = "Forwarded: for=192.0.2.1, for=127.0.0.1;proto=http;host=\"a.test\"\r\n";
     for (form, expected) in [
         (config::Forwarded::XForwarded, x_forwarded.to_owned()),
@@ -335,6 +335,78 @@ fn a_trusted_proxy_is_believed_and_added_to() {
     let (text, _) = sent(&plain(), empty, PROXY, Framing::None);
     let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
     assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
+    use config::Forwarded::{Standard, XForwarded};
+    for (row, form, fields, expected) in [
+        (
+            "a list that cannot be read",
+            XForwarded,
+            "X-Forwarded-For: 203.0.113.9, garbage\r\n",
+            "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test\r\n",
+        ),
+        (
+            "a client that another field names",
+            XForwarded,
+            "Forwarded: for=203.0.113.9;proto=https;host=shop.test\r\n",
+            "X-Forwarded-For: 203.0.113.9, 127.0.0.1\r\nX-Forwarded-Proto: https\r\n\
+             X-Forwarded-Host: shop.test\r\n",
+        ),
+        (
+            "a scheme that no one can read",
+            XForwarded,
+            "X-Forwarded-Proto: gopher\r\n",
+            "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test\r\n",
+        ),
+        (
+            "in the standard field",
+            Standard,
+            "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n",
+            "Forwarded: for=203.0.113.9;proto=https;host=\"a.test\", \
+             for=127.0.0.1;proto=http;host=\"a.test\"\r\n",
+        ),
+    ] {
+        let mut config = plain();
+        config.forwarded = form;
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+        let (text, _) = sent(&config, &head, PROXY, Framing::None);
+        let expected =
+            format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 penstock\r\n\r\n");
+        assert_eq!(text, expected, "{row}");
+    }
+}
+
+#[test]
+fn a_server_is_told_what_was_stripped() {
+    let head = "GET /cart HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Prefix: /spoofed\r\n\r\n";
+    let mut request = request_of(head, CLIENT);
+    let told = |request: &Request| encoded(&plain(), request, Framing::None).0;
+    assert!(!told(&request).contains("Prefix"), "{}", told(&request));
+    request.mount = Mount::new("/a b/shop");
+    let text = told(&request);
+    assert!(
+        text.contains("\r\nX-Forwarded-Prefix: /a%20b/shop\r\n"),
+        "{text}"
+    );
+}
+
+/// One that dialled in cannot know which proxies are trusted here.
+#[test]
+fn a_joined_server_is_told_who_the_client_is() {
+    let mut config = plain();
+    config.joined = true;
+    let fields = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\n";
+    let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+    for (peer, client) in [(PROXY, "203.0.113.9"), (CLIENT, "192.0.2.7")] {
+        let (text, _) = sent(&config, &head, peer, Framing::None);
+        assert!(
+            text.contains(&format!("\r\nX-Real-IP: {client}\r\n")),
+            "{text}"
+        );
+        assert_eq!(text.matches("X-Real-IP").count(), 1, "{text}");
+    }
 }
 
 #[test]

@@ -179,6 +179,28 @@ fn a_websocket_has_the_fields_of_its_handshake_and_a_request_has_not() {
 }
 
 #[test]
+fn what_a_trusted_proxy_says_is_the_requests() {
+    let head = "GET /c%20d?x HTTP/1.1\r\nHost: inner.test\r\nX-Forwarded-For: 203.0.113.9\r\n\
+                X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
+                X-Forwarded-Prefix: /a%20b\r\n\r\n";
+    let request = request(head, local(), Some("127.0.0.1:8080"));
+    let scopes = [false, true].map(|is_websocket| scope(&request, is_websocket, None));
+    assert!(has(&scopes[0], "host", "shop.test"));
+    for (read, scheme) in read_by_python(&scopes).iter().zip(["https", "wss"]) {
+        for entry in [
+            format!("'scheme': '{scheme}'"),
+            "'root_path': '/a b'".to_owned(),
+            "'path': '/a b/c d'".to_owned(),
+            "'raw_path': b'/a%20b/c%20d'".to_owned(),
+            "'client': ('203.0.113.9', 0)".to_owned(),
+            "'server': ('shop.test', 443)".to_owned(),
+        ] {
+            assert!(read.contains(&entry), "{entry}: {read}");
+        }
+    }
+}
+
+#[test]
 fn what_a_rule_says_is_the_front_ends() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nX-Real-IP: 9\r\n\
                 X-Forwarded-For: 1\r\n\r\n";

@@ -13,8 +13,8 @@ use penstock_exchange::fields::{Fate, Vouched, fate};
 use penstock_exchange::grip::is_grip;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, IncomingBody, ListenerInfo, Request, RequestBody, Response,
-    Spoken, Trust,
+    ClientState, Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Mount, Request,
+    RequestBody, Response, Spoken, Trust,
 };
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_runtime::clock;
@@ -42,6 +42,8 @@ pub(in crate::grip) struct Origin {
     /// Whether the client is still there.
     pub(super) client: Arc<ClientState>,
     trust: Arc<Trust>,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
     vouched: Vouched,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
     pub(in crate::grip) is_repeatable: bool,
@@ -56,6 +58,8 @@ impl Origin {
             listener: Arc::clone(&request.listener),
             client: Arc::clone(&request.client),
             trust: Arc::clone(&request.trust),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
             vouched: request.vouched.clone(),
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),
@@ -78,6 +82,8 @@ impl Origin {
             listener: arrival.listener,
             client: arrival.client,
             trust: arrival.trust,
+            forwarded: arrival.forwarded,
+            mount: arrival.mount,
             vouched,
             is_repeatable: only_reads && !had_body,
         };
@@ -173,17 +179,32 @@ impl Origin {
     }
 
     /// The target of a link as seen from the request (RFC 3986 §5.2); dots are resolved where all paths are.
+    /// An application that knows where it is mounted names its own paths below that.
     ///
     /// # Errors
     /// When it is for another host.
     pub(in crate::grip) fn resolve(&self, link: &str) -> Result<String, Fault> {
+        let target = self.resolve_reference(link)?;
+        Ok(match self.mount.strip(&target) {
+            Some(rest) if rest.starts_with('/') => rest.to_owned(),
+            Some(rest) => format!("/{rest}"),
+            None => target,
+        })
+    }
+
+    fn resolve_reference(&self, link: &str) -> Result<String, Fault> {
         let link = link.split('#').next().unwrap_or_default();
         let own = self.head.target_path_query();
         let path = own.split('?').next().unwrap_or_default();
         let after_authority = |rest: &str| {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, target) = rest.split_at(end);
-            let is_own = authority.eq_ignore_ascii_case(self.head.host());
+            let told = self
+                .forwarded
+                .as_ref()
+                .and_then(|told| told.host.as_deref());
+            let is_own = authority.eq_ignore_ascii_case(self.head.host())
+                || told.is_some_and(|own| authority.eq_ignore_ascii_case(own));
             let slash = if target.starts_with('/') { "" } else { "/" };
             is_own
                 .then(|| format!("{slash}{target}"))
@@ -258,6 +279,8 @@ impl Origin {
             client,
             at: clock::now(),
             trust: Arc::clone(&self.trust),
+            forwarded: self.forwarded.clone(),
+            mount: self.mount.clone(),
         };
         let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
         request.vouched = self.vouched_by(shared);

@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Place, Reply,
-    Request, RequestBody, Response, Spoken, grip,
+    Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place,
+    Reply, Request, RequestBody, Response, Spoken, grip,
 };
 use penstock_http::{HeadLimits, Progress, RequestHead, Status, parse_head};
 use penstock_runtime::loops::Loops;
@@ -317,6 +317,8 @@ async fn as_edge_does(handler: &dyn Handler, request: Request) -> Act {
         client: Arc::clone(&request.client),
         at: request.arrived,
         trust: Arc::clone(&request.trust),
+        forwarded: request.forwarded.clone(),
+        mount: request.mount.clone(),
     };
     match done(handler.begin(request)).await {
         Ok(Reply::Response(response)) if response.speaks_to_hub && !response.is_for_front => {
@@ -402,6 +404,8 @@ pub(in crate::grip) fn request(method: &str, target: &str, lines: &[&str]) -> Re
         listener: Arc::new(listener),
         client: Arc::default(),
         trust: Arc::default(),
+        forwarded: None,
+        mount: Mount::default(),
         at: clock::now(),
     };
     let path = RequestPath::of(&head).unwrap();

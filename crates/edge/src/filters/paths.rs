@@ -1,0 +1,335 @@
+//! Paths in responses of servers that do not know what was stripped from the path of their request:
+//! `Location`, `Content-Location` and the paths of cookies.
+//!
+//! A part of `filters`. nginx does the same by `proxy_redirect` and `proxy_cookie_path`, Apache by
+//! `ProxyPassReverse`. Pure.
+//!
+//! # Invariants
+//!
+//! - A path that is below the prefix already stays: the server was told of it (`X-Forwarded-Prefix`).
+//! - An address of another host stays.
+//! - Relative references stay: the client resolves them below the prefix by itself.
+
+use std::borrow::Cow;
+
+use penstock_exchange::Mount;
+use penstock_http::FieldBlock;
+
+use super::Values;
+
+/// What of a server's paths becomes what of a client's.
+#[derive(Debug)]
+pub(super) struct ResponsePaths {
+    /// What the route strips.
+    stripped: Mount,
+    /// What it puts in front instead.
+    added: Mount,
+}
+
+impl ResponsePaths {
+    /// `None` for a route that leaves paths as they are.
+    pub(super) fn new(stripped: &str, added: &str) -> Option<Self> {
+        let (stripped, added) = (Mount::new(stripped), Mount::new(added));
+        let is_identity = stripped.is_root() && added.is_root();
+        (!is_identity).then_some(Self { stripped, added })
+    }
+
+    /// Changes the fields of a response; `server` is the name of the one that gave it.
+    pub(super) fn put_right(
+        &self,
+        fields: &mut FieldBlock,
+        values: &Values<'_>,
+        server: Option<&str>,
+    ) {
+        for name in ["Location", "Content-Location"] {
+            let Some(told) = fields
+                .get(name)
+                .and_then(|told| std::str::from_utf8(told).ok())
+            else {
+                continue;
+            };
+            if let Some(reference) = self.reference(told, values, server) {
+                // It was a valid value, and what was put in front is an encoded path.
+                let _ = fields.set(name, reference.as_bytes());
+            }
+        }
+        self.put_cookies_right(fields, values);
+    }
+
+    /// A reference as the client is to get it; `None` for one that stays.
+    fn reference(&self, told: &str, values: &Values<'_>, server: Option<&str>) -> Option<String> {
+        let (before, rest) = split_authority(told);
+        let Some(authority) = before.authority else {
+            return self.path(rest, values);
+        };
+        let is = |own: &str| !own.is_empty() && authority.eq_ignore_ascii_case(own);
+        if server.is_some_and(is) {
+            // The server's own address, which means nothing to a client.
+            let rest = if rest.starts_with('/') { rest } else { "/" };
+            return Some(self.path(rest, values).unwrap_or_else(|| rest.to_owned()));
+        }
+        if !is(values.host) && !is(values.head.host()) {
+            return None;
+        }
+        let path = match rest.is_empty() {
+            true => self.path("/", values),
+            false => self.path(rest, values),
+        };
+        Some(format!("{}{}", before.text, path?))
+    }
+
+    /// A path, with what follows it, as the client is to get it.
+    fn path(&self, told: &str, values: &Values<'_>) -> Option<String> {
+        if !told.starts_with('/') {
+            return None;
+        }
+        let outer = values.mount.map_or(Cow::Borrowed(""), Mount::encoded);
+        // Told by a server that knows where it is mounted.
+        let full = match values.mount {
+            Some(outer) => self.stripped.below(outer),
+            None => self.stripped.clone(),
+        };
+        if !full.is_root() && full.strip(told).is_some() {
+            return None;
+        }
+        if !self.stripped.is_root() && self.stripped.strip(told).is_some() {
+            return (!outer.is_empty()).then(|| format!("{outer}{told}"));
+        }
+        // What is not below the added prefix is not on this route.
+        let rest = self.added.strip(told)?;
+        let slash = if rest.starts_with('/') { "" } else { "/" };
+        let front = full.encoded();
+        // Two slashes at the start would name a host.
+        let rest = match front.is_empty() {
+            true => rest.trim_start_matches('/'),
+            false => rest,
+        };
+        let slash = if front.is_empty() { "/" } else { slash };
+        Some(format!("{front}{slash}{rest}"))
+    }
+
+    fn put_cookies_right(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+        const NAME: &str = "Set-Cookie";
+        let is_ours = |(name, _): &(&str, &[u8])| name.eq_ignore_ascii_case(NAME);
+        if !fields.iter().any(|field| is_ours(&field)) {
+            return;
+        }
+        let cookies: Vec<Vec<u8>> = fields
+            .iter()
+            .filter(is_ours)
+            .map(|(_, value)| self.cookie(value, values).unwrap_or_else(|| value.to_vec()))
+            .collect();
+        fields.remove(NAME);
+        for cookie in cookies {
+            // It was a valid value, and what was put in front is an encoded path.
+            let _ = fields.push(NAME, &cookie);
+        }
+    }
+
+    /// A cookie with its path put right; `None` for one that stays. Browsers refuse a cookie named
+    /// `__Host-` whose path is not `/`.
+    fn cookie(&self, told: &[u8], values: &Values<'_>) -> Option<Vec<u8>> {
+        const HOST_PREFIX: &[u8] = b"__host-";
+        let start = told.get(..HOST_PREFIX.len());
+        if start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX)) {
+            return None;
+        }
+        let mut is_changed = false;
+        let mut out = Vec::with_capacity(told.len() + 32);
+        for (at, part) in told.split(|&byte| byte == b';').enumerate() {
+            if at > 0 {
+                out.push(b';');
+            }
+            let path = (at > 0).then(|| path_attribute(part)).flatten();
+            match path.and_then(|path| self.path(path, values)) {
+                Some(put) => {
+                    out.extend_from_slice(b" Path=");
+                    // `/shop/` would leave out `/shop`.
+                    let path = put.strip_suffix('/').filter(|path| !path.is_empty());
+                    let path = path.unwrap_or(&put);
+                    out.extend_from_slice(path.as_bytes());
+                    is_changed = true;
+                }
+                None => out.extend_from_slice(part),
+            }
+        }
+        is_changed.then_some(out)
+    }
+}
+
+/// What stands before the path of a reference.
+struct Before<'t> {
+    /// Scheme and authority, as they are written.
+    text: &'t str,
+    authority: Option<&'t str>,
+}
+
+/// A reference in what names a host and what follows (RFC 3986 §4.2).
+fn split_authority(told: &str) -> (Before<'_>, &str) {
+    let starts = |start: &str| {
+        let found = told.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    let starts = ["http://", "https://", "//"].map(|start| starts(start).then_some(start.len()));
+    let Some(start) = starts.into_iter().flatten().next() else {
+        let none = Before {
+            text: "",
+            authority: None,
+        };
+        return (none, told);
+    };
+    let end = told[start..].find(['/', '?', '#', '\\']);
+    let end = end.map_or(told.len(), |end| start + end);
+    let before = Before {
+        text: &told[..end],
+        authority: Some(&told[start..end]),
+    };
+    (before, &told[end..])
+}
+
+/// The value of a cookie's `Path` attribute (RFC 6265 §5.2.4).
+fn path_attribute(part: &[u8]) -> Option<&str> {
+    let part = std::str::from_utf8(part).ok()?;
+    let (name, value) = part.split_once('=')?;
+    let is_path = name.trim().eq_ignore_ascii_case("path");
+    is_path.then(|| value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_http::{HeadLimits, Progress, parse_head};
+    use penstock_sys::net::PeerAddress;
+
+    use super::*;
+
+    const SERVER: &str = "127.0.0.1:3000";
+
+    /// What becomes of a field of a server's response.
+    fn seen(paths: &ResponsePaths, mount: Option<&str>, name: &str, told: &str) -> Vec<String> {
+        let text = "GET /shop/cart HTTP/1.1\r\nHost: inner.test\r\n\r\n";
+        let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+        else {
+            panic!("the head is whole");
+        };
+        let mount = mount.map(Mount::new);
+        let values = Values {
+            head: &head,
+            client: PeerAddress::Unix,
+            host: "shop.test",
+            scheme: "https",
+            mount: mount.as_ref(),
+        };
+        let mut fields = FieldBlock::new();
+        for value in told.split('\n') {
+            fields.push(name, value.as_bytes()).unwrap();
+        }
+        paths.put_right(&mut fields, &values, Some(SERVER));
+        let of_name = fields.iter().filter(|(other, _)| *other == name);
+        of_name
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_redirect_stays_below_the_prefix() {
+        let strip = ResponsePaths::new("/shop", "").unwrap();
+        for (told, expected) in [
+            ("/login", "/shop/login"),
+            ("/", "/shop/"),
+            ("/login?next=/cart#x", "/shop/login?next=/cart#x"),
+            ("/shop/login", "/shop/login"),
+            ("/shop", "/shop"),
+            ("/shop?a", "/shop?a"),
+            ("/shopping", "/shop/shopping"),
+            ("login", "login"),
+            ("../login", "../login"),
+            ("?a=b", "?a=b"),
+            ("", ""),
+            ("https://shop.test/login", "https://shop.test/shop/login"),
+            ("http://shop.test/login", "http://shop.test/shop/login"),
+            ("https://SHOP.test", "https://SHOP.test/shop/"),
+            (
+                "https://shop.test/shop/login",
+                "https://shop.test/shop/login",
+            ),
+            ("http://inner.test/login", "http://inner.test/shop/login"),
+            ("//shop.test/login", "//shop.test/shop/login"),
+            ("http://127.0.0.1:3000/login?a", "/shop/login?a"),
+            ("http://127.0.0.1:3000/shop/login", "/shop/login"),
+            ("http://127.0.0.1:3000", "/shop/"),
+            ("https://other.test/login", "https://other.test/login"),
+            (
+                "https://shop.test.evil.test/a",
+                "https://shop.test.evil.test/a",
+            ),
+            ("//evil.test/a", "//evil.test/a"),
+            (
+                "https://shop.test\\evil.test/",
+                "https://shop.test\\evil.test/",
+            ),
+            ("mailto:a@shop.test", "mailto:a@shop.test"),
+        ] {
+            for name in ["Location", "Content-Location"] {
+                assert_eq!(seen(&strip, None, name, told), [expected], "{told}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_a_proxy_in_front_strips_comes_first() {
+        let strip = ResponsePaths::new("/shop", "").unwrap();
+        for (told, expected) in [
+            ("/login", "/outer/shop/login"),
+            ("/shop/login", "/outer/shop/login"),
+            ("/outer/shop/login", "/outer/shop/login"),
+        ] {
+            assert_eq!(
+                seen(&strip, Some("/outer"), "Location", told),
+                [expected],
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_was_added_goes() {
+        let swap = ResponsePaths::new("/api", "/v2").unwrap();
+        let add = ResponsePaths::new("", "/v2").unwrap();
+        for (paths, told, expected) in [
+            (&swap, "/v2/a", "/api/a"),
+            (&swap, "/v2", "/api/"),
+            (&swap, "/v3/a", "/v3/a"),
+            (&swap, "/api/a", "/api/a"),
+            (&add, "/v2/a", "/a"),
+            (&add, "/v2", "/"),
+            (&add, "/v2//evil.test", "/evil.test"),
+            (&add, "/other", "/other"),
+        ] {
+            assert_eq!(seen(paths, None, "Location", told), [expected], "{told}");
+        }
+        assert!(ResponsePaths::new("", "").is_none());
+    }
+
+    #[test]
+    fn cookies_are_for_what_is_below_the_prefix() {
+        let strip = ResponsePaths::new("/shop", "").unwrap();
+        for (told, expected) in [
+            ("a=1; Path=/; HttpOnly", vec!["a=1; Path=/shop; HttpOnly"]),
+            ("a=1;path=/cart", vec!["a=1; Path=/shop/cart"]),
+            ("a=1; Path=/shop", vec!["a=1; Path=/shop"]),
+            ("a=1; Path=/shop/x", vec!["a=1; Path=/shop/x"]),
+            ("a=1", vec!["a=1"]),
+            ("Path=/; Secure", vec!["Path=/; Secure"]),
+            (
+                "__Host-a=1; Path=/; Secure",
+                vec!["__Host-a=1; Path=/; Secure"],
+            ),
+            (
+                "a=1; Path=/\nb=2; Path=/b\nc=3",
+                vec!["a=1; Path=/shop", "b=2; Path=/shop/b", "c=3"],
+            ),
+        ] {
+            assert_eq!(seen(&strip, None, "Set-Cookie", told), expected, "{told}");
+        }
+    }
+}

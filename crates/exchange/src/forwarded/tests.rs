@@ -1,0 +1,244 @@
+//! What comes of fields that a trusted proxy sends, by tables.
+
+use penstock_http::{HeadLimits, Progress, parse_head};
+
+use super::*;
+
+fn head(lines: &str) -> RequestHead {
+    let text = format!("GET / HTTP/1.1\r\nHost: inner.test\r\n{lines}\r\n");
+    match parse_head(text.as_bytes(), &HeadLimits::default()) {
+        Ok(Progress::Complete((head, _))) => head,
+        other => panic!("a valid head: {other:?}"),
+    }
+}
+
+fn read_by(lines: &str, field: Option<&str>) -> (ForwardedInfo, Vec<String>) {
+    let networks = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
+    let trust = Trust::new(networks.into(), true).with_client_field(field);
+    let (info, broken) = ForwardedInfo::read(&head(lines), &trust);
+    (info, broken.into_iter().map(|field| field.name).collect())
+}
+
+fn client(info: &ForwardedInfo) -> Option<String> {
+    let PeerAddress::Tcp(address) = info.client? else {
+        return None;
+    };
+    Some(match address.port() {
+        0 => address.ip().to_string(),
+        _ => address.to_string(),
+    })
+}
+
+#[test]
+fn the_rightmost_address_that_is_not_trusted_is_the_client() {
+    for (lines, expected) in [
+        ("X-Forwarded-For: 203.0.113.9\r\n", "203.0.113.9"),
+        (
+            "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\n",
+            "203.0.113.9",
+        ),
+        (
+            "X-Forwarded-For: 198.51.100.1, 203.0.113.9, 10.0.0.1\r\n",
+            "203.0.113.9",
+        ),
+        (
+            "X-Forwarded-For: 198.51.100.1\r\nx-forwarded-for: 203.0.113.9,10.0.0.1\r\n",
+            "203.0.113.9",
+        ),
+        ("X-Forwarded-For: 10.0.0.2, 10.0.0.1\r\n", "10.0.0.2"),
+        ("X-Forwarded-For: garbage, 203.0.113.9\r\n", "203.0.113.9"),
+        (
+            "X-Forwarded-For: 203.0.113.9, , 10.0.0.1,\r\n",
+            "203.0.113.9",
+        ),
+        ("X-Forwarded-For: 203.0.113.9:4711\r\n", "203.0.113.9:4711"),
+        (
+            "X-Forwarded-For: [2001:db8::1]:443\r\n",
+            "[2001:db8::1]:443",
+        ),
+        ("X-Forwarded-For: [2001:db8::1]\r\n", "2001:db8::1"),
+        ("X-Forwarded-For: 2001:db8::1\r\n", "2001:db8::1"),
+        ("X-Forwarded-For: ::ffff:203.0.113.9\r\n", "203.0.113.9"),
+        (
+            "X-Forwarded-For: 203.0.113.9, ::ffff:10.0.0.1\r\n",
+            "203.0.113.9",
+        ),
+        ("X-Real-IP: 203.0.113.9\r\n", "203.0.113.9"),
+        (
+            "X-Real-IP: 198.51.100.1\r\nX-Forwarded-For: 203.0.113.9\r\n",
+            "203.0.113.9",
+        ),
+        ("Forwarded: for=203.0.113.9\r\n", "203.0.113.9"),
+        (
+            "Forwarded: For=\"[2001:db8::1]:4711\"\r\n",
+            "[2001:db8::1]:4711",
+        ),
+        ("Forwarded: for=\"203.0.113.9:_x\"\r\n", "203.0.113.9"),
+        (
+            "Forwarded: for=198.51.100.1, for=203.0.113.9;proto=https,for=10.0.0.1\r\n",
+            "203.0.113.9",
+        ),
+    ] {
+        let (info, broken) = read_by(lines, None);
+        assert_eq!(client(&info).as_deref(), Some(expected), "{lines}");
+        assert!(broken.is_empty(), "{lines}: {broken:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_counts_as_not_sent() {
+    for (lines, field) in [
+        ("X-Forwarded-For: garbage\r\n", "x-forwarded-for"),
+        (
+            "X-Forwarded-For: 203.0.113.9, garbage\r\n",
+            "x-forwarded-for",
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.9, 10.0.0.1:x\r\n",
+            "x-forwarded-for",
+        ),
+        ("X-Forwarded-For: 203.0.113.9:99999\r\n", "x-forwarded-for"),
+        (
+            "X-Forwarded-For: 203.0.113.9 198.51.100.1\r\n",
+            "x-forwarded-for",
+        ),
+        ("X-Forwarded-For: 1.2.3.4.5\r\n", "x-forwarded-for"),
+        ("X-Real-IP: a.test\r\n", "x-real-ip"),
+        ("X-Forwarded-Proto: ftp\r\n", "x-forwarded-proto"),
+        ("X-Forwarded-Proto: https, http\r\n", "x-forwarded-proto"),
+        ("X-Forwarded-Host: a.test/b\r\n", "x-forwarded-host"),
+        ("X-Forwarded-Host: u@a.test\r\n", "x-forwarded-host"),
+        ("X-Forwarded-Port: 0\r\n", "x-forwarded-port"),
+        ("X-Forwarded-Port: 80x\r\n", "x-forwarded-port"),
+        ("X-Forwarded-Ssl: maybe\r\n", "x-forwarded-ssl"),
+        ("X-Forwarded-Prefix: //evil.test\r\n", "x-forwarded-prefix"),
+        (
+            "X-Forwarded-Prefix: /a\r\nX-Forwarded-Prefix: /b\r\n",
+            "x-forwarded-prefix",
+        ),
+        ("Forwarded: for=\"203.0.113.9\r\n", "forwarded"),
+        ("Forwarded: for=\"x, for=203.0.113.9\r\n", "forwarded"),
+        (
+            "Forwarded: for=203.0.113.9;for=198.51.100.1\r\n",
+            "forwarded",
+        ),
+        ("Forwarded: 203.0.113.9\r\n", "forwarded"),
+        ("Forwarded: for=garbage;proto=https\r\n", "forwarded"),
+    ] {
+        let (info, broken) = read_by(lines, None);
+        let expected = ForwardedInfo {
+            is_list_broken: field == "x-forwarded-for",
+            ..ForwardedInfo::default()
+        };
+        assert_eq!(info, expected, "{lines}");
+        assert_eq!(broken, [field], "{lines}");
+    }
+}
+
+#[test]
+fn a_proxy_that_hides_its_client_tells_the_rest() {
+    for lines in [
+        "X-Forwarded-For: unknown\r\nX-Forwarded-Proto: https\r\n",
+        "Forwarded: for=unknown;proto=https\r\n",
+        "Forwarded: for=_secret;proto=https\r\n",
+        "Forwarded: proto=https\r\n",
+    ] {
+        let (info, broken) = read_by(lines, None);
+        assert_eq!((info.client, info.scheme), (None, Some("https")), "{lines}");
+        assert!(broken.is_empty(), "{lines}");
+    }
+}
+
+#[test]
+fn only_the_field_that_is_set_names_the_client() {
+    let all = "X-Forwarded-For: 192.0.2.1\r\nX-Real-IP: 192.0.2.2\r\nForwarded: for=192.0.2.3;proto=http\r\n\
+               CF-Connecting-IP: 192.0.2.4\r\nX-Forwarded-Proto: https\r\n";
+    for (field, expected, scheme) in [
+        (None, Some("192.0.2.1"), "https"),
+        (Some("X-Forwarded-For"), Some("192.0.2.1"), "https"),
+        (Some("x-real-ip"), Some("192.0.2.2"), "https"),
+        (Some("forwarded"), Some("192.0.2.3"), "http"),
+        (Some("CF-Connecting-IP"), Some("192.0.2.4"), "https"),
+        (Some("True-Client-IP"), None, "https"),
+    ] {
+        let (info, _) = read_by(all, field);
+        assert_eq!(client(&info).as_deref(), expected, "{field:?}");
+        assert_eq!(info.scheme, Some(scheme), "{field:?}");
+    }
+}
+
+#[test]
+fn scheme_host_and_port_are_those_of_the_client_that_was_picked() {
+    for (lines, scheme, host, port) in [
+        ("X-Forwarded-Proto: https\r\n", Some("https"), None, None),
+        ("X-Forwarded-Proto: WSS\r\n", Some("https"), None, None),
+        ("X-Forwarded-Scheme: https\r\n", Some("https"), None, None),
+        ("X-Forwarded-Ssl: on\r\n", Some("https"), None, None),
+        (
+            "X-Forwarded-Proto: http\r\nX-Forwarded-Ssl: on\r\n",
+            Some("http"),
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-Proto: https,https\r\n",
+            Some("https"),
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.9, 10.0.0.1\r\nX-Forwarded-Proto: https, http\r\n",
+            Some("https"),
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-For: 10.0.0.9, 203.0.113.9\r\nX-Forwarded-Proto: https, http\r\n",
+            Some("http"),
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-Host: shop.test:8443\r\nX-Forwarded-Port: 443\r\n",
+            None,
+            Some("shop.test:8443"),
+            Some(443),
+        ),
+        (
+            "Forwarded: for=203.0.113.9;proto=https;host=\"shop.test:8443\", for=10.0.0.1;proto=http\r\n",
+            Some("https"),
+            Some("shop.test:8443"),
+            None,
+        ),
+        (
+            "X-Forwarded-Proto: https\r\nForwarded: for=192.0.2.1;proto=http;host=evil.test\r\n",
+            Some("https"),
+            None,
+            None,
+        ),
+    ] {
+        let (info, broken) = read_by(lines, None);
+        let found = (info.scheme, info.host.as_deref(), info.port);
+        assert_eq!(found, (scheme, host, port), "{lines}");
+        assert!(broken.is_empty(), "{lines}: {broken:?}");
+    }
+}
+
+#[test]
+fn a_head_without_such_fields_is_not_read() {
+    let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+    for (lines, expected) in [
+        ("Accept: */*\r\nX-Thing-Or-Other: 1\r\nFrom: a\r\n", false),
+        ("X-Forwarded-Proto: https\r\n", true),
+        ("X-FORWARDED-PREFIX: /a\r\n", true),
+        ("x-real-ip: 192.0.2.1\r\n", true),
+        ("Forwarded: for=a\r\n", true),
+        ("cf-connecting-ip: 192.0.2.1\r\n", true),
+    ] {
+        assert_eq!(
+            ForwardedInfo::is_told(&head(lines), &trust),
+            expected,
+            "{lines}"
+        );
+    }
+}

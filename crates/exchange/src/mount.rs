@@ -1,0 +1,128 @@
+//! The path prefix that an application is mounted under.
+//!
+//! Made by `edge` of what a route strips and what a trusted proxy in front has stripped before; told
+//! to applications (`SCRIPT_NAME`, `root_path`) and to servers behind (`X-Forwarded-Prefix`), and put
+//! back in front of paths that clients are sent to.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use penstock_http::{encode_path, normalise};
+
+/// A path prefix in normal form: empty, or with a slash at its start and none at its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mount(Option<Arc<str>>);
+
+impl Mount {
+    /// The mount at `prefix`, which is a path in normal form; final slashes do not count.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        Self((!prefix.is_empty()).then(|| prefix.into()))
+    }
+
+    /// The mount that a proxy names in `X-Forwarded-Prefix`; `None` for what is no such path.
+    #[must_use]
+    pub fn parse(told: &str) -> Option<Self> {
+        if told.contains(['?', '#', ',']) {
+            return None;
+        }
+        let normal = normalise(told).ok().filter(|normal| !normal.is_ambiguous)?;
+        Some(Self::new(std::str::from_utf8(&normal.path).ok()?))
+    }
+
+    /// Whether it is the root: nothing was stripped.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The prefix; empty for the root.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.as_deref().unwrap_or("")
+    }
+
+    /// The prefix as it stands in a target or a `Location`.
+    #[must_use]
+    pub fn encoded(&self) -> Cow<'_, str> {
+        let path = self.path();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+        match path.bytes().all(is_plain) {
+            true => Cow::Borrowed(path),
+            false => Cow::Owned(encode_path(path.as_bytes())),
+        }
+    }
+
+    /// This mount below another one.
+    #[must_use]
+    pub fn below(&self, outer: &Self) -> Self {
+        match (&outer.0, &self.0) {
+            (None, _) => self.clone(),
+            (_, None) => outer.clone(),
+            (Some(outer), Some(own)) => Self(Some(format!("{outer}{own}").into())),
+        }
+    }
+
+    /// What follows the prefix in `target`, an encoded path that may have a query; `None` for a target
+    /// that is not below it.
+    #[must_use]
+    pub fn strip<'t>(&self, target: &'t str) -> Option<&'t str> {
+        let rest = target.strip_prefix(&*self.encoded())?;
+        (rest.is_empty() || rest.starts_with(['/', '?', '#'])).then_some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_path_is_a_mount() {
+        for (told, path) in [
+            ("/shop", Some("/shop")),
+            ("/shop/", Some("/shop")),
+            ("/a%20b/c", Some("/a b/c")),
+            ("/", Some("")),
+            ("//evil.test", None),
+            ("/%2fa.test", Some("/a.test")),
+            ("/a/../b", None),
+            ("shop", None),
+            ("", None),
+            ("http://evil.test/", None),
+            ("/a?b", None),
+            ("/a#b", None),
+            ("/a, /b", None),
+            ("/a%0d%0ab", None),
+            ("/%ff", None),
+        ] {
+            let mount = Mount::parse(told);
+            assert_eq!(mount.as_ref().map(Mount::path), path, "{told}");
+        }
+    }
+
+    #[test]
+    fn mounts_stand_below_one_another() {
+        let (outer, own, root) = (Mount::new("/a"), Mount::new("/b c"), Mount::default());
+        assert_eq!(own.below(&outer).path(), "/a/b c");
+        assert_eq!(own.below(&outer).encoded(), "/a/b%20c");
+        assert_eq!(own.below(&root), own);
+        assert_eq!(root.below(&outer), outer);
+        assert!(root.below(&root).is_root() && root.encoded().is_empty());
+    }
+
+    #[test]
+    fn a_target_is_below_a_mount_by_whole_segments() {
+        let mount = Mount::new("/shop");
+        for (target, rest) in [
+            ("/shop", Some("")),
+            ("/shop/a?b", Some("/a?b")),
+            ("/shop?b", Some("?b")),
+            ("/shopping", None),
+            ("/a/shop", None),
+        ] {
+            assert_eq!(mount.strip(target), rest, "{target}");
+        }
+        assert_eq!(Mount::default().strip("/a"), Some("/a"));
+    }
+}

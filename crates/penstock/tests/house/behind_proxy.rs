@@ -1,0 +1,205 @@
+//! What a trusted proxy in front says is the request's, everywhere; what it has stripped is put back.
+//!
+//! The tests come from loopback, which is trusted unless the file says otherwise. What must stay true:
+//! with an untrusted peer none of it is believed.
+
+use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually};
+use crate::wsgi::serve_ready;
+
+const APP: &str = r#"
+from wsgiref.util import request_uri
+
+KEYS = ["wsgi.url_scheme", "HTTPS", "SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR", "SCRIPT_NAME", "PATH_INFO"]
+
+def app(environ, start):
+    start("200 OK", [("Content-Type", "text/plain")])
+    return ["|".join([request_uri(environ)] + [environ.get(key, "-") for key in KEYS]).encode()]
+"#;
+
+/// What a proxy says of a client at 203.0.113.9, who made up the first address.
+const SAID: &str = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\
+                    X-Forwarded-Host: shop.test\r\nX-Forwarded-Prefix: /outer\r\n";
+
+fn ask(server: &Server, target: &str, lines: &str) -> Response {
+    let mut client = server.connect();
+    client.send(format!(
+        "GET {target} HTTP/1.1\r\nHost: inner.test\r\n{lines}Connection: close\r\n\r\n"
+    ));
+    client.response()
+}
+
+fn app_site(server: &str) -> Site {
+    let toml = format!(
+        "[server]\nthreads = 1\n{server}\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
+         [[sites]]\n[[sites.routes]]\npath = \"/shop/*\"\nrewrite = {{ strip_prefix = \"/shop\" }}\n\
+         app = \"app\"\n[[sites.routes]]\napp = \"app\"\n"
+    );
+    Site::new().file("app.py", APP).config(&toml)
+}
+
+#[test]
+fn an_application_sees_the_request_that_its_client_made() {
+    let server = serve_ready(&app_site(""));
+    let port = server.port();
+    for (target, lines, expected) in [
+        (
+            "/a",
+            SAID,
+            "https://shop.test/outer/a|https|on|shop.test|443|203.0.113.9|/outer|/a".to_owned(),
+        ),
+        (
+            "/shop/a",
+            SAID,
+            "https://shop.test/outer/shop/a|https|on|shop.test|443|203.0.113.9|/outer/shop|/a"
+                .to_owned(),
+        ),
+        (
+            "/shop/a%20b?c",
+            "",
+            format!("http://inner.test/shop/a%20b?c|http|-|inner.test|{port}|127.0.0.1|/shop|/a b"),
+        ),
+        (
+            "/a",
+            "X-Forwarded-For: 203.0.113.9, garbage\r\n",
+            format!("http://inner.test/a|http|-|inner.test|{port}|127.0.0.1||/a"),
+        ),
+        (
+            "/a",
+            "Forwarded: for=\"[2001:db8::1]:9\";proto=https\r\n",
+            "https://inner.test/a|https|on|inner.test|443|2001:db8::1||/a".to_owned(),
+        ),
+    ] {
+        assert_eq!(
+            ask(&server, target, lines).text(),
+            expected,
+            "{target} {lines}"
+        );
+    }
+    server.wait_log("x-forwarded-for of proxy 127.0.0.1 ignored");
+}
+
+#[test]
+fn a_stranger_is_believed_nothing() {
+    let server = serve_ready(&app_site("trusted_proxies = [\"192.0.2.1\"]"));
+    let port = server.port();
+    let more = "X-Real-IP: 203.0.113.9\r\nForwarded: for=203.0.113.9;proto=https\r\n";
+    for lines in [SAID, more] {
+        let expected = format!("http://inner.test/a|http|-|inner.test|{port}|127.0.0.1||/a");
+        assert_eq!(ask(&server, "/a", lines).text(), expected, "{lines}");
+    }
+}
+
+#[test]
+fn only_the_field_that_is_set_names_the_client() {
+    let server = serve_ready(&app_site("client_address = \"CF-Connecting-IP\""));
+    let lines = "X-Forwarded-For: 198.51.100.1\r\nCF-Connecting-IP: 203.0.113.9\r\n";
+    let seen = ask(&server, "/a", lines).text();
+    assert!(seen.contains("|203.0.113.9|"), "{seen}");
+}
+
+#[test]
+fn the_access_log_has_the_client_and_the_peer() {
+    for (format, client) in [
+        ("combined", "203.0.113.9 - - ["),
+        ("json", "\"client\":\"203.0.113.9\""),
+    ] {
+        let toml = format!(
+            "[server]\naccess_log = {{ path = \"access.log\", format = \"{format}\" }}\n\
+             [[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\" }}\n"
+        );
+        let server = Site::new().file("public/x", "x").config(&toml).serve(&[]);
+        assert_eq!(ask(&server, "/x", SAID).status, 200);
+        // The second one comes from memory.
+        assert_eq!(ask(&server, "/x", SAID).status, 200);
+        let log = eventually(PATIENCE, "two lines in the access log", || {
+            let log = server.site().read("access.log");
+            (log.lines().count() == 2).then_some(log)
+        });
+        for line in log.lines() {
+            assert!(line.contains(client), "{line}");
+            assert_eq!(
+                line.contains("\"peer\":\"127.0.0.1\""),
+                format == "json",
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn redirects_to_folders_stay_where_the_client_is() {
+    let toml = "[[sites]]\n[[sites.routes]]\npath = \"/docs/*\"\nrewrite = { strip_prefix = \"/docs\" }\n\
+                files = { root = \"public\" }\n[[sites.routes]]\nfiles = { root = \"public\" }\n";
+    let site = Site::new().file("public/sub/index.html", "").config(toml);
+    let server = site.file("public/evil.test/index.html", "").serve(&[]);
+    for (target, lines, expected) in [
+        ("/sub", "", "/sub/"),
+        ("/sub?a=1&b=%20", "", "/sub/?a=1&b=%20"),
+        ("/docs/sub?a", "", "/docs/sub/?a"),
+        ("/docs", "", "/docs/"),
+        ("/docs?a", "", "/docs/?a"),
+        ("/docs", SAID, "/outer/docs/"),
+        ("/docs/sub", SAID, "/outer/docs/sub/"),
+        ("//evil.test", "", "/evil.test/"),
+        ("/docs//evil.test", "", "/docs/evil.test/"),
+        (
+            "/docs/%2fevil.test",
+            "X-Forwarded-Prefix: //evil.test\r\n",
+            "",
+        ),
+        ("//docs", "X-Forwarded-Prefix: //evil.test\r\n", "/docs/"),
+    ] {
+        let answer = ask(&server, target, lines);
+        let found = answer.header("location").unwrap_or_default();
+        assert_eq!(found, expected, "{target} {lines}");
+        assert_eq!(
+            answer.status,
+            if expected.is_empty() { 404 } else { 301 },
+            "{target}"
+        );
+    }
+    let mut client = server.connect();
+    client.send("POST /docs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+    assert_eq!(client.expect_status(308).header("location"), Some("/docs/"));
+}
+
+#[test]
+fn paths_of_a_stripped_upstream_are_put_right() {
+    let origin = Origin::start(|_| {
+        Script::raw(
+            "HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Location: /cart\r\n\
+             Set-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nContent-Length: 0\r\n\r\n",
+        )
+        .keep()
+    });
+    let address = origin.address();
+    let toml = format!(
+        "[upstreams.b]\nservers = [\"{address}\"]\n[[sites]]\n[[sites.routes]]\npath = \"/shop/*\"\n\
+         rewrite = {{ strip_prefix = \"/shop\" }}\nupstream = \"b\"\n[[sites.routes]]\n\
+         path = \"/raw/*\"\nrewrite = {{ strip_prefix = \"/raw\", response_paths = false }}\n\
+         upstream = \"b\"\n"
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    for (target, lines, location, cookie, prefix) in [
+        ("/shop/cart", "", "/shop/login", "a=1; Path=/shop", "/shop"),
+        (
+            "/shop/cart",
+            SAID,
+            "/outer/shop/login",
+            "a=1; Path=/outer/shop",
+            "/outer/shop",
+        ),
+        ("/raw/cart", "", "/login", "a=1; Path=/", "/raw"),
+    ] {
+        let answer = ask(&server, target, lines);
+        assert_eq!(answer.header("location"), Some(location), "{target}");
+        assert_eq!(answer.header("set-cookie"), Some(cookie), "{target}");
+        let seen = origin.last();
+        assert_eq!(seen.line(), "GET /cart");
+        assert_eq!(
+            seen.field("x-forwarded-prefix").as_deref(),
+            Some(prefix),
+            "{target}"
+        );
+    }
+}
