@@ -4,7 +4,7 @@
 //! the common case, parsed, answered and forgotten in one poll. Whatever needs more (bodies, slow
 //! sends, lingering) is boxed when it begins. What must stay true: bytes behind a request are kept
 //! for the next one; after any doubt about framing the connection closes; a client that leaves is
-//! noticed while its request waits.
+//! noticed while its request waits; one that only closes its sending side gets its answer (RFC 9112 §9.6).
 
 mod answering;
 mod asking;
@@ -62,6 +62,8 @@ pub(crate) struct Connection {
     /// Whether the deadline minds the drain: a response has ended in it, and the client shall hear of it
     /// by the next one.
     is_granted: bool,
+    /// The client closed its sending side: what is here is all that it asks.
+    has_ended: bool,
     /// When the first byte of an unfinished head came.
     head_began: Option<Instant>,
 }
@@ -110,6 +112,8 @@ struct Exchange {
     redirected: Option<Box<Redirected>>,
     /// Interim responses that the socket has not taken yet: they go before the final head.
     ahead: Vec<u8>,
+    /// So many bytes of the next head are out ([`watching::STATUS_START`]).
+    begun: u8,
 }
 
 /// What an exchange is judged and recorded by.
@@ -193,6 +197,7 @@ impl Connection {
             scanner: HeadScanner::new(),
             unscanned: !early.is_empty(),
             is_granted: false,
+            has_ended: false,
             pending: Received::from(early),
             head_began: None,
         }
@@ -258,6 +263,9 @@ impl Connection {
             && let Some(next) = self.scan_pending()
         {
             return Poll::Ready(next);
+        }
+        if self.has_ended {
+            return Poll::Ready(Next::Over);
         }
         loop {
             let read = buffers::with_receive(|buffer| self.stream.poll_read(cx, buffer));
@@ -327,10 +335,10 @@ impl Connection {
         }
     }
 
-    /// Whether the answer to this request is the connection's last: the server drains, and no other
-    /// request has come with this one.
+    /// Whether the answer to this request is the connection's last: the server drains, or the client
+    /// closed its sending side, and no other request has come with this one.
     fn is_last(&self) -> bool {
-        self.guard.drain().is_draining() && !self.unscanned
+        (self.guard.drain().is_draining() || self.has_ended) && !self.unscanned
     }
 
     fn head_complete(&mut self, head: RequestHead) -> Next {
@@ -482,6 +490,7 @@ impl Connection {
             log.write_refused(self.sender.peer, response.status.code(), &first_line);
         }
         let outgoing = Outgoing {
+            begun: 0,
             ahead: &[],
             line,
             body: response.body,
@@ -489,7 +498,7 @@ impl Connection {
         };
         if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
-            let watch = Watch::new(None, Behind::Discarded);
+            let watch = Watch::new(None, Behind::Discarded, self.has_ended);
             let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
             let _ = send::send_rest(stream, rest, limits, watch).await;
         }
@@ -527,6 +536,7 @@ impl Exchange {
             changed: None,
             redirected: None,
             ahead: Vec::new(),
+            begun: 0,
         }
     }
 

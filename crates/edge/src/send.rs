@@ -55,6 +55,8 @@ impl Sent {
 /// One response, ready to be sent. Of one whose connection is handed over that is its head.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
+    /// So many bytes of what follows are out already.
+    pub(crate) begun: usize,
     /// Interim responses that are not out yet.
     pub(crate) ahead: &'a [u8],
     /// The head.
@@ -88,6 +90,7 @@ pub(crate) enum Cut {
 /// Encodes the head and sends as much as the socket takes at once.
 pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Started, Cut> {
     let Outgoing {
+        begun,
         ahead,
         line,
         body,
@@ -96,6 +99,7 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
     buffers::with_output(|out| {
         out.extend_from_slice(ahead);
         encode_head(out, &line);
+        out.drain(..begun);
         let framing = line.framing;
         let body = match body {
             Body::File(body) if rate_max.is_none() => {

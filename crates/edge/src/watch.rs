@@ -1,4 +1,4 @@
-//! Who leaves while a response is sent whose next piece is not there yet.
+//! Who leaves, or closes its sending side, while a response is sent whose next piece is not there yet.
 //!
 //! Made by `connection` for each response that is not out at once, asked by `send` whenever it waits for
 //! the body. The client that closes or breaks its side is noticed behind whatever it still sent: pipelined
@@ -19,6 +19,8 @@ pub(crate) const PIPELINE_BYTES: usize = 64 * 1024;
 /// The client's side of a connection.
 #[derive(Debug)]
 pub(crate) struct Watch<'c> {
+    /// The client closed its sending side before.
+    has_ended: bool,
     /// Where the reading side comes back to, while somebody else has it.
     reader: Option<Home>,
     behind: Behind<'c>,
@@ -35,12 +37,19 @@ pub(crate) enum Behind<'c> {
 
 impl<'c> Watch<'c> {
     /// Watches once `reader`, if somebody has it, is back.
-    pub(crate) fn new(reader: Option<Home>, behind: Behind<'c>) -> Self {
-        Self { reader, behind }
+    pub(crate) fn new(reader: Option<Home>, behind: Behind<'c>, has_ended: bool) -> Self {
+        Self {
+            has_ended,
+            reader,
+            behind,
+        }
     }
 
     /// Ready when the client closed its sending side or the connection broke. Not asked again then.
-    pub(crate) fn poll_left(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<()> {
+    pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<()> {
+        if self.has_ended {
+            return Poll::Ready(());
+        }
         if let Some(home) = &self.reader {
             if home.poll_back(cx).is_pending() {
                 return Poll::Pending;

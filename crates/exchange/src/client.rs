@@ -24,12 +24,12 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    /// Marks the client as gone: it closed its side or the connection broke.
+    /// Marks the client as gone: the connection broke, or was closed whole.
     pub fn mark_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the client left. One that only closed its sending side looks the same.
+    /// Whether the client left. One that only closed its sending side has not: it waits for its answer.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)

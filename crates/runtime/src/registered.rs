@@ -73,6 +73,17 @@ impl Registered {
         self.registration.is_ended(Side::Read)
     }
 
+    /// Whether the connection broke, or both of its sides have ended, as far as the loop has heard; `None` on
+    /// another loop.
+    pub(crate) fn is_broken(&self) -> Option<bool> {
+        self.registration.is_ended(Side::Write)
+    }
+
+    /// Whether the end of what can be read, which was met, is told again and again.
+    pub(crate) fn tell_end(&self, is_told: bool) {
+        self.registration.tell_end(is_told);
+    }
+
     /// Gives the descriptor back, registered nowhere.
     pub fn into_fd(mut self) -> OwnedFd {
         self.registration.remove(&self);

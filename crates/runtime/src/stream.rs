@@ -282,6 +282,28 @@ impl Stream {
         }
     }
 
+    /// Ready when the connection broke, or the peer closed it whole: for a stream whose end was read, as a
+    /// peer that has only closed its sending side still reads. Until then no read of it is ready, which would
+    /// only find the end again: [`Stream::tell_end`] is for whoever reads it next.
+    ///
+    /// A TCP peer that closed it whole looks like one that closed half of it, until something is sent to it.
+    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.socket.is_broken() != Some(false) {
+                return Poll::Ready(());
+            }
+            match ready!(self.socket.poll_readable(cx)) {
+                Ok(()) => self.socket.tell_end(false),
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+    }
+
+    /// Lets reads find the end again that was met before [`Stream::poll_broken`].
+    pub fn tell_end(&self) {
+        self.socket.tell_end(true);
+    }
+
     /// Whether nothing happened on it since it was last read, as far as the loop has heard: no bytes, no
     /// end. Costs no system call.
     #[must_use]
@@ -375,6 +397,43 @@ mod tests {
                     poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await.unwrap(),
                     0
                 );
+            }
+        });
+    }
+
+    #[test]
+    fn a_peer_that_closes_half_is_told_from_one_that_closes_all() {
+        on_a_loop(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            for closes_all in [false, true] {
+                let theirs = std::net::TcpStream::connect(address).unwrap();
+                let (ours, _) = listener.accept().unwrap();
+                ours.set_nonblocking(true).unwrap();
+                let ours = Stream::new(ours.into()).unwrap();
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut buffer = [0; 16];
+                let end = poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await;
+                assert_eq!(end.unwrap(), 0);
+                let broken = poll_fn(|cx| ours.poll_broken(cx));
+                let early = clock::within(Duration::from_millis(50), broken).await;
+                assert!(early.is_none(), "it still reads");
+                ours.tell_end();
+                let end = poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await;
+                assert_eq!(end.unwrap(), 0);
+                if closes_all {
+                    drop(theirs);
+                    ours.write_all(b"x").await.unwrap();
+                    let broken = poll_fn(|cx| ours.poll_broken(cx));
+                    let late = clock::within(Duration::from_secs(10), broken).await;
+                    late.expect("what is sent tells");
+                } else {
+                    ours.write_all(b"still there").await.unwrap();
+                    let mut theirs = theirs;
+                    let mut got = [0; 11];
+                    io::Read::read_exact(&mut theirs, &mut got).unwrap();
+                    assert_eq!(&got, b"still there");
+                }
             }
         });
     }

@@ -210,6 +210,7 @@ impl Connection {
             must_close,
         };
         let outgoing = Outgoing {
+            begun: usize::from(exchange.begun),
             ahead: &exchange.ahead,
             line,
             body,
@@ -250,7 +251,7 @@ impl Connection {
             true => Behind::Discarded,
             false => Behind::Kept(&mut self.pending),
         };
-        let watch = Watch::new(exchange.home.clone(), behind);
+        let watch = Watch::new(exchange.home.clone(), behind, self.has_ended);
         let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
         let sent = Box::pin(send::send_rest(stream, rest, limits, watch)).await;
         self.unscanned = !self.pending.is_empty();
@@ -267,6 +268,9 @@ impl Connection {
         self.conclude(told, end, sent, Ok(()));
         // What is here ends; nothing stays of it but the count, which goes with the socket.
         let (stream, early) = (Arc::clone(&self.stream), self.pending.take());
+        if self.has_ended {
+            stream.tell_end();
+        }
         heir.inherit(&self.edge, stream, early);
         Fate::Close
     }
@@ -298,6 +302,8 @@ impl Connection {
         self.edge.metrics().count_response(end.status.code());
         self.record(told, end, sent.body());
         match done {
+            // Nothing more can come.
+            Ok(()) if self.has_ended && !end.keeps => Fate::Close,
             Ok(()) if end.must_close => Fate::Linger,
             // A close that the client did not ask for may cross its next request: with bytes unread
             // the kernel would answer by a reset, and the response could be lost to it.

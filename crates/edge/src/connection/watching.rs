@@ -3,15 +3,20 @@
 //! A part of `connection`. The reading side is lent to whoever reads the body and comes back; the
 //! client that leaves or sends more is noticed; interim responses go out. What must stay true: bytes
 //! behind a request are kept for what follows it, a request or another protocol, and of interim
-//! responses none is lost, cut or late.
+//! responses none is lost, cut or late; a client that closes its sending side gets its answer.
+//!
+//! A client that closed its sending side and one that left look alike: either sends a FIN and no more.
+//! They differ in what they answer to bytes, so those are sent to it that any response begins with, one
+//! at a time: a client that left answers by a reset, which frees what its request holds.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
 use penstock_http::Version;
-use penstock_runtime::buffers;
+use penstock_runtime::{buffers, clock};
 
 use super::{Connection, Exchange, Working};
 use crate::asks::Work;
@@ -19,13 +24,31 @@ use crate::incoming::{About, Incoming, Reader};
 use crate::plan::has_body;
 use crate::watch::PIPELINE_BYTES;
 
+/// What every response begins with, whatever becomes of the request.
+pub(super) const STATUS_START: &[u8] = b"HTTP/1.1 ";
+
+/// How long after its end a client is sent the first byte of that; the next ones, after twice the time
+/// before. Most answers come sooner, and in one piece.
+const PROBE_AFTER: Duration = Duration::from_millis(250);
+
+/// What a read for more came to.
+enum More {
+    Received,
+    /// The client closed its sending side.
+    Ended,
+    Broken,
+}
+
 impl Connection {
     /// A handler that begins to work, and its client, who is to be watched.
-    pub(super) fn watch(&self, work: Work, exchange: &Exchange) -> Working {
+    pub(super) fn watch(&mut self, work: Work, exchange: &Exchange) -> Working {
+        if self.has_ended {
+            self.deadline.set(clock::now() + PROBE_AFTER);
+        }
         Working {
             work,
             is_lent: exchange.home.is_some(),
-            is_watching: self.pending.len() < PIPELINE_BYTES,
+            is_watching: !self.has_ended && self.pending.len() < PIPELINE_BYTES,
         }
     }
 
@@ -37,7 +60,11 @@ impl Connection {
         exchange: &mut Exchange,
     ) -> Poll<Result<Reply, Fault>> {
         let Exchange {
-            head, home, ahead, ..
+            head,
+            home,
+            ahead,
+            begun,
+            ..
         } = exchange;
         let Working {
             work: Work { work, .. },
@@ -47,7 +74,7 @@ impl Connection {
         if let Poll::Ready(reply) = work.as_mut().poll(cx) {
             return Poll::Ready(reply);
         }
-        self.send_interim(cx, head.version(), ahead);
+        self.send_interim(cx, head.version(), ahead, begun);
         if let Some(place) = home.as_ref().filter(|_| *is_lent) {
             // Another task may have it, which reads while this handler works.
             ready!(place.poll_back(cx));
@@ -67,8 +94,13 @@ impl Connection {
         while *is_watching {
             match self.poll_more(cx) {
                 Poll::Pending => break,
-                Poll::Ready(true) => *is_watching = self.pending.len() < PIPELINE_BYTES,
-                Poll::Ready(false) => {
+                Poll::Ready(More::Received) => *is_watching = self.pending.len() < PIPELINE_BYTES,
+                Poll::Ready(More::Ended) => {
+                    *is_watching = false;
+                    self.has_ended = true;
+                    self.deadline.set(clock::now() + PROBE_AFTER);
+                }
+                Poll::Ready(More::Broken) => {
                     *is_watching = false;
                     self.client.mark_gone();
                     // Asked again at once: it may have waited only for its turn.
@@ -76,14 +108,55 @@ impl Connection {
                 }
             }
         }
+        if self.has_ended
+            && !self.client.is_gone()
+            && self.poll_left(cx, begun, ahead.is_empty()).is_ready()
+        {
+            self.client.mark_gone();
+            return work.as_mut().poll(cx);
+        }
+        Poll::Pending
+    }
+
+    /// Ready when a client that closed its sending side turns out to have left. `begun` counts the bytes of
+    /// its answer that are out; none go while others wait for room (`is_idle`): those tell as much.
+    fn poll_left(&mut self, cx: &mut Context<'_>, begun: &mut u8, is_idle: bool) -> Poll<()> {
+        if self.stream.poll_broken(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        while let Some(byte) = STATUS_START.get(usize::from(*begun))
+            && self.deadline.poll(cx).is_ready()
+        {
+            if is_idle {
+                match self.stream.try_write(&[IoSlice::new(&[*byte])]) {
+                    Ok(count) => {
+                        self.edge.metrics().bytes_out.add(count as u64);
+                        *begun += u8::from(count > 0);
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return Poll::Ready(()),
+                }
+            }
+            self.deadline
+                .set(clock::now() + PROBE_AFTER * (1 << *begun));
+        }
         Poll::Pending
     }
 
     /// Sends the interim responses that the handler left, as far as the socket takes them; what it
-    /// does not take waits in `ahead`.
-    fn send_interim(&self, cx: &mut Context<'_>, version: Version, ahead: &mut Vec<u8>) {
+    /// does not take waits in `ahead`. Its first bytes may be out ([`STATUS_START`]).
+    fn send_interim(
+        &self,
+        cx: &mut Context<'_>,
+        version: Version,
+        ahead: &mut Vec<u8>,
+        begun: &mut u8,
+    ) {
         if ahead.is_empty() {
             *ahead = interim(&self.client, version);
+            if !ahead.is_empty() {
+                ahead.drain(..usize::from(std::mem::take(begun)));
+            }
         }
         while !ahead.is_empty() {
             match self.stream.poll_write(cx, &[IoSlice::new(ahead)]) {
@@ -98,15 +171,16 @@ impl Connection {
         }
     }
 
-    /// Reads pipelined bytes; `false` when the client closed its side.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Reads pipelined bytes.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<More> {
         buffers::with_receive(|buffer| {
             self.stream.poll_read(cx, buffer).map(|read| match read {
-                Ok(0) | Err(_) => false,
+                Ok(0) => More::Ended,
+                Err(_) => More::Broken,
                 Ok(count) => {
                     self.pending.push(&buffer[..count]);
                     self.unscanned = true;
-                    true
+                    More::Received
                 }
             })
         })

@@ -30,8 +30,17 @@ pub(super) struct Sender<'c> {
     /// When that was.
     looked: Option<Instant>,
     /// The client closed its sending side.
-    has_left: bool,
+    has_ended: bool,
+    /// When it is sent something next, to learn whether it has left, and how often it was.
+    probe_at: Option<Instant>,
+    probes: u32,
 }
+
+/// How long after its end a client is sent the first probe; the next ones, after twice the time before.
+const PROBE_AFTER: Duration = Duration::from_millis(250);
+
+/// Zeros before a chunk's size at most: many readers take no more than 16 digits.
+const PROBES_MAX: u32 = 8;
 
 /// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -58,7 +67,9 @@ impl<'c> Sender<'c> {
             sent,
             taken: 0,
             looked: None,
-            has_left: false,
+            has_ended: false,
+            probe_at: None,
+            probes: 0,
         }
     }
 }
@@ -151,16 +162,48 @@ impl Sender<'_> {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
-            // Once it has left it is not asked again.
-            if !self.has_left {
-                self.has_left = self.watch.poll_left(cx, &self.stream).is_ready();
+            // Once it has ended it is not asked again.
+            if !self.has_ended {
+                self.has_ended = self.watch.poll_ended(cx, &self.stream).is_ready();
             }
-            match self.has_left {
+            match self.has_ended {
                 true => self.timer.poll(cx).map(|()| Err(Cut::Gone)),
                 false => Poll::Pending,
             }
         })
         .await
+    }
+
+    /// Ready when the client has left, to be asked while nothing is there to be sent. One that closed its
+    /// sending side looks the same until it is sent something. Between two chunks (`is_chunked`) it is sent a
+    /// zero, with which the size of the next one may begin (RFC 9112 §7.1); in another body the next piece
+    /// tells.
+    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, is_chunked: bool) -> Poll<()> {
+        if !self.has_ended {
+            if self.watch.poll_ended(cx, &self.stream).is_pending() {
+                return Poll::Pending;
+            }
+            self.has_ended = true;
+        }
+        if self.stream.poll_broken(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        while is_chunked && self.probes < PROBES_MAX {
+            let now = clock::now();
+            let due = *self.probe_at.get_or_insert(now + PROBE_AFTER);
+            self.timer.set(due);
+            if self.timer.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            match self.stream.try_write(&[IoSlice::new(b"0")]) {
+                Ok(count) => self.sent.total += count as u64,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(()),
+            }
+            self.probes += 1;
+            self.probe_at = Some(now + PROBE_AFTER * (1 << self.probes));
+        }
+        Poll::Pending
     }
 
     /// So many bytes are with the kernel: the client, if it was waited for, has made room for them.

@@ -11,11 +11,9 @@ use bytes::Bytes;
 use penstock_exchange::grip::is_grip;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
-use penstock_runtime::Stream;
 
 use super::Cut;
 use super::sender::Sender;
-use crate::watch::Watch;
 
 impl Sender<'_> {
     pub(super) async fn send_stream(
@@ -39,7 +37,7 @@ impl Sender<'_> {
                 None => {
                     self.write(&mut [IoSlice::new(&head)]).await?;
                     head.clear();
-                    next_piece(&mut *body, &mut self.watch, &self.stream).await?
+                    self.next_piece(&mut *body, chunked).await?
                 }
             };
             let Some(piece) = piece.transpose().map_err(Cut::Body)? else {
@@ -74,6 +72,22 @@ impl Sender<'_> {
         };
         self.write(&mut [IoSlice::new(&head), IoSlice::new(&last)])
             .await
+    }
+
+    /// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
+    /// sending side gets all of it.
+    async fn next_piece(
+        &mut self,
+        body: &mut dyn BodyStream,
+        is_chunked: bool,
+    ) -> Result<Piece, Cut> {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(piece) = body.poll_chunk(cx) {
+                return Poll::Ready(Ok(piece));
+            }
+            self.poll_left(cx, is_chunked).map(|()| Err(Cut::Gone))
+        })
+        .await
     }
 }
 
@@ -117,22 +131,6 @@ async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
     std::future::poll_fn(|cx| match body.poll_chunk(cx) {
         Poll::Ready(piece) => Poll::Ready(Some(piece)),
         Poll::Pending => Poll::Ready(None),
-    })
-    .await
-}
-
-/// Waits for the next piece, and meanwhile notices a client that leaves. One that only closed its
-/// sending side looks the same; while there is something to send it gets that.
-async fn next_piece(
-    body: &mut dyn BodyStream,
-    watch: &mut Watch<'_>,
-    stream: &Stream,
-) -> Result<Piece, Cut> {
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(piece) = body.poll_chunk(cx) {
-            return Poll::Ready(Ok(piece));
-        }
-        watch.poll_left(cx, stream).map(|()| Err(Cut::Gone))
     })
     .await
 }

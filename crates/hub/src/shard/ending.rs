@@ -78,17 +78,35 @@ impl Shard {
             // An event of a stream that has ended since.
             _ => return,
         }
-        // A client that has closed its sending side is gone: browsers close both at once, and one that
-        // only half-closes cannot be told from one that left.
-        if event.is_ended() {
+        if event.is_broken() {
             self.close(slot, Gone::Client);
             return;
         }
         if event.is_readable() {
             self.drop_input(slot);
         }
+        if event.is_ended() {
+            self.probe(slot);
+        }
         if event.is_writable() {
             self.flush(slot);
+        }
+    }
+
+    /// Sends something to a client that closed its sending side, to learn whether it has left: that looks the
+    /// same, and is answered by a reset. Between two chunks a zero may go, with which the size of the next one
+    /// begins (RFC 9112 §7.1); what waits, or comes next to a body without chunks, tells as much.
+    fn probe(&mut self, stream: u32) {
+        let Some(held) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if held.is.has(Flags::PROBED) || held.backlog.is_some() || !held.shape.is_chunked() {
+            return;
+        }
+        held.is.set(Flags::PROBED);
+        match net::send(held.socket.as_fd(), b"0") {
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => self.close(stream, Gone::Client),
+            _ => {}
         }
     }
 
@@ -100,7 +118,8 @@ impl Shard {
         let is_gone = buffers::with_receive(|buffer| {
             loop {
                 match net::receive(held.socket.as_fd(), buffer) {
-                    Ok(0) => return true,
+                    // It may only have closed its sending side.
+                    Ok(0) => return false,
                     Ok(count) => {
                         let count = u32::try_from(count).unwrap_or(u32::MAX);
                         held.input_bytes = held.input_bytes.saturating_add(count);

@@ -58,6 +58,8 @@ impl Flags {
     pub(super) const ENDING: u8 = 1;
     /// It stands in the line of those that are looked at for taking nothing.
     pub(super) const WATCHED: u8 = 2;
+    /// Its client closed its sending side, and was sent something to learn whether it has left.
+    pub(super) const PROBED: u8 = 4;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0

@@ -25,6 +25,7 @@ mod environment;
 mod error_pages;
 mod faults;
 mod files;
+mod half_closed;
 mod hostile_framing;
 mod hostile_heads;
 mod house_rules;

@@ -91,7 +91,7 @@ fn in_one_batch(server: &Server, requests: &[String]) -> Vec<RawClient> {
 
 /// Returns when the server has seen that a client, which is dropped here, has left.
 fn leave(server: &Server, client: RawClient) {
-    drop(client);
+    client.leave();
     // The one loop sees what happens on its connections in order.
     for _ in 0..3 {
         assert_eq!(server.get("/pages/a.txt").text(), "page");

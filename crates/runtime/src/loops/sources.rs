@@ -167,6 +167,14 @@ impl Sources {
         }
     }
 
+    /// Whether the end of what can be read is told: where it is not, the direction waits for the next edge,
+    /// which a connection that breaks after all raises.
+    pub(super) fn tell_end(&mut self, token: Token, is_told: bool) {
+        if let Some(source) = self.at(token) {
+            (source.read.is_ready, source.read.is_ended) = (false, is_told);
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.places.len()

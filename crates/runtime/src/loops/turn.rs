@@ -431,6 +431,16 @@ impl Registration {
         at_home(&self.home, |here| ask(&here.sources.borrow()))
     }
 
+    /// Whether the end of what can be read is told again and again: not while a connection that breaks is
+    /// waited for.
+    pub(crate) fn tell_end(&self, is_told: bool) {
+        HERE.with(|here| {
+            if here.id.get() == self.home.id() {
+                here.sources.borrow_mut().tell_end(self.token, is_told);
+            }
+        });
+    }
+
     /// What was ready has been used up: the next edge tells of more.
     pub(crate) fn clear(&self, side: Side) {
         HERE.with(|here| {

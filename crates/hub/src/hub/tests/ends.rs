@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::sync::atomic::AtomicUsize;
 
 #[test]
-fn a_client_that_leaves_or_half_closes_is_gone_and_whoever_cares_is_told() {
+fn a_client_that_leaves_is_gone_and_one_that_half_closes_is_not() {
     let rig = Rig::new(settings());
     let ends = Arc::new(AtomicUsize::new(0));
     let told = |ends: &Arc<AtomicUsize>| {
@@ -20,9 +20,16 @@ fn a_client_that_leaves_or_half_closes_is_gone_and_whoever_cares_is_told() {
     let client = rig.hold(told(&ends));
     drop(client);
     rig.until("its end is told", |_| ends.load(Ordering::SeqCst) == 1);
-    let half = rig.hold(told(&ends));
+    let mut half = rig.hold(told(&ends));
     half.socket.shutdown(Shutdown::Write).unwrap();
-    rig.until("a half-close is an end", |_| {
+    for text in ["to one that only reads", "and again"] {
+        rig.hub.publish(message("a", text)).unwrap();
+        assert_eq!(half.chunk(), text);
+    }
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    drop(half);
+    rig.until("what is sent to nobody tells", |hub| {
+        hub.publish(message("a", "nobody")).unwrap();
         ends.load(Ordering::SeqCst) == 2
     });
     // What is told may panic; others are not hurt.

@@ -129,8 +129,16 @@ fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
     for listener in [&talking, &pipelined] {
         assert!(!listener.text().contains("/plain"), "{}", listener.text());
     }
+    // One that only closed its sending side still listens; one that left is noticed.
     closing.client.close_write();
-    wait_held(&server, 2);
+    publish(&server, "news", "to those who listen");
+    closing.hear("data: to those who listen\n");
+    assert_eq!(held(&server), 3);
+    drop(closing);
+    eventually(PATIENCE, "what is sent to nobody tells", || {
+        publish(&server, "news", "to nobody");
+        held(&server) == 2
+    });
     // One that never stops to talk is no listener.
     let noise = vec![b'x'; 64 << 10];
     eventually(PATIENCE, "the one that talks is cut", || {

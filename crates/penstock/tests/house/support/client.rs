@@ -70,6 +70,8 @@ impl Response {
 trait Channel: Read + Write + Send {
     fn set_patience(&self, patience: Duration);
     fn close_write(&self);
+    /// Makes the coming close a reset.
+    fn reset_on_close(&self);
 }
 
 impl Channel for TcpStream {
@@ -79,6 +81,9 @@ impl Channel for TcpStream {
     }
     fn close_write(&self) {
         let _ = self.shutdown(Shutdown::Write);
+    }
+    fn reset_on_close(&self) {
+        rustix::net::sockopt::set_socket_linger(self, Some(Duration::ZERO)).unwrap();
     }
 }
 
@@ -90,6 +95,7 @@ impl Channel for UnixStream {
     fn close_write(&self) {
         let _ = self.shutdown(Shutdown::Write);
     }
+    fn reset_on_close(&self) {}
 }
 
 impl RawClient {
@@ -134,6 +140,11 @@ impl RawClient {
     pub(crate) fn close_write(&mut self) -> &mut Self {
         self.channel.close_write();
         self
+    }
+
+    /// Closes so that the other side knows at once that nobody reads any more.
+    pub(crate) fn leave(self) {
+        self.channel.reset_on_close();
     }
 
     /// One read: appended to `received` and returned; empty at the end or after a reset, `None` when
