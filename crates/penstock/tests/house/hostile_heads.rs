@@ -158,6 +158,7 @@ pub(crate) fn malformed_request_lines() -> Rows {
             400,
             b"GET /%2e%2e/etc/passwd HTTP/1.1",
         ),
+        ("dots between backslashes", 400, b"GET /a%5c..%5cb HTTP/1.1"),
         ("empty target", 400, b"GET  HTTP/1.1"),
         ("HTTP/9.9", 505, b"GET / HTTP/9.9"),
         ("HTTP/2.0", 505, b"GET / HTTP/2.0"),

@@ -26,7 +26,8 @@ fn post(house: &House, path: &str) -> Option<u16> {
 fn a_worker_without_descriptors_fails_what_needs_one() {
     for model in [FORKED, THREADS, ASGI, RACK] {
         let Model(name, ..) = model;
-        let house = model.serve("processes = 1");
+        // A body that comes in pieces needs no descriptor.
+        let house = model.serve("processes = 1\nrequest_buffering = true");
         let first = house.settled(1);
         assert_eq!(post(&house, "/length"), Some(200), "{name}");
         let answer = house.ask("/descriptors").try_response(false);
