@@ -135,7 +135,7 @@ fn refuses_a_host_that_is_not_exactly_one() {
 pub(crate) fn malformed_request_lines() -> Rows {
     let long_target = format!("/{}", "a".repeat(100_000));
     let long_method = "A".repeat(100_000);
-    let rows: [(&str, u16, &[u8]); 36] = [
+    let rows: [(&str, u16, &[u8]); 37] = [
         ("asterisk with GET", 400, b"GET * HTTP/1.1"),
         ("relative", 400, b"GET index.html HTTP/1.1"),
         ("authority form", 400, b"GET localhost:80 HTTP/1.1"),
