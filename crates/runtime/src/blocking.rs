@@ -9,7 +9,7 @@
 //! behind reads of what is not, even while every one of those waits for a disk. As many are left to plain
 //! work that waits. The queue's bound is each lane's own.
 //!
-//! Reads of files ([`Pool::start_read`]) wait among the plain work: the most wanted go first, and each file has its turns.
+//! Reads of files (`Pool::start_read`) wait among the plain work: the most wanted go first, and each file has its turns.
 
 mod fair_queue;
 mod lanes;

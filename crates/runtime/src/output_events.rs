@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //! - Every line is in exactly one event, in order.
-//! - An event has at most [`MAX_LINES`] lines, and [`MAX_BYTES`] and one line of bytes.
+//! - An event has at most `MAX_LINES` lines, and `MAX_BYTES` and one line of bytes.
 //! - A line that is a JSON object is an event by itself.
 
 /// Lines of one event; longer ones are cut in pieces.
