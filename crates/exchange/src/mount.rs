@@ -24,11 +24,14 @@ impl Mount {
     /// The mount that a proxy names in `X-Forwarded-Prefix`; `None` for what is no such path.
     #[must_use]
     pub fn parse(told: &str) -> Option<Self> {
-        if told.contains(['?', '#', ',']) {
+        // A semicolon would end the path of a cookie; the others are no bytes of a path (RFC 3986 3.3).
+        let is_odd = |c: char| c.is_control() || "?#,;\\<>\"".contains(c);
+        if told.contains(is_odd) {
             return None;
         }
         let normal = normalise(told).ok().filter(|normal| !normal.is_ambiguous)?;
-        Some(Self::new(std::str::from_utf8(&normal.path).ok()?))
+        let path = std::str::from_utf8(&normal.path).ok()?;
+        (!path.contains(is_odd)).then(|| Self::new(path))
     }
 
     /// Whether it is the root: nothing was stripped.
@@ -93,6 +96,10 @@ mod tests {
             ("/a?b", None),
             ("/a#b", None),
             ("/a, /b", None),
+            ("/;Domain=evil.test", None),
+            ("/a%3bb", None),
+            ("/a\\b", None),
+            ("/<b>", None),
             ("/a%0d%0ab", None),
             ("/%ff", None),
         ] {

@@ -66,7 +66,8 @@ impl ResponsePaths {
         if server.is_some_and(is) {
             // The server's own address, which means nothing to a client.
             let rest = if rest.starts_with('/') { rest } else { "/" };
-            return Some(self.path(rest, values).unwrap_or_else(|| rest.to_owned()));
+            let path = self.path(rest, values);
+            return Some(path.unwrap_or_else(|| format!("/{}", without_slashes(rest))));
         }
         if !is(values.host) && !is(values.head.host()) {
             return None;
@@ -101,7 +102,7 @@ impl ResponsePaths {
         let front = full.encoded();
         // Two slashes at the start would name a host.
         let rest = match front.is_empty() {
-            true => rest.trim_start_matches('/'),
+            true => without_slashes(rest),
             false => rest,
         };
         let slash = if front.is_empty() { "/" } else { slash };
@@ -155,6 +156,12 @@ impl ResponsePaths {
         }
         is_changed.then_some(out)
     }
+}
+
+/// A path without the slashes in front. Two of them would name a host, and browsers read a backslash as a
+/// slash and leave tabs out (WHATWG URL, 4.4).
+fn without_slashes(path: &str) -> &str {
+    path.trim_start_matches(['/', '\\', '\t'])
 }
 
 /// What stands before the path of a reference.
@@ -228,6 +235,21 @@ mod tests {
         of_name
             .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
             .collect()
+    }
+
+    #[test]
+    fn no_redirect_to_a_path_becomes_one_to_a_host() {
+        let add = ResponsePaths::new("", "/v2").unwrap();
+        for (told, expected) in [
+            ("http://127.0.0.1:3000//evil.test/x", "/evil.test/x"),
+            ("http://127.0.0.1:3000/\\evil.test/x", "/evil.test/x"),
+            ("/v2//evil.test/", "/evil.test/"),
+            ("/v2/\\evil.test/", "/evil.test/"),
+            ("/v2/\t/evil.test/", "/evil.test/"),
+            ("/v2/a", "/a"),
+        ] {
+            assert_eq!(seen(&add, None, "Location", told), [expected], "{told}");
+        }
     }
 
     #[test]

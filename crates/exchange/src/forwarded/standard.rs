@@ -1,7 +1,7 @@
 //! The grammar of `Forwarded` (RFC 7239 §4): elements, each with what one proxy says of its client.
 //!
-//! A part of `forwarded`. Pure. A quoted string that does not end, a name that comes twice in one
-//! element and whatever else is not of the grammar break the whole field.
+//! A part of `forwarded`. Pure. A quoted string that does not end, a `for`, `proto` or `host` that comes twice
+//! in one element and whatever else is not of the grammar break the whole field.
 
 /// What one proxy says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,19 +26,14 @@ pub(super) fn parse(line: &[u8], elements: &mut Vec<Element>) -> Result<(), ()> 
             continue;
         }
         let mut element = Element::default();
-        let mut names: Vec<&[u8]> = Vec::new();
         loop {
             let (name, after) = split_token(rest);
             rest = after
                 .strip_prefix(b"=")
                 .filter(|_| !name.is_empty())
                 .ok_or(())?;
-            if names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                return Err(());
-            }
-            names.push(name);
             let (value, after) = parse_value(rest)?;
-            element.set(name, value);
+            element.set(name, value)?;
             rest = skip_blanks(after);
             match rest.strip_prefix(b";") {
                 Some(after) => rest = skip_blanks(after),
@@ -57,13 +52,18 @@ pub(super) fn parse(line: &[u8], elements: &mut Vec<Element>) -> Result<(), ()> 
 }
 
 impl Element {
-    fn set(&mut self, name: &[u8], value: Vec<u8>) {
-        if name.eq_ignore_ascii_case(b"for") {
-            self.node = Some(value);
-        } else if name.eq_ignore_ascii_case(b"proto") {
-            self.scheme = Some(value);
-        } else if name.eq_ignore_ascii_case(b"host") {
-            self.host = Some(value);
+    /// Takes in a parameter; others than these three are passed over, however many there are.
+    fn set(&mut self, name: &[u8], value: Vec<u8>) -> Result<(), ()> {
+        let is = |own: &[u8]| name.eq_ignore_ascii_case(own);
+        let place = match () {
+            () if is(b"for") => &mut self.node,
+            () if is(b"proto") => &mut self.scheme,
+            () if is(b"host") => &mut self.host,
+            () => return Ok(()),
+        };
+        match place.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(()),
         }
     }
 }

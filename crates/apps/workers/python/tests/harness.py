@@ -17,8 +17,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT.parents[2] / "wire" / "vectors"
@@ -27,6 +28,16 @@ sys.path.insert(0, str(ROOT))
 from penstock_worker import wire  # noqa: E402
 
 DEADLINE = 20.0
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    """Waits until `condition` holds, at most DEADLINE seconds."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        os.sched_yield()
+
 
 ENVIRON = {
     "REQUEST_METHOD": "GET",

@@ -3,12 +3,11 @@
 import os
 import signal
 import socket
-import time
 import unittest
 from functools import partial
 from pathlib import Path
 
-from harness import DEADLINE, Template, Worker, request, wire
+from harness import DEADLINE, Template, Worker, request, wait_for, wire
 
 FINE = """
     start_response("200 OK", [])
@@ -24,14 +23,6 @@ def application(body, head="import os, sys"):
 def application(environ, start_response):
     if environ["PATH_INFO"] == "/bad":
 {lines}{FINE}"""
-
-
-def wait_for(condition, what):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        os.sched_yield()
 
 
 class Descriptors(unittest.TestCase):

@@ -4,9 +4,10 @@ import os
 import signal
 import struct
 import unittest
+from functools import partial
 from pathlib import Path
 
-from harness import DEADLINE, Forked, Template, Worker, request, wire
+from harness import DEADLINE, Forked, Template, Worker, request, wait_for, wire
 
 HELLO = """
 import os, sys, random, time
@@ -26,6 +27,10 @@ def children():
 
 def descriptors(pid):
     return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def count_descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def promote(worker):
@@ -89,9 +94,13 @@ def application(environ, start_response):
     def test_a_worker_holds_nothing_of_its_template(self):
         with Template(HELLO) as template:
             template.ready()
+            own = count_descriptors(template.process.pid)
             with template.fork() as first, template.fork() as second:
                 first.ready()
                 second.ready()
+                # A worker may be ready before the template has closed what it gave it.
+                given = partial(count_descriptors, template.process.pid)
+                wait_for(lambda: given() == own, "the template keeps what is its workers'")
                 control = descriptors(template.process.pid)
                 sockets = [
                     {link for link in descriptors(pid) if link.startswith("socket:")}
