@@ -272,7 +272,7 @@ impl Driver {
     /// When the request at the head of the line has had its time; never in a stream of events, unless
     /// others were handed over behind it.
     fn response_deadline(&self) -> Option<Instant> {
-        if self.is_pulling {
+        if self.is_pulling && self.discarding_since.is_none() {
             // It waits for its client, who has the limits of bodies.
             return None;
         }

@@ -106,10 +106,13 @@ impl Upload {
     pub(crate) fn release(&self) {
         let mut state = self.lock();
         state.is_closed = true;
-        let (body, reader) = (state.body.take(), state.reader.take());
+        // A worker that goes on to read hears that there is no more.
+        state.end.get_or_insert(Err(cut()));
+        let (body, reader, driver) = (state.body.take(), state.reader.take(), state.driver.take());
         drop(state);
         drop(body);
         wake(reader);
+        wake(driver);
     }
 
     /// Whether the body has failed; else the task is polled when it does, or has something to say

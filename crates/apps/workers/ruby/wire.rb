@@ -177,8 +177,6 @@ module PenstockWorker
     # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
     # request (false keeps it from that), and when the server asks for a collection of garbage.
     attr_writer :base, :before_mark, :collect
-    # The environment of the request at hand, while its call lasts.
-    attr_writer :env
 
     def initialize(socket)
       @socket = socket
@@ -336,11 +334,20 @@ module PenstockWorker
       raise Disconnected
     end
 
-    # `rack.hijack`: the application answers by itself, on the socket that this returns; from any thread. What
-    # is left to send is the end. Raises IOError when the response has begun.
+    # The environment of the request at hand, while its call lasts; the thread that says it makes the call.
+    def env=(env)
+      @env = env
+      @caller = Thread.current
+    end
+
+    # `rack.hijack`: the application answers by itself, on the socket that this returns. What is left to send
+    # is the end. Only for the thread that calls the application: one that a request has left behind would
+    # get the connection of another. Raises IOError there, and when the response has begun.
     def hijack
       @lock.synchronize do
+        raise IOError, "the connection cannot be hijacked: the call is over" unless @caller.equal?(Thread.current)
         return @hijack_io if hijacked? && @hijack_io
+
         raise IOError, "the connection cannot be hijacked: its response has begun" if [@begun, @ended].include?(@seq)
 
         ours, theirs = UNIXSocket.pair

@@ -194,6 +194,8 @@ pub struct ResponseScanner {
     close: bool,
     keep_alive: bool,
     is_lenient: bool,
+    /// A line was not as the grammar has it: a bare LF, a fold, blanks before the colon.
+    is_mended: bool,
 }
 
 impl ResponseScanner {
@@ -294,7 +296,10 @@ impl ResponseScanner {
             let whole = &buf[self.line_start..=line_end];
             let line = match whole {
                 [line @ .., b'\r', _] => line,
-                [line @ .., _] if self.is_lenient => line,
+                [line @ .., _] if self.is_lenient => {
+                    self.is_mended = true;
+                    line
+                }
                 _ => return Err(self.bare_line_break(buf)),
             };
             self.line_start = line_end + 1;
@@ -322,6 +327,7 @@ impl ResponseScanner {
                 Some(field) => field,
                 None if self.is_lenient => {
                     mended = mend_line(whole);
+                    self.is_mended |= !is_regular(whole);
                     checked_field(&mended)?
                 }
                 None => checked_field(whole)?,
@@ -464,7 +470,11 @@ impl ResponseScanner {
                 || version == Version::Http10
                 || is_bodiless
                 || status == 304);
-        let is_doubtful = is_faulty || is_bodiless && self.length.is_some_and(|length| length > 0);
+        // What a server was tricked into writing may look like the end of a head: the next response is
+        // not read from behind one that had to be mended.
+        let is_doubtful = is_faulty
+            || self.is_mended
+            || is_bodiless && self.length.is_some_and(|length| length > 0);
         is_asked && !is_doubtful && status != 101 && body != ResponseBody::UntilClose
     }
 }
@@ -512,6 +522,14 @@ fn mend_line(whole: &[u8]) -> Vec<u8> {
     }
     mended.extend_from_slice(b"\r\n");
     mended
+}
+
+/// Whether a line is one line, and its name ends with the colon.
+fn is_regular(whole: &[u8]) -> bool {
+    let first = memchr::memchr(b'\n', whole).map_or(whole, |end| &whole[..=end]);
+    let colon = memchr::memchr(b':', first);
+    let has_blank = colon.is_some_and(|at| at > 0 && matches!(first[at - 1], b' ' | b'\t'));
+    first.len() == whole.len() && !has_blank
 }
 
 /// The field of a line with its end.
@@ -640,6 +658,12 @@ mod tests {
                     let (head, seen) = scan_leniently(&text, step).unwrap();
                     assert_eq!(seen, fields, "{name} {step}");
                     assert_eq!((head.status, head.len), (200, text.len()), "{name}");
+                    assert!(!head.keep_alive, "{name}: without a length");
+                    // With one, the connection stays only if nothing had to be mended.
+                    let text = text.replacen('\n', "\nContent-Length: 1\r\n", 1);
+                    let (head, _) = scan_leniently(&text, step.min(text.len())).unwrap();
+                    let is_regular = name == "usual" && status.ends_with("\r\n");
+                    assert_eq!(head.keep_alive, is_regular, "{name} {step}");
                 }
             }
         }

@@ -61,6 +61,15 @@ module RackAppTests
       "hello" => ->(_) { [200, TEXT, ["hello"]] },
       "text_status" => ->(_) { ["200", TEXT, ["hello"]] },
       "echo" => ->(env) { [200, TEXT, [env["rack.input"].read]] },
+      "hijack_elsewhere" => lambda { |env|
+        error = Thread.new do
+          env["rack.hijack"].call
+          "hijacked"
+        rescue IOError => e
+          e.message
+        end
+        [200, TEXT, [error.value]]
+      },
       "rewind" => lambda { |env|
         input = env["rack.input"]
         first = [input.gets, input.read(2), input.external_encoding.to_s]
@@ -196,6 +205,11 @@ module RackAppTests
   def test_the_input_is_binary_and_can_be_rewound
     reply = ask("rewind", body: "one\ntwo")
     assert_equal ["one\n", "tw", "ASCII-8BIT", "one\ntwo"].inspect, reply.body
+  end
+
+  def test_a_thread_that_a_request_left_behind_hijacks_nothing
+    reply = ask("hijack_elsewhere")
+    assert_equal "the connection cannot be hijacked: the call is over", reply.body
   end
 
   def test_the_environment_fits_the_version_of_rack

@@ -167,6 +167,7 @@ class VectorsTest < Minitest::Test
     if what == "hijack"
       # The first request is at hand.
       slot.seq = 0
+      slot.env = {}
       slot.hijack.close
       return slot.send_end
     end
