@@ -107,7 +107,7 @@ impl Upload {
         let mut state = self.lock();
         state.is_closed = true;
         // A worker that goes on to read hears that there is no more.
-        state.end.get_or_insert(Err(cut()));
+        state.end.get_or_insert_with(|| Err(cut()));
         let (body, reader, driver) = (state.body.take(), state.reader.take(), state.driver.take());
         drop(state);
         drop(body);
