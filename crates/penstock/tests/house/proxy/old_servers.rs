@@ -38,14 +38,14 @@ const ROWS: &[Row] = &[
         "HTTP/1.1 200 OK\nX-Done: 1\nContent-Length: 5\n\nhello",
         200,
         "hello",
-        true,
+        false,
     ),
     (
         "bare line feeds in chunks",
         "HTTP/1.1 200 OK\nX-Done: 1\nTransfer-Encoding: chunked\n\n5\nhello\n0\n\n",
         200,
         "hello",
-        true,
+        false,
     ),
     (
         "padded chunk sizes",
@@ -60,14 +60,14 @@ const ROWS: &[Row] = &[
         "HTTP/1.1 200 OK\r\nX-Done : 1\r\nContent-Length : 5\r\n\r\nhello",
         200,
         "hello",
-        true,
+        false,
     ),
     (
         "a folded field",
         "HTTP/1.1 200 OK\r\nX-Done:\r\n 1\r\nContent-Length: 5\r\n\r\nhello",
         200,
         "hello",
-        true,
+        false,
     ),
     (
         "a coding over a length",
