@@ -69,6 +69,8 @@ pub struct BodyDecoder {
     size_digits: u16,
     /// Read as servers of long ago write it; see [`BodyDecoder::lenient`].
     is_lenient: bool,
+    /// Something was read that a strict reader refuses.
+    is_mended: bool,
     line_extension_bytes: u16,
     extension_bytes: u16,
     /// Validated lines, then the line being read.
@@ -128,6 +130,7 @@ impl BodyDecoder {
             remaining,
             size_digits: 0,
             is_lenient: false,
+            is_mended: false,
             line_extension_bytes: 0,
             extension_bytes: 0,
             trailers: Vec::new(),
@@ -145,6 +148,12 @@ impl BodyDecoder {
             is_lenient: true,
             ..Self::new(BodyFraming::Chunked)
         }
+    }
+
+    /// Whether a lenient reader was needed. Another reader may see the end of such a body elsewhere, so
+    /// nothing that follows it on the connection may be read as the next response.
+    pub fn is_mended(&self) -> bool {
+        self.is_mended
     }
 
     /// Whether the whole body was consumed.
@@ -215,6 +224,7 @@ impl BodyDecoder {
 
     fn take_framing(&mut self, byte: u8) -> Result<(), BodyError> {
         if self.is_lenient && self.take_leniently(byte)? {
+            self.is_mended = true;
             return Ok(());
         }
         match self.state {
@@ -230,6 +240,14 @@ impl BodyDecoder {
             State::DataLf | State::TrailerLf | State::FinalLf => Err(BodyError::BadLineEnd),
             // Content and end are dealt with by `decode`.
             State::Length | State::Data | State::Done => Ok(()),
+            // What is no extension by the grammar is one all the same, of which nothing is kept.
+            _ if self.is_lenient => match self.take_extension(byte) {
+                Ok(()) => Ok(()),
+                Err(_) => {
+                    self.is_mended = true;
+                    self.skip_extension(byte)
+                }
+            },
             _ => self.take_extension(byte),
         }
     }
@@ -238,17 +256,7 @@ impl BodyDecoder {
     fn take_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
         match (self.state, byte) {
             (State::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
-            (State::Size, b' ' | b'\t' | b';') if self.size_digits > 0 => {
-                self.state = State::SkippedExtension;
-            }
-            (State::SkippedExtension, b'\n') => self.end_size_line(byte)?,
-            (State::SkippedExtension, b'\r') => self.state = State::SizeLf,
-            (State::SkippedExtension, _) => {
-                self.line_extension_bytes += 1;
-                if self.line_extension_bytes > SKIPPED_EXTENSION_BYTES_MAX {
-                    return Err(BodyError::ChunkExtensionsTooLarge);
-                }
-            }
+            (State::SkippedExtension, _) => self.skip_extension(byte)?,
             (State::DataCr, b'\n') => self.state = State::Size,
             (State::TrailerStart, b'\n') => self.state = State::Done,
             (State::TrailerLine, b'\n') => {
@@ -258,6 +266,19 @@ impl BodyDecoder {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn skip_extension(&mut self, byte: u8) -> Result<(), BodyError> {
+        match byte {
+            b'\n' => return self.end_size_line(byte),
+            b'\r' => return self.go(State::SizeLf),
+            _ => {}
+        }
+        self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
+        if self.line_extension_bytes > SKIPPED_EXTENSION_BYTES_MAX {
+            return Err(BodyError::ChunkExtensionsTooLarge);
+        }
+        self.go(State::SkippedExtension)
     }
 
     fn go(&mut self, state: State) -> Result<(), BodyError> {
@@ -283,6 +304,8 @@ impl BodyDecoder {
             return Err(BodyError::ChunkTooLarge);
         }
         self.size_digits += 1;
+        // More than fit an offset: readers that count digits instead of zeros refuse it.
+        self.is_mended |= self.is_lenient && self.size_digits > OFFSET_DIGITS;
         self.remaining = self.remaining << 4 | u64::from(digit);
         Ok(())
     }
@@ -306,8 +329,8 @@ impl BodyDecoder {
     // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks stand around these two
     // marks only, so none may end the line.
     fn take_extension(&mut self, byte: u8) -> Result<(), BodyError> {
-        self.line_extension_bytes += 1;
-        self.extension_bytes += 1;
+        self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
+        self.extension_bytes = self.extension_bytes.saturating_add(1);
         if self.line_extension_bytes > LINE_EXTENSION_BYTES_MAX
             || self.extension_bytes > EXTENSION_BYTES_MAX
         {
@@ -380,7 +403,10 @@ impl BodyDecoder {
             .get(self.trailer_line_start..)
             .unwrap_or_default();
         let is_kept = match is_kept_trailer(line.strip_suffix(b"\r").unwrap_or(line)) {
-            Err(_) if self.is_lenient => false,
+            Err(_) if self.is_lenient => {
+                self.is_mended = true;
+                false
+            }
             checked => checked?,
         };
         if is_kept {
@@ -421,6 +447,8 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Far above what any sender pads to, and an end to a size that dribbles in.
 const SIZE_DIGITS_MAX: u16 = 256;
+/// Hexadecimal digits of the largest offset.
+const OFFSET_DIGITS: u16 = 16;
 const LINE_EXTENSION_BYTES_MAX: u16 = 256;
 const EXTENSION_BYTES_MAX: u16 = 16 << 10;
 /// Nothing is kept of an extension: the bound only keeps a server from sending nothing else.

@@ -187,6 +187,8 @@ pub struct ResponseScanner {
     looked: usize,
     /// Where the line being read begins.
     line_start: usize,
+    /// The last LF of a field that may be continued by what follows, for a lenient reader.
+    open_end: Option<usize>,
     fields: usize,
     status_line: Option<(Version, u16)>,
     length: Option<u64>,
@@ -269,29 +271,11 @@ impl ResponseScanner {
     ) -> Result<Progress<ResponseHead>, ResponseError> {
         loop {
             let usual = self.usual_field(&buf[self.line_start..]);
-            let mut line_end = match &usual {
-                Some(field) => self.line_start + field.line.len() - 1,
-                None => match find_line_feed(&buf[self.looked..]) {
-                    Some(found) => self.looked + found,
-                    None => break,
-                },
+            let Some(line_end) = self.find_line_end(buf, usual.as_ref()) else {
+                break;
             };
             if line_end >= limits.head_bytes {
                 return Err(ResponseError::HeadTooLarge);
-            }
-            if self.is_lenient
-                && self.status_line.is_some()
-                && !is_blank_line(&buf[self.line_start..=line_end])
-            {
-                let Some(end) = folded_line_end(buf, line_end) else {
-                    // The next line may belong to this one: it is looked at once it is there.
-                    self.looked = line_end;
-                    return self.partial(buf, limits);
-                };
-                line_end = end;
-                if line_end >= limits.head_bytes {
-                    return Err(ResponseError::HeadTooLarge);
-                }
             }
             let whole = &buf[self.line_start..=line_end];
             let line = match whole {
@@ -335,8 +319,45 @@ impl ResponseScanner {
             self.note(&field)?;
             take(field);
         }
-        self.looked = buf.len();
         self.partial(buf, limits)
+    }
+
+    /// The last LF of the line being read, with the lines that continue it for a lenient reader
+    /// (RFC 9112 §5.2). `None` when that is not there yet; what was searched is not searched again.
+    fn find_line_end(&mut self, buf: &[u8], usual: Option<&CheckedField<'_>>) -> Option<usize> {
+        let mut line_end = match (self.open_end, usual) {
+            (Some(end), _) => end,
+            (None, Some(field)) => self.line_start + field.line.len() - 1,
+            (None, None) => self.find_line_feed(buf)?,
+        };
+        let is_field =
+            self.status_line.is_some() && !is_blank_line(&buf[self.line_start..=line_end]);
+        if !self.is_lenient || !is_field {
+            return Some(line_end);
+        }
+        loop {
+            self.open_end = Some(line_end);
+            self.looked = self.looked.max(line_end + 1);
+            match buf.get(line_end + 1)? {
+                b' ' | b'\t' => line_end = self.find_line_feed(buf)?,
+                _ => break,
+            }
+        }
+        self.open_end = None;
+        Some(line_end)
+    }
+
+    /// The next LF that was not looked at yet.
+    fn find_line_feed(&mut self, buf: &[u8]) -> Option<usize> {
+        let rest = &buf[self.looked..];
+        let found = match rest {
+            // The blank line.
+            [b'\r', b'\n', ..] => Some(1),
+            _ => memchr::memchr(b'\n', rest),
+        };
+        let found = found.map(|found| self.looked + found);
+        self.looked = found.map_or(buf.len(), |at| at + 1);
+        found
     }
 
     /// More bytes are needed, if what is there may become a head.
@@ -435,6 +456,14 @@ impl ResponseScanner {
         if !self.is_lenient {
             self.check_framing(version, status)?;
         }
+        // RFC 9112 §6.3 case 1. Another response follows, and readers that believe the fields find it
+        // elsewhere.
+        if matches!(status, 100..=199) && self.chunked {
+            return Err(ResponseError::BadTransferEncoding);
+        }
+        if matches!(status, 100 | 102..=199) && self.length.is_some_and(|length| length > 0) {
+            return Err(ResponseError::BadContentLength);
+        }
         if answers_head || is_bodiless(status) || status == 304 {
             return Ok(ResponseBody::None);
         }
@@ -479,25 +508,8 @@ impl ResponseScanner {
     }
 }
 
-fn find_line_feed(buf: &[u8]) -> Option<usize> {
-    match buf {
-        // The blank line.
-        [b'\r', b'\n', ..] => Some(1),
-        _ => memchr::memchr(b'\n', buf),
-    }
-}
-
 fn is_blank_line(line: &[u8]) -> bool {
     matches!(line, b"\n" | b"\r\n")
-}
-
-/// The last LF of the line that ends at `line_end` with those that continue it (RFC 9112 §5.2); `None`
-/// when what follows is not there yet.
-fn folded_line_end(buf: &[u8], mut line_end: usize) -> Option<usize> {
-    while let b' ' | b'\t' = buf.get(line_end + 1)? {
-        line_end += 1 + memchr::memchr(b'\n', &buf[line_end + 1..])?;
-    }
-    Some(line_end)
 }
 
 /// A field line as it should have been sent: no blank before the colon, folds replaced by a space, CR LF
@@ -715,6 +727,36 @@ mod tests {
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n");
             assert!(scan_leniently(&text, text.len()).is_err(), "{lines:?}");
+        }
+        for framing in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+            let text = format!("HTTP/1.1 100 Continue\r\n{framing}\r\n\r\n");
+            assert!(scan_leniently(&text, text.len()).is_err(), "{framing}");
+        }
+    }
+
+    #[test]
+    fn no_byte_is_searched_twice_however_slowly_a_head_comes() {
+        let heads = [
+            format!("X: y\r\n{}\r\n", " z\n".repeat(20_000)),
+            format!("X: y\r\n {}\r\n\r\n", "z".repeat(60_000)),
+            format!("X: {}\r\n\r\n", "y".repeat(60_000)),
+            format!("X: {}\n\n", "y".repeat(60_000)),
+            format!("{}\r\n", "X: y\r\n".repeat(200)),
+        ];
+        for fields in heads {
+            let text = format!("HTTP/1.1 200 OK\r\n{fields}");
+            let mut scanner = ResponseScanner::lenient();
+            let mut searched = 0;
+            let limits = ResponseLimits::default();
+            for end in 1..text.len() {
+                // Whatever was not looked at before is all that a call may look at.
+                searched += end - scanner.looked;
+                let scanned = scanner.scan(&text.as_bytes()[..end], false, &limits);
+                assert_eq!(scanned, Ok(Progress::Partial), "{end}");
+            }
+            assert!(searched <= 2 * text.len(), "{searched} of {}", text.len());
+            let scanned = scanner.scan(text.as_bytes(), false, &limits).unwrap();
+            assert!(matches!(scanned, Progress::Complete(head) if head.len == text.len()));
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Heads are checked by `http`'s scanner and bodies by its decoder. What must stay true: interim
 //! responses are bounded; 101 is believed only where it was asked for; bytes behind a response are
-//! never taken for another one. What old servers write is read
-//! unless the upstream is `strict`: nobody sees it, for heads and bodies are framed anew.
+//! never taken for another one. What old servers write is read unless the upstream is `strict`:
+//! nobody sees it, for heads and bodies are framed anew; it is the last response of its connection.
 
 use penstock_config as config;
 use penstock_http::{
@@ -100,6 +100,7 @@ impl Decoder {
                     .decode(input)
                     .map_err(|error| Failure::broken(Stage::Answered, error.to_string()))?;
                 if decoded.done {
+                    self.keep_alive &= !decoder.is_mended();
                     let trailers = trailers(decoder.trailers());
                     self.state = State::Done(trailers);
                     if decoded.data.is_empty() {
@@ -175,11 +176,10 @@ impl Decoder {
                 ));
             }
             100..=199 => {
-                if !head.keep_alive {
-                    return Err(broken(
-                        "an interim response with a body or a close".to_owned(),
-                    ));
+                if !head.keep_alive && self.is_strict {
+                    return Err(broken("an interim response with a close".to_owned()));
                 }
+                self.closes |= !head.keep_alive;
                 self.interim += 1;
                 if self.interim > INTERIM_MAX {
                     return Err(broken(format!("more than {INTERIM_MAX} interim responses")));

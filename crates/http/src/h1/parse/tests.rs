@@ -499,3 +499,30 @@ fn errors_are_answered_with_their_status() {
         assert_eq!(error.status().code(), status, "{error}");
     }
 }
+
+#[test]
+fn no_byte_is_searched_twice_however_slowly_a_head_comes() {
+    let limits = HeadLimits::default();
+    let heads = [
+        format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000)),
+        format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+            "y".repeat(30_000)
+        ),
+        format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(99)),
+    ];
+    for text in heads {
+        let (mut scanner, mut searched) = (HeadScanner::new(), 0);
+        for end in 1..text.len() {
+            // Whatever was not looked at before is all that a call may look at.
+            searched += end - scanner.looked;
+            let scanned = scanner.scan(&text.as_bytes()[..end], &limits);
+            assert_eq!(scanned, Ok(Progress::Partial), "{end}");
+        }
+        assert!(searched <= 2 * text.len(), "{searched} of {}", text.len());
+        assert!(matches!(
+            scanner.scan(text.as_bytes(), &limits),
+            Ok(Progress::Complete(_))
+        ));
+    }
+}

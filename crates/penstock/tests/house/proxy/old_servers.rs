@@ -53,7 +53,29 @@ const ROWS: &[Row] = &[
          5    \r\nhello\r\n0    \r\n\r\n",
         200,
         "hello",
-        true,
+        false,
+    ),
+    (
+        "an extension that is none",
+        "HTTP/1.1 200 OK\r\nX-Done: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5;a b\r\nhello\r\n0\r\n\r\n",
+        200,
+        "hello",
+        false,
+    ),
+    (
+        "interim heads with bare line feeds",
+        "HTTP/1.1 100 Continue\n\nHTTP/1.1 200 OK\r\nX-Done: 1\r\nContent-Length: 5\r\n\r\nhello",
+        200,
+        "hello",
+        false,
+    ),
+    (
+        "an interim head of HTTP/1.0",
+        "HTTP/1.0 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-Done: 1\r\nContent-Length: 5\r\n\r\nhello",
+        200,
+        "hello",
+        false,
     ),
     (
         "a space before the colon",
@@ -93,6 +115,23 @@ fn origin() -> Origin {
         Ok(number) => Script::raw(ROWS[number].1).then(Step::Hang),
         Err(_) => last_page(&seen.target),
     })
+}
+
+#[test]
+fn the_grammar_keeps_a_connection() {
+    let origin = Origin::start(|seen| match &*seen.target {
+        "/chunks" => Script::raw(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+             00000005 ; a=\"b c\"\r\nhello\r\n0000\r\n\r\n",
+        )
+        .keep(),
+        _ => last_page(&seen.target),
+    });
+    let server = Front::new([&origin]).server("threads = 1").serve();
+    assert_eq!(server.get("/chunks").text(), "hello");
+    assert_eq!(server.get("/next").text(), "/next");
+    let seen = origin.seen();
+    assert_eq!(seen[0].connection, seen[1].connection);
 }
 
 #[test]
