@@ -11,6 +11,7 @@ mod address;
 mod app;
 mod cache;
 mod channel;
+mod cores;
 mod describe;
 mod detect;
 mod development;

@@ -26,6 +26,7 @@ pub use upstream::{
     Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
 };
 
+use crate::cores::usable_cores;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// A whole configuration, checked.
@@ -146,7 +147,7 @@ impl Default for Server {
         Self {
             listen: vec![ListenAddr::loopback(8080)],
             reuse_port: false,
-            threads: cores(),
+            threads: usable_cores(),
             admin: Some(ListenAddr::loopback(8090)),
             access_log: None,
             log: LogTarget::Stderr,
@@ -392,9 +393,4 @@ impl HeaderRules {
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
-}
-
-/// Number of cores this process may use, at least one.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

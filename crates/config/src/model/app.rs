@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Upstream, cores};
+use super::Upstream;
+use crate::cores::usable_cores;
 
 /// An application: `[apps.NAME]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -268,7 +269,7 @@ impl Processes {
 
 impl Default for Processes {
     fn default() -> Self {
-        Self::exactly(cores())
+        Self::exactly(usable_cores())
     }
 }
 

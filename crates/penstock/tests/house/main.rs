@@ -41,6 +41,7 @@ mod pools;
 mod processes;
 mod programs;
 mod proxy;
+mod quotas;
 mod rack;
 mod regressions;
 mod reload;
