@@ -174,6 +174,7 @@ pub(crate) fn run(
         let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
         options.log.turn_to(log).map_err(say)?;
     }
+    surroundings::check_essentials()?;
     surroundings::log_missing(&config.limits.temp_dir);
     remove_abandoned_folders(&config);
     let tokio = TokioThread::start().map_err(say)?;

@@ -206,7 +206,7 @@ pub fn give_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()>
 /// # Errors
 /// What `setrlimit` says, `PermissionDenied` for whoever is not root and wants more than it may have.
 pub fn limit_open_files(count: u64) -> io::Result<()> {
-    let known = rustix::process::getrlimit(Resource::Nofile);
+    let known = crate::resource_limits::read_limit(Resource::Nofile)?;
     let limit = Rlimit {
         current: Some(count),
         maximum: known.maximum.map(|maximum| maximum.max(count)),

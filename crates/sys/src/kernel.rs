@@ -8,12 +8,17 @@
 //!
 //! - Nothing here fails: a call that cannot be asked about for want of descriptors counts as present.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::net::SocketFlags;
+use rustix::pipe::{SpliceFlags, splice, vmsplice};
 use rustix::process::PidfdFlags;
+use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 /// A recent call, and what is served another way without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +104,66 @@ pub(crate) fn has_memfd() -> bool {
     *FOUND.get_or_init(|| is_there(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
 }
 
+/// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some sandboxes).
+pub(crate) fn has_sendfile() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        // A descriptor that can be neither read nor written.
+        nowhere.map_or(true, |fd| is_there(rustix::fs::sendfile(&fd, &fd, None, 1)))
+    })
+}
+
+/// Whether what is in memory can be read without a wait (`preadv2`, Linux 4.6).
+fn has_preadv2() -> bool {
+    let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let mut byte = [0];
+    nowhere.map_or(true, |fd| {
+        let mut buffers = [IoSliceMut::new(&mut byte)];
+        is_there(rustix::io::preadv2(
+            &fd,
+            &mut buffers,
+            0,
+            ReadWriteFlags::NOWAIT,
+        ))
+    })
+}
+
+/// Whether bytes in memory go to a socket by reference (`vmsplice` and `splice`).
+fn has_splice() -> bool {
+    let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    nowhere.map_or(true, |fd| {
+        let none = SpliceFlags::NONBLOCK;
+        #[expect(unsafe_code, reason = "the kernel would keep references to pages")]
+        // SAFETY: there are no pages.
+        let filled = unsafe { vmsplice(&fd, &[], none) };
+        is_there(filled) && is_there(splice(&fd, None, &fd, None, 1, none))
+    })
+}
+
+/// The calls without which nothing works, of those that this process does not have. All are of Linux
+/// 2.6.28 or older, so only a sandbox forbids them.
+#[must_use]
+pub fn missing_essentials() -> Vec<&'static str> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let nowhere = rustix::fs::open(c"/", flags, Mode::empty());
+    let has_accept4 = nowhere.map_or(true, |fd| {
+        is_there(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC))
+    });
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
+    let all = [
+        (
+            is_there(epoll::create(epoll::CreateFlags::CLOEXEC)),
+            "epoll_create1",
+        ),
+        (is_there(eventfd(0, EventfdFlags::CLOEXEC)), "eventfd2"),
+        (is_there(timer), "timerfd_create"),
+        (has_accept4, "accept4"),
+    ];
+    let missing = all.into_iter().filter(|(is_there, _)| !is_there);
+    missing.map(|(_, name)| name).collect()
+}
+
 /// Whether the pages of a file in memory are counted (`cachestat`, Linux 6.5).
 fn has_cachestat() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
@@ -134,6 +199,21 @@ pub fn missing_calls() -> Vec<MissingCall> {
             has_memfd(),
             "memfd_create",
             "worker scripts lie in temporary files",
+        ),
+        (
+            has_sendfile(),
+            "sendfile",
+            "what of a file is in memory is copied",
+        ),
+        (
+            has_preadv2(),
+            "preadv2",
+            "a pool reads what may not be in memory",
+        ),
+        (
+            has_splice(),
+            "splice",
+            "bodies of a cache in memory are copied for each client",
         ),
         (
             has_cachestat(),

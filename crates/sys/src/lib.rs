@@ -25,5 +25,6 @@ pub mod pages;
 pub mod poll;
 pub mod port_owner;
 pub mod process;
+mod resource_limits;
 pub mod signals;
 pub mod timer;

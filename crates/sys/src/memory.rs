@@ -16,9 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::pipe::{
     IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, vmsplice,
 };
-use rustix::process::{Resource, getrlimit};
+use rustix::process::Resource;
 
 use crate::pages::page_bytes;
+use crate::resource_limits::read_limit;
 
 /// A part of the address space. It takes memory only where there are extents.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Region {
     /// `Unsupported` where the process's memory is bounded (`RLIMIT_AS`, `RLIMIT_DATA`): all of the region would
     /// count. When the system promises no more memory than there is.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
-        let is_bounded = |resource| getrlimit(resource).current.is_some();
+        let is_bounded = |resource| read_limit(resource).is_ok_and(|limit| limit.current.is_some());
         if is_bounded(Resource::As) || is_bounded(Resource::Data) {
             let error = "the process's memory is bounded (RLIMIT_AS, RLIMIT_DATA)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, error));

@@ -128,9 +128,28 @@ pub fn mark_used(file: &File, at: u64, len: u64) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock` when the socket takes nothing now; the connection's error; the disk's.
 pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
-    let mut at = at;
-    Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?)
+    if !kernel::has_sendfile() {
+        return copy_to(socket, file, at, len);
+    }
+    let mut end = at;
+    match rustix::fs::sendfile(socket, file, Some(&mut end), len) {
+        // File systems that map no files (FUSE with direct I/O).
+        Err(Errno::INVAL) => copy_to(socket, file, at, len),
+        sent => Ok(sent?),
+    }
 }
+
+/// [`send_file`] by way of a buffer, of at most so much as a socket usually takes at once.
+fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
+    let mut buffer = vec![0; len.min(COPIED_BYTES)];
+    let count = rustix::io::pread(file, &mut buffer, at)?;
+    Ok(match &buffer[..count] {
+        [] => 0,
+        bytes => rustix::io::write(socket, bytes)?,
+    })
+}
+
+const COPIED_BYTES: usize = 64 << 10;
 
 /// Reads `len` bytes at `at`; fewer only at the file's end. Blocks.
 ///
@@ -306,12 +325,16 @@ pub enum FileSystem {
     Other,
 }
 
-/// What kind of file system it lies on. May block on network file systems.
+/// What kind of file system it lies on; `Other` where a sandbox forbids to ask. May block on network file
+/// systems.
 ///
 /// # Errors
 /// What `fstatfs` says.
 pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
-    let magic = rustix::fs::fstatfs(file)?.f_type;
+    let magic = match rustix::fs::fstatfs(file) {
+        Err(error) if kernel::is_denied(error) => return Ok(FileSystem::Other),
+        known => known?.f_type,
+    };
     Ok(match u64::try_from(magic).unwrap_or(0) & 0xffff_ffff {
         TMPFS | RAMFS => FileSystem::Memory,
         EXT | XFS | BTRFS | F2FS => FileSystem::Disk,

@@ -30,6 +30,8 @@ use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
 
+use crate::resource_limits::read_limit;
+
 /// What to start and what it inherits.
 #[derive(Debug)]
 pub struct Launch {
@@ -265,10 +267,11 @@ fn stay_open(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// How many descriptors this process may open at most (the hard limit); none where there is no limit.
+/// How many descriptors this process may open at most (the hard limit); none where there is no limit, or
+/// nobody may ask.
 #[must_use]
 pub fn max_open_files() -> Option<u64> {
-    rustix::process::getrlimit(Resource::Nofile).maximum
+    read_limit(Resource::Nofile).ok()?.maximum
 }
 
 /// The soft limit of open files that processes get which are started from now on, where it is not ours.
@@ -299,7 +302,7 @@ fn restore(open_files: Option<u64>) -> io::Result<()> {
     let Some(current) = open_files else {
         return Ok(());
     };
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let maximum = read_limit(Resource::Nofile)?.maximum;
     let current = Some(maximum.map_or(current, |maximum| maximum.min(current)));
     Ok(rustix::process::setrlimit(
         Resource::Nofile,
@@ -329,9 +332,9 @@ pub fn reset_inherited_signals() {
 /// that.
 ///
 /// # Errors
-/// What `setrlimit` says; the limit is as it was.
+/// What `getrlimit` or `setrlimit` says; the limit is as it was.
 pub fn raise_open_files() -> io::Result<(u64, u64)> {
-    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    let Rlimit { current, maximum } = read_limit(Resource::Nofile)?;
     // `None` is no limit.
     let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     if number(current) < number(maximum) {

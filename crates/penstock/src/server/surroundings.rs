@@ -29,6 +29,21 @@ pub(super) fn log_missing(temporary: &Path) {
     }
 }
 
+/// What no start can do without.
+///
+/// # Errors
+/// The system calls that a sandbox forbids, and what to do about them.
+pub(super) fn check_essentials() -> Result<(), String> {
+    match &*kernel::missing_essentials() {
+        [] => Ok(()),
+        names => Err(format!(
+            "this sandbox forbids {}, without which nothing can be served: let its filter allow them \
+             (systemd: SystemCallFilter=@system-service; Docker: its default profile)",
+            names.join(", ")
+        )),
+    }
+}
+
 fn describe(missing: &[MissingCall]) -> Option<String> {
     let (names, instead): (Vec<_>, Vec<_>) =
         missing.iter().map(|call| (call.name, call.instead)).unzip();

@@ -112,13 +112,6 @@ fn site() -> Site {
         .config(TOML)
 }
 
-fn ready(server: Server) -> Server {
-    for app in ["site", "ruby", "program"] {
-        server.wait_ready(app);
-    }
-    server
-}
-
 /// What `tell` says: the sets of signals, and the limit.
 fn told(server: &Server, path: &str) -> BTreeMap<String, String> {
     let text = server.get(path).text();
@@ -135,7 +128,8 @@ const OF_PYTHON: u64 = 1 << 12 | 1 << 24;
 fn children_have_signals_and_limits_as_the_operator_set_them() {
     // Whoever started the server blocks, ignores and limits.
     let script = "ulimit -Sn 777; trap '' INT QUIT USR2 CHLD TTOU";
-    let server = ready(site().serve_after(script, &[]));
+    let server = site().serve_after(script, &[]);
+    server.wait_all_ready(&["site", "ruby", "program"]);
     for path in ["/tell", "/r/tell", "/program"] {
         let told = told(&server, path);
         assert_eq!(told["files"], "777", "{path}");

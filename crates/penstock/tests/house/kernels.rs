@@ -8,7 +8,9 @@ use std::os::unix::fs::symlink;
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, Server, Site, eventually, is_alive, texts};
+use crate::support::{
+    Origin, PATIENCE, Script, Server, Site, eventually, head_of, is_alive, texts,
+};
 
 const TOML: &str = r#"
 [apps.site]
@@ -24,8 +26,15 @@ kind = "command"
 command = "python3 program.py {socket}"
 processes = 1
 
-[upstreams.program]
-servers = ["unix:back.sock"]
+[upstreams.origin]
+servers = ["ORIGIN"]
+
+[caches.memory]
+size_max = "16MiB"
+
+[caches.disk]
+path = "stored"
+size_max = "64MiB"
 
 [[sites]]
 [[sites.routes]]
@@ -37,6 +46,17 @@ app = "program"
 [[sites.routes]]
 path = "/big"
 app = "site"
+[[sites.routes]]
+path = "/passed/*"
+upstream = "origin"
+[[sites.routes]]
+path = "/memory/*"
+upstream = "origin"
+cache = { stores = ["memory"] }
+[[sites.routes]]
+path = "/disk/*"
+upstream = "origin"
+cache = { stores = ["disk"] }
 [[sites.routes]]
 files = { root = "public" }
 "#;
@@ -56,7 +76,18 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 Server(sys.argv[1], Handler).serve_forever()
 "#;
 
-fn site() -> Site {
+/// Bodies that go out at once, and some that do not.
+const ORIGIN_BYTES: [usize; 2] = [100, 700_000];
+
+fn origin() -> Origin {
+    Origin::start(|seen| {
+        let size: usize = seen.target.rsplit('/').next().unwrap().parse().unwrap();
+        let head = head_of("200 OK", "Cache-Control: max-age=600\r\n", size);
+        Script::raw([head.as_bytes(), &vec![b'o'; size]].concat()).keep()
+    })
+}
+
+fn site(origin: &Origin) -> Site {
     let site = Site::with_app()
         .file("public/small.txt", "small")
         .file("public/sub/index.html", "index")
@@ -64,18 +95,10 @@ fn site() -> Site {
         .file("secret.txt", "secret")
         .file("program.py", PROGRAM)
         .file("ruby/config.ru", "run ->(_) { [200, {}, ['ruby']] }\n")
-        .config(&TOML.replace("[upstreams.program]\nservers = [\"unix:back.sock\"]\n", ""));
+        .config(&TOML.replace("ORIGIN", &origin.address().to_string()));
     symlink("../secret.txt", site.dir().join("public/out.txt")).unwrap();
     symlink("small.txt", site.dir().join("public/in.txt")).unwrap();
     site
-}
-
-fn serve(how: &str) -> Server {
-    let server = site().serve_filtered(how, &[]);
-    for app in ["site", "ruby", "program"] {
-        server.wait_ready(app);
-    }
-    server
 }
 
 /// What a visitor sees, whatever the kernel is.
@@ -106,13 +129,31 @@ fn check_service(server: &Server) {
             "{path}"
         );
     }
+    for size in ORIGIN_BYTES {
+        for path in ["passed", "memory", "disk"] {
+            // The second comes from the cache.
+            for _ in 0..2 {
+                let got = server.get(&format!("/{path}/{size}"));
+                assert_eq!((got.status, got.body.len()), (200, size), "{path}");
+            }
+        }
+    }
     assert_eq!(server.get("/large.bin").body.len(), 3_000_000);
     assert_eq!(server.get("/big").body.len(), 8 << 20);
 }
 
 fn check_life(how: &str, named: &[&str]) {
-    let server = serve(how);
+    let origin = origin();
+    let server = site(&origin).serve_filtered(how, &[]);
+    server.wait_all_ready(&["site", "ruby", "program"]);
+    eventually(PATIENCE, "the caches are in use", || {
+        let caches = server.admin_json()["caches"].clone();
+        let caches = caches.as_array().unwrap();
+        caches.len() == 2 && caches.iter().all(|cache| cache["state"] == "working")
+    });
     check_service(&server);
+    // Each cached body was asked for once, each that is passed on every time.
+    assert_eq!(origin.seen().len(), ORIGIN_BYTES.len() * (1 + 1 + 2));
     let log = server.log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("has no")).collect();
     let is_named = |line: &&str| named.iter().all(|name| line.contains(name));
@@ -161,8 +202,27 @@ fn a_sandbox_that_forbids_recent_calls_serves_all_there_is() {
 
 #[test]
 fn a_sandbox_that_forbids_older_calls_too_serves_all_there_is() {
-    let all = ["openat2", "pidfd_open", "statx", "memfd_create"];
+    let all = [
+        "openat2",
+        "pidfd_open",
+        "statx",
+        "memfd_create",
+        "sendfile",
+        "preadv2",
+        "splice",
+    ];
     check_life("strict", &all);
+}
+
+#[test]
+fn a_sandbox_that_forbids_what_nothing_replaces_is_told() {
+    let site = Site::new().file("public/a.txt", "a");
+    let (status, log) = site.fail_filtered("hopeless");
+    assert_eq!(status, Some(1), "{log}");
+    assert!(
+        log.contains("this sandbox forbids eventfd2") && log.contains("allow"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -222,6 +222,18 @@ impl Site {
 
     /// [`Site::serve`] on what looks like another kernel: `how` is one of `filter.py`'s.
     pub(crate) fn serve_filtered(&self, how: &str, arguments: &[&str]) -> Server {
+        self.serve_by(self.filtered(how), arguments)
+    }
+
+    /// The exit code and the errors of a server that cannot start within a filter of system calls.
+    pub(crate) fn fail_filtered(&self, how: &str) -> (Option<i32>, String) {
+        let mut command = self.filtered(how);
+        command.args(["-l", "127.0.0.1:0"]);
+        let output = command.output().unwrap();
+        (output.status.code(), texts(&output).1)
+    }
+
+    fn filtered(&self, how: &str) -> Command {
         self.write("filter.py", include_str!("support/filter.py"));
         let mut command = Command::new("python3");
         command
@@ -229,7 +241,7 @@ impl Site {
             .current_dir(self.dir())
             .stdin(Stdio::null())
             .process_group(0);
-        self.serve_by(command, arguments)
+        command
     }
 
     /// [`Site::serve`] of a server that a shell starts after `script`.
@@ -457,6 +469,14 @@ impl Server {
         let is_ready = |line: &String| line.starts_with(&start) && line.contains(" ready in ");
         let what = format!("app {app} is ready");
         eventually(PATIENCE, &what, || self.announced().iter().any(is_ready));
+        self
+    }
+
+    /// Waits until all of these applications are ready.
+    pub(crate) fn wait_all_ready(&self, apps: &[&str]) -> &Self {
+        for app in apps {
+            self.wait_ready(app);
+        }
         self
     }
 

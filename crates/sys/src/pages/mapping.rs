@@ -10,9 +10,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::Resource;
 
 use super::page_bytes;
+use crate::resource_limits::read_limit;
 
 /// A file in the address space, to be asked about and never touched. It keeps the file open.
 #[derive(Debug)]
@@ -48,7 +49,8 @@ impl Mapping {
     /// not be written that all of them is there. `Unsupported` where addresses are scarce: they have 32 bits, or the process's
     /// memory is bounded (`RLIMIT_AS`). `QuotaExceeded` when there are very many. What `mmap` and `mincore` say.
     pub fn new(file: &File, file_bytes: u64) -> io::Result<Self> {
-        if usize::BITS < 64 || getrlimit(Resource::As).current.is_some() {
+        let is_bounded = || read_limit(Resource::As).is_ok_and(|limit| limit.current.is_some());
+        if usize::BITS < 64 || is_bounded() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         if COUNT.load(Ordering::Relaxed) >= COUNT_MAX {

@@ -8,11 +8,11 @@
 use std::io;
 
 use rustix::process::{
-    Resource, Rlimit, getpriority_process, getrlimit, setpriority_pgrp, setpriority_process,
-    setrlimit,
+    Resource, Rlimit, getpriority_process, setpriority_pgrp, setpriority_process, setrlimit,
 };
 
 use super::Handle;
+use crate::resource_limits::read_limit;
 
 /// How much lower than ours: a tenth of our share where both want the processor, `nice`'s own step.
 const LOWER: i32 = 10;
@@ -23,7 +23,7 @@ const LOWEST: i32 = 19;
 /// Sees to it that processes started from now on may come back to the priority of this one, if it may be seen
 /// to; says whether they may. Before another user is assumed.
 pub fn keep_turns() -> bool {
-    let (Ok(ours), known) = (ours(), getrlimit(Resource::Nice)) else {
+    let (Ok(ours), Ok(known)) = (ours(), read_limit(Resource::Nice)) else {
         return false;
     };
     let needed = limit_for(ours);
@@ -39,8 +39,12 @@ pub fn keep_turns() -> bool {
 
 /// Whether a child of this process may come back to its priority (`setrlimit(2)`, `RLIMIT_NICE`).
 fn may_come_back(ours: i32) -> bool {
-    let current = getrlimit(Resource::Nice).current;
-    current.is_none_or(|current| current >= limit_for(ours))
+    let known = read_limit(Resource::Nice);
+    known.is_ok_and(|known| {
+        known
+            .current
+            .is_none_or(|current| current >= limit_for(ours))
+    })
 }
 
 /// The limit with which a process may have this priority: 20 is for 0, and one more for each step up.
