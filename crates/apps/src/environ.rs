@@ -115,19 +115,25 @@ fn original_target(request: &Request) -> Cow<'_, str> {
 }
 
 fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack: bool) {
-    let trusted = request.is_from_proxy();
     let upgrades = may_hijack && request.head.is_upgrade();
     cgi::fields(
         &request.head,
         |name| {
             let is_vouched = request.vouched.covers(name);
             // That one has its place among the usual ones.
-            fate(name).reaches_application(trusted)
+            fate(name).reaches_application() && request.passes_word(name)
                 || upgrades && is_upgrade_field(name)
                 || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
         },
         |name, value| encoder.pair(name, value),
     );
+    if request.forwarded.is_some() {
+        for name in Request::FORWARDED_FIELDS {
+            if let Some(value) = request.forwarded_field(name) {
+                cgi::field(name, &value, |name, value| encoder.pair(name, value));
+            }
+        }
+    }
 }
 
 /// Fields of the hop that belong to the handshake of another protocol.

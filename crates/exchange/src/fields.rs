@@ -7,9 +7,8 @@
 //! another, and goes on only where names are seen as they are ([`Fate::Underscored`]).
 //!
 //! The differences in one place: `Via` goes to an application as it came, and to an HTTP server with this
-//! hop behind it. What a proxy says of its client goes to an application as it came if the peer is
-//! trusted; `proxy` writes it anew, with the words of a trusted peer in front. `proxy` also drops what
-//! `Connection` names.
+//! hop behind it. What a proxy says of its client is written anew for both, from what counts of it
+//! (`forwarded/passing`). `proxy` also drops what `Connection` names.
 //!
 //! What a route's own rules or the hub say is not the client's: [`Vouched`] names those fields, and they go on.
 
@@ -40,14 +39,12 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the field goes to an application as it came from a peer that is `trusted`, or not, to
-    /// speak for clients of its own.
+    /// Whether the field goes to an application as it came; [`crate::Request::passes_word`] has a say, too.
     #[must_use]
-    pub fn reaches_application(self, trusted: bool) -> bool {
+    pub fn reaches_application(self) -> bool {
         match self {
             Self::Pass | Self::Via => true,
-            Self::FromProxy => trusted,
-            Self::Hop | Self::House | Self::Underscored => false,
+            Self::FromProxy | Self::Hop | Self::House | Self::Underscored => false,
         }
     }
 }
@@ -204,13 +201,17 @@ fn fate_of_x(name: &[u8]) -> Fate {
 /// Whether a field is what proxies say of their clients' requests, by whatever name: those that are
 /// [`Fate::FromProxy`], every other `X-Forwarded-*`, and what some call the client's scheme and target.
 ///
-/// For who keeps an answer for others: an application may make links and redirects of any of them, so that
-/// one from who is not trusted must not have a part in it. Other requests keep what is [`Fate::Pass`] of these.
+/// An application may make links and redirects of any of them, so that they do not go on from who is not
+/// trusted ([`crate::Request::passes_word`]).
 #[must_use]
-pub fn is_word_of_proxy(name: &str) -> bool {
-    const FORWARDED: &str = "x-forwarded-";
-    let is_in = |list: &[&str]| list.iter().any(|known| name.eq_ignore_ascii_case(known));
-    match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
+pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
+    const FORWARDED: &[u8] = b"x-forwarded-";
+    let name = name.as_ref();
+    let is_in = |list: &[&str]| {
+        let mut known = list.iter();
+        known.any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    match name.first().map_or(0, |byte| byte | 0x20) {
         b'f' => is_in(&["forwarded", "front-end-https"]),
         b'x' => {
             let start = name.get(..FORWARDED.len());
@@ -441,17 +442,16 @@ mod tests {
     }
 
     #[test]
-    fn an_application_hears_a_proxy_only_if_it_is_trusted() {
-        for (fate, from_stranger, from_proxy) in [
-            (Fate::Pass, true, true),
-            (Fate::Via, true, true),
-            (Fate::FromProxy, false, true),
-            (Fate::Hop, false, false),
-            (Fate::House, false, false),
-            (Fate::Underscored, false, false),
+    fn an_application_gets_no_word_of_a_proxy_as_it_came() {
+        for (fate, expected) in [
+            (Fate::Pass, true),
+            (Fate::Via, true),
+            (Fate::FromProxy, false),
+            (Fate::Hop, false),
+            (Fate::House, false),
+            (Fate::Underscored, false),
         ] {
-            assert_eq!(fate.reaches_application(false), from_stranger, "{fate:?}");
-            assert_eq!(fate.reaches_application(true), from_proxy, "{fate:?}");
+            assert_eq!(fate.reaches_application(), expected, "{fate:?}");
         }
     }
 }

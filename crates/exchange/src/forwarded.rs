@@ -1,16 +1,19 @@
 //! What trusted proxies say of a client's request: its address, scheme, host, port and path prefix.
 //!
-//! `edge` reads it once a request, only if the head has such a field and the peer is trusted. Everybody
-//! else asks [`crate::Request`], so that no two components read these fields in two ways.
+//! `edge` reads it once a request, only if the head has such a field and the peer is trusted, and again
+//! where a route's rules change such fields. Everybody else asks [`crate::Request`], so that no two
+//! components read these fields in two ways. What of the fields goes on is `passing`'s.
 //!
 //! # Invariants
 //!
 //! - Of a list of addresses the rightmost that is not itself a trusted proxy counts: those left of it
-//!   are whatever the client wrote.
+//!   are whatever the client wrote. They are not read, so nothing in them can hide what stands right.
 //! - Only one family of fields is read: a proxy that sets `X-Forwarded-*` may pass on a `Forwarded`
 //!   that its client made up, and the other way round.
+//! - Host, port and prefix count only if the operator has listed the proxy ([`Trust::accepts_hosts`]).
 //! - A field that is broken counts as not sent, and is named for the log.
 
+pub mod passing;
 mod standard;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,6 +21,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use penstock_http::{RequestHead, split_authority};
 use penstock_sys::net::PeerAddress;
 
+use crate::fields::Vouched;
 use crate::{Mount, Trust};
 
 /// What trusted proxies say of a request.
@@ -33,17 +37,31 @@ pub struct ForwardedInfo {
     pub port: Option<u16>,
     /// What proxies have stripped from the path.
     pub mount: Mount,
-    /// Whether `X-Forwarded-For` cannot be read, so that nobody behind should get it.
-    pub is_list_broken: bool,
+    /// The field that the client's address was looked for in.
+    pub source: AddressSource,
 }
 
-/// A field of a trusted proxy that cannot be read.
+/// The field that tells the client's address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AddressSource {
+    /// None of a list that goes on as it came.
+    #[default]
+    Other,
+    /// `X-Forwarded-For`, and it could be read.
+    XForwardedFor,
+    /// `Forwarded`, and it could be read.
+    Forwarded,
+}
+
+/// A field of a trusted proxy that does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenField {
     /// Its name.
     pub name: String,
     /// What it says, as far as a log line has room.
     pub value: String,
+    /// Why it does not count.
+    pub cause: &'static str,
 }
 
 /// What a field that names no address says of the client.
@@ -61,20 +79,41 @@ struct Picked {
     from_right: usize,
 }
 
+/// What a list of addresses comes to.
+#[derive(Debug, Default)]
+struct Walk {
+    picked: Option<Picked>,
+    /// An element that cannot be read stood where one had to be.
+    is_broken: bool,
+}
+
+/// How the elements of a list belong to those of the addresses.
+#[derive(Debug, Clone, Copy, Default)]
+struct Alignment {
+    /// So many elements stand right of the client's.
+    from_right: usize,
+    /// So many addresses there are.
+    count: usize,
+}
+
 /// The fields that [`ForwardedInfo::read`] looks at, but for the one that `server.client_address` names.
 const X_FIELDS: [&str; 7] = [
     "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
+    HOST,
+    PORT,
     "x-forwarded-proto",
     "x-forwarded-scheme",
     "x-forwarded-ssl",
     "x-real-ip",
 ];
+const HOST: &str = "x-forwarded-host";
+const PORT: &str = "x-forwarded-port";
 const PREFIX: &str = "x-forwarded-prefix";
 const STANDARD: &str = "forwarded";
 /// How much of a broken field a log line shows.
 const SHOWN_BYTES: usize = 80;
+const UNREADABLE: &str = "it cannot be read";
+const NOT_ACCEPTED: &str = "it counts only from proxies that server.trusted_proxies lists";
 
 impl ForwardedInfo {
     /// Whether a head has any field that [`ForwardedInfo::read`] would look at.
@@ -84,32 +123,77 @@ impl ForwardedInfo {
     pub fn is_told(head: &RequestHead, trust: &Trust) -> bool {
         let client_field = trust.client_field();
         head.field_lines().any(|(name, _)| {
-            let first = name.first().map_or(0, |byte| byte | 0x20);
-            let is_usual = match first {
-                b'x' if name.len() >= 9 => {
-                    let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
-                    X_FIELDS.iter().any(is) || is(&PREFIX)
-                }
-                b'f' => name.eq_ignore_ascii_case(STANDARD.as_bytes()),
-                _ => false,
-            };
             let is_set = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
-            is_usual || client_field.is_some_and(is_set)
+            Self::is_read(name) || client_field.is_some_and(is_set)
         })
     }
 
-    /// Reads the fields of a trusted peer's request, and names those that are broken.
+    /// Whether a field of that name is read, whatever `server.client_address` names.
+    #[must_use]
+    pub fn is_read(name: &[u8]) -> bool {
+        let first = name.first().map_or(0, |byte| byte | 0x20);
+        match first {
+            b'x' if name.len() >= 9 => {
+                let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
+                X_FIELDS.iter().any(is) || is(&PREFIX)
+            }
+            b'f' => name.eq_ignore_ascii_case(STANDARD.as_bytes()),
+            _ => false,
+        }
+    }
+
+    /// Reads the fields of a trusted peer's request, and names those that do not count.
     #[must_use]
     pub fn read(head: &RequestHead, trust: &Trust) -> (Self, Vec<BrokenField>) {
+        Self::read_some(head, trust, trust.accepts_hosts(), &|_| true)
+    }
+
+    /// The same once a route's rules have made `head` and vouch for some of its fields: those count
+    /// whoever the peer is, over all others, which count if it is trusted.
+    #[must_use]
+    pub fn read_vouched(
+        head: &RequestHead,
+        trust: &Trust,
+        is_trusted: bool,
+        vouched: &Vouched,
+    ) -> (Self, Vec<BrokenField>) {
+        let (mut info, mut broken) = match is_trusted {
+            true => Self::read_some(head, trust, trust.accepts_hosts(), &|name| {
+                !vouched.covers(name)
+            }),
+            false => Default::default(),
+        };
+        let (ours, of_rules) = Self::read_some(head, trust, true, &|name| vouched.covers(name));
+        broken.extend(of_rules);
+        if ours.client.is_some() {
+            info.client = ours.client;
+        }
+        info.scheme = ours.scheme.or(info.scheme);
+        info.host = ours.host.or(info.host);
+        info.port = ours.port.or(info.port);
+        if vouched.covers(PREFIX) {
+            info.mount = ours.mount;
+        }
+        (info, broken)
+    }
+
+    fn read_some(
+        head: &RequestHead,
+        trust: &Trust,
+        accepts_hosts: bool,
+        is_read: &dyn Fn(&str) -> bool,
+    ) -> (Self, Vec<BrokenField>) {
         let mut reading = Reading {
             head,
             trust,
+            accepts_hosts,
+            is_read,
             info: Self::default(),
             broken: Vec::new(),
         };
         let is_standard = match trust.client_field() {
             Some(field) => field.eq_ignore_ascii_case(STANDARD),
-            None => !X_FIELDS.iter().any(|name| head.field(name).is_some()),
+            None => !X_FIELDS.iter().any(|name| reading.has(name)),
         };
         match is_standard {
             true => reading.read_standard(),
@@ -124,51 +208,66 @@ impl ForwardedInfo {
 struct Reading<'h> {
     head: &'h RequestHead,
     trust: &'h Trust,
+    accepts_hosts: bool,
+    is_read: &'h dyn Fn(&str) -> bool,
     info: ForwardedInfo,
     broken: Vec<BrokenField>,
 }
 
 impl<'h> Reading<'h> {
+    /// The values of a field; none of one that is not read.
+    fn lines(&self, name: &str) -> Vec<&'h [u8]> {
+        if !(self.is_read)(name) {
+            return Vec::new();
+        }
+        // Not `field_all`, which borrows the name for as long.
+        let named = self.head.fields();
+        let named = named.filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value).collect()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        (self.is_read)(name) && self.head.field(name).is_some()
+    }
+
     fn read_x_fields(&mut self) {
         let name = match self.trust.client_field() {
             Some(field) => field,
-            None if self.head.field("x-forwarded-for").is_some() => "x-forwarded-for",
+            None if self.has("x-forwarded-for") => "x-forwarded-for",
             None => "x-real-ip",
         };
-        let lines: Vec<&[u8]> = self.head.field_all(name).collect();
-        let elements: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
-        let nodes = elements.iter().map(|element| parse_node(element));
-        let picked = match pick(nodes.rev(), self.trust) {
-            Ok(picked) => picked,
-            Err(()) => {
-                self.refuse(name, lines.last().copied());
-                self.info.is_list_broken = name.eq_ignore_ascii_case("x-forwarded-for");
-                None
-            }
-        };
-        self.info.client = picked.and_then(Picked::address);
-        let from_right = picked.map(|picked| (picked.from_right, elements.len()));
-        self.info.scheme = self.read_scheme(from_right);
-        if let Some(host) = self.value("x-forwarded-host", from_right) {
-            match std::str::from_utf8(host)
-                .ok()
-                .filter(|host| split_authority(host).is_some())
-            {
-                Some(host) => self.info.host = Some(host.into()),
-                None => self.refuse("x-forwarded-host", Some(host)),
-            }
+        let lines = self.lines(name);
+        let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
+        let nodes = all.iter().map(|element| parse_node(element));
+        let Walk { picked, is_broken } = pick(nodes.rev(), self.trust);
+        if is_broken {
+            self.refuse(name, lines.last().copied(), UNREADABLE);
+        } else if name.eq_ignore_ascii_case("x-forwarded-for") && !all.is_empty() {
+            self.info.source = AddressSource::XForwardedFor;
         }
-        if let Some(port) = self.value("x-forwarded-port", from_right) {
+        self.info.client = picked.and_then(Picked::address);
+        let alignment = Alignment {
+            from_right: picked.map_or(0, |picked| picked.from_right),
+            count: all.len(),
+        };
+        self.info.scheme = self.read_scheme(alignment);
+        if let Some(host) = self.value(HOST, alignment) {
+            self.set_host(HOST, host);
+        }
+        if let Some(port) = self.value(PORT, alignment) {
             match parse_port(port) {
-                Some(port) => self.info.port = Some(port),
-                None => self.refuse("x-forwarded-port", Some(port)),
+                Some(port) if self.accepts_hosts => self.info.port = Some(port),
+                // Nearly always: what the scheme says already.
+                Some(80 | 443) => {}
+                Some(_) => self.refuse(PORT, Some(port), NOT_ACCEPTED),
+                None => self.refuse(PORT, Some(port), UNREADABLE),
             }
         }
     }
 
-    fn read_scheme(&mut self, from_right: Option<(usize, usize)>) -> Option<&'static str> {
+    fn read_scheme(&mut self, alignment: Alignment) -> Option<&'static str> {
         for name in ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl"] {
-            let Some(value) = self.value(name, from_right) else {
+            let Some(value) = self.value(name, alignment) else {
                 continue;
             };
             let scheme = match name {
@@ -179,87 +278,107 @@ impl<'h> Reading<'h> {
             };
             match scheme {
                 Some(scheme) => return Some(scheme),
-                None => self.refuse(name, Some(value)),
+                None => self.refuse(name, Some(value), UNREADABLE),
             }
         }
         None
     }
 
     fn read_standard(&mut self) {
-        let mut elements = Vec::new();
-        for line in self.head.field_all(STANDARD) {
-            if standard::parse(line, &mut elements).is_err() {
-                return self.refuse(STANDARD, Some(line));
-            }
-        }
-        let nodes = elements.iter().rev().map(|element| match &element.node {
-            Some(node) => parse_node(node),
-            None => Ok(Node::Hidden),
-        });
-        let picked = match pick(nodes, self.trust) {
-            Ok(Some(picked)) => picked,
-            Ok(None) => return,
-            Err(()) => return self.refuse(STANDARD, self.head.field(STANDARD)),
-        };
-        self.info.client = picked.address();
-        let Some(element) = elements.into_iter().rev().nth(picked.from_right) else {
+        let lines = self.lines(STANDARD);
+        let Some(last) = lines.last().copied() else {
             return;
         };
-        if let Some(scheme) = element.scheme {
-            self.info.scheme = parse_scheme(&scheme);
+        let mut found = None;
+        let read = standard::FromRight::new(lines.into_iter()).map(|element| {
+            let element = element?;
+            let node = match &element.node {
+                Some(node) => parse_node(node)?,
+                None => Node::Hidden,
+            };
+            found = Some(element);
+            Ok(node)
+        });
+        let Walk { picked, is_broken } = pick(read, self.trust);
+        if is_broken {
+            self.refuse(STANDARD, Some(last), UNREADABLE);
+        } else {
+            self.info.source = AddressSource::Forwarded;
         }
-        let host = element.host.and_then(|host| String::from_utf8(host).ok());
-        self.info.host = host
-            .filter(|host| split_authority(host).is_some())
-            .map(Into::into);
+        // The element that was read last is the one that was picked.
+        let (Some(picked), Some(element)) = (picked, found) else {
+            return;
+        };
+        self.info.client = picked.address();
+        if let Some(scheme) = element.scheme {
+            match parse_scheme(&scheme) {
+                Some(scheme) => self.info.scheme = Some(scheme),
+                None => self.refuse(STANDARD, Some(&scheme), UNREADABLE),
+            }
+        }
+        if let Some(host) = element.host {
+            self.set_host(STANDARD, &host);
+        }
+    }
+
+    fn set_host(&mut self, name: &str, value: &[u8]) {
+        let host = std::str::from_utf8(value).ok();
+        match host.filter(|host| split_authority(host).is_some()) {
+            None => self.refuse(name, Some(value), UNREADABLE),
+            Some(host) if self.accepts_hosts => self.info.host = Some(host.into()),
+            Some(host) if host.eq_ignore_ascii_case(self.head.host()) => {}
+            Some(_) => self.refuse(name, Some(value), NOT_ACCEPTED),
+        }
     }
 
     fn read_mount(&mut self) {
-        let mut values = self.head.field_all(PREFIX);
-        let Some(value) = values.next() else {
+        let values = self.lines(PREFIX);
+        let Some(value) = values.first().copied() else {
             return;
         };
         let told = std::str::from_utf8(value).ok();
-        match told
-            .and_then(Mount::parse)
-            .filter(|_| values.next().is_none())
-        {
-            Some(mount) => self.info.mount = mount,
-            None => self.refuse(PREFIX, Some(value)),
+        match told.and_then(Mount::parse).filter(|_| values.len() == 1) {
+            Some(mount) if self.accepts_hosts => self.info.mount = mount,
+            Some(mount) if mount.is_root() => {}
+            Some(_) => self.refuse(PREFIX, Some(value), NOT_ACCEPTED),
+            // nginx sends a field without a value on as none; others may not.
+            None if value.is_empty() && values.len() == 1 => {}
+            None => self.refuse(PREFIX, Some(value), UNREADABLE),
         }
     }
 
     /// The value of a field that is a list with an element for each proxy, or one for all: that of the
     /// proxy whose client was picked.
-    fn value(&mut self, name: &str, from_right: Option<(usize, usize)>) -> Option<&'h [u8]> {
-        let mut all = Vec::new();
-        let head = self.head;
-        // Not `field_all`, which borrows the name for as long.
-        for (other, value) in head.fields() {
-            if other.eq_ignore_ascii_case(name) {
-                all.extend(elements(value));
-            }
+    ///
+    /// A proxy adds at the right end or replaces the list, so that of as many elements as there are proxies
+    /// behind the client none is the client's own. If these agree, it does not matter which is whose. If
+    /// they do not, it is known only where each address has its element.
+    fn value(&mut self, name: &str, alignment: Alignment) -> Option<&'h [u8]> {
+        let lines = self.lines(name);
+        let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
+        let Alignment { from_right, count } = alignment;
+        let of_proxies = &all[all.len() - all.len().min(from_right + 1)..];
+        let last = *of_proxies.last()?;
+        if of_proxies
+            .iter()
+            .all(|value| value.eq_ignore_ascii_case(last))
+        {
+            return Some(last);
         }
-        let first = *all.first()?;
-        if all.iter().all(|value| value.eq_ignore_ascii_case(first)) {
-            return Some(first);
+        if count == all.len() {
+            return of_proxies.first().copied();
         }
-        let found = match from_right {
-            Some((from_right, count)) if count == all.len() => all.iter().rev().nth(from_right),
-            _ => None,
-        };
-        if found.is_none() {
-            self.refuse(name, Some(first));
-        }
-        found.copied()
+        self.refuse(name, Some(last), UNREADABLE);
+        None
     }
 
-    fn refuse(&mut self, name: &str, value: Option<&[u8]>) {
+    fn refuse(&mut self, name: &str, value: Option<&[u8]>, cause: &'static str) {
         let value = value.unwrap_or_default();
         let shown = value.get(..SHOWN_BYTES).unwrap_or(value);
         self.broken.push(BrokenField {
             name: name.to_owned(),
             value: String::from_utf8_lossy(shown).into_owned(),
+            cause,
         });
     }
 }
@@ -273,27 +392,22 @@ impl Picked {
     }
 }
 
-/// The rightmost address that is not trusted; the leftmost of all if every one is.
-///
-/// # Errors
-/// When what is no address stands where one has to be read.
-fn pick(
-    from_right: impl Iterator<Item = Result<Node, ()>>,
-    trust: &Trust,
-) -> Result<Option<Picked>, ()> {
-    let mut found = None;
-    for (at, node) in from_right.enumerate() {
-        let node = node?;
-        found = Some(Picked {
-            node,
-            from_right: at,
-        });
+/// The rightmost address that is not trusted; the leftmost of all if every one is, or of those right of
+/// an element that cannot be read.
+fn pick(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust) -> Walk {
+    let mut walk = Walk::default();
+    for (from_right, node) in from_right.enumerate() {
+        let Ok(node) = node else {
+            walk.is_broken = true;
+            break;
+        };
+        walk.picked = Some(Picked { node, from_right });
         match node {
             Node::Address(address) if trust.covers_ip(address.ip()) => {}
             _ => break,
         }
     }
-    Ok(found)
+    walk
 }
 
 /// The elements of a list (RFC 9110 §5.6.1): empty ones do not count.

@@ -27,7 +27,7 @@ pub use accel::{Accel, Sendable};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};
-pub use forwarded::{BrokenField, ForwardedInfo};
+pub use forwarded::{AddressSource, BrokenField, ForwardedInfo};
 pub use handler::{
     Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Lent, Reply, Spoken,
 };

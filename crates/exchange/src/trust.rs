@@ -7,6 +7,8 @@
 //! # Invariants
 //!
 //! - With an untrusted peer nothing of these fields is believed.
+//! - Host, port and prefix are believed only of proxies that the operator has listed. A proxy that is
+//!   trusted by default may know nothing of these fields and pass on what its client made up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -77,6 +79,7 @@ impl std::fmt::Display for Network {
 pub struct Trust {
     networks: Vec<Network>,
     unix: bool,
+    is_configured: bool,
     client_field: Option<Box<str>>,
 }
 
@@ -95,18 +98,20 @@ impl Default for Trust {
                 },
             ],
             unix: true,
+            is_configured: false,
             client_field: None,
         }
     }
 }
 
 impl Trust {
-    /// Trusts these networks, and peers on Unix sockets if `unix`.
+    /// Trusts these networks, which an operator has listed, and peers on Unix sockets if `unix`.
     #[must_use]
     pub fn new(networks: Vec<Network>, unix: bool) -> Self {
         Self {
             networks,
             unix,
+            is_configured: true,
             client_field: None,
         }
     }
@@ -126,12 +131,19 @@ impl Trust {
         self.client_field.as_deref()
     }
 
+    /// Whether proxies may say host, port and prefix, besides address and scheme.
+    #[must_use]
+    pub fn accepts_hosts(&self) -> bool {
+        self.is_configured
+    }
+
     /// Trusts nobody.
     #[must_use]
     pub const fn nobody() -> Self {
         Self {
             networks: Vec::new(),
             unix: false,
+            is_configured: true,
             client_field: None,
         }
     }
@@ -203,5 +215,7 @@ mod tests {
         assert!(trust.covers(tcp("127.0.0.1:80")) && trust.covers(tcp("[::1]:80")));
         assert!(trust.covers(PeerAddress::Unix));
         assert!(!trust.covers(tcp("192.0.2.1:80")));
+        assert!(!trust.accepts_hosts());
+        assert!(Trust::new(vec!["127.0.0.0/8".parse().unwrap()], true).accepts_hosts());
     }
 }

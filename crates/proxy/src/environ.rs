@@ -98,7 +98,7 @@ pub(crate) fn ajp(
         Framing::None | Framing::Chunked => 0,
     });
     let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(&mut told, config, request, request.is_from_proxy());
+    forward::tell_of_request(&mut told, config, request);
     let named = forward::connection_names(head);
     let fields = (head.fields()).filter(|(name, _)| match fate(name) {
         // A servlet container sees names as they are.
@@ -223,7 +223,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
     let mut pair = |name: &[u8], value: &[u8]| pairs.pair(name, value);
     cgi::fields(head, |name| passes(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(&mut told, config, request, request.is_from_proxy());
+    forward::tell_of_request(&mut told, config, request);
     for (name, value) in told_fields(&told) {
         cgi::field(name, value, &mut pair);
     }
@@ -232,7 +232,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
 /// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
 /// say of clients is written anew.
 fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
-    match fate(name).reaches_application(false) {
+    match fate(name).reaches_application() && request.passes_word(name) {
         true => !forward::is_dropped(request, named, name.as_bytes()),
         false => request.vouched.covers(name),
     }

@@ -13,6 +13,7 @@ use penstock_config as config;
 use penstock_exchange::Request;
 use penstock_exchange::cgi::Digits;
 use penstock_exchange::fields::{Fate, fate};
+use penstock_exchange::forwarded::passing::{push_host, push_node};
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -43,22 +44,22 @@ pub(crate) fn encode(
         _ => field(out, b"Host", host(config, head, server).as_bytes()),
     }
     let named = connection_names(head);
-    let mut has_words = false;
+    let mut has_via = false;
     for (name, value) in head.field_lines() {
         match fate(name) {
-            Fate::Pass if !is_dropped(request, named, name) => field(out, name, value),
+            Fate::Pass if !is_dropped(request, named, name) && request.passes_word(name) => {
+                field(out, name, value);
+            }
             Fate::Underscored if passes_underscored(request, named, name) => {
                 field(out, name, value);
             }
             Fate::FromProxy | Fate::House if request.vouched.covers(name) => {
                 field(out, name, value);
             }
-            Fate::FromProxy | Fate::Via => has_words = true,
+            Fate::Via => has_via = true,
             _ => {}
         }
     }
-    // Whose words they are matters only where there are some.
-    let trusted = has_words && request.is_from_proxy();
     let upgrade = upgrade(head, framing);
     if let Some(protocol) = upgrade {
         field(out, b"Connection", b"Upgrade");
@@ -66,8 +67,10 @@ pub(crate) fn encode(
     } else if !keeps_connections(config) {
         field(out, b"Connection", b"close");
     }
-    tell_of_request(out, config, request, trusted);
-    via(out, head, trusted || request.vouched.covers("via"));
+    tell_of_request(out, config, request);
+    // Whose words they are matters only where there are some.
+    let passes_via = has_via && request.is_from_proxy();
+    via(out, head, passes_via || request.vouched.covers("via"));
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
         // length; WEBrick does.
@@ -106,13 +109,8 @@ pub(crate) fn host<'r>(
 }
 
 /// Writes what the front end alone can say of a request, in lines of fields: who sent it, and when.
-pub(crate) fn tell_of_request(
-    out: &mut Vec<u8>,
-    config: &config::Upstream,
-    request: &Request,
-    trusted: bool,
-) {
-    tell_of_client(out, config, request, trusted);
+pub(crate) fn tell_of_request(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
+    tell_of_client(out, config, request);
     if request.vouched.covers("x-request-start") {
         return;
     }
@@ -173,15 +171,14 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
     (!is_http && !is_early).then_some(protocol)
 }
 
-fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Request, trusted: bool) {
+fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
     use config::Forwarded::{Both, Standard, XForwarded};
-    let earlier = Earlier { request, trusted };
     let form = config.forwarded;
     if matches!(form, XForwarded | Both) {
-        tell_in_x_fields(out, &earlier, config.joined);
+        tell_in_x_fields(out, request, config.joined);
     }
     if matches!(form, Standard | Both) && !request.vouched.covers("forwarded") {
-        tell_in_the_standard_field(out, &earlier);
+        tell_in_the_standard_field(out, request);
     }
     // One that dialled in does not know which proxies stand before us: it is told who the client is.
     if config.joined && !request.vouched.covers("x-real-ip") {
@@ -191,25 +188,7 @@ fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Reques
     }
 }
 
-/// What was said of the client before us.
-struct Earlier<'r> {
-    request: &'r Request,
-    /// Whether that is believed.
-    trusted: bool,
-}
-
-impl<'r> Earlier<'r> {
-    /// The values of a field; none of one that a rule says, which is passed on already.
-    fn said(&self, name: &'static str) -> impl Iterator<Item = &'r [u8]> {
-        let believed = self.trusted && !self.request.vouched.covers(name);
-        let values = believed.then(|| self.request.head.field_all(name));
-        let values = values.into_iter().flatten();
-        values.filter(|value| !value.is_empty())
-    }
-}
-
-fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>, is_told_by_us: bool) {
-    let Earlier { request, .. } = earlier;
+fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     let line = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             out.extend_from_slice(part);
@@ -218,22 +197,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>, is_told_by_us: boo
     let is_ours = |name: &str| !request.vouched.covers(name);
     let told = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
-        // A list that cannot be read here must not be read in another way behind.
-        let is_broken = told.is_some_and(|told| told.is_list_broken);
-        let before = earlier.said("X-Forwarded-For").filter(|_| !is_broken);
-        let mut before = before.peekable();
-        let has_list = before.peek().is_some();
-        list(out, "X-Forwarded-For", before, |out| {
-            // Whom a proxy names in another field.
-            let client = told.and_then(|told| told.client).filter(|_| !has_list);
-            if let Some(client) = client {
-                push_peer(out, client);
-                if matches!(request.peer, PeerAddress::Tcp(_)) {
-                    out.extend_from_slice(b", ");
-                }
-            }
-            push_peer(out, request.peer);
-        });
+        tell_addresses(out, request);
     }
     if is_ours("X-Forwarded-Proto") {
         line(out, "X-Forwarded-Proto", request.scheme().as_bytes());
@@ -244,12 +208,12 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>, is_told_by_us: boo
         line(out, "X-Forwarded-Host", host);
     }
     // In the common case nobody has said anything before us.
-    if earlier.trusted {
-        for name in OTHERS_OF_PROXIES {
-            list(out, name, earlier.said(name), |_| {});
-        }
-        if !is_told_by_us {
-            list(out, "X-Real-IP", earlier.said("X-Real-IP"), |_| {});
+    if told.is_some() {
+        let names = OTHERS_OF_PROXIES.iter();
+        for name in names.filter(|name| !is_told_by_us || **name != "X-Real-IP") {
+            if let Some(value) = request.forwarded_field(name) {
+                line(out, name, &value);
+            }
         }
     }
     if is_ours("X-Forwarded-Prefix") && !request.mount.is_root() {
@@ -261,65 +225,51 @@ fn tell_in_x_fields(out: &mut Vec<u8>, earlier: &Earlier<'_>, is_told_by_us: boo
     }
 }
 
-/// A field of the values so far and one of our own; none if there is no value at all.
-fn list<'v>(
-    out: &mut Vec<u8>,
-    name: &str,
-    values: impl Iterator<Item = &'v [u8]>,
-    own: impl FnOnce(&mut Vec<u8>),
-) {
+/// The addresses that a trusted proxy has told, and that of our own peer behind them.
+fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
     let begin = out.len();
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
+    out.extend_from_slice(b"X-Forwarded-For: ");
     let first = out.len();
-    for value in values {
-        out.extend_from_slice(value);
+    if let Some(told) = request.forwarded.as_deref() {
+        match request.forwarded_field("X-Forwarded-For") {
+            Some(list) => out.extend_from_slice(&list),
+            // Whom a proxy names in another field.
+            None => push_peer(out, told.client.unwrap_or(PeerAddress::Unix)),
+        }
+    }
+    if out.len() > first && matches!(request.peer, PeerAddress::Tcp(_)) {
         out.extend_from_slice(b", ");
     }
-    let told = out.len();
-    own(out);
-    if out.len() == told {
-        out.truncate(told.saturating_sub(2).max(first));
-    }
+    push_peer(out, request.peer);
     match out.len() == first {
         true => out.truncate(begin),
         false => out.extend_from_slice(b"\r\n"),
     }
 }
 
-/// RFC 7239 §4: each proxy adds an element at the end.
-fn tell_in_the_standard_field(out: &mut Vec<u8>, earlier: &Earlier<'_>) {
-    let Earlier { request, .. } = earlier;
-    let mut before = earlier.said("Forwarded").peekable();
-    let is_first = before.peek().is_none();
-    list(out, "Forwarded", before, |out| {
-        // What a proxy says in other fields.
-        if let Some(told) = request.forwarded.as_deref()
-            && is_first
-        {
-            out.extend_from_slice(b"for=");
-            push_node(out, told.client.unwrap_or(PeerAddress::Unix));
-            out.extend_from_slice(b";proto=");
-            out.extend_from_slice(request.scheme().as_bytes());
-            push_host(out, request.host());
-            out.extend_from_slice(b", ");
-        }
-        out.extend_from_slice(b"for=");
-        push_node(out, request.peer);
-        out.extend_from_slice(b";proto=");
-        out.extend_from_slice(request.listener.scheme.as_bytes());
-        push_host(out, request.head.host());
-    });
-}
-
-fn push_host(out: &mut Vec<u8>, host: &str) {
-    if !host.is_empty() && !host.contains(['"', '\\']) {
-        write(out, format_args!(";host=\"{host}\""));
+/// RFC 7239 §4: an element for the client, if a proxy has told of it, and one for our own peer. Both have the
+/// scheme and the host that the client used: programs behind read the first element or the last.
+fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
+    out.extend_from_slice(b"Forwarded: ");
+    if let Some(told) = request.forwarded.as_deref() {
+        request.push_client_element(told, out);
+        out.extend_from_slice(b", ");
     }
+    out.extend_from_slice(b"for=");
+    push_node(out, request.peer);
+    out.extend_from_slice(b";proto=");
+    out.extend_from_slice(request.scheme().as_bytes());
+    push_host(out, request.host());
+    out.extend_from_slice(b"\r\n");
 }
 
-/// What a trusted proxy says besides, and nobody here knows.
-const OTHERS_OF_PROXIES: [&str; 3] = ["X-Forwarded-Port", "X-Forwarded-Scheme", "X-Forwarded-Ssl"];
+/// What a trusted proxy says besides.
+const OTHERS_OF_PROXIES: [&str; 4] = [
+    "X-Forwarded-Port",
+    "X-Forwarded-Scheme",
+    "X-Forwarded-Ssl",
+    "X-Real-IP",
+];
 
 /// RFC 9110 §7.6.3: a gateway names itself in requests.
 fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
@@ -345,17 +295,6 @@ fn push_peer(out: &mut Vec<u8>, peer: PeerAddress) {
             IpAddr::V6(v6) => write(out, format_args!("{v6}")),
         },
         PeerAddress::Unix => {}
-    }
-}
-
-/// RFC 7239 §6: an IPv6 address in brackets and quoted, what has no address is `unknown`.
-fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
-    match peer {
-        PeerAddress::Tcp(address) => match address.ip().to_canonical() {
-            ip @ IpAddr::V4(_) => out.extend_from_slice(Digits::new().address(ip)),
-            IpAddr::V6(v6) => write(out, format_args!("\"[{v6}]\"")),
-        },
-        PeerAddress::Unix => out.extend_from_slice(b"unknown"),
     }
 }
 

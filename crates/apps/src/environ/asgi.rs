@@ -81,20 +81,26 @@ pub(crate) fn encode(
         if let Some(len) = body.length() {
             headers.add(b"content-length", Digits::new().number(len));
         }
-        let trusted = request.is_from_proxy();
         for (name, value) in head.fields() {
             let is_own = name.eq_ignore_ascii_case(start);
             let is_passed = !is_own
                 && match fate(name) {
                     // Names are seen as they are here; a rule's own field has no twin beside it.
                     Fate::Underscored => !request.vouched.covers_variable(name),
-                    fate => fate.reaches_application(trusted),
+                    fate => fate.reaches_application() && request.passes_word(name),
                 };
             // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
             // request by `Upgrade` alone.
             let is_handshake = is_websocket && super::is_upgrade_field(name);
             if is_passed || is_handshake || request.vouched.covers(name) {
                 headers.add(name.as_bytes(), value);
+            }
+        }
+        if request.forwarded.is_some() {
+            for name in Request::FORWARDED_FIELDS {
+                if let Some(value) = request.forwarded_field(name) {
+                    headers.add(name.as_bytes(), &value);
+                }
             }
         }
     });

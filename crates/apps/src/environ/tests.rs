@@ -216,22 +216,113 @@ fn one_header_gives_one_variable() {
 
 #[test]
 fn a_proxy_is_believed_on_this_machine_only() {
-    for name in [
-        "forwarded",
-        "x-forwarded-for",
-        "x-forwarded-host",
-        "x-forwarded-port",
-        "x-forwarded-prefix",
-        "x-forwarded-proto",
-        "x-forwarded-scheme",
-        "x-forwarded-ssl",
-        "x-real-ip",
+    for (name, sent, passed) in [
+        (
+            "forwarded",
+            "for=203.0.113.9",
+            "for=203.0.113.9;proto=http;host=\"a\"",
+        ),
+        (
+            "x-forwarded-for",
+            "198.51.100.1, 203.0.113.9",
+            "198.51.100.1, 203.0.113.9",
+        ),
+        ("x-forwarded-host", "shop.test", "shop.test"),
+        ("x-forwarded-port", "8443", "8443"),
+        ("x-forwarded-prefix", "/shop/", "/shop"),
+        ("x-forwarded-proto", "HTTPS", "https"),
+        ("x-forwarded-scheme", "https", "https"),
+        ("x-forwarded-ssl", "on", "on"),
+        ("x-real-ip", "::ffff:203.0.113.9", "203.0.113.9"),
+        ("x-forwarded-user", "jo", "jo"),
+        ("x-forwarded-protocol", "ssl", "ssl"),
+        ("front-end-https", "on", "on"),
     ] {
-        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: v\r\n\r\n");
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: {sent}\r\n\r\n");
         let key = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
         check(name, &head, stranger(), &[(&key, None)]);
-        check(name, &head, local(), &[(&key, Some("v"))]);
-        check(name, &head, PeerAddress::Unix, &[(&key, Some("v"))]);
+        check(name, &head, local(), &[(&key, Some(passed))]);
+        check(name, &head, PeerAddress::Unix, &[(&key, Some(passed))]);
+    }
+}
+
+/// Frameworks read these fields by themselves.
+#[test]
+fn an_application_finds_nothing_in_a_proxys_fields_but_what_counts() {
+    for (lines, expected) in [
+        (
+            "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: http\r\n\
+             Forwarded: for=198.51.100.1;proto=https;host=evil.test\r\nX-Real-IP: 198.51.100.1\r\n\
+             X-Forwarded-Ssl: on\r\nX-Forwarded-Protocol: ssl\r\nFront-End-Https: on\r\n",
+            &[
+                ("HTTP_FORWARDED", None),
+                ("HTTP_X_FORWARDED_FOR", Some("203.0.113.9")),
+                ("HTTP_X_FORWARDED_PROTO", Some("http")),
+                ("HTTP_X_REAL_IP", Some("203.0.113.9")),
+                ("HTTP_X_FORWARDED_SSL", Some("off")),
+                ("HTTP_X_FORWARDED_PROTOCOL", None),
+                ("HTTP_FRONT_END_HTTPS", None),
+            ][..],
+        ),
+        (
+            "X-Forwarded-For: 198.51.100.1, garbage\r\nX-Forwarded-Host: a/b\r\n\
+             X-Forwarded-Port: x\r\nX-Forwarded-Proto: gopher\r\nX-Forwarded-Prefix: //evil.test\r\n",
+            &[
+                ("HTTP_X_FORWARDED_FOR", None),
+                ("HTTP_X_FORWARDED_HOST", None),
+                ("HTTP_X_FORWARDED_PORT", None),
+                ("HTTP_X_FORWARDED_PROTO", None),
+                ("HTTP_X_FORWARDED_PREFIX", None),
+            ],
+        ),
+        (
+            "X-Forwarded-For: 198.51.100.1, 203.0.113.9, 127.0.0.1\r\n\
+             X-Forwarded-Proto: http, https, http\r\nX-Forwarded-Host: x, shop.test, y\r\n",
+            &[
+                ("HTTP_X_FORWARDED_PROTO", Some("https")),
+                ("HTTP_X_FORWARDED_HOST", Some("shop.test")),
+            ],
+        ),
+        (
+            "Forwarded: for=\", for=198.51.100.1;host=evil.test, for=203.0.113.9;proto=https\r\n",
+            &[
+                (
+                    "HTTP_FORWARDED",
+                    Some("for=203.0.113.9;proto=https;host=\"a\""),
+                ),
+                ("REMOTE_ADDR", Some("203.0.113.9")),
+            ],
+        ),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        check(lines, &head, local(), expected);
+    }
+}
+
+#[test]
+fn the_field_that_names_the_client_is_no_strangers() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nCF-Connecting-IP: 203.0.113.9\r\n\
+                X-Forwarded-For: 198.51.100.1\r\n\r\n";
+    for (peer, field, list) in [
+        (stranger(), None, None),
+        (local(), Some("203.0.113.9"), Some("203.0.113.9")),
+    ] {
+        let mut request = request(head, peer, None);
+        let trust = (*request.trust).clone();
+        let trust = trust.with_client_field(Some("cf-connecting-ip"));
+        if request.is_from_proxy() {
+            let (told, _) = penstock_exchange::ForwardedInfo::read(&request.head, &trust);
+            request.forwarded = Some(told.into());
+        }
+        request.trust = trust.into();
+        let environ = environ(&request, None);
+        for (key, expected) in [
+            ("HTTP_CF_CONNECTING_IP", field),
+            ("HTTP_X_FORWARDED_FOR", list),
+        ] {
+            let found = environ.get(key).map(String::as_str);
+            assert_eq!(found, expected, "{key} {peer:?}");
+        }
     }
 }
 

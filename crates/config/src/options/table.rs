@@ -56,7 +56,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Working directory of the server; every path of the configuration stays as it is."),
     row("server", "trusted_proxies", Texts(NETWORK), Means("this machine: loopback and Unix sockets"),
         r#"["10.0.0.0/8", "unix"]"#,
-        "Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client, scheme, host, port and prefix that they say are the request's."),
+        "Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client, scheme, host, port and prefix that they say are the request's. Left out, this machine is trusted for client and scheme alone."),
     row("server", "client_address", Text("the name of a field such as \"X-Real-IP\""), Means("`X-Forwarded-For`, else `X-Real-IP`; `Forwarded` if there is none of the `X-` fields"), r#""CF-Connecting-IP""#,
         "The one field by which trusted proxies name the client. With `\"Forwarded\"`, scheme and host come from that field, too."),
     row("server", "join", Table("server.join"), Means("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "0123456789abcdef0123456789abcdef" }"#,

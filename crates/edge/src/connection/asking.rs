@@ -42,9 +42,10 @@ impl Connection {
         for field in broken {
             if let Some(count) = self.edge.repeats.admit(&field.name, clock::now()) {
                 log::warn!(
-                    "edge: {} of proxy {} ignored: it cannot be read (value={:?}){}",
+                    "edge: {} of proxy {} ignored: {} (value={:?}){}",
                     field.name,
                     access_log::peer(self.sender.peer),
+                    field.cause,
                     field.value,
                     left_out(count),
                 );

@@ -1,7 +1,15 @@
 //! The grammar of `Forwarded` (RFC 7239 §4): elements, each with what one proxy says of its client.
 //!
-//! A part of `forwarded`. Pure. A quoted string that does not end, a `for`, `proto` or `host` that comes twice
-//! in one element and whatever else is not of the grammar break the whole field.
+//! A part of `forwarded`. Pure. Read from the right, since each proxy adds its element at the end of
+//! whatever its client has sent.
+//!
+//! # Invariants
+//!
+//! - An element is the shortest text behind a comma, or the whole line, that follows the grammar. A
+//!   quote that a client leaves open so does not swallow what stands right of it. What a proxy wrote
+//!   is never cut at a comma inside its own quotes: behind such a comma the quotes do not pair.
+//! - A `for`, `proto` or `host` that comes twice in one element and whatever else is not of the
+//!   grammar ends the reading; what stands right of it counts.
 
 /// What one proxy says.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -14,41 +22,89 @@ pub(super) struct Element {
     pub(super) host: Option<Vec<u8>>,
 }
 
-/// Appends the elements of one field line.
-///
-/// # Errors
-/// When the line breaks the grammar.
-pub(super) fn parse(line: &[u8], elements: &mut Vec<Element>) -> Result<(), ()> {
-    let mut rest = skip_blanks(line);
-    while !rest.is_empty() {
-        if let Some(after) = rest.strip_prefix(b",") {
-            rest = skip_blanks(after);
-            continue;
+/// The elements of all lines of a head, the last one first.
+#[derive(Debug)]
+pub(super) struct FromRight<'h> {
+    /// The lines that are not begun yet.
+    lines: Vec<&'h [u8]>,
+    rest: &'h [u8],
+}
+
+impl<'h> FromRight<'h> {
+    /// Reads `lines`, which stand in the order of the head.
+    pub(super) fn new(lines: impl Iterator<Item = &'h [u8]>) -> Self {
+        Self {
+            lines: lines.collect(),
+            rest: b"",
         }
-        let mut element = Element::default();
-        loop {
-            let (name, after) = split_token(rest);
-            rest = after
-                .strip_prefix(b"=")
-                .filter(|_| !name.is_empty())
-                .ok_or(())?;
-            let (value, after) = parse_value(rest)?;
-            element.set(name, value)?;
-            rest = skip_blanks(after);
-            match rest.strip_prefix(b";") {
-                Some(after) => rest = skip_blanks(after),
-                None => break,
-            }
-            if rest.is_empty() || rest.starts_with(b",") {
-                break;
-            }
-        }
-        if !rest.is_empty() && !rest.starts_with(b",") {
-            return Err(());
-        }
-        elements.push(element);
     }
-    Ok(())
+
+    /// The next element of the current line.
+    fn cut_last(&mut self) -> Result<Element, ()> {
+        let line = self.rest;
+        let commas = line.iter().enumerate().rev();
+        let commas = commas.filter(|(_, byte)| **byte == b',');
+        for (at, _) in commas {
+            if let Ok(element) = parse_element(line[at + 1..].trim_ascii()) {
+                self.rest = &line[..at];
+                return Ok(element);
+            }
+        }
+        self.rest = b"";
+        parse_element(line.trim_ascii())
+    }
+}
+
+impl Iterator for FromRight<'_> {
+    type Item = Result<Element, ()>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            // RFC 9110 §5.6.1: empty elements do not count.
+            let is_filler = |byte: &u8| matches!(byte, b',' | b' ' | b'\t');
+            let end = self.rest.iter().rposition(|byte| !is_filler(byte));
+            match end {
+                Some(end) => self.rest = &self.rest[..=end],
+                None => {
+                    self.rest = self.lines.pop()?;
+                    continue;
+                }
+            }
+            let element = self.cut_last();
+            if element.is_err() {
+                // Nothing left of it can be told apart.
+                self.lines.clear();
+            }
+            return Some(element);
+        }
+    }
+}
+
+/// Exactly one element.
+fn parse_element(bytes: &[u8]) -> Result<Element, ()> {
+    let mut element = Element::default();
+    let mut rest = bytes;
+    loop {
+        let (name, after) = split_token(rest);
+        rest = after
+            .strip_prefix(b"=")
+            .filter(|_| !name.is_empty())
+            .ok_or(())?;
+        let (value, after) = parse_value(rest)?;
+        element.set(name, value)?;
+        rest = after.trim_ascii_start();
+        match rest.strip_prefix(b";") {
+            Some(after) => rest = after.trim_ascii_start(),
+            None => break,
+        }
+        if rest.is_empty() {
+            break;
+        }
+    }
+    match rest.is_empty() {
+        true => Ok(element),
+        false => Err(()),
+    }
 }
 
 impl Element {
@@ -72,7 +128,8 @@ impl Element {
 /// colons and brackets without quotes: these are taken too.
 fn parse_value(bytes: &[u8]) -> Result<(Vec<u8>, &[u8]), ()> {
     let Some(mut rest) = bytes.strip_prefix(b"\"") else {
-        let is_end = |&byte: &u8| matches!(byte, b',' | b';' | b' ' | b'\t' | b'"' | b'=');
+        // A backslash has no meaning here, and could hide a quote from who reads it otherwise.
+        let is_end = |&byte: &u8| matches!(byte, b',' | b';' | b' ' | b'\t' | b'"' | b'=' | b'\\');
         let end = bytes.iter().position(is_end).unwrap_or(bytes.len());
         let (value, after) = bytes.split_at(end);
         return match value.is_empty() {
@@ -101,8 +158,4 @@ fn parse_value(bytes: &[u8]) -> Result<(Vec<u8>, &[u8]), ()> {
 fn split_token(bytes: &[u8]) -> (&[u8], &[u8]) {
     let is_end = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'-');
     bytes.split_at(bytes.iter().position(is_end).unwrap_or(bytes.len()))
-}
-
-fn skip_blanks(bytes: &[u8]) -> &[u8] {
-    bytes.trim_ascii_start()
 }

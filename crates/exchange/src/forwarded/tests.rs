@@ -12,6 +12,13 @@ fn head(lines: &str) -> RequestHead {
     }
 }
 
+/// What a proxy says that is trusted by default.
+fn read_unlisted(lines: &str) -> (ForwardedInfo, Vec<String>) {
+    let (info, broken) = ForwardedInfo::read(&head(lines), &Trust::default());
+    let name = |field: BrokenField| format!("{}: {}", field.name, field.cause);
+    (info, broken.into_iter().map(name).collect())
+}
+
 fn read_by(lines: &str, field: Option<&str>) -> (ForwardedInfo, Vec<String>) {
     let networks = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
     let trust = Trust::new(networks.into(), true).with_client_field(field);
@@ -105,7 +112,6 @@ fn what_cannot_be_read_counts_as_not_sent() {
         ("X-Forwarded-For: 1.2.3.4.5\r\n", "x-forwarded-for"),
         ("X-Real-IP: a.test\r\n", "x-real-ip"),
         ("X-Forwarded-Proto: ftp\r\n", "x-forwarded-proto"),
-        ("X-Forwarded-Proto: https, http\r\n", "x-forwarded-proto"),
         ("X-Forwarded-Host: a.test/b\r\n", "x-forwarded-host"),
         ("X-Forwarded-Host: u@a.test\r\n", "x-forwarded-host"),
         ("X-Forwarded-Port: 0\r\n", "x-forwarded-port"),
@@ -117,7 +123,6 @@ fn what_cannot_be_read_counts_as_not_sent() {
             "x-forwarded-prefix",
         ),
         ("Forwarded: for=\"203.0.113.9\r\n", "forwarded"),
-        ("Forwarded: for=\"x, for=203.0.113.9\r\n", "forwarded"),
         (
             "Forwarded: for=203.0.113.9;for=198.51.100.1\r\n",
             "forwarded",
@@ -126,12 +131,152 @@ fn what_cannot_be_read_counts_as_not_sent() {
         ("Forwarded: for=garbage;proto=https\r\n", "forwarded"),
     ] {
         let (info, broken) = read_by(lines, None);
+        assert_eq!(info, ForwardedInfo::default(), "{lines}");
+        assert_eq!(broken, [field], "{lines}");
+    }
+}
+
+#[test]
+fn nothing_that_a_client_writes_hides_what_its_proxy_adds() {
+    let proxy = "for=203.0.113.9;proto=https";
+    for clients in [
+        "for=\"",
+        "for=\"x",
+        "for=\"198.51.100.1",
+        "\"",
+        "\\",
+        "for=\"a\\",
+        "for=\"a\\\"",
+        "for=a\"b",
+        "for=1.2.3.4;for=5.6.7.8",
+        "garbage",
+        ",,",
+        "for=\"a\", \"",
+        ";",
+    ] {
+        for (lines, what) in [
+            (format!("Forwarded: {clients}, {proxy}\r\n"), "one line"),
+            (format!("Forwarded: {clients},{proxy}\r\n"), "no blank"),
+            (
+                format!("Forwarded: {clients}\r\nForwarded: {proxy}\r\n"),
+                "a line of its own",
+            ),
+            (
+                format!("Forwarded: {clients}, {proxy}, for=10.0.0.1;proto=http\r\n"),
+                "two proxies",
+            ),
+        ] {
+            let (info, broken) = read_by(&lines, None);
+            assert_eq!(
+                client(&info).as_deref(),
+                Some("203.0.113.9"),
+                "{what}: {lines}"
+            );
+            assert_eq!(info.scheme, Some("https"), "{what}: {lines}");
+            assert_eq!(info.source, AddressSource::Forwarded, "{what}: {lines}");
+            assert!(broken.is_empty(), "{what}: {lines} {broken:?}");
+        }
+        let list = format!("X-Forwarded-For: {clients}, 203.0.113.9\r\n");
+        assert_eq!(
+            client(&read_by(&list, None).0).as_deref(),
+            Some("203.0.113.9")
+        );
+    }
+}
+
+#[test]
+fn what_a_proxy_quotes_is_not_cut() {
+    // A proxy copies what its client says into quotes, as it may.
+    for element in [
+        "host=\"a, for=198.51.100.1\";for=203.0.113.9",
+        "for=203.0.113.9;by=\"_a, for=198.51.100.1;proto=http\"",
+        "host=\"a\\\", for=198.51.100.1\";for=203.0.113.9",
+        "for=\"203.0.113.9\";by=\"x, for=\";secret=\"y\"",
+    ] {
+        let (info, broken) = read_by(&format!("Forwarded: for=\", {element}\r\n"), None);
+        assert_eq!(client(&info).as_deref(), Some("203.0.113.9"), "{element}");
+        assert!(broken.iter().all(|name| name == "forwarded"), "{broken:?}");
+    }
+}
+
+#[test]
+fn where_a_list_breaks_off_what_stands_right_of_it_counts() {
+    for (lines, expected, field) in [
+        (
+            "Forwarded: for=\"x, for=10.0.0.2, for=10.0.0.1\r\n",
+            "10.0.0.2",
+            "forwarded",
+        ),
+        (
+            "X-Forwarded-For: garbage, 10.0.0.2, 10.0.0.1\r\n",
+            "10.0.0.2",
+            "x-forwarded-for",
+        ),
+    ] {
+        let (info, broken) = read_by(lines, None);
+        assert_eq!(client(&info).as_deref(), Some(expected), "{lines}");
+        assert_eq!(broken, [field], "{lines}");
+        assert_eq!(info.source, AddressSource::Other, "{lines}");
+    }
+}
+
+#[test]
+fn host_port_and_prefix_count_only_of_listed_proxies() {
+    let also = "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n";
+    let cause = "it counts only from proxies that server.trusted_proxies lists";
+    for (lines, field) in [
+        ("X-Forwarded-Host: evil.test\r\n", Some("x-forwarded-host")),
+        ("X-Forwarded-Host: INNER.test\r\n", None),
+        ("X-Forwarded-Port: 8443\r\n", Some("x-forwarded-port")),
+        ("X-Forwarded-Port: 443\r\n", None),
+        ("X-Forwarded-Prefix: /evil\r\n", Some("x-forwarded-prefix")),
+        ("X-Forwarded-Prefix: /\r\n", None),
+    ] {
+        let (info, broken) = read_unlisted(&format!("{also}{lines}"));
         let expected = ForwardedInfo {
-            is_list_broken: field == "x-forwarded-for",
+            client: info.client,
+            scheme: Some("https"),
+            source: AddressSource::XForwardedFor,
             ..ForwardedInfo::default()
         };
         assert_eq!(info, expected, "{lines}");
-        assert_eq!(broken, [field], "{lines}");
+        assert_eq!(client(&info).as_deref(), Some("203.0.113.9"), "{lines}");
+        let field = field.map(|field| format!("{field}: {cause}"));
+        assert_eq!(broken, field.into_iter().collect::<Vec<_>>(), "{lines}");
+    }
+    let (info, broken) = read_unlisted("Forwarded: for=203.0.113.9;host=evil.test\r\n");
+    assert_eq!((info.host, broken.len()), (None, 1));
+    assert!(client(&ForwardedInfo { host: None, ..info }).is_some());
+}
+
+#[test]
+fn what_a_rule_says_counts_over_the_words_of_the_peer() {
+    let lines = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n\
+                 X-Forwarded-Host: shop.test\r\nX-Forwarded-Prefix: /shop\r\n";
+    let names = ["X-Forwarded-Proto", "x-forwarded-host"].map(str::to_owned);
+    let (ours, none) = (Vouched::new(names), Vouched::default());
+    let trust = Trust::default();
+    for (vouched, is_trusted, expected, host, scheme) in [
+        (&ours, false, None, Some("shop.test"), Some("https")),
+        (
+            &ours,
+            true,
+            Some("192.0.2.1"),
+            Some("shop.test"),
+            Some("https"),
+        ),
+        (&none, false, None, None, None),
+        (&none, true, Some("192.0.2.1"), None, Some("https")),
+    ] {
+        let (info, _) = ForwardedInfo::read_vouched(&head(lines), &trust, is_trusted, vouched);
+        let found = (info.host.as_deref(), info.scheme);
+        assert_eq!(
+            client(&info).as_deref(),
+            expected,
+            "{vouched:?} {is_trusted}"
+        );
+        assert_eq!(found, (host, scheme), "{vouched:?} {is_trusted}");
+        assert!(info.mount.is_root());
     }
 }
 
@@ -198,6 +343,27 @@ fn scheme_host_and_port_are_those_of_the_client_that_was_picked() {
             None,
             None,
         ),
+        // A list of another length: what the last proxy said counts, never what stands left of it.
+        (
+            "X-Forwarded-Proto: https, http\r\n",
+            Some("http"),
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Host: evil.test, shop.test\r\n\
+             X-Forwarded-Proto: gopher, http, https\r\nX-Forwarded-Port: 1, 2, 3, 443\r\n",
+            Some("https"),
+            Some("shop.test"),
+            Some(443),
+        ),
+        (
+            "X-Forwarded-For: 198.51.100.1, 198.51.100.2, 203.0.113.9, 10.0.0.1\r\n\
+             X-Forwarded-Proto: http, https, https\r\nX-Forwarded-Host: shop.test\r\n",
+            Some("https"),
+            Some("shop.test"),
+            None,
+        ),
         (
             "X-Forwarded-Host: shop.test:8443\r\nX-Forwarded-Port: 443\r\n",
             None,
@@ -222,6 +388,16 @@ fn scheme_host_and_port_are_those_of_the_client_that_was_picked() {
         assert_eq!(found, (scheme, host, port), "{lines}");
         assert!(broken.is_empty(), "{lines}: {broken:?}");
     }
+}
+
+#[test]
+fn lists_that_do_not_match_are_no_ones() {
+    let lines = "X-Forwarded-For: 198.51.100.1, 203.0.113.9, 10.0.0.1\r\n\
+                 X-Forwarded-Host: evil.test, inner.test\r\nX-Forwarded-Proto: https, http\r\n";
+    let (info, broken) = read_by(lines, None);
+    assert_eq!(client(&info).as_deref(), Some("203.0.113.9"));
+    assert_eq!((info.host, info.scheme), (None, None));
+    assert_eq!(broken, ["x-forwarded-proto", "x-forwarded-host"]);
 }
 
 #[test]

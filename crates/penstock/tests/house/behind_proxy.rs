@@ -1,7 +1,11 @@
 //! What a trusted proxy in front says is the request's, everywhere; what it has stripped is put back.
 //!
-//! The tests come from loopback, which is trusted unless the file says otherwise. What must stay true:
-//! with an untrusted peer none of it is believed.
+//! The tests come from loopback. Unless the file lists it, its word counts for the client's address and
+//! scheme alone.
+//!
+//! # Invariants
+//!
+//! - With an untrusted peer none of it is believed.
 
 use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually};
 use crate::wsgi::serve_ready;
@@ -19,6 +23,9 @@ def app(environ, start):
 /// What a proxy says of a client at 203.0.113.9, who made up the first address.
 const SAID: &str = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\
                     X-Forwarded-Host: shop.test\r\nX-Forwarded-Prefix: /outer\r\n";
+
+/// An operator vouches for the proxies on this machine.
+const LISTED: &str = "trusted_proxies = [\"127.0.0.1\"]";
 
 fn ask(server: &Server, target: &str, lines: &str) -> Response {
     let mut client = server.connect();
@@ -39,7 +46,7 @@ fn app_site(server: &str) -> Site {
 
 #[test]
 fn an_application_sees_the_request_that_its_client_made() {
-    let server = serve_ready(&app_site(""));
+    let server = serve_ready(&app_site(LISTED));
     let port = server.port();
     for (target, lines, expected) in [
         (
@@ -76,6 +83,65 @@ fn an_application_sees_the_request_that_its_client_made() {
         );
     }
     server.wait_log("x-forwarded-for of proxy 127.0.0.1 ignored");
+}
+
+/// A default nginx passes on these fields as its client made them up.
+#[test]
+fn a_proxy_that_nobody_listed_says_address_and_scheme() {
+    let server = serve_ready(&app_site(""));
+    let expected = "https://inner.test/shop/a|https|on|inner.test|443|203.0.113.9|/shop|/a";
+    let port = "X-Forwarded-Port: 8443\r\n";
+    assert_eq!(
+        ask(&server, "/shop/a", &format!("{SAID}{port}")).text(),
+        expected
+    );
+    for name in ["host", "prefix", "port"] {
+        server.wait_log(&format!(
+            "x-forwarded-{name} of proxy 127.0.0.1 ignored: it counts only from proxies that \
+             server.trusted_proxies lists"
+        ));
+    }
+    let standard = "Forwarded: for=\", for=203.0.113.9;proto=https;host=evil.test\r\n";
+    assert_eq!(ask(&server, "/shop/a", standard).text(), expected);
+}
+
+#[test]
+fn applications_and_servers_get_no_field_that_does_not_count() {
+    const FIELDS: &str = r#"
+def app(environ, start):
+    start("200 OK", [("Content-Type", "text/plain")])
+    found = [key for key in environ if "FORWARDED" in key or "REAL" in key]
+    return ["|".join(sorted(f"{key[5:]}={environ[key]}" for key in found)).encode()]
+"#;
+    let origin = Origin::named("origin");
+    let lines = "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\
+                 X-Forwarded-Host: evil.test\r\nX-Forwarded-Port: 8443\r\n\
+                 X-Forwarded-Prefix: /evil\r\nX-Real-IP: 198.51.100.1\r\n\
+                 X-Forwarded-Ssl: off\r\nForwarded: for=198.51.100.1;host=evil.test\r\n";
+    let toml = format!(
+        "[apps.app]\nentry = \"app:app\"\nprocesses = 1\n[upstreams.b]\nservers = [\"{}\"]\n\
+         [[sites]]\n[[sites.routes]]\npath = \"/b\"\nupstream = \"b\"\n[[sites.routes]]\napp = \"app\"\n",
+        origin.address()
+    );
+    let server = serve_ready(&Site::new().file("app.py", FIELDS).config(&toml));
+    assert_eq!(
+        ask(&server, "/a", lines).text(),
+        "X_FORWARDED_FOR=203.0.113.9|X_FORWARDED_PROTO=https|X_FORWARDED_SSL=on|X_REAL_IP=203.0.113.9"
+    );
+    assert_eq!(ask(&server, "/b", lines).status, 200);
+    let seen = origin.last();
+    for (name, expected) in [
+        ("x-forwarded-for", Some("203.0.113.9, 127.0.0.1")),
+        ("x-forwarded-proto", Some("https")),
+        ("x-forwarded-host", Some("inner.test")),
+        ("x-forwarded-ssl", Some("on")),
+        ("x-real-ip", Some("203.0.113.9")),
+        ("x-forwarded-port", None),
+        ("x-forwarded-prefix", None),
+        ("forwarded", None),
+    ] {
+        assert_eq!(seen.field(name).as_deref(), expected, "{name}");
+    }
 }
 
 #[test]
@@ -128,9 +194,12 @@ fn the_access_log_has_the_client_and_the_peer() {
 
 #[test]
 fn redirects_to_folders_stay_where_the_client_is() {
-    let toml = "[[sites]]\n[[sites.routes]]\npath = \"/docs/*\"\nrewrite = { strip_prefix = \"/docs\" }\n\
-                files = { root = \"public\" }\n[[sites.routes]]\nfiles = { root = \"public\" }\n";
-    let site = Site::new().file("public/sub/index.html", "").config(toml);
+    let toml = format!(
+        "[server]\n{LISTED}\n[[sites]]\n[[sites.routes]]\npath = \"/docs/*\"\n\
+         rewrite = {{ strip_prefix = \"/docs\" }}\nfiles = {{ root = \"public\" }}\n\
+         [[sites.routes]]\nfiles = {{ root = \"public\" }}\n"
+    );
+    let site = Site::new().file("public/sub/index.html", "").config(&toml);
     let server = site.file("public/evil.test/index.html", "").serve(&[]);
     for (target, lines, expected) in [
         ("/sub", "", "/sub/"),
@@ -174,7 +243,8 @@ fn paths_of_a_stripped_upstream_are_put_right() {
     });
     let address = origin.address();
     let toml = format!(
-        "[upstreams.b]\nservers = [\"{address}\"]\n[[sites]]\n[[sites.routes]]\npath = \"/shop/*\"\n\
+        "[server]\n{LISTED}\n[upstreams.b]\nservers = [\"{address}\"]\n\
+         [[sites]]\n[[sites.routes]]\npath = \"/shop/*\"\n\
          rewrite = {{ strip_prefix = \"/shop\" }}\nupstream = \"b\"\n[[sites.routes]]\n\
          path = \"/raw/*\"\nrewrite = {{ strip_prefix = \"/raw\", response_paths = false }}\n\
          upstream = \"b\"\n"

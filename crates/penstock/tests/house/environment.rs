@@ -144,7 +144,8 @@ const FIELDS: [Row; 21] = [
         &[
             ("HTTP_X_FORWARDED_FOR", Some("1.2.3.4")),
             ("HTTP_X_FORWARDED_PROTO", Some("https")),
-            ("HTTP_FORWARDED", Some("for=1.2.3.4")),
+            // Not of the family that counts.
+            ("HTTP_FORWARDED", None),
             ("HTTP_X_REAL_IP", Some("1.2.3.4")),
             ("REMOTE_ADDR", Some("1.2.3.4")),
             ("HTTPS", Some("on")),

@@ -308,9 +308,10 @@ fn a_trusted_proxy_is_believed_and_added_to() {
                        X-Forwarded-Proto: https\r\n\
                        X-Forwarded-Host: front.test\r\n\
                        X-Forwarded-Port: 443\r\n\
-                       X-Real-IP: 192.0.2.1\r\n\
+                       X-Real-IP: 192.0.2.3\r\n\
                        X-Forwarded-Prefix: /a\r\n";
-    let standard = "Forwarded: for=192.0.2.1, for=127.0.0.1;proto=http;host=\"a.test\"\r\n";
+    let standard = "Forwarded: for=192.0.2.3;proto=https;host=\"front.test\", \
+                    for=127.0.0.1;proto=https;host=\"front.test\"\r\n";
     for (form, expected) in [
         (config::Forwarded::XForwarded, x_forwarded.to_owned()),
         (config::Forwarded::Standard, standard.to_owned()),
@@ -365,7 +366,23 @@ fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
             Standard,
             "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n",
             "Forwarded: for=203.0.113.9;proto=https;host=\"a.test\", \
-             for=127.0.0.1;proto=http;host=\"a.test\"\r\n",
+             for=127.0.0.1;proto=https;host=\"a.test\"\r\n",
+        ),
+        (
+            "the standard field of a client that left its quotes open",
+            Standard,
+            "Forwarded: for=\", for=203.0.113.9;proto=https\r\n",
+            "Forwarded: for=203.0.113.9;proto=https;host=\"a.test\", \
+             for=127.0.0.1;proto=https;host=\"a.test\"\r\n",
+        ),
+        (
+            "fields that do not count",
+            XForwarded,
+            "X-Forwarded-For: 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\nX-Forwarded-Proto: http\r\n\
+             X-Forwarded-Ssl: on\r\nX-Forwarded-Port: x\r\nFront-End-Https: on\r\n\
+             Forwarded: for=198.51.100.1;host=evil.test\r\n",
+            "X-Forwarded-For: 203.0.113.9, 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
+             X-Forwarded-Host: a.test\r\nX-Forwarded-Ssl: off\r\nX-Real-IP: 203.0.113.9\r\n",
         ),
     ] {
         let mut config = plain();
@@ -376,6 +393,16 @@ fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
             format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
     }
+}
+
+#[test]
+fn no_stranger_sends_what_proxies_say() {
+    let fields = "X-Forwarded-User: root\r\nX-Forwarded-Protocol: ssl\r\nFront-End-Https: on\r\n\
+                  X-Scheme: https\r\nX-Original-URI: /admin\r\nX-Thing: 1\r\n";
+    assert_eq!(passed(fields, Framing::None).0, "X-Thing: 1\r\n");
+    let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
+    let (from_proxy, _) = sent(&plain(), &head, PROXY, Framing::None);
+    assert!(from_proxy.contains(fields), "{from_proxy}");
 }
 
 #[test]

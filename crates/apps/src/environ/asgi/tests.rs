@@ -136,10 +136,12 @@ fn fields_reach_the_application_by_the_rules_of_all() {
         ("x-request-start", false, false),
         ("grip-sig", false, false),
         ("grip", true, true),
-        ("forwarded", false, true),
-        ("x-forwarded-for", false, true),
-        ("x-forwarded-proto", false, true),
-        ("x-real-ip", false, true),
+        // Not as it came: no scheme, address or element.
+        ("forwarded", false, false),
+        ("x-forwarded-for", false, false),
+        ("x-forwarded-proto", false, false),
+        ("x-real-ip", false, false),
+        ("x-forwarded-user", false, true),
     ] {
         let upper = name.to_ascii_uppercase();
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{upper}: v\r\n\r\n");
@@ -175,6 +177,24 @@ fn a_websocket_has_the_fields_of_its_handshake_and_a_request_has_not() {
     }
     for (name, value) in [("te", "trailers"), ("keep-alive", "5")] {
         assert!(!has(&socket, name, value), "{name}");
+    }
+}
+
+#[test]
+fn a_proxys_fields_say_what_counts() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: WSS\r\n\
+                Forwarded: for=198.51.100.1;host=evil.test\r\nX-Real-IP: 198.51.100.1\r\n\r\n";
+    let from_proxy = scope(&request(head, local(), None), false, None);
+    for (name, value, passes) in [
+        ("x-forwarded-for", "203.0.113.9", true),
+        ("x-forwarded-proto", "https", true),
+        ("x-real-ip", "203.0.113.9", true),
+        ("x-real-ip", "198.51.100.1", false),
+        ("forwarded", "for=198.51.100.1;host=evil.test", false),
+    ] {
+        assert_eq!(has(&from_proxy, name, value), passes, "{name}: {value}");
+        let from_stranger = scope(&request(head, stranger(), None), false, None);
+        assert!(!has(&from_stranger, name, value), "{name}: {value}");
     }
 }
 

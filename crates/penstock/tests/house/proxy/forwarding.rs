@@ -344,7 +344,9 @@ fn strangers_cannot_say_who_they_are() {
 #[test]
 fn trusted_proxies_are_believed_and_named() {
     let origin = Origin::named("origin");
-    let server = behind(&origin, "");
+    let server = Front::new([&origin])
+        .server("threads = 1\ntrusted_proxies = [\"127.0.0.1\"]")
+        .serve();
     let seen = seen_with(&server, &origin, SPOOFED);
     let chain = seen.field("x-forwarded-for");
     assert_eq!(chain.as_deref(), Some("10.1.2.3, 127.0.0.1"));
@@ -526,7 +528,10 @@ fn what_a_route_says_of_a_stranger_reaches_the_origin() {
 fn what_a_route_adds_stands_behind_the_word_of_a_trusted_proxy() {
     let origin = Origin::named("origin");
     let route = "request_headers = { add = { X-Forwarded-Prefix = \"/b\" } }";
-    let server = Front::new([&origin]).route(route).serve();
+    let server = Front::new([&origin])
+        .server("threads = 1\ntrusted_proxies = [\"127.0.0.1\"]")
+        .route(route)
+        .serve();
     let seen = seen_with(
         &server,
         &origin,

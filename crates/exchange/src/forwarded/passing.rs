@@ -1,0 +1,169 @@
+//! What of the fields that proxies send about their clients goes on to applications and servers.
+//!
+//! A part of `forwarded`, asked by `apps` and `proxy` when they write what they hand on. Frameworks read
+//! these fields by themselves, so they must find in them what was concluded here.
+//!
+//! # Invariants
+//!
+//! - A field goes on only with the meaning that it has here: lists of schemes, hosts and ports as the one
+//!   element that counts, addresses as they came only if the client's address was read from them.
+//! - What does not count, because it is broken, of the other family, not accepted or of a stranger, does
+//!   not go on.
+//! - What a route's own rules say goes on as it is, and not from here.
+
+use std::borrow::Cow;
+
+use penstock_sys::net::PeerAddress;
+
+use super::{AddressSource, ForwardedInfo, parse_scheme};
+use crate::Request;
+use crate::cgi::Digits;
+use crate::fields::is_word_of_proxy;
+
+impl Request {
+    /// The fields that [`Request::forwarded_field`] knows.
+    pub const FORWARDED_FIELDS: [&str; 9] = [
+        "X-Forwarded-For",
+        "X-Forwarded-Proto",
+        "X-Forwarded-Host",
+        "X-Forwarded-Port",
+        "X-Forwarded-Prefix",
+        "X-Forwarded-Scheme",
+        "X-Forwarded-Ssl",
+        "X-Real-IP",
+        "Forwarded",
+    ];
+
+    /// What goes on of a field by which a proxy told of this request; none if it sent none, or if nothing
+    /// of it counts.
+    #[must_use]
+    pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let told = self.forwarded.as_deref()?;
+        if self.vouched.covers(name) {
+            return None;
+        }
+        self.head.field(name)?;
+        let text = |text: &'static str| Cow::Borrowed(text.as_bytes());
+        match name {
+            "X-Forwarded-For" if told.source == AddressSource::XForwardedFor => {
+                let lines: Vec<&[u8]> = self.head.field_all("x-forwarded-for").collect();
+                Some(match lines[..] {
+                    [line] => Cow::Borrowed(line),
+                    _ => Cow::Owned(lines.join(&b", "[..])),
+                })
+            }
+            "X-Forwarded-For" | "X-Real-IP" => {
+                let PeerAddress::Tcp(client) = told.client? else {
+                    return None;
+                };
+                let mut room = Digits::new();
+                Some(Cow::Owned(
+                    room.address(client.ip().to_canonical()).to_vec(),
+                ))
+            }
+            "X-Forwarded-Proto" | "X-Forwarded-Scheme" => told.scheme.map(text),
+            "X-Forwarded-Ssl" => told.scheme.map(|scheme| match scheme {
+                "https" => text("on"),
+                _ => text("off"),
+            }),
+            "X-Forwarded-Host" => (told.host.as_deref()).map(|host| Cow::Borrowed(host.as_bytes())),
+            "X-Forwarded-Port" => told
+                .port
+                .map(|port| Cow::Owned(port.to_string().into_bytes())),
+            "X-Forwarded-Prefix" if !told.mount.is_root() => Some(match self.mount.encoded() {
+                Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
+                Cow::Owned(path) => Cow::Owned(path.into_bytes()),
+            }),
+            "Forwarded" if told.source == AddressSource::Forwarded => {
+                let mut element = Vec::new();
+                self.push_client_element(told, &mut element);
+                Some(Cow::Owned(element))
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes an element of `Forwarded` with what is known of the client.
+    pub fn push_client_element(&self, told: &ForwardedInfo, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"for=");
+        push_node(out, told.client.unwrap_or(PeerAddress::Unix));
+        out.extend_from_slice(b";proto=");
+        out.extend_from_slice(self.scheme().as_bytes());
+        push_host(out, self.host());
+    }
+
+    /// Whether a field that is no [`Request::FORWARDED_FIELDS`], and could go on as it came, does. One that
+    /// proxies use for their client's request does from trusted peers alone, and not with another scheme
+    /// than the one that counts.
+    #[must_use]
+    pub fn passes_word(&self, name: impl AsRef<[u8]>) -> bool {
+        let name = name.as_ref();
+        let is_client_field = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
+        let is_word =
+            is_word_of_proxy(name) || self.trust.client_field().is_some_and(is_client_field);
+        if !is_word || self.vouched.covers(name) {
+            return true;
+        }
+        if !self.is_from_proxy() {
+            return false;
+        }
+        let told = self.forwarded.as_deref().and_then(|told| told.scheme);
+        let mut fields = SCHEME_FIELDS.iter();
+        let field = fields.find(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        match (told, field) {
+            (Some(scheme), Some(field)) => {
+                let mut values = self.head.field_all(field);
+                values.all(|value| told_scheme(value) == scheme)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The ways to say a scheme that are not read here, but by some frameworks and servers behind.
+const SCHEME_FIELDS: [&str; 7] = [
+    "front-end-https",
+    "x-arr-ssl",
+    "x-forwarded-protocol",
+    "x-original-proto",
+    "x-original-scheme",
+    "x-scheme",
+    "x-url-scheme",
+];
+
+/// What such a field means.
+fn told_scheme(value: &[u8]) -> &'static str {
+    let is_off = ["off", "http", "ws", "0", "no", ""]
+        .iter()
+        .any(|off| value.eq_ignore_ascii_case(off.as_bytes()));
+    match is_off {
+        true => "http",
+        false => parse_scheme(value).unwrap_or("https"),
+    }
+}
+
+/// Writes a node of `Forwarded` (RFC 7239 §6): an IPv6 address in brackets and quoted, what has no
+/// address is `unknown`.
+pub fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
+    let PeerAddress::Tcp(address) = peer else {
+        out.extend_from_slice(b"unknown");
+        return;
+    };
+    let ip = address.ip().to_canonical();
+    let (before, after): (&[u8], &[u8]) = match ip.is_ipv6() {
+        true => (b"\"[", b"]\""),
+        false => (b"", b""),
+    };
+    out.extend_from_slice(before);
+    out.extend_from_slice(Digits::new().address(ip));
+    out.extend_from_slice(after);
+}
+
+/// Writes the `host` parameter of `Forwarded`; none of a host that does not fit into quotes.
+pub fn push_host(out: &mut Vec<u8>, host: &str) {
+    if !host.is_empty() && !host.contains(['"', '\\']) {
+        out.extend_from_slice(b";host=\"");
+        out.extend_from_slice(host.as_bytes());
+        out.push(b'"');
+    }
+}
