@@ -15,7 +15,7 @@ use std::{io, iter};
 use penstock_config::{App, AppKind, Config, Limits, ListenAddr, ServerAddr};
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::identity::may_write;
-use penstock_sys::port_owner::{PortOwner, find_port_owner};
+use penstock_sys::port_owner::{PortOwner, find_port_owners};
 use penstock_sys::{daemon, net, process};
 
 use crate::identity;
@@ -65,12 +65,17 @@ impl Findings {
         };
         let owner = find_owner(address);
         let text = format!("{key}: {}", explain_bind(address, &error, owner.as_ref()));
-        let is_ours = owner.is_none_or(|owner| is_this_program(owner.pid));
-        match error.kind() {
-            io::ErrorKind::AddrInUse if is_ours => self.warnings.push(format!(
-                "{text} (a running penstock keeps it over `reload` and `upgrade`)"
-            )),
-            _ => self.errors.push(text),
+        let note = match owner {
+            _ if error.kind() != io::ErrorKind::AddrInUse => None,
+            Some(owner) if is_service_manager(&owner) => {
+                Some("for a socket unit, whose service gets it at its start")
+            }
+            Some(owner) if !is_this_program(owner.pid) => None,
+            _ => Some("a running penstock keeps it over `reload` and `upgrade`"),
+        };
+        match note {
+            Some(note) => self.warnings.push(format!("{text} ({note})")),
+            None => self.errors.push(text),
         }
     }
 
@@ -193,16 +198,17 @@ pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> S
     }
 }
 
-/// The process that listens where `address` would, of either family.
+/// The process that listens where `address` would, of either family: one of this program before any other,
+/// and a service manager only when it alone holds the socket.
 fn find_owner(address: &ListenAddr) -> Option<PortOwner> {
     match address {
-        ListenAddr::Tcp(address) => find_port_owner(*address),
+        ListenAddr::Tcp(address) => select_owner(find_port_owners(*address)),
         ListenAddr::Port(port) => {
             let every = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
             let mut every = every
                 .map(|ip: IpAddr| SocketAddr::new(ip, *port))
                 .into_iter();
-            every.find_map(find_port_owner)
+            every.find_map(|address| select_owner(find_port_owners(address)))
         }
         ListenAddr::Unix(_) => None,
     }
@@ -221,6 +227,20 @@ fn explain_bind(address: &ListenAddr, error: &io::Error, owner: Option<&PortOwne
         _ => String::new(),
     };
     format!("{address}: {error}{hint}")
+}
+
+fn select_owner(owners: Vec<PortOwner>) -> Option<PortOwner> {
+    let rank = |owner: &PortOwner| match owner {
+        owner if is_this_program(owner.pid) => 0,
+        owner if is_service_manager(owner) => 2,
+        _ => 1,
+    };
+    owners.into_iter().min_by_key(rank)
+}
+
+/// Whether a process holds sockets for others to serve: the system's systemd, or that of a user.
+fn is_service_manager(owner: &PortOwner) -> bool {
+    owner.name == "systemd"
 }
 
 /// Whether a process runs a program of this name: another version of it counts too.

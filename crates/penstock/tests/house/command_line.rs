@@ -4,7 +4,9 @@
 //! output, complaints to standard error. What must stay true: every mistake of a configuration is told in
 //! one run, with file, line and column; a folder is recognised for what it is; a start is whole or not.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -167,6 +169,46 @@ fn check_beside_the_running_server_is_no_error() {
         complained.contains("warning: server.listen: "),
         "{complained}"
     );
+}
+
+const ROOT: &str = "[[sites]]\n[[sites.routes]]\nfiles = { root = \"public\" }\n";
+
+/// Holds a port under the name of another program, until its standard input ends.
+const HOLDER: &str = "import socket, sys\n\
+    open('/proc/self/comm', 'w').write(sys.argv[1])\n\
+    s = socket.create_server(('127.0.0.1', 0))\n\
+    print(s.getsockname()[1], flush=True)\n\
+    sys.stdin.read()\n";
+
+#[test]
+fn an_address_that_the_service_manager_holds_for_a_unit_is_no_error() {
+    for (name, expected, words) in [
+        (
+            "systemd",
+            0,
+            "(for a socket unit, whose service gets it at its start)",
+        ),
+        ("httpd", 2, "`httpd` (process "),
+    ] {
+        let mut holder = Command::new("python3")
+            .args(["-c", HOLDER, name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut port = String::new();
+        BufReader::new(holder.stdout.take().unwrap())
+            .read_line(&mut port)
+            .unwrap();
+        let port = port.trim();
+        let toml = format!("[server]\nlisten = [\"127.0.0.1:{port}\"]\nadmin = \"off\"\n{ROOT}");
+        let site = Site::new().file("public/a.txt", "a").config(&toml);
+        let (code, _, complained) = run(&site, &["check"]);
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        assert_eq!(code, expected, "{name}: {complained}");
+        assert!(complained.contains(words), "{name}: {complained}");
+    }
 }
 
 #[test]
