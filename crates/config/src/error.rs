@@ -282,7 +282,9 @@ pub enum Problem {
         bytes: usize,
     },
     /// Permissions of an address that has no file.
-    #[error("`{0}` is for the file of a Unix socket: this address is none")]
+    #[error(
+        "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: remove `{0}`"
+    )]
     NoSocketFile(&'static str),
     /// The admin address is also a listener's.
     #[error(
@@ -421,17 +423,20 @@ pub enum Problem {
         dir: PathBuf,
     },
     /// A file of the command line that cannot be imported.
-    #[error("cannot be imported as a module: `{0}` is no name of one; rename the file")]
+    #[error("`{0}` is not the name of a Python module, so the file cannot be imported: rename it")]
     NoModuleName(String),
     /// Ruby code without a `config.ru`, and what belongs there.
     #[error("there is no config.ru, which says what to run; write one: {0}")]
     NoRackup(String),
     /// `--kind` of another language than the application.
-    #[error("is of the kind \"{0}\", which --kind cannot change")]
+    #[error(
+        "the application is of kind \"{0}\", and --kind cannot make it one of another language: leave --kind out"
+    )]
     OtherLanguage(AppKind),
     /// `--kind` with a configuration file.
     #[error(
-        "says itself what its applications are (`kind`): --kind is for a folder or module:callable"
+        "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave --kind out, \
+         which is for a folder or module:callable"
     )]
     KindAndFile,
     /// Several applications or upstreams, and no site that says which answers what.

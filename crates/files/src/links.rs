@@ -66,8 +66,8 @@ impl ToldLinks {
 pub fn explain_unfollowed_link(root: &Path, link: &Path) -> String {
     let link = root.join(link);
     format!(
-        "what is at {link:?}: a symbolic link that is absolute or leads out of {root:?}, which \
-         symlinks = \"inside\" does not follow; files = {{ ..., symlinks = \"any\" }} does"
+        "{link:?}: it is a symbolic link that is absolute or leads out of {root:?}, and symlinks = \
+         \"inside\" follows no such link; to serve it set files = {{ ..., symlinks = \"any\" }}"
     )
 }
 

@@ -537,7 +537,7 @@ impl Serving {
             net::permit(path, access).map_err(|error| format!("{}: {error}", self.wanted))
         });
         if let Err(error) = permitted {
-            log::warn!("its permissions stay as they are: {error}");
+            log::warn!("listener: the socket keeps the permissions that it has: {error}");
         }
     }
 

@@ -277,11 +277,14 @@ fn a_kind_that_is_said_is_no_guess_and_goes_before() {
     );
     assert_eq!(kind_of("config.ru", None), Ok(Some((AppKind::Rack, false))));
     let refused = kind_of("config.ru", asgi).unwrap_err();
-    assert!(refused.contains("is of the kind \"rack\""), "{refused}");
+    assert!(refused.contains("is of kind \"rack\""), "{refused}");
     let refused = kind_of("app:app", Some(AppKind::Rack)).unwrap_err();
-    assert!(refused.contains("is of the kind \"wsgi\""), "{refused}");
+    assert!(refused.contains("is of kind \"wsgi\""), "{refused}");
     let refused = kind_of("penstock.toml", asgi).unwrap_err();
-    assert!(refused.contains("--kind is for a folder"), "{refused}");
+    assert!(
+        refused.contains("leave --kind out, which is for a folder"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -370,7 +373,7 @@ fn takes_a_target_for_what_it_is() {
         (
             "my-app.py",
             Err(
-                "my-app.py: cannot be imported as a module: `my-app` is no name of one; rename the file",
+                "my-app.py: `my-app` is not the name of a Python module, so the file cannot be imported: rename it",
             ),
         ),
         (

@@ -148,7 +148,7 @@ fn reports_unix_sockets_that_cannot_be() {
         ),
         (
             "{ address = \":80\", mode = \"0660\" }".to_owned(),
-            "`mode` is for the file of a Unix socket: this address is none",
+            "`mode` sets who may open the file of a Unix socket, and this address is a TCP port: remove `mode`",
         ),
         (
             "{ address = \"unix:/a\", mode = \"rw\" }".to_owned(),

@@ -134,7 +134,7 @@ fn the_command_line_says_the_kind() {
         (["--kind", "wsgy"], "expected wsgi, asgi or rack"),
         (
             ["--kind", "rack"],
-            "is of the kind \"wsgi\", which --kind cannot change",
+            "is of kind \"wsgi\", and --kind cannot make it one of another language",
         ),
     ] {
         let base = ["serve", "app:app", "-l", "127.0.0.1:0", "--admin", "off"];
