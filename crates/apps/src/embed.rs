@@ -204,6 +204,7 @@ const RUBY: &[(&str, &str)] = scripts!(
     "fibers.rb",
     "template.rb",
     "crew.rb",
+    "code_file.rb",
     "boot.rb",
     "worker.rb",
 );

@@ -5,6 +5,7 @@
 //! same answer, and a module that shows what it speaks is never taken for something else.
 
 mod hints;
+mod ruby;
 
 use std::path::{Path, PathBuf};
 
@@ -21,20 +22,23 @@ pub(crate) struct Found {
 }
 
 /// What was looked for when nothing was found, in the order of looking.
-pub(crate) const LOOKED_FOR: [&str; 6] = [
+pub(crate) const LOOKED_FOR: [&str; 7] = [
     "penstock.toml",
     "config.ru",
     "manage.py with a wsgi.py or asgi.py",
     "an application in app, asgi, wsgi, main, application, server, run, guestbook (.py or package), \
      in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
      asgi_app, wsgi_app, server, api, create_app or make_app",
+    "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda or Grape::API",
     "public/",
     "index.html",
 ];
 
 /// The application of a folder, whatever its kind.
 pub(crate) fn app_in(dir: &Path) -> Option<Found> {
-    rack_in(dir).or_else(|| python_in(dir, None))
+    rackup_in(dir)
+        .or_else(|| python_in(dir, None))
+        .or_else(|| ruby::code_in(dir))
 }
 
 /// The application of a folder that is of this kind, if one is said.
@@ -49,38 +53,13 @@ pub(crate) fn app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<Found> {
     }
 }
 
-/// What to write into a `config.ru` where there is Ruby code of a web framework and none.
-pub(crate) fn rack_without_file(dir: &Path) -> Option<String> {
-    let files = ["app.rb", "main.rb", "server.rb", "application.rb", "web.rb"];
-    files.into_iter().find_map(|file| {
-        let text = disk::source_text(&dir.join(file));
-        let class = |parent: &str| {
-            let lines = code_lines(&text);
-            let mut classes = lines.filter_map(|line| {
-                let (name, base) = line.trim_start().strip_prefix("class ")?.split_once('<')?;
-                (base.trim() == parent).then_some(name.trim().to_owned())
-            });
-            classes.next()
-        };
-        let run = if let Some(class) = class("Roda") {
-            format!("{class}.freeze.app")
-        } else if let Some(class) = class("Sinatra::Base").or_else(|| class("Sinatra::Application"))
-        {
-            class
-        } else if text.contains("require 'sinatra'") || text.contains("require \"sinatra\"") {
-            "Sinatra::Application".to_owned()
-        } else {
-            return None;
-        };
-        let module = file.trim_end_matches(".rb");
-        Some(format!(
-            "{file} is code for Rack: `require_relative \"{module}\"` and `run {run}`, a line each"
-        ))
-    })
+/// The Rack application of a folder: its rackup file, else Ruby code of a framework.
+pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
+    rackup_in(dir).or_else(|| ruby::code_in(dir))
 }
 
 /// The rackup file of a folder.
-pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
+fn rackup_in(dir: &Path) -> Option<Found> {
     let found = Found {
         kind: AppKind::Rack,
         entry: "config.ru".to_owned(),

@@ -12,7 +12,7 @@ use crate::{detect, disk};
 
 /// The kind that an entry without a `kind` must mean: of a module, what its text shows.
 pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
-    if entry.ends_with(".ru") {
+    if split_ruby(entry).is_some() {
         return AppKind::Rack;
     }
     let split = split_python(entry).or_else(|| is_dotted(entry).then_some((entry, "")));
@@ -33,7 +33,7 @@ pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
 pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
     match kind {
         AppKind::Wsgi | AppKind::Asgi => is_python(entry),
-        AppKind::Rack => entry.ends_with(".ru") && !entry.contains('\0'),
+        AppKind::Rack => split_ruby(entry).is_some(),
         // Their code is whatever their command runs.
         AppKind::Command | AppKind::FastCgi => false,
     }
@@ -42,7 +42,10 @@ pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
 /// Whether the file of a valid entry exists.
 pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
     let looked_for = match kind {
-        AppKind::Rack => vec![app.dir.join(entry)],
+        AppKind::Rack => {
+            let file = split_ruby(entry).map_or(entry, |(file, _)| file);
+            vec![app.dir.join(file)]
+        }
         AppKind::Wsgi | AppKind::Asgi => {
             module_places(app, split_python(entry).map_or(entry, |(module, _)| module))
         }
@@ -59,6 +62,24 @@ pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem
         entry: entry.to_owned(),
         looked_for,
     })
+}
+
+/// The file and the constant of `FILE.ru`, `FILE.rb` or `FILE.rb:Constant`; the constant is empty where
+/// the file alone is given.
+pub(crate) fn split_ruby(entry: &str) -> Option<(&str, &str)> {
+    let is_file = |file: &str, ending: &str| {
+        let stem = file.strip_suffix(ending);
+        stem.is_some_and(|stem| !stem.is_empty() && !stem.ends_with('/')) && !file.contains('\0')
+    };
+    if is_file(entry, ".ru") || is_file(entry, ".rb") {
+        return Some((entry, ""));
+    }
+    let (stem, constant) = entry.split_once(".rb:")?;
+    let file = &entry[..stem.len() + ".rb".len()];
+    let is_constant = |name: &str| {
+        is_identifier(name) && name.starts_with(|first: char| first.is_ascii_uppercase())
+    };
+    (is_file(file, ".rb") && constant.split("::").all(is_constant)).then_some((file, constant))
 }
 
 /// Whether it is `module:callable`, or a module alone whose callable the interpreter finds.
@@ -159,6 +180,32 @@ fn packages_below(lib: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn splits_what_ruby_could_load() {
+        let rows = [
+            ("config.ru", Some(("config.ru", ""))),
+            ("web/shop.ru", Some(("web/shop.ru", ""))),
+            ("app.rb", Some(("app.rb", ""))),
+            ("app.rb:Shop", Some(("app.rb", "Shop"))),
+            (
+                "web/my-app.rb:Shop::Web2",
+                Some(("web/my-app.rb", "Shop::Web2")),
+            ),
+            ("app.rb:", None),
+            ("app.rb:shop", None),
+            ("app.rb:Shop.new", None),
+            ("app.rb:Shop::", None),
+            ("app.ru:Shop", None),
+            (".rb", None),
+            ("web/.ru", None),
+            ("a\0.ru", None),
+            ("app:Shop", None),
+        ];
+        for (entry, expected) in rows {
+            assert_eq!(split_ruby(entry), expected, "{entry}");
+        }
+    }
 
     #[test]
     fn splits_what_python_could_import() {

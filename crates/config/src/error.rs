@@ -425,9 +425,6 @@ pub enum Problem {
     /// A file of the command line that cannot be imported.
     #[error("`{0}` is not the name of a Python module, so the file cannot be imported: rename it")]
     NoModuleName(String),
-    /// Ruby code without a `config.ru`, and what belongs there.
-    #[error("there is no config.ru, which says what to run; write one: {0}")]
-    NoRackup(String),
     /// `--kind` of another language than the application.
     #[error(
         "the application is of kind \"{0}\", and --kind cannot make it one of another language: leave --kind out"
@@ -479,7 +476,7 @@ pub enum Problem {
     #[error("nothing to serve was recognised here; looked for {}; say which application it is: penstock serve MODULE:CALLABLE", .0.join(", "))]
     NothingDetected(Vec<&'static str>),
     /// The TARGET of the command line is neither a folder, a file nor a module.
-    #[error("is neither a folder, a FILE.toml, a .ru or .py file, nor module:callable{}", Reached(*.0))]
+    #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", Reached(*.0))]
     BadTarget(Option<io::ErrorKind>),
     /// TARGET and -c were both given.
     #[error("a TARGET and -c FILE exclude each other: the file already says what to serve")]

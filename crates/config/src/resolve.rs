@@ -145,8 +145,8 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
     match ending {
         _ if is_dir => in_folder(&path, invocation),
         Some("toml") => load(&path, invocation),
-        Some("ru") => of_rackup(target, &path, said),
         Some("py") => of_module(target, &path, said),
+        _ if entry::split_ruby(target).is_some() => of_ruby(target, cwd, said),
         _ if entry::split_python(target).is_some() => of_entry((target, target), cwd, said),
         _ => match split_file(target) {
             Some((file, callable)) => {
@@ -206,9 +206,6 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     if let Some(found) = detect::app_of_kind(dir, said) {
         return of_app(&dir.to_string_lossy(), found, dir, said);
     }
-    if let Some(word) = detect::rack_without_file(dir) {
-        return Err(Report::one(dir, Problem::NoRackup(word)));
-    }
     let public = dir.join("public");
     let root = if said.is_some() {
         return Err(Report::one(
@@ -233,19 +230,17 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     Ok(config)
 }
 
-fn of_rackup(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
-    let name = file
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default()
-        .to_owned();
+/// A rackup file, or a Ruby file with the constant that is its application, if one is named.
+fn of_ruby(target: &str, cwd: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+    let file = entry::split_ruby(target).map_or(target, |(file, _)| file);
+    let from = file.rfind('/').map_or(0, |slash| slash + 1);
     of_app(
         target,
         Found {
             kind: AppKind::Rack,
-            entry: name,
+            entry: target[from..].to_owned(),
         },
-        &parse::folder_of(file),
+        &parse::folder_of(&absolute(cwd, Path::new(file))),
         said,
     )
 }

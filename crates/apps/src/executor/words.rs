@@ -227,14 +227,19 @@ impl BootFailures {
             return format!("a worker did not start{when}\n{report}");
         }
         self.count += 1;
-        let reason = last_line(report);
+        let reason = reason_line(report);
         let count = self.count;
         format!("a worker did not start, {count} times now for the same reason{when}: {reason}")
     }
 }
 
 /// The line that says why: of a Python traceback the last one, of a Ruby backtrace the first.
-fn last_line(report: &str) -> &str {
+fn reason_line(report: &str) -> &str {
+    let first = report.lines().next().unwrap_or_default();
+    // Ruby adds its suggestions below the message, and leaves out a backtrace of one line.
+    if first.contains(":in `") || first.contains(":in '") {
+        return first;
+    }
     let mut lines = report.lines().filter(|line| !line.starts_with([' ', '\t']));
     lines
         .rfind(|line| !line.is_empty())
@@ -302,5 +307,12 @@ mod tests {
                 .ends_with("reason: a.ru:1:in `x': no c (LoadError)")
         );
         assert!(failures.describe(python, "").contains("File"));
+        let suggesting = "a.rb:3:in '<main>': no roda (LoadError)\nDid you mean?  roadie\n";
+        failures.describe(suggesting, "");
+        let again = failures.describe(suggesting, "");
+        assert!(
+            again.ends_with(": a.rb:3:in '<main>': no roda (LoadError)"),
+            "{again}"
+        );
     }
 }

@@ -120,11 +120,15 @@ module PenstockWorker
     require_rack
     require "socket"
     require "stringio"
-    app = Rack::Builder.parse_file(File.expand_path(entry))
-    app = app.first if app.is_a?(Array)
+    app = entry.end_with?(".ru") ? rackup(entry) : CodeFile.load_app(entry)
     raise TypeError, "#{entry} gives #{app.class}, not a Rack application" unless app.respond_to?(:call)
 
     app
+  end
+
+  def rackup(entry)
+    app = Rack::Builder.parse_file(File.expand_path(entry))
+    app.is_a?(Array) ? app.first : app
   end
 
   def require_rack

@@ -3,7 +3,7 @@
 # Entry of the Ruby worker by hand: `ruby worker.rb --control-fd 3 --slot-fds 4 --entry config.ru`.
 # In a bundle this file comes last, the others are there already, and the stub calls `main`.
 #
-# `boot` loads the application, `rack_app` runs requests, `response` and `stream` send what comes of
+# `boot` loads the application (`code_file` finds it where there is no rackup file), `rack_app` runs requests, `response` and `stream` send what comes of
 # them, `rack_env` completes environments, `input` makes streams of request bodies, `wire` speaks the
 # frames described in `crates/wire/PROTOCOL.md`. `template` forks workers from a process that has loaded the
 # code (`forks` is how), `crew` keeps a worker's threads, `collector` its garbage, `stacks` shows where it is, `threads` whether it may be forked,
@@ -28,6 +28,7 @@ unless defined?(PenstockWorker)
   require_relative "fibers"
   require_relative "template"
   require_relative "crew"
+  require_relative "code_file"
   require_relative "boot"
 end
 

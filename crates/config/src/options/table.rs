@@ -126,7 +126,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "kind", OneOf(&["wsgi", "asgi", "rack", "command", "fastcgi"]), Means("detected"), r#""wsgi""#,
         "The interface of the application; left out, the loaded object says whether it is wsgi or asgi. `command` and `fastcgi` are programs that serve HTTP or FastCGI."),
     row("apps.NAME", "entry", Text(ENTRY), Means("detected"), r#""app:application""#,
-        "What to load: `module:callable`, `module:factory()` or a module alone for wsgi and asgi, a rackup file for rack.")
+        "What to load: `module:callable`, `module:factory()` or a module alone for wsgi and asgi; a rackup file, `file.rb` or `file.rb:Constant` for rack.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "interpreter", Text("a path or a command name"),
         Means("the virtual environment's in `dir`, else `python3` or `ruby`"), r#""python3""#,
@@ -331,7 +331,7 @@ const V1: &str = "0.1";
 pub(super) const ADDRESS: &str = crate::ListenAddr::EXPECTED;
 const ADDRESS_OR_OFF: &str =
     "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
-const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru file";
+const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
 pub(super) const SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
 pub(super) const THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
 const ASGI: &str = "the kind \"asgi\"";

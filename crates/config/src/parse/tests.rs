@@ -461,7 +461,7 @@ fn reports_applications_whose_code_is_not_there() {
             "grammar",
             "[apps.a]\nentry = \"app.py\"\n",
             &[
-                "penstock.toml:2:9: `entry` cannot be \"app.py\": expected \"module:callable\", \"module:factory()\" or a .ru file",
+                "penstock.toml:2:9: `entry` cannot be \"app.py\": expected \"module:callable\", \"module:factory()\" or a .ru or .rb file",
             ],
         ),
         (

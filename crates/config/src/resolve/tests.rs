@@ -288,33 +288,45 @@ fn a_kind_that_is_said_is_no_guess_and_goes_before() {
 }
 
 #[test]
-fn ruby_code_without_a_rackup_file_is_told_what_belongs_into_one() {
-    let rows = [
-        (
-            "app.rb",
-            "require 'sinatra'\nget('/') { 'hi' }\n",
-            "`require_relative \"app\"` and `run Sinatra::Application`",
-        ),
-        (
-            "server.rb",
-            "require \"sinatra/base\"\nclass Shop < Sinatra::Base\nend\n",
-            "`require_relative \"server\"` and `run Shop`",
-        ),
-        (
-            "app.rb",
-            "require 'roda'\nclass Shop < Roda\nend\n",
-            "`run Shop.freeze.app`",
-        ),
+fn ruby_code_without_a_rackup_file_is_an_application() {
+    let classic = "require 'sinatra'\nget('/') { 'hi' }\n";
+    let modular = "require \"sinatra/base\"\nclass Shop < Sinatra::Base # web\nend\n";
+    let roda = "require \"roda\"\nclass Shop < ::Roda; plugin :json\nend\n";
+    type Row<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+    let rows: [Row<'_>; 11] = [
+        (&[("app.rb", classic)], Some("app.rb")),
+        (&[("hello.rb", classic)], Some("hello.rb")),
+        (&[("server.rb", modular)], Some("server.rb")),
+        (&[("app.rb", roda), ("other.rb", classic)], Some("app.rb")),
+        (&[("x.rb", "Web = Class.new(Roda) do\n")], Some("x.rb")),
+        (&[("x.rb", classic), ("x_test.rb", classic)], Some("x.rb")),
+        (&[("x.rb", classic), ("y.rb", modular)], None),
+        (&[("app.rb", "puts 1\n")], None),
+        (&[("app.rb", "# require 'sinatra'\n")], None),
+        (&[("app.rb", "require 'sinatra/base'\n")], None),
+        (&[("app.rb", classic), ("config.ru", "")], Some("config.ru")),
     ];
-    for (name, text, expected) in rows {
-        let folder = Folder::with(&[(name, text)]);
-        let refused = folder.lines(&serve(&folder, None).unwrap_err()).join("\n");
-        assert!(refused.contains("there is no config.ru"), "{refused}");
-        assert!(refused.contains(expected), "{refused}");
+    for (files, expected) in rows {
+        let folder = Folder::with(files);
+        match (serve(&folder, None), expected) {
+            (Ok(config), Some(expected)) => {
+                let app = config.apps.into_values().next().unwrap();
+                assert_eq!(
+                    (app.kind, &*app.entry),
+                    (AppKind::Rack, expected),
+                    "{files:?}"
+                );
+            }
+            (Err(mut report), None) => {
+                let problem = report.errors.remove(0).what;
+                assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+            }
+            (other, _) => panic!("{files:?}: {other:?}"),
+        }
     }
-    let folder = Folder::with(&[("app.rb", "puts 1\n")]);
-    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
-    assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+    let folder = Folder::with(&[("app.py", "app = make()"), ("app.rb", classic)]);
+    let app = serve(&folder, None).unwrap().apps.into_values().next();
+    assert_eq!(app.unwrap().kind, AppKind::Wsgi);
 }
 
 #[test]
@@ -335,6 +347,7 @@ fn takes_a_target_for_what_it_is() {
         ("site/asgi.py", ""),
         ("none.py", "x = 1"),
         ("other/other.ru", ""),
+        ("other/shop.rb", ""),
         ("my-app.py", "app = 1"),
         ("src/shop/__init__.py", ""),
         ("sub/penstock.toml", "[apps.x]\n"),
@@ -348,6 +361,8 @@ fn takes_a_target_for_what_it_is() {
         ("api:make()", Ok("asgi api:make()")),
         ("site.asgi:application", Ok("asgi site.asgi:application")),
         ("other/other.ru", Ok("rack other.ru")),
+        ("other/shop.rb", Ok("rack shop.rb")),
+        ("other/shop.rb:Web::Shop", Ok("rack shop.rb:Web::Shop")),
         ("sub", Ok("wsgi app:app")),
         ("site.toml", Ok("wsgi web:app")),
         (
@@ -378,7 +393,9 @@ fn takes_a_target_for_what_it_is() {
         ),
         (
             "gone",
-            Err("gone: is neither a folder, a FILE.toml, a .ru or .py file, nor module:callable"),
+            Err(
+                "gone: is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable",
+            ),
         ),
     ];
     for (target, expected) in rows {

@@ -65,6 +65,39 @@ class BootTest < Minitest::Test
     end
   end
 
+  CODE_FILES = {
+    ["app.rb", "require 'sinatra'\nget('/') { __FILE__[/app.rb/] }\n"] => "app.rb",
+    ["app.rb", "require 'sinatra'\nclass Web < Sinatra::Base\n  get('/') { 'modular' }\nend\n"] => "modular",
+    ["shop_web.rb", "class ShopWeb\n  def self.call(_) = [200, {}, ['by name']]\nend\nOther = ->(_) {}\n"] => "by name",
+    ["x.rb", "module Shop\n  class Web\n    def self.call(_) = [200, {}, ['nested']]\n  end\nend\n"] => "nested",
+    ["x.rb", "class A\n  def self.call(_) = [200, {}, [name]]\nend\nclass B < A\nend\n"] => "B",
+    ["x.rb:A", "A = ->(_) { [200, {}, ['named']] }\nB = ->(_) {}\n"] => "named",
+    ["x.rb:Shop::App", "module Shop\n  App = ->(_) { [200, {}, ['below']] }\nend\n"] => "below"
+  }.freeze
+
+  def test_a_code_file_has_its_application
+    CODE_FILES.each do |(entry, source), body|
+      start(source, entry: entry) do |worker|
+        assert_equal body, worker.ready.ask(Harness.request).body, source
+      end
+    end
+  end
+
+  def test_a_code_file_without_one_application_is_refused
+    {
+      ["x.rb", "A = ->(_) {}\nB = ->(_) {}\n"] => "x.rb has several applications (A, B): say which, as in x.rb:A",
+      ["x.rb", "X = 1\n"] => "x.rb has no Rack application: name it",
+      ["x.rb:X", "X = 1\n"] => "x.rb:X gives Integer, not a Rack application",
+      ["x.rb:Y", "X = 1\n"] => "uninitialized constant Y"
+    }.each do |(entry, source), error|
+      start(source, entry: entry) do |worker|
+        frame = worker.control.frame
+        assert_equal Wire::BOOT_FAILED, frame.kind
+        assert_includes frame.payload.force_encoding(Encoding::UTF_8), error
+      end
+    end
+  end
+
   def test_a_gemfile_decides_and_its_absence_of_rack_is_said
     start(HELLO, files: { "Gemfile" => "" }, env: {}) do |worker|
       frame = worker.control.frame

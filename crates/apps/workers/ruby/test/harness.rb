@@ -167,9 +167,10 @@ module Harness
 
     attr_reader :control, :slots, :spares, :pid, :dir
 
-    def initialize(source, slots: 1, spares: 0, files: {}, env: {}, command: nil, fds: [], options: [])
+    def initialize(source, slots: 1, spares: 0, files: {}, env: {}, command: nil, fds: [], options: [],
+                   entry: "config.ru")
       @dir = Dir.mktmpdir("penstock-test-")
-      { "config.ru" => source, **files }.each { |name, text| File.write("#{@dir}/#{name}", text) }
+      { entry[/\A[^:]+/] => source, **files }.each { |name, text| File.write("#{@dir}/#{name}", text) }
       pairs = Array.new(slots + spares + 1) { Harness.pair }
       @control, *@slots = pairs.map { |ours, _| Peer.new(ours) }
       @spares = @slots.slice!(slots, spares)
@@ -177,7 +178,7 @@ module Harness
       @log = Tempfile.new("penstock-log")
       numbers = theirs.map { |socket| socket.fileno.to_s }
       options += ["--control-fd", numbers[0], "--slot-fds", numbers[1, slots].join(",")]
-      options += ["--io-slot-fds", numbers.drop(slots + 1).join(","), "--dir", @dir, "--entry", "config.ru"]
+      options += ["--io-slot-fds", numbers.drop(slots + 1).join(","), "--dir", @dir, "--entry", entry]
       passed = (theirs.map(&:fileno) + fds).to_h { |fd| [fd, fd] }
       command ||= [RbConfig.ruby, "#{ROOT}/worker.rb"]
       @pid = spawn(env, *command, *options, **passed, out: File::NULL, err: @log.path)

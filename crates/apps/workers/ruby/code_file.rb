@@ -1,0 +1,68 @@
+# frozen_string_literal: true
+
+# Finds the application in a Ruby file that is no rackup file (`app.rb`, `app.rb:Shop`). `boot` calls it.
+#
+# # Invariants
+#
+# - The file is loaded once.
+# - Nothing is guessed: without a name there is one application in the file, or an error that says what to do.
+module PenstockWorker
+  # Loads Ruby files and picks their application.
+  module CodeFile
+    module_function
+
+    # The application of `entry`, whose file is relative to the working directory.
+    def load_app(entry)
+      file, constant = entry.split(/(?<=\.rb):/, 2)
+      path = File.expand_path(file)
+      require path
+      return Object.const_get(constant) if constant
+
+      classic(path) || only_of(file, candidates(path))
+    end
+
+    # What `require "sinatra"` makes of the file that requires it, when that defines routes.
+    def classic(path)
+      return unless defined?(::Sinatra::Application)
+
+      app = ::Sinatra::Application
+      own = app.app_file && File.expand_path(app.app_file) == path
+      app if own && app.routes.any? { |_method, routes| !routes.empty? }
+    end
+
+    # The constants of the file that can be called, by name: classes of Sinatra, Roda and others, and procs.
+    def candidates(path)
+      apps = constants_of(Object, path).select { |_name, app| app.respond_to?(:call) }
+      # What others of them are made from is no application itself.
+      parents = apps.values.grep(Class).map(&:superclass)
+      apps.except(*apps.keys.select { |name| parents.include?(apps[name]) })
+    end
+
+    # What the file defines, also in its modules: `Shop::Web` of `module Shop; class Web`.
+    def constants_of(parent, path, prefix = "")
+      parent.constants(false).each_with_object({}) do |name, found|
+        next unless source_of(parent, name) == path
+
+        value = parent.const_get(name)
+        found["#{prefix}#{name}"] = value
+        found.merge!(constants_of(value, path, "#{prefix}#{name}::")) if value.instance_of?(Module)
+      end
+    end
+
+    def source_of(parent, name)
+      file, = parent.const_source_location(name)
+      file && File.expand_path(file)
+    end
+
+    def only_of(file, apps)
+      return apps.values.first if apps.size == 1
+
+      # As `rackup app.rb` finds it.
+      usual = File.basename(file, ".rb").split("_").map(&:capitalize).join
+      return apps[usual] if apps.key?(usual)
+      raise LoadError, "#{file} has no Rack application: name it, as in #{file}:Shop, or write a config.ru" if apps.empty?
+
+      raise LoadError, "#{file} has several applications (#{apps.keys.sort.join(", ")}): say which, as in #{file}:#{apps.keys.min}"
+    end
+  end
+end
