@@ -60,7 +60,7 @@ test-backends: build
 	@echo "== real back ends"
 	@scripts/test-real test_backends test_backends_tunnels test_php_sites
 
-# Apart from the others, too: twenty and more frameworks, each in its own virtual environment.
+# Apart from the others, too: thirty frameworks; those of Python each in its own virtual environment.
 test-applications: build
 	@scripts/setup applications
 	@echo "== applications at their first try"

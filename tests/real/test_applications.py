@@ -1,14 +1,15 @@
 """First try: each of these is served by `penstock serve`, or `penstock serve module:name`, and no more.
 
-Not part of `make test`: `make test-applications` installs them, each in a virtual environment of its
-own (`scripts/setup applications`). The programs are as their frameworks' own first pages show them;
-those of Django are made by its `startproject`. Of each the first page is asked for, the files that it
-refers to, and where it has a live connection, that is opened and answers.
+Not part of `make test`: `make test-applications` installs them (`scripts/setup applications`), those of
+Python each in a virtual environment of its own. The programs are as their frameworks' own first pages show
+them; those of Django and Rails are made by their commands. Of each the first page is asked for, the files
+that it refers to, and where it has a live connection, that is opened and answers.
 
 `APPLICATIONS` is the table that docs/applications.md shows.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -16,16 +17,17 @@ import subprocess
 import unittest
 from html import unescape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+import ruby_projects
 from harness import RealCase, Server
 from websockets import TEXT, WebSocket
 
 HERE = Path(__file__).parent / "applications"
 SECONDS = 60
 # What lies beside an application and is none of its files.
-OTHERS = shutil.ignore_patterns(".venv", "requirements.txt")
+OTHERS = shutil.ignore_patterns(".venv", ".gems", "requirements.txt")
 
 
 class Live(NamedTuple):
@@ -52,6 +54,10 @@ class Application(NamedTuple):
     assets: int = 0
     live: Live | None = None
     environment: str | None = None
+    #: Makes its project, with what runs beside it, and gives the variables that it needs.
+    make: Any = None
+    #: What else is done with it once it serves.
+    use: Any = None
 
 
 APPLICATIONS = {
@@ -111,6 +117,30 @@ APPLICATIONS = {
         assets=2,
         live=Live("/chat/ws/socket.io/?EIO=4&transport=websocket", None, SOCKET_IO),
     ),
+    "Rails with Action Cable": Application(
+        "rails",
+        None,
+        "rack",
+        "Hello from Rails",
+        assets=2,
+        make=ruby_projects.rails,
+        use=ruby_projects.use_rails,
+    ),
+    "Redmine": Application(
+        "redmine",
+        None,
+        "rack",
+        "Redmine",
+        assets=12,
+        make=ruby_projects.redmine,
+        use=ruby_projects.use_redmine,
+    ),
+    "Sinatra, classic": Application("sinatra", None, "rack", "Hello from Sinatra", assets=1),
+    "Sinatra, modular": Application("sinatra_modular", None, "rack", "Hello from modular Sinatra"),
+    "Sinatra, a class by name": Application(
+        "sinatra_modular", "app.rb:Shop", "rack", "Hello from modular Sinatra"
+    ),
+    "Roda": Application("roda", None, "rack", "Hello from Roda"),
 }
 
 CONSUMER = """
@@ -152,21 +182,35 @@ def assets(page, base):
 class Applications(RealCase):
     def check(self, name):
         app = APPLICATIONS[name]
-        environment = HERE / (app.environment or app.folder) / ".venv"
-        self.assertTrue((environment / ".stamp").exists(), "scripts/setup applications")
         folder = self.folder() / "site"
         # Some write beside their code.
         shutil.copytree(HERE / app.folder, folder, ignore=OTHERS)
-        self.make_project(app, environment, folder)
-        # Whatever is said of an environment outside of this test is another one.
-        env = {"VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"}
-        targets = [app.target] if app.target else []
-        with Server(*targets, env=env, cwd=folder, seconds=SECONDS) as server:
-            self.server = server
+        with contextlib.ExitStack() as stack:
+            env = self.prepare(app, folder, stack)
+            targets = [app.target] if app.target else []
+            server = Server(*targets, env=env, cwd=folder, seconds=SECONDS)
+            self.server = stack.enter_context(server)
             try:
                 self.look_at(app, server)
             finally:
                 self.server = None
+
+    def prepare(self, app, folder, stack):
+        """Makes the project, if a command does; the variables of its environment."""
+        home = HERE / (app.environment or app.folder)
+        if app.kind == "rack":
+            gems = home / ".gems"
+            if (home / "gems.txt").exists() and not gems.exists():
+                self.skipTest(f"{home / 'gems.txt'}: not installed by scripts/setup applications")
+            env = {"GEM_PATH": f"{gems}:"} if gems.exists() else {}
+            if app.make:
+                env |= stack.enter_context(app.make(folder, self.folder()))
+            return env
+        environment = home / ".venv"
+        self.assertTrue((environment / ".stamp").exists(), "scripts/setup applications")
+        self.make_project(app, environment, folder)
+        # Whatever is said of an environment outside of this test is another one.
+        return {"VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def look_at(self, app, server):
         ready = next(line for line in server.lines if "ready in" in line and line.startswith("app"))
@@ -186,6 +230,8 @@ class Applications(RealCase):
             self.assertEqual(answer.status, 200, target)
         if app.live:
             asyncio.run(asyncio.wait_for(self.live(app.live, server), SECONDS))
+        if app.use:
+            app.use(self, server)
         self.assertEqual(server.get(app.page).status, page.status)
 
     async def live(self, live, server):

@@ -1,0 +1,2 @@
+//= link_directory ../stylesheets .css
+//= link application.js

@@ -1,0 +1,2 @@
+//= require action_cable
+//= require room

@@ -1,0 +1,13 @@
+# frozen_string_literal: true
+
+# A room: what one says, all hear.
+class RoomChannel < ApplicationCable::Channel
+  def subscribed
+    stream_from "room"
+    transmit({ process: Process.pid })
+  end
+
+  def say(data)
+    ActionCable.server.broadcast("room", { text: data["text"] })
+  end
+end

@@ -1,0 +1,6 @@
+# frozen_string_literal: true
+
+# The page of the room.
+class PagesController < ApplicationController
+  def index; end
+end
