@@ -77,6 +77,8 @@ impl Client {
             scheme: (self.forwarded.as_ref().and_then(|told| told.scheme))
                 .unwrap_or(self.listener.scheme),
             is_trusted: self.trust.covers(self.peer),
+            told: self.forwarded.as_deref(),
+            mount: &self.mount,
         }
     }
 }

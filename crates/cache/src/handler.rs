@@ -293,6 +293,8 @@ fn asker(request: &Request) -> Asker<'_> {
         head: &request.head,
         scheme: request.scheme(),
         is_trusted: request.is_from_proxy(),
+        told: request.forwarded.as_deref(),
+        mount: &request.mount,
     }
 }
 

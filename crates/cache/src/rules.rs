@@ -7,11 +7,11 @@
 //! for fields that its `Vary` names; whatever could change the answer unseen is in the key, is not sent,
 //! or keeps the request from the cache.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
-use penstock_exchange::fields::is_word_of_proxy;
+use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
+use penstock_exchange::{ForwardedInfo, Mount};
 use penstock_http::caching::{Bypass, Fwd, Policy, RequestDirectives, RequestUse, may_use_cache};
 use penstock_http::{FieldBlock, RequestHead};
 
@@ -41,6 +41,10 @@ pub(crate) struct Asker<'a> {
     pub(crate) scheme: &'a str,
     /// Whether the peer is trusted to speak for a client of its own.
     pub(crate) is_trusted: bool,
+    /// What counts of the words of proxies and of the route's rules; none of nearly all requests.
+    pub(crate) told: Option<&'a ForwardedInfo>,
+    /// What was stripped from the front of the path.
+    pub(crate) mount: &'a Mount,
 }
 
 /// What the cache may do with a request.
@@ -180,12 +184,23 @@ impl Rules {
                 }
             }
         }
+        // What an application makes links and redirects of.
+        if !asker.mount.is_root() {
+            part(b"mount ", asker.mount.path().as_bytes(), None);
+        }
+        if let Some(host) = asker.told_host() {
+            let host = host.to_ascii_lowercase();
+            part(b"host ", host.as_bytes(), None);
+        }
+        if let Some(port) = asker.told_port() {
+            part(b"port ", port.to_string().as_bytes(), None);
+        }
         if !asker.is_trusted {
             return;
         }
         for (name, value) in head.fields() {
-            if let Some(value) = asker.told_part(name, value) {
-                part(b"", name.to_ascii_lowercase().as_bytes(), Some(&value));
+            if is_word_as_sent(name) {
+                part(b"", name.to_ascii_lowercase().as_bytes(), Some(value));
             }
         }
     }
@@ -202,10 +217,11 @@ impl Rules {
 
     /// Whether keys may differ in more than their URL for one target.
     pub(crate) fn has_parts(&self, asker: &Asker<'_>) -> bool {
-        let is_told = |(name, value)| asker.told_part(name, value).is_some();
         !self.key.headers.is_empty()
             || !self.key.cookies.is_empty()
-            || (asker.is_trusted && asker.head.fields().any(is_told))
+            || asker.told_host().is_some()
+            || asker.told_port().is_some()
+            || (asker.is_trusted && asker.head.fields().any(|(name, _)| is_word_as_sent(name)))
     }
 
     /// Writes path and query of `target` as far as they are in the key, which is what the back end is asked for.
@@ -262,22 +278,22 @@ impl Rules {
     }
 }
 
-impl Asker<'_> {
-    /// What a key has of a field of a trusted proxy's request; none of nearly all.
-    fn told_part<'v>(&self, name: &str, value: &'v [u8]) -> Option<Cow<'v, [u8]>> {
-        if !is_word_of_proxy(name) || is_about_client(name) {
-            return None;
-        }
-        if name.eq_ignore_ascii_case("forwarded") {
-            let rest = without_client(value);
-            return (!rest.is_empty()).then_some(Cow::Owned(rest));
-        }
-        // In the URL.
-        if name.eq_ignore_ascii_case("x-forwarded-proto") && value == self.scheme.as_bytes() {
-            return None;
-        }
-        Some(Cow::Borrowed(value))
+impl<'a> Asker<'a> {
+    /// The host that a proxy or a rule says, where it is not the one in the URL.
+    fn told_host(&self) -> Option<&'a str> {
+        let host = self.told?.host.as_deref()?;
+        (!host.eq_ignore_ascii_case(self.head.host())).then_some(host)
     }
+
+    fn told_port(&self) -> Option<u16> {
+        self.told?.port
+    }
+}
+
+/// Whether a field of a trusted proxy goes to the back end as it was sent. What counts of the others is in
+/// the key already, and they say no more.
+fn is_word_as_sent(name: &str) -> bool {
+    is_word_of_proxy(name) && fate(name) == Fate::Pass
 }
 
 /// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port
@@ -330,26 +346,6 @@ fn is_like(pattern: &str, name: &[u8]) -> bool {
         Some(start) => name.starts_with(start.as_bytes()),
         None => name == pattern.as_bytes(),
     }
-}
-
-/// Fields that say which client it is, not what it asked for.
-fn is_about_client(name: &str) -> bool {
-    name.eq_ignore_ascii_case("x-forwarded-for") || name.eq_ignore_ascii_case("x-real-ip")
-}
-
-/// A `Forwarded` value (RFC 7239) without its parameters about who the client and the proxies are.
-fn without_client(value: &[u8]) -> Vec<u8> {
-    let is_kept = |parameter: &&[u8]| {
-        let name = parameter.trim_ascii();
-        let is_named = |prefix: &[u8]| {
-            let start = name.get(..prefix.len());
-            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-        };
-        !is_named(b"for=") && !is_named(b"by=")
-    };
-    let is_between = |&byte: &u8| matches!(byte, b';' | b',');
-    let kept: Vec<_> = value.split(is_between).filter(is_kept).collect();
-    kept.join(&b';')
 }
 
 #[cfg(test)]

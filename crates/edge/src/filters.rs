@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::fields::{Fate, Vouched, fate, is_same_variable};
-use penstock_exchange::{Fault, FaultKind, Mount};
+use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, Trust};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
@@ -138,8 +138,17 @@ impl Filters {
         })))
     }
 
-    /// The head that the handlers get; `None` when it is `head` itself. `trusted` tells whether its sender
-    /// may speak for clients of its own.
+    /// Whether the rules change what is known of the client's request: fields by which proxies tell of it.
+    pub(crate) fn changes_forwarded(&self, trust: &Trust) -> bool {
+        let client_field = trust.client_field();
+        self.request.names().any(|name| {
+            ForwardedInfo::is_read(name.as_bytes())
+                || client_field.is_some_and(|field| name.eq_ignore_ascii_case(field))
+        })
+    }
+
+    /// The head that the handlers get; `None` when it is `head` itself. `trust` is there if its sender may
+    /// speak for clients of its own.
     ///
     /// # Errors
     /// When the changed head breaks a rule: the configuration's fault, not the client's.
@@ -147,7 +156,7 @@ impl Filters {
         &self,
         head: &RequestHead,
         values: &Values<'_>,
-        trusted: bool,
+        trust: Option<&Trust>,
     ) -> Result<Option<Filtered>, Fault> {
         let rules = &self.request;
         let target = self.rewrite.apply(head.target_path_query());
@@ -165,7 +174,7 @@ impl Filters {
         for (name, value) in head.fields() {
             let is_dropped = rules.drops(name)
                 || is_absolute && name.eq_ignore_ascii_case("host")
-                || self.vouched.covers(name) && !may_say(name, trusted);
+                || self.vouched.covers(name) && !may_say(name, trust);
             if !is_dropped {
                 writer.field(name, value);
             }
@@ -188,15 +197,13 @@ impl Filters {
         }))
     }
 
-    /// Changes the fields of a response; `server` is the name of the one that gave it, if one did.
-    pub(crate) fn response(
-        &self,
-        fields: &mut FieldBlock,
-        values: &Values<'_>,
-        server: Option<&str>,
-    ) {
-        if let Some(paths) = &self.response_paths {
-            paths.put_right(fields, values, server);
+    /// Changes the fields of a response to a request for `target`.
+    pub(crate) fn response(&self, fields: &mut FieldBlock, values: &Values<'_>, target: &str) {
+        // A path that was not changed on its way in is not on its way back.
+        if let Some(paths) = &self.response_paths
+            && matches!(self.rewrite.apply(target), Cow::Owned(_))
+        {
+            paths.put_right(fields, values);
         }
         let rules = &self.response;
         for name in &rules.remove {
@@ -214,10 +221,12 @@ impl Filters {
 }
 
 /// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
-fn may_say(name: &str, trusted: bool) -> bool {
+fn may_say(name: &str, trust: Option<&Trust>) -> bool {
+    let is_accepted = |trust: &Trust| trust.accepts_hosts() || !ForwardedInfo::is_of_listed(name);
     match fate(name) {
         Fate::Pass => true,
-        Fate::FromProxy | Fate::Via => trusted,
+        Fate::FromProxy => trust.is_some_and(is_accepted),
+        Fate::Via => trust.is_some(),
         Fate::Hop | Fate::House | Fate::Underscored => false,
     }
 }
@@ -245,6 +254,12 @@ impl Rules {
 
     fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+
+    /// The names of all fields that are changed.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let said = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        self.remove.iter().chain(said).map(String::as_str)
     }
 
     /// Whether a field of the request itself goes.

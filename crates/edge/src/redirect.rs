@@ -25,8 +25,8 @@ pub(crate) struct Redirected {
     fields: FieldBlock,
     rate_max: Option<u64>,
     timing: Timing,
-    /// Those of the route that was found last.
-    pub(crate) filters: Option<Arc<Filters>>,
+    /// Those of the route that was found last, with the target that it was found for.
+    pub(crate) filters: Option<(Arc<Filters>, String)>,
 }
 
 impl Redirected {

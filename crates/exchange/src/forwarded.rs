@@ -142,6 +142,13 @@ impl ForwardedInfo {
         }
     }
 
+    /// Whether a field of that name counts only from proxies that are listed ([`Trust::accepts_hosts`]).
+    #[must_use]
+    pub fn is_of_listed(name: &str) -> bool {
+        let is = |known: &&str| name.eq_ignore_ascii_case(known);
+        [HOST, PORT, PREFIX].iter().any(is)
+    }
+
     /// Reads the fields of a trusted peer's request, and names those that do not count.
     #[must_use]
     pub fn read(head: &RequestHead, trust: &Trust) -> (Self, Vec<BrokenField>) {

@@ -14,6 +14,9 @@ use penstock_http::{encode_path, normalise};
 pub struct Mount(Option<Arc<str>>);
 
 impl Mount {
+    /// Nothing was stripped.
+    pub const ROOT: Self = Self(None);
+
     /// The mount at `prefix`, which is a path in normal form; final slashes do not count.
     #[must_use]
     pub fn new(prefix: &str) -> Self {

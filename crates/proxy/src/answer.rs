@@ -20,6 +20,7 @@ use crate::balance::hash_key;
 use crate::call::{Call, request_key};
 use crate::failure::{Failure, Stage};
 use crate::head::ReplyHead;
+use crate::own_address;
 use crate::relay;
 use crate::roster::Outcome;
 use crate::source::Source;
@@ -48,6 +49,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         asks_for_no_buffer,
         speaks_to_cache,
         speaks_to_hub,
+        names_location,
         accel,
     } = head;
     let mut response = Box::new(Response::new(status, Body::Empty));
@@ -56,6 +58,10 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     response.speaks_to_cache = speaks_to_cache;
     response.speaks_to_hub = speaks_to_hub;
     response.asks_for_no_buffer = asks_for_no_buffer;
+    if names_location && let Some(server) = &call.timing.server {
+        let asked = call.request.head.host();
+        own_address::put_right(&mut response.fields, server, asked);
+    }
     call.timing.handler = Some((&call.shared.name).into());
     keep_client(call, &mut response);
     if call.lead.is_switched {
@@ -172,8 +178,12 @@ fn keep_client(call: &Call, response: &mut Response) {
     if sticky(call) == Some(lease.number()) {
         return;
     }
+    let secure = match call.request.scheme() {
+        "https" => "; Secure",
+        _ => "",
+    };
     let value = format!(
-        "{cookie}={:016x}; Path=/; HttpOnly; SameSite=Lax",
+        "{cookie}={:016x}; Path=/; HttpOnly; SameSite=Lax{secure}",
         lease.number()
     );
     // Name and number are valid in a field.

@@ -28,6 +28,8 @@ pub(crate) struct ReplyHead {
     pub(crate) speaks_to_cache: bool,
     /// There are fields for the hub of the house, which edge takes out, or the body is for it.
     pub(crate) speaks_to_hub: bool,
+    /// There is a `Location` or `Content-Location`.
+    pub(crate) names_location: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<Accel>>,
 }
@@ -50,6 +52,7 @@ enum Kind {
     Upgrade,
     Length,
     Type,
+    Location,
     Redirect,
     Sendfile,
     Buffering,
@@ -70,6 +73,7 @@ impl HeadBuilder {
                 asks_for_no_buffer: false,
                 speaks_to_cache: false,
                 speaks_to_hub: false,
+                names_location: false,
                 accel: None,
             },
             named: Vec::new(),
@@ -145,6 +149,10 @@ impl HeadBuilder {
                 self.head.speaks_to_hub |= grip::is_instruct(value);
                 return true;
             }
+            Kind::Location => {
+                self.head.names_location = true;
+                return true;
+            }
             Kind::Buffering if value.eq_ignore_ascii_case(b"no") => {
                 self.head.is_unbuffered = true;
                 self.head.asks_for_no_buffer = true;
@@ -206,10 +214,12 @@ fn other_kind(name: &[u8]) -> Kind {
         (2, b't') if is_known(name, b"te") => Kind::Drop,
         (7, b'u') if is_known(name, b"upgrade") => Kind::Upgrade,
         (7, b't') if is_known(name, b"trailer") => Kind::Drop,
+        (8, b'l') if is_known(name, b"location") => Kind::Location,
         (10, b'k') if is_known(name, b"keep-alive") => Kind::Drop,
         (10, b'x') if is_known(name, b"x-sendfile") => Kind::Sendfile,
         (15, b'x') if is_known(name, b"x-accel-expires") => Kind::Expires,
         (15, b'x') if is_known(name, b"x-accel-charset") => Kind::Drop,
+        (16, b'c') if is_known(name, b"content-location") => Kind::Location,
         (16, b'x') if is_known(name, b"x-accel-redirect") => Kind::Redirect,
         (16, b'p') if is_known(name, b"proxy-connection") => Kind::Drop,
         (17, b'x') if is_known(name, b"x-accel-buffering") => Kind::Buffering,

@@ -24,6 +24,7 @@ mod head;
 mod join;
 mod maintain;
 mod manage;
+mod own_address;
 mod probe;
 mod relay;
 mod resolve;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::{Fault, Handling, Reply, Request, Response};
+use penstock_exchange::{Fault, ForwardedInfo, Handling, Mount, Reply, Request, Response};
 use penstock_http::caching::{CacheStatus, Exchange, invalidated_targets, invalidates, storing};
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
@@ -27,6 +27,8 @@ pub(super) struct After {
     head: Arc<RequestHead>,
     scheme: &'static str,
     is_trusted: bool,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
     told: CacheStatus<'static>,
     /// When it was asked, since the epoch.
     asked_at: Duration,
@@ -65,6 +67,8 @@ impl After {
             head: Arc::clone(&request.head),
             scheme: request.scheme(),
             is_trusted: request.is_from_proxy(),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
             told,
             asked_at: clock::wall_at(request.arrived),
             marked: None,
@@ -117,6 +121,8 @@ impl After {
             head: &self.head,
             scheme: self.scheme,
             is_trusted: self.is_trusted,
+            told: self.forwarded.as_deref(),
+            mount: &self.mount,
         };
         let has_parts = shared.rules.has_parts(&asker);
         for target in invalidated_targets(&self.head, self.scheme, fields) {

@@ -5,7 +5,7 @@
 //! that it needs are the loop's own and are used again.
 
 use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
-use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent};
+use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent, Mount};
 use penstock_http::caching::{CacheStatus, RequestDirectives, cache_status};
 use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
@@ -39,6 +39,9 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
             scheme: asked.scheme,
             // No field that would count is there.
             is_trusted: false,
+            told: None,
+            // A route that strips something has filters, and comes another way.
+            mount: &Mount::ROOT,
         };
         scratch.key.clear();
         shared.rules.write_key(&asker, &mut scratch.key);

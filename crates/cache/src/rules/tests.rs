@@ -1,7 +1,7 @@
 //! The table of keys: what is in them, how it is written, and what is not.
 
 use penstock_config::{QueryKey, RouteCache, STATUSES_STORED};
-use penstock_exchange::{ForwardedInfo, Trust};
+use penstock_exchange::{ForwardedInfo, Mount, Trust};
 use penstock_http::caching::may_store_status;
 use penstock_http::{RequestHead, Status};
 
@@ -26,20 +26,32 @@ fn key(
     let mut config = RouteCache::new(vec!["m".to_owned()]);
     change(&mut config);
     let head = head(target, lines);
-    let asker = Asker {
-        head: &head,
-        scheme: scheme(&head, trusted),
-        is_trusted: trusted,
-    };
+    let told = told(&head).filter(|_| trusted);
+    let asker = asker(&head, told.as_ref(), trusted);
     let mut text = Vec::new();
     Rules::new(&config).write_key(&asker, &mut text);
     String::from_utf8(text).unwrap().replace('\0', " | ")
 }
 
-/// The scheme that the client used, as requests have it.
-fn scheme(head: &RequestHead, trusted: bool) -> &'static str {
-    let (told, _) = ForwardedInfo::read(head, &Trust::default());
-    told.scheme.filter(|_| trusted).unwrap_or("http")
+/// What counts of a listed proxy's words.
+fn told(head: &RequestHead) -> Option<ForwardedInfo> {
+    let trust = Trust::new(Vec::new(), true);
+    Some(ForwardedInfo::read(head, &trust).0)
+}
+
+fn asker<'a>(
+    head: &'a RequestHead,
+    told: Option<&'a ForwardedInfo>,
+    is_trusted: bool,
+) -> Asker<'a> {
+    const ROOT: &Mount = &Mount::ROOT;
+    Asker {
+        head,
+        scheme: told.and_then(|told| told.scheme).unwrap_or("http"),
+        is_trusted,
+        mount: told.map_or(ROOT, |told| &told.mount),
+        told,
+    }
 }
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -127,15 +139,30 @@ fn only_a_trusted_proxy_adds_to_a_key() {
     assert_eq!(key(|_| (), false, "/", &lines), "http://a.test/");
     assert_eq!(
         key(|_| (), true, "/", &lines),
-        "https://a.test/ | x-forwarded-host=b.test | forwarded= proto=https "
+        "https://a.test/ | host b.test"
     );
     assert_eq!(
         key(|_| (), true, "/", &["Forwarded: for=x"]),
         "http://a.test/"
     );
-    let odd = ["X-Forwarded-Proto: wss"];
-    let expected = "https://a.test/ | x-forwarded-proto=wss";
-    assert_eq!(key(|_| (), true, "/", &odd), expected);
+    for (line, expected) in [
+        ("X-Forwarded-Proto: wss", "https://a.test/"),
+        ("X-Forwarded-Host: A.test", "http://a.test/"),
+        (
+            "X-Forwarded-Host: B.test:81",
+            "http://a.test/ | host b.test:81",
+        ),
+        ("X-Forwarded-Port: 8443", "http://a.test/ | port 8443"),
+        ("X-Forwarded-Prefix: /a%20b/", "http://a.test/ | mount /a b"),
+        (
+            "Forwarded: proto=https;host=b.test",
+            "https://a.test/ | host b.test",
+        ),
+        ("X-Scheme: https", "http://a.test/ | x-scheme=https"),
+    ] {
+        assert_eq!(key(|_| (), true, "/", &[line]), expected, "{line}");
+        assert_eq!(key(|_| (), false, "/", &[line]), "http://a.test/", "{line}");
+    }
 }
 
 #[test]
@@ -145,18 +172,19 @@ fn only_what_is_in_a_key_makes_keys_of_one_url_many() {
         ("X-Forwarded-For: 192.0.2.1", true, false),
         ("X-Real-IP: 192.0.2.1", true, false),
         ("X-Forwarded-Proto: https", true, false),
-        ("X-Forwarded-Proto: wss", true, true),
-        ("Forwarded: for=x;by=y", true, false),
-        ("Forwarded: for=x;host=y", true, true),
+        ("X-Forwarded-Proto: wss", true, false),
+        ("Forwarded: for=_x;by=y", true, false),
+        ("Forwarded: for=_x;host=y", true, true),
+        ("X-Forwarded-Port: 81", true, true),
+        // A part of the URL that the client asked for.
+        ("X-Forwarded-Prefix: /a", true, false),
+        ("X-Scheme: https", true, true),
         ("X-Forwarded-Host: b.test", true, true),
         ("X-Forwarded-Host: b.test", false, false),
     ] {
         let head = head("/", &[line]);
-        let asker = Asker {
-            head: &head,
-            scheme: scheme(&head, trusted),
-            is_trusted: trusted,
-        };
+        let told = told(&head).filter(|_| trusted);
+        let asker = asker(&head, told.as_ref(), trusted);
         assert_eq!(rules.has_parts(&asker), expected, "{line} {trusted}");
     }
 }

@@ -124,9 +124,9 @@ impl Connection {
             }
         };
         if let Some(filters) = &exchange.filters {
-            let server = response.timing.server.clone();
-            let values = self.values(exchange);
-            filters.response(&mut response.fields, &values, server.as_deref());
+            let values = self.values_of_response(exchange);
+            let target = exchange.head.target_path_query();
+            filters.response(&mut response.fields, &values, target);
         }
         exchange
             .ahead
@@ -143,10 +143,9 @@ impl Connection {
     ) -> Answered {
         let filters = redirected.filters.take();
         let answered = answered.map(|mut response| {
-            if let Some(filters) = filters {
-                let server = response.timing.server.clone();
-                let values = self.values(exchange);
-                filters.response(&mut response.fields, &values, server.as_deref());
+            if let Some((filters, target)) = filters {
+                let values = self.values_of_response(exchange);
+                filters.response(&mut response.fields, &values, &target);
             }
             response
         });

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::Arrival;
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, InternalRedirect, Mount, Request, RequestBody, RequestPath,
-    Response, Spoken, Trust,
+    BrokenField, Fault, FaultKind, ForwardedInfo, InternalRedirect, Mount, Request, RequestBody,
+    RequestPath, Response, Spoken, Trust,
 };
 use penstock_http::RequestHead;
 use penstock_runtime::clock;
@@ -39,6 +39,25 @@ impl Connection {
             return None;
         }
         let (info, broken) = ForwardedInfo::read(head, trust);
+        self.log_broken(&broken);
+        Some(Arc::new(info))
+    }
+
+    /// The same of a head that a route's rules have made, which vouch for some of its fields.
+    fn read_vouched(
+        &self,
+        settings: &Settings,
+        head: &RequestHead,
+        vouched: &Vouched,
+    ) -> Option<Arc<ForwardedInfo>> {
+        let trust = &settings.trust;
+        let is_trusted = self.sender.is_trusted(trust);
+        let (info, broken) = ForwardedInfo::read_vouched(head, trust, is_trusted, vouched);
+        self.log_broken(&broken);
+        (info != ForwardedInfo::default()).then(|| Arc::new(info))
+    }
+
+    fn log_broken(&self, broken: &[BrokenField]) {
         for field in broken {
             if let Some(count) = self.edge.repeats.admit(&field.name, clock::now()) {
                 log::warn!(
@@ -51,7 +70,6 @@ impl Connection {
                 );
             }
         }
-        Some(Arc::new(info))
     }
 
     /// Asks the handlers of the client's route.
@@ -62,7 +80,8 @@ impl Connection {
         handlers: Handlers,
         body: RequestBody,
     ) -> Said {
-        let mut asked = match Asked::unambiguous(Arc::clone(&exchange.head), path) {
+        let forwarded = exchange.forwarded.clone();
+        let mut asked = match Asked::unambiguous(Arc::clone(&exchange.head), path, forwarded) {
             Ok(asked) => asked,
             Err(fault) => return Said::Answered(Err(fault)),
         };
@@ -107,7 +126,7 @@ impl Connection {
         let (target, handler) = redirected.follow(redirect)?;
         let head = Arc::new(redirect::head_for(&exchange.head, &target)?);
         let path = redirect::path_of(&head)?;
-        let mut asked = Asked::unambiguous(head, path)?;
+        let mut asked = Asked::unambiguous(head, path, exchange.forwarded.clone())?;
         if let Some(handler) = handler {
             exchange.changed = Some(Box::new(asked.changed()));
             let request = self.request(exchange, asked, RequestBody::Empty);
@@ -121,7 +140,7 @@ impl Connection {
         if let Some(filters) = &route.filters {
             asked = self.filtered(exchange, filters, asked)?;
             if let Some(redirected) = &mut exchange.redirected {
-                redirected.filters = Some(Arc::clone(filters));
+                redirected.filters = Some((Arc::clone(filters), target));
             }
         }
         exchange.changed = Some(Box::new(asked.changed()));
@@ -130,16 +149,21 @@ impl Connection {
     }
 
     fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
-        let arrival = self.arrival(exchange, &asked.mount);
+        let arrival = self.arrival(exchange, &asked.mount, asked.forwarded);
         let mut request = Request::new(asked.head, asked.path, body, arrival);
         request.vouched = asked.vouched;
         request
     }
 
-    /// Where a request came in; `mount` is what its route has stripped.
-    fn arrival(&self, exchange: &Exchange, mount: &Mount) -> Arrival {
+    /// Where a request came in; `mount` is what its route has stripped, `forwarded` what counts of the words
+    /// about it.
+    fn arrival(
+        &self,
+        exchange: &Exchange,
+        mount: &Mount,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> Arrival {
         let trust = &exchange.settings.trust;
-        let forwarded = exchange.forwarded.clone();
         Arrival {
             peer: self.sender.peer,
             listener: Arc::clone(&self.listener),
@@ -160,22 +184,26 @@ impl Connection {
     /// An answer that speaks to the hub, with what was asked last.
     fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> Spoken {
         let root = Mount::default();
-        let (head, vouched, mount) = match &exchange.changed {
+        let (head, vouched, mount, forwarded) = match &exchange.changed {
             Some(changed) => {
                 let Changed {
                     head,
                     vouched,
                     mount,
+                    forwarded,
                 } = &**changed;
-                (Arc::clone(head), vouched.clone(), mount)
+                (Arc::clone(head), vouched.clone(), mount, forwarded)
             }
-            None => (Arc::clone(&exchange.head), Vouched::default(), &root),
+            None => {
+                let (head, forwarded) = (&exchange.head, &exchange.forwarded);
+                (Arc::clone(head), Vouched::default(), &root, forwarded)
+            }
         };
         Spoken {
             had_body: exchange.redirected.is_none() && has_body(&exchange.head),
             head,
             vouched,
-            arrival: self.arrival(exchange, mount),
+            arrival: self.arrival(exchange, mount, forwarded.clone()),
             response,
         }
     }
@@ -190,8 +218,9 @@ impl Connection {
         filters: &Filters,
         asked: Asked,
     ) -> Result<Asked, Fault> {
-        let trusted = self.sender.is_trusted(&exchange.settings.trust);
-        let filtered = filters.request(&asked.head, &self.values(exchange), trusted)?;
+        let settings = &exchange.settings;
+        let trust = Some(&*settings.trust).filter(|trust| self.sender.is_trusted(trust));
+        let filtered = filters.request(&asked.head, &self.values(exchange), trust)?;
         let Some(Filtered {
             head,
             vouched,
@@ -202,13 +231,27 @@ impl Connection {
         };
         let path = RequestPath::of(&head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
+        let forwarded = match filters.changes_forwarded(&settings.trust) {
+            true => self.read_vouched(settings, &head, &vouched),
+            false => asked.forwarded,
+        };
         let head = Arc::new(head);
         Ok(Asked {
             head,
             path,
             vouched,
             mount,
+            forwarded,
         })
+    }
+
+    /// The same for a response: the prefix is the one that its handlers were told.
+    pub(super) fn values_of_response<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
+        let mut values = self.values(exchange);
+        if let Some(changed) = &exchange.changed {
+            values.mount = changed.forwarded.as_ref().map(|told| &told.mount);
+        }
+        values
     }
 
     /// What the placeholders of filters stand for.
@@ -237,6 +280,8 @@ struct Asked {
     vouched: Vouched,
     /// What its route has stripped from the path.
     mount: Mount,
+    /// What counts of the words of proxies, and of the route's rules in their place.
+    forwarded: Option<Arc<ForwardedInfo>>,
 }
 
 /// What handlers are asked in the place of what the client did.
@@ -244,6 +289,7 @@ pub(super) struct Changed {
     head: Arc<RequestHead>,
     vouched: Vouched,
     mount: Mount,
+    forwarded: Option<Arc<ForwardedInfo>>,
 }
 
 impl Asked {
@@ -252,6 +298,7 @@ impl Asked {
             head: Arc::clone(&self.head),
             vouched: self.vouched.clone(),
             mount: self.mount.clone(),
+            forwarded: self.forwarded.clone(),
         }
     }
 
@@ -260,24 +307,33 @@ impl Asked {
     ///
     /// # Errors
     /// When it makes no valid head.
-    fn unambiguous(head: Arc<RequestHead>, path: RequestPath) -> Result<Self, Fault> {
+    fn unambiguous(
+        head: Arc<RequestHead>,
+        path: RequestPath,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> Result<Self, Fault> {
         if !path.is_ambiguous() {
-            return Ok(Self::plain(head, path));
+            return Ok(Self::plain(head, path, forwarded));
         }
         let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
         let head = path.plain_head(&head);
         let head = head.map_err(|error| refused(error.to_string()))?;
         let path = RequestPath::of(&head).map_err(|error| refused(error.to_string()))?;
-        Ok(Self::plain(Arc::new(head), path))
+        Ok(Self::plain(Arc::new(head), path, forwarded))
     }
 
     /// What no rule has changed.
-    fn plain(head: Arc<RequestHead>, path: RequestPath) -> Self {
+    fn plain(
+        head: Arc<RequestHead>,
+        path: RequestPath,
+        forwarded: Option<Arc<ForwardedInfo>>,
+    ) -> Self {
         Self {
             head,
             path,
             vouched: Vouched::default(),
             mount: Mount::default(),
+            forwarded,
         }
     }
 }

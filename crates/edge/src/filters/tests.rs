@@ -54,7 +54,8 @@ fn seen(filters: &Filters, text: &str) -> Result<Option<String>, Fault> {
 /// The same for a sender that may be `trusted`.
 fn seen_of(filters: &Filters, text: &str, trusted: bool) -> Result<Option<String>, Fault> {
     let head = head(text);
-    let filtered = filters.request(&head, &values(&head), trusted)?;
+    let trust = Trust::new(Vec::new(), true);
+    let filtered = filters.request(&head, &values(&head), trusted.then_some(&trust))?;
     Ok(filtered.map(|Filtered { head, .. }| {
         let mut out = format!("{} {}\n", head.method_str(), head.target());
         for (name, value) in head.fields() {
@@ -164,7 +165,7 @@ fn paths_lose_and_gain_prefixes_and_queries_stay() {
         assert_eq!(filters.rewrite.apply(target), expected, "{what}");
         let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         let head = head(&text);
-        let made = filters.request(&head, &values(&head), false).unwrap();
+        let made = filters.request(&head, &values(&head), None).unwrap();
         let made = made.as_ref().map_or(&head, |made| &made.head);
         assert!(normalise(made.target_path_query()).is_ok(), "{what}");
     }
@@ -253,7 +254,7 @@ fn response_fields_are_removed_set_and_added_in_this_order() {
     for (name, value) in [("Server", "x"), ("cache-control", "public"), ("X-A", "1")] {
         fields.push(name, value.as_bytes()).unwrap();
     }
-    filters.response(&mut fields, &values(&head), None);
+    filters.response(&mut fields, &values(&head), head.target_path_query());
     assert_eq!(
         String::from_utf8_lossy(fields.as_bytes()),
         "X-A: 1\r\nCache-Control: no-store\r\nLink: </a%20b>\r\nX-A: 2\r\n"
@@ -332,7 +333,7 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
         assert_eq!(lines, expected, "trusted: {trusted}");
     }
     let head = head(text);
-    let made = filters.request(&head, &values(&head), false).unwrap();
+    let made = filters.request(&head, &values(&head), None).unwrap();
     let vouched = made.unwrap().vouched;
     for (name, expected) in [
         ("X-Real-IP", true),
@@ -343,6 +344,93 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
     }
     // A path alone is no word about fields.
     let filters = compile(&rewrite(None, Some("/a")), &none, &none);
-    let made = filters.request(&head, &values(&head), true).unwrap();
+    let made = filters
+        .request(&head, &values(&head), Some(&Trust::new(Vec::new(), true)))
+        .unwrap();
     assert!(made.unwrap().vouched.is_empty());
+}
+
+#[test]
+fn what_only_listed_proxies_may_say_is_not_added_to() {
+    let filters = compile(
+        &Rewrite::default(),
+        &rules(
+            &[],
+            &[],
+            &[
+                ("X-Forwarded-Prefix", "/b"),
+                ("X-Forwarded-For", "192.0.2.9"),
+            ],
+        ),
+        &HeaderRules::default(),
+    );
+    let text =
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Prefix: /a\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n";
+    let head = head(text);
+    let listed = Trust::new(Vec::new(), true);
+    for (trust, prefixes, addresses) in [
+        (None, 1, 1),
+        (Some(&Trust::default()), 1, 2),
+        (Some(&listed), 2, 2),
+    ] {
+        let made = filters.request(&head, &values(&head), trust).unwrap();
+        let made = made.unwrap().head;
+        assert_eq!(
+            made.field_all("x-forwarded-prefix").count(),
+            prefixes,
+            "{trust:?}"
+        );
+        assert_eq!(
+            made.field_all("x-forwarded-for").count(),
+            addresses,
+            "{trust:?}"
+        );
+    }
+}
+
+#[test]
+fn rules_about_words_of_proxies_are_known() {
+    let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+    for (name, expected) in [
+        ("X-Forwarded-Host", true),
+        ("x-forwarded-prefix", true),
+        ("forwarded", true),
+        ("cf-connecting-ip", true),
+        ("X-Client", false),
+        ("Via", false),
+    ] {
+        for rules in [
+            rules(&[name], &[], &[]),
+            rules(&[], &[(name, "a")], &[]),
+            rules(&[], &[], &[(name, "a")]),
+        ] {
+            let filters = compile(&Rewrite::default(), &rules, &HeaderRules::default());
+            assert_eq!(filters.changes_forwarded(&trust), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
+    let none = HeaderRules::default();
+    let filters = Filters::compile(&rewrite(Some("/shop"), None), &none, &none, true);
+    let filters = filters.unwrap().unwrap();
+    let head = head("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    for (target, expected) in [
+        ("/shop/cart", "/shop/login"),
+        ("/shop", "/shop/login"),
+        ("/%73hop/cart?a", "/shop/login"),
+        ("/cart", "/login"),
+        ("/shopping", "/login"),
+        ("/a?/shop/", "/login"),
+    ] {
+        let mut fields = FieldBlock::new();
+        fields.push("Location", b"/login").unwrap();
+        filters.response(&mut fields, &values(&head), target);
+        assert_eq!(
+            fields.get("location"),
+            Some(expected.as_bytes()),
+            "{target}"
+        );
+    }
 }

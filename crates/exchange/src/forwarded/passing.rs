@@ -39,7 +39,8 @@ impl Request {
     #[must_use]
     pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let told = self.forwarded.as_deref()?;
-        if self.vouched.covers(name) {
+        // A rule may have told of it while the peer is a stranger.
+        if self.vouched.covers(name) || !self.is_from_proxy() {
             return None;
         }
         self.head.field(name)?;

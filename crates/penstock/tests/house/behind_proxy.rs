@@ -273,3 +273,158 @@ fn paths_of_a_stripped_upstream_are_put_right() {
         );
     }
 }
+
+/// A rule of the route is the front end's word: it counts for the request as it goes on.
+#[test]
+fn rules_about_a_proxys_fields_count() {
+    let route = |path: &str, rules: &str| {
+        format!(
+            "[[sites.routes]]\npath = \"{path}\"\nrequest_headers = {{ {rules} }}\napp = \"app\"\n"
+        )
+    };
+    let routes = [
+        route(
+            "/removed/*",
+            "remove = [\"X-Forwarded-Host\", \"X-Forwarded-Prefix\"]",
+        ),
+        route(
+            "/set/*",
+            "set = { X-Forwarded-Proto = \"https\", X-Forwarded-Host = \"shop.test\" }",
+        ),
+        route("/client/*", "set = { X-Real-IP = \"192.0.2.9\" }"),
+    ]
+    .concat();
+    for (list, proxy) in [
+        (LISTED, "203.0.113.9"),
+        ("trusted_proxies = []", "127.0.0.1"),
+    ] {
+        let toml = format!(
+            "[server]\nthreads = 1\n{list}\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
+             [[sites]]\n{routes}"
+        );
+        let server = serve_ready(&Site::new().file("app.py", APP).config(&toml));
+        let port = server.port();
+        let is_listed = list == LISTED;
+        let (scheme, https, own_port) = match is_listed {
+            true => ("https", "on", "443".to_owned()),
+            false => ("http", "-", port.to_string()),
+        };
+        let outer = if is_listed { "/outer" } else { "" };
+        for (path, lines, expected) in [
+            (
+                "/removed/a",
+                SAID,
+                format!(
+                    "{scheme}://inner.test/removed/a|{scheme}|{https}|inner.test|{own_port}|{proxy}||/removed/a"
+                ),
+            ),
+            (
+                "/set/a",
+                "X-Forwarded-Host: evil.test\r\nX-Forwarded-Proto: http\r\n",
+                "https://shop.test/set/a|https|on|shop.test|443|127.0.0.1||/set/a".to_owned(),
+            ),
+            (
+                "/set/a",
+                SAID,
+                format!(
+                    "https://shop.test{outer}/set/a|https|on|shop.test|443|{proxy}|{outer}|/set/a"
+                ),
+            ),
+            (
+                "/client/a",
+                "X-Real-IP: 198.51.100.1\r\n",
+                format!("http://inner.test/client/a|http|-|inner.test|{port}|192.0.2.9||/client/a"),
+            ),
+        ] {
+            assert_eq!(
+                ask(&server, path, lines).text(),
+                expected,
+                "{list} {path} {lines}"
+            );
+        }
+    }
+}
+
+/// What one client's proxy says changes nobody else's page.
+#[test]
+fn a_cached_page_is_for_those_who_asked_the_same() {
+    let app = APP.replace(
+        "(\"Content-Type\", \"text/plain\")",
+        "(\"Content-Type\", \"text/plain\"), (\"Cache-Control\", \"max-age=600\")",
+    );
+    let toml = format!(
+        "[server]\nthreads = 1\n{LISTED}\n[apps.app]\nentry = \"app:app\"\nprocesses = 1\n\
+         [caches.m]\nsize_max = \"16MiB\"\n\
+         [[sites]]\n[[sites.routes]]\nrewrite = {{ strip_prefix = \"/shop\" }}\n\
+         app = \"app\"\ncache = [\"m\"]\n"
+    );
+    let server = serve_ready(&Site::new().file("app.py", &app).config(&toml));
+    let rows = [
+        ("/a", "", "http://inner.test/a|"),
+        ("/shop/a", "", "http://inner.test/shop/a|"),
+        (
+            "/a",
+            "X-Forwarded-Proto: https\r\n",
+            "https://inner.test/a|",
+        ),
+        (
+            "/a",
+            "X-Forwarded-Host: shop.test\r\n",
+            "http://shop.test/a|",
+        ),
+        (
+            "/a",
+            "X-Forwarded-Prefix: /outer\r\n",
+            "http://inner.test/outer/a|",
+        ),
+        (
+            "/a",
+            "Forwarded: for=192.0.2.1;host=b.test;proto=https\r\n",
+            "https://b.test/a|",
+        ),
+    ];
+    for round in 0..2 {
+        for (path, lines, expected) in rows {
+            let answer = ask(&server, path, lines);
+            let text = answer.text();
+            assert!(text.starts_with(expected), "{round} {path} {lines}: {text}");
+            assert_eq!(answer.header("age").is_some(), round == 1, "{path} {lines}");
+        }
+    }
+}
+
+/// Also from the cache, which knows no server.
+#[test]
+fn no_redirect_leads_to_the_servers_own_address() {
+    let origin = Origin::start(|seen| {
+        let own = seen.field("x-own").unwrap_or_default();
+        Script::raw(format!(
+            "HTTP/1.1 302 Found\r\nLocation: http://{own}/login?a\r\nCache-Control: max-age=600\r\n\
+             Content-Length: 0\r\n\r\n"
+        ))
+        .keep()
+    });
+    let address = origin.address();
+    let toml = format!(
+        "[upstreams.b]\nservers = [\"{address}\"]\n\
+         [caches.m]\nsize_max = \"16MiB\"\n\
+         [[sites]]\n[[sites.routes]]\nrewrite = {{ strip_prefix = \"/shop\" }}\n\
+         request_headers = {{ set = {{ X-Own = \"{address}\" }} }}\nupstream = \"b\"\ncache = [\"m\"]\n"
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    for (target, expected) in [
+        ("/shop/cart", "/shop/login?a"),
+        ("/shop/cart", "/shop/login?a"),
+        // Not below what is stripped.
+        ("/cart", "/login?a"),
+        ("/cart", "/login?a"),
+    ] {
+        let answer = ask(&server, target, "");
+        assert_eq!(
+            (answer.status, answer.header("location")),
+            (302, Some(expected)),
+            "{target}"
+        );
+    }
+    assert_eq!(origin.seen().len(), 2, "the others came from the cache");
+}

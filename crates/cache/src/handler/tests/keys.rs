@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_config::QueryKey;
-use penstock_exchange::Handler;
+use penstock_exchange::{ForwardedInfo, Handler, Mount};
 
 use super::FRESH;
 use crate::Cache;
@@ -94,16 +94,63 @@ fn what_a_trusted_proxy_says_is_in_the_key() {
             (&["X-Forwarded-Proto: https"], 3),
             (&["X-Forwarded-Proto: http"], 4),
             (&[], 4),
-            (&["Forwarded: for=192.0.2.1;proto=https"], 5),
-            (&["Forwarded: for=192.0.2.2;proto=https"], 5),
-            (&["Forwarded: for=192.0.2.2;proto=https;host=x"], 6),
-            (&["Forwarded: for=192.0.2.2"], 6),
-            (&["X-Forwarded-Fox: one"], 7),
-            (&["X-Forwarded-Fox: two"], 8),
-            (&["X-Scheme: https"], 9),
+            (&["Forwarded: for=192.0.2.1;proto=https"], 4),
+            (&["Forwarded: for=192.0.2.2;proto=https"], 4),
+            (&["Forwarded: for=192.0.2.2;proto=https;host=x"], 5),
+            (&["Forwarded: for=192.0.2.2"], 5),
+            // Not of the family that counts.
+            (&["X-Forwarded-Proto: https", "Forwarded: host=evil"], 5),
+            (&["X-Forwarded-Host: A.TEST"], 5),
+            (&["X-Forwarded-Port: 8443"], 6),
+            (&["X-Forwarded-Prefix: /shop"], 7),
+            (&["X-Forwarded-Prefix: /shop/"], 7),
+            (&["X-Forwarded-Fox: one"], 8),
+            (&["X-Forwarded-Fox: two"], 9),
+            (&["X-Scheme: https"], 10),
         ] {
             fetch(&cache, ask(lines)).await;
             assert_eq!(backend.count(), count, "{lines:?}");
+        }
+    });
+}
+
+/// One route answers below a prefix that it strips, and beside it.
+#[test]
+fn what_was_stripped_is_in_the_key() {
+    run(async {
+        let backend = mirror();
+        let cache = cache(&backend);
+        for (mount, count) in [("", 1), ("/shop", 2), ("", 2), ("/shop", 2), ("/a", 3)] {
+            let mut request = get("/a", &[]);
+            request.mount = Mount::new(mount);
+            fetch(&cache, request).await;
+            assert_eq!(backend.count(), count, "{mount}");
+        }
+    });
+}
+
+/// A rule's word counts whoever the client is.
+#[test]
+fn what_a_rule_says_of_the_request_is_in_the_key() {
+    run(async {
+        let backend = mirror();
+        let cache = cache(&backend);
+        let told = |host: Option<&str>, scheme| ForwardedInfo {
+            host: host.map(Into::into),
+            scheme,
+            ..ForwardedInfo::default()
+        };
+        for (told, count) in [
+            (told(None, None), 1),
+            (told(Some("b.test"), None), 2),
+            (told(Some("b.test"), Some("https")), 3),
+            (told(None, Some("https")), 4),
+            (told(Some("B.test"), Some("https")), 4),
+        ] {
+            let mut request = get("/a", &[]);
+            request.forwarded = Some(told.into());
+            fetch(&cache, request).await;
+            assert_eq!(backend.count(), count, "{count}");
         }
     });
 }

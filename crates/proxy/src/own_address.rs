@@ -1,0 +1,114 @@
+//! A response that names its server's own address, which means nothing to a client.
+//!
+//! Called by `answer` for heads with a `Location` or `Content-Location`. The address becomes a path before a
+//! cache can keep it, whose answers come from no server. nginx does so by default (`proxy_redirect`). Pure.
+//!
+//! # Invariants
+//!
+//! - No path becomes a reference to another host, whatever the server writes behind its address.
+
+use penstock_http::FieldBlock;
+
+/// Puts the fields of a response of `server` right. `asked` is the host that the client asked for; an address
+/// at it stays.
+pub(crate) fn put_right(fields: &mut FieldBlock, server: &str, asked: &str) {
+    for name in ["Location", "Content-Location"] {
+        let told = fields.get(name);
+        let told = told.and_then(|told| std::str::from_utf8(told).ok());
+        if let Some(path) = told.and_then(|told| path_at(told, server, asked)) {
+            // It was a valid value, and this is a part of it.
+            let _ = fields.set(name, path.as_bytes());
+        }
+    }
+}
+
+/// The path of a reference to `server` itself; `None` for any other.
+fn path_at(told: &str, server: &str, asked: &str) -> Option<String> {
+    let behind = |start: &str| {
+        let found = told.get(..start.len())?;
+        found
+            .eq_ignore_ascii_case(start)
+            .then(|| &told[start.len()..])
+    };
+    let (rest, port) = match (behind("http://"), behind("https://"), behind("//")) {
+        (Some(rest), ..) | (.., Some(rest)) => (rest, ":80"),
+        (_, Some(rest), _) => (rest, ":443"),
+        _ => return None,
+    };
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    let is = |own: &str| {
+        let without = own.strip_suffix(port).unwrap_or(own);
+        !own.is_empty()
+            && [own, without]
+                .iter()
+                .any(|own| authority.eq_ignore_ascii_case(own))
+    };
+    if !is(server) || is(asked) {
+        return None;
+    }
+    // Two slashes at the start would name a host, and browsers read a backslash as a slash and leave
+    // tabs out (WHATWG URL, 4.4).
+    Some(format!("/{}", rest.trim_start_matches(['/', '\\', '\t'])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(told: &str, server: &str, asked: &str) -> String {
+        let mut fields = FieldBlock::new();
+        for name in ["Location", "Content-Location", "X-Location"] {
+            fields.push(name, told.as_bytes()).unwrap();
+        }
+        put_right(&mut fields, server, asked);
+        let value = |name: &str| String::from_utf8(fields.get(name).unwrap().to_vec()).unwrap();
+        assert_eq!(value("location"), value("content-location"));
+        assert_eq!(value("x-location"), told);
+        value("location")
+    }
+
+    #[test]
+    fn the_servers_own_address_becomes_a_path() {
+        const SERVER: &str = "127.0.0.1:3000";
+        for (told, expected) in [
+            ("http://127.0.0.1:3000/login?a#b", "/login?a#b"),
+            ("HTTPS://127.0.0.1:3000/login", "/login"),
+            ("//127.0.0.1:3000/login", "/login"),
+            ("http://127.0.0.1:3000", "/"),
+            ("http://127.0.0.1:3000?a", "/?a"),
+            ("http://127.0.0.1:3000//evil.test/x", "/evil.test/x"),
+            ("http://127.0.0.1:3000/\\evil.test/x", "/evil.test/x"),
+            ("http://127.0.0.1:3000\\/evil.test/x", "/evil.test/x"),
+            ("http://127.0.0.1:3000/\t/evil.test/x", "/evil.test/x"),
+            ("http://127.0.0.1:30001/a", "http://127.0.0.1:30001/a"),
+            (
+                "http://127.0.0.1:3000@evil.test/",
+                "http://127.0.0.1:3000@evil.test/",
+            ),
+            ("http://a@127.0.0.1:3000/", "http://a@127.0.0.1:3000/"),
+            ("http://shop.test/login", "http://shop.test/login"),
+            ("/login", "/login"),
+            ("login", "login"),
+            ("", ""),
+        ] {
+            assert_eq!(seen(told, SERVER, "shop.test"), expected, "{told}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_client_asked_for_stays() {
+        let told = "http://backend:3000/login";
+        assert_eq!(seen(told, "backend:3000", "Backend:3000"), told);
+        assert_eq!(seen("http://backend/a", "backend:80", "shop.test"), "/a");
+        assert_eq!(
+            seen("https://backend/a", "backend:80", "shop.test"),
+            "https://backend/a"
+        );
+        assert_eq!(
+            seen("http://backend/a", "backend:80", "backend"),
+            "http://backend/a"
+        );
+        assert_eq!(seen("http:///a", "", ""), "http:///a");
+    }
+}
