@@ -68,14 +68,12 @@ module PenstockWorker
     end
 
     # Only a thread can have its connection hijacked.
-    def hijacked?
+    def hijacked
       false
     end
 
     # There is nothing to remember for that.
-    def env=(_env); end
-
-    def forget_call; end
+    def begin_serving; end
 
     # The request, once.
     def receive

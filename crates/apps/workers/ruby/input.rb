@@ -21,10 +21,9 @@ module PenstockWorker
   module Input
     module_function
 
-    # The stream for a body as `Slot#receive` gave it; the caller closes what is no String.
+    # The stream for a body of which `Slot#receive` did not give all; the caller closes it.
     def open(slot, body, rack_major)
       return slot.receive_file.binmode unless body
-      return StringIO.new(body) unless body.instance_of?(Wire::FirstPart)
 
       pulled = PulledBody.new(slot.puller, body)
       rack_major < 3 ? RewindableBody.new(pulled) : pulled

@@ -21,16 +21,18 @@ module PenstockWorker
 
     # Answers requests until the server closes the slot.
     def serve
+      @slot.begin_serving
       while (request = @slot.receive)
         started = Wire.micros
         env, body = request
-        input = Input.open(@slot, body, @rack_major)
+        is_whole = body.instance_of?(String)
+        input = is_whole ? StringIO.new(body) : Input.open(@slot, body, @rack_major)
         env["rack.input"] = input
         env["rack.response_finished"] = [] if @rack_major >= 3
-        @slot.env = env
         answer(env, Response.new(@slot, started, input, @rack_major))
-        @slot.forget_call
-        input.close unless body.instance_of?(String)
+        input.close unless is_whole
+        # What the application has taken over is its own: nothing here may keep it open.
+        request = env = @slot.forget_call if @slot.hijacked
       end
     rescue Wire::Disconnected
       Forks.leave_if_stranger
@@ -43,7 +45,7 @@ module PenstockWorker
       begin
         result = @app.call(env)
         Forks.leave_if_stranger unless Forks::HAS_HOOK
-        @slot.hijacked? ? response.leave(result) : response.send(*checked(result))
+        @slot.hijacked ? response.leave(result) : response.send(*checked(result))
       rescue Wire::Disconnected, Wire::Error
         Forks.leave_if_stranger
         raise

@@ -23,9 +23,9 @@ module PenstockWorker
       @body = body
       @status = status
       @headers = headers
-      build_head
-      if @hijack
-        send_hijack
+      hijack = build_head
+      if hijack
+        send_hijack(hijack)
       elsif body.instance_of?(Array)
         send_array(body)
       elsif body.respond_to?(:to_path) && send_file(body.to_path)
@@ -50,7 +50,7 @@ module PenstockWorker
     # Ends the response after an exception.
     def fail(error)
       return if @over
-      return finish if @slot.hijacked?
+      return finish if @slot.hijacked
 
       @over = true
       reason = "application raised #{error.class.name}"
@@ -108,33 +108,33 @@ module PenstockWorker
 
     private
 
+    # Makes the head; gives what the header `rack.hijack` holds.
     def build_head
       status = Integer(@status, exception: false)
       raise RuleBroken, "status #{@status.inspect}" unless status&.between?(200, 599) || status == 101
 
+      hijack = nil
       strings = [status.to_s]
       @headers.each do |name, value|
         if value.instance_of?(String) && !value.include?("\n")
           strings << name << value unless name.start_with?("rack.")
+        elsif name.start_with?("rack.")
+          hijack = value if name == "rack.hijack"
         else
           add_lines(strings, name, value)
         end
       end
-      raise RuleBroken, "status 101 without rack.hijack" if status == 101 && !@hijack
+      raise RuleBroken, "status 101 without rack.hijack" if status == 101 && !hijack
 
       @count = strings.size
       @head = Wire.join_head(strings)
+      hijack
     rescue ArgumentError, NoMethodError, TypeError => error
       raise RuleBroken, "bad headers: #{error.message}"
     end
 
     # Several values of one name: an array in Rack 3, lines of one string in Rack 2.
     def add_lines(strings, name, value)
-      if name.start_with?("rack.")
-        @hijack = value if name == "rack.hijack"
-        return
-      end
-
       lines = value.is_a?(Array) ? value : value.to_s.split("\n")
       lines = [""] if lines.empty? && !value.is_a?(Array)
       lines.each { |line| strings << name << line.to_s }
@@ -194,14 +194,14 @@ module PenstockWorker
     end
 
     # A partial hijack: the head is ours, and all behind it the application's, for as long as it likes.
-    def send_hijack
-      return send_call(@hijack) unless @slot.respond_to?(:hijack)
+    def send_hijack(hijack)
+      return send_call(hijack) unless @slot.respond_to?(:hijack)
 
       io = @slot.hijack
       status, *fields = @head.split("\0", -1)
       lines = fields.each_slice(2).map { |name, value| "#{name}: #{value}\r\n" }
       io.write("HTTP/1.1 #{status} \r\n#{lines.join}\r\n")
-      @hijack.call(io)
+      hijack.call(io)
       finish
     end
 

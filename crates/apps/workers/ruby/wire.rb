@@ -174,6 +174,8 @@ module PenstockWorker
     include Wire
 
     attr_accessor :seq
+    # Whether the application answers the request at hand by itself.
+    attr_reader :hijacked
     # What each environment begins as a copy of; what is called before the server hears of an I/O-bound
     # request (false keeps it from that), and when the server asks for a collection of garbage.
     attr_writer :base, :before_mark, :collect
@@ -190,7 +192,8 @@ module PenstockWorker
       # The body of the request at hand still comes; a PULL is not answered; CANCEL came meanwhile.
       @streamed = @waiting = @was_cancelled = false
       @socket.sync = true
-      @seq = @ended = @marked = @begun = @hijacked = -1
+      @seq = @ended = @marked = @begun = -1
+      @hijacked = false
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
       @more = String.new
       @start = @limit = @scanned = 0
@@ -334,9 +337,8 @@ module PenstockWorker
       raise Disconnected
     end
 
-    # The environment of the request at hand, while its call lasts; the thread that says it makes the call.
-    def env=(env)
-      @env = env
+    # The thread that says this calls the application, for each request.
+    def begin_serving
       @caller = Thread.current
     end
 
@@ -346,12 +348,13 @@ module PenstockWorker
     def hijack
       @lock.synchronize do
         raise IOError, "the connection cannot be hijacked: the call is over" unless @caller.equal?(Thread.current)
-        return @hijack_io if hijacked? && @hijack_io
+        return @env["rack.hijack_io"] if @hijacked
 
         raise IOError, "the connection cannot be hijacked: its response has begun" if [@begun, @ended].include?(@seq)
 
         ours, theirs = UNIXSocket.pair
-        @begun = @hijacked = @seq
+        @begun = @seq
+        @hijacked = true
         begin
           @socket.sendmsg([HIJACK, FLAG_HAS_FD, 0, 0].pack("CCvV"), 0, nil, Socket::AncillaryData.unix_rights(theirs))
         rescue SystemCallError, IOError
@@ -359,19 +362,14 @@ module PenstockWorker
         ensure
           theirs.close
         end
-        @env["rack.hijack_io"] = ours if @env
-        @hijack_io = ours
+        @env["rack.hijack_io"] = ours
       end
     end
 
-    # Whether the application answers the request at hand by itself.
-    def hijacked?
-      @hijacked == @seq
-    end
-
-    # The call is over: what the application has taken over is its own.
+    # The call of a hijacked request is over.
     def forget_call
-      @env = @hijack_io = nil
+      @hijacked = false
+      @env = nil
     end
 
     # Sends ABORT or FAILED.
@@ -505,7 +503,7 @@ module PenstockWorker
 
     def take_request(flags, env_len, stop)
       middle = @start + 12 + env_len
-      env = environment(@buffer.byteslice(@start + 12, env_len).split("\0", -1))
+      @env = env = environment(@buffer.byteslice(@start + 12, env_len).split("\0", -1))
       body = @buffer.byteslice(middle, stop - middle) if flags != FLAG_BODY_FILE
       @streamed = flags == FLAG_BODY_STREAM
       if @streamed

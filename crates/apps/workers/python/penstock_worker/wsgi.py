@@ -15,6 +15,7 @@ import os
 import stat
 import sys
 import traceback
+from io import BytesIO
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
@@ -82,7 +83,9 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
             started = perf_counter_ns()
             sent, body = request
             environ = {**base, **sent}
-            environ["wsgi.input"] = stream = open_input(slot, body)
+            # Most bodies are whole, or none: no call for those.
+            stream = BytesIO(body) if type(body) is bytes else open_input(slot, body)
+            environ["wsgi.input"] = stream
             response = Response(slot, started)
             connection = None
             if "HTTP_UPGRADE" in sent:
@@ -103,7 +106,7 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     result = None
     try:
         result = app(environ, response.start_response)
-        if response.is_hijacked():
+        if response.connection is not None and response.is_hijacked():
             response.end_hijack()
         else:
             response.send_result(result)

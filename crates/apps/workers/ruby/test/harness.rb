@@ -107,7 +107,7 @@ module Harness
     def frame
       kind, flags, count, length = take(8).unpack("CCvV")
       payload = take(length)
-      Frame.new(kind, flags, count, payload, (@files.shift if kind == Wire::FILE))
+      Frame.new(kind, flags, count, payload, (@files.shift if [Wire::FILE, Wire::HIJACK].include?(kind)))
     end
 
     def reply

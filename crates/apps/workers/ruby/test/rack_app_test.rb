@@ -70,6 +70,12 @@ module RackAppTests
         end
         [200, TEXT, [error.value]]
       },
+      "hijack" => lambda { |env|
+        io = env["rack.hijack"].call
+        same = io.equal?(env["rack.hijack"].call) && io.equal?(env["rack.hijack_io"])
+        io.write("same: #{same}")
+        io.close
+      },
       "rewind" => lambda { |env|
         input = env["rack.input"]
         first = [input.gets, input.read(2), input.external_encoding.to_s]
@@ -210,6 +216,16 @@ module RackAppTests
   def test_a_thread_that_a_request_left_behind_hijacks_nothing
     reply = ask("hijack_elsewhere")
     assert_equal "the connection cannot be hijacked: the call is over", reply.body
+  end
+
+  def test_a_hijacked_connection_is_one_for_the_call_and_no_other
+    2.times do
+      slot.send(Harness.request({ "PATH_INFO" => "/hijack" }))
+      socket = slot.frame.file
+      assert_equal "same: true", socket.read
+      assert_equal [Wire::BODY, Wire::FLAG_END], slot.frame.to_a.first(2)
+      assert_equal "hello", ask("hello").body
+    end
   end
 
   def test_the_environment_fits_the_version_of_rack

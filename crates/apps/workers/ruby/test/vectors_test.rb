@@ -167,7 +167,8 @@ class VectorsTest < Minitest::Test
     if what == "hijack"
       # The first request is at hand.
       slot.seq = 0
-      slot.env = {}
+      slot.begin_serving
+      slot.instance_variable_set(:@env, {})
       slot.hijack.close
       return slot.send_end
     end
