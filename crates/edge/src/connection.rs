@@ -498,7 +498,7 @@ impl Connection {
         };
         if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
-            let watch = Watch::new(None, Behind::Discarded, self.has_ended);
+            let watch = Watch::new(None, Behind::Discarded, &mut self.has_ended);
             let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
             let _ = send::send_rest(stream, rest, limits, watch).await;
         }

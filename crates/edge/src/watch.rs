@@ -19,8 +19,8 @@ pub(crate) const PIPELINE_BYTES: usize = 64 * 1024;
 /// The client's side of a connection.
 #[derive(Debug)]
 pub(crate) struct Watch<'c> {
-    /// The client closed its sending side before.
-    has_ended: bool,
+    /// The client closed its sending side: the connection's own note of it.
+    has_ended: &'c mut bool,
     /// Where the reading side comes back to, while somebody else has it.
     reader: Option<Home>,
     behind: Behind<'c>,
@@ -37,7 +37,7 @@ pub(crate) enum Behind<'c> {
 
 impl<'c> Watch<'c> {
     /// Watches once `reader`, if somebody has it, is back.
-    pub(crate) fn new(reader: Option<Home>, behind: Behind<'c>, has_ended: bool) -> Self {
+    pub(crate) fn new(reader: Option<Home>, behind: Behind<'c>, has_ended: &'c mut bool) -> Self {
         Self {
             has_ended,
             reader,
@@ -45,9 +45,9 @@ impl<'c> Watch<'c> {
         }
     }
 
-    /// Ready when the client closed its sending side or the connection broke. Not asked again then.
+    /// Ready when the client closed its sending side or the connection broke.
     pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<()> {
-        if self.has_ended {
+        if *self.has_ended {
             return Poll::Ready(());
         }
         if let Some(home) = &self.reader {
@@ -65,7 +65,10 @@ impl<'c> Watch<'c> {
                 read
             });
             match read {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    *self.has_ended = true;
+                    return Poll::Ready(());
+                }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Pending => return Poll::Pending,
             }

@@ -39,5 +39,5 @@ pub use pollset::Pollset;
 pub use registered::Registered;
 pub use relay::relay;
 pub use repeats::Repeats;
-pub use stream::Stream;
+pub use stream::{Stream, probe_peer};
 pub use tokio_thread::TokioThread;

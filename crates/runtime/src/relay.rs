@@ -6,6 +6,7 @@
 //! # Invariants
 //! - An idle relay owns no buffer.
 //! - Each direction ends by itself (half-close), and the relay with both.
+//! - A client that left behind its end is noticed, also when nothing is sent to it.
 //! - A side that takes nothing stops the other from being read.
 
 use std::io::IoSlice;
@@ -26,7 +27,7 @@ pub async fn relay(
     let mut up = Flow::new(to_server);
     let mut down = Flow::new(to_client);
     let mut deadline = LazyDeadline::new(clock::now() + idle);
-    let mut was_ending = false;
+    let (mut was_ending, mut is_probed) = (false, false);
     std::future::poll_fn(|cx| {
         let (Some(sent_up), Some(sent_down)) = (
             up.poll_copy(cx, client, server),
@@ -39,6 +40,17 @@ pub async fn relay(
         };
         if up.is_over && down.is_over {
             return Poll::Ready(());
+        }
+        if up.is_over && !down.is_over {
+            if !std::mem::replace(&mut is_probed, true) {
+                client.probe_peer();
+            }
+            // Nobody else reads the client any more.
+            if client.poll_broken(cx).is_ready() {
+                client.abort();
+                server.abort();
+                return Poll::Ready(());
+            }
         }
         // What nobody takes any more is only read over so that the last answer is not lost to a reset.
         let is_ending = up.is_refused && down.is_over || down.is_refused && up.is_over;

@@ -21,6 +21,24 @@ use crate::clock;
 use crate::disk::DiskFile;
 use crate::registered::Registered;
 
+/// When the peer of a half-closed connection is probed first; a multiple of the round trip to any place.
+const PROBE_IDLE: Duration = Duration::from_secs(5);
+
+/// The time between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A host that leaves so many probes unanswered is gone.
+const PROBES_MAX: u32 = 6;
+
+/// Lets the kernel find out whether the peer of a half-closed connection has left, where nothing can be sent
+/// that would tell: by TCP keepalive. A peer that closed its socket behind its end refuses a probe once its
+/// system has forgotten the connection (Linux: `tcp_fin_timeout`, a minute), one whose host is gone answers
+/// none: either is known after 75 seconds at most. Other sockets than TCP's tell without.
+pub fn probe_peer(socket: BorrowedFd<'_>) {
+    // What is refused is refused to sockets of another kind.
+    let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, PROBES_MAX);
+}
+
 /// A non-blocking stream socket registered with the loop that made it.
 #[derive(Debug)]
 pub struct Stream {
@@ -299,6 +317,11 @@ impl Stream {
         }
     }
 
+    /// As [`probe_peer`]: [`Stream::poll_broken`] is ready when the peer has left.
+    pub fn probe_peer(&self) {
+        probe_peer(self.socket.as_fd());
+    }
+
     /// Lets reads find the end again that was met before [`Stream::poll_broken`].
     pub fn tell_end(&self) {
         self.socket.tell_end(true);
@@ -368,6 +391,8 @@ const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt;
+
     use super::*;
     use std::sync::Arc;
 
@@ -436,6 +461,23 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn the_kernel_probes_a_peer_of_tcp() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        probe_peer(ours.as_fd());
+        assert!(sockopt::socket_keepalive(&ours).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&ours).unwrap(), PROBE_IDLE);
+        assert_eq!(sockopt::tcp_keepintvl(&ours).unwrap(), PROBE_INTERVAL);
+        assert_eq!(sockopt::tcp_keepcnt(&ours).unwrap(), PROBES_MAX);
+        assert!(!sockopt::socket_keepalive(&client).unwrap());
+        // Of other sockets it is left alone.
+        let (ours, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        probe_peer(ours.as_fd());
+        assert!(!sockopt::socket_keepalive(&ours).unwrap());
     }
 
     #[test]

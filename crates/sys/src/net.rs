@@ -337,6 +337,23 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     }
 }
 
+/// Lets the kernel probe the peer of a TCP connection on which nothing is on its way: first after `idle`, then
+/// every `interval`. The connection breaks when the peer refuses a probe, or leaves `count` unanswered.
+///
+/// # Errors
+/// What `setsockopt` says; of a socket that is not TCP's, that there is no such option.
+pub fn enable_keepalive(
+    socket: BorrowedFd<'_>,
+    idle: Duration,
+    interval: Duration,
+    count: u32,
+) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepintvl(socket, interval)?;
+    sockopt::set_tcp_keepcnt(socket, count)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
+
 /// Whether the kernel spaces out what a TCP socket sends, or a listener's connections will (`bbr`).
 #[must_use]
 pub fn is_paced(socket: impl AsFd) -> bool {

@@ -250,7 +250,7 @@ impl Connection {
             true => Behind::Discarded,
             false => Behind::Kept(&mut self.pending),
         };
-        let watch = Watch::new(exchange.home.clone(), behind, self.has_ended);
+        let watch = Watch::new(exchange.home.clone(), behind, &mut self.has_ended);
         let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
         let sent = Box::pin(send::send_rest(stream, rest, limits, watch)).await;
         self.unscanned = !self.pending.is_empty();

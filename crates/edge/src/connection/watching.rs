@@ -119,7 +119,8 @@ impl Connection {
     }
 
     /// Ready when a client that closed its sending side turns out to have left. `begun` counts the bytes of
-    /// its answer that are out; none go while others wait for room (`is_idle`): those tell as much.
+    /// its answer that are out; none go while others wait for room (`is_idle`): those tell as much. When all
+    /// are out the kernel's own probes go on.
     fn poll_left(&mut self, cx: &mut Context<'_>, begun: &mut u8, is_idle: bool) -> Poll<()> {
         if self.stream.poll_broken(cx).is_ready() {
             return Poll::Ready(());
@@ -127,6 +128,9 @@ impl Connection {
         while let Some(byte) = STATUS_START.get(usize::from(*begun))
             && self.deadline.poll(cx).is_ready()
         {
+            if *begun == 0 {
+                self.stream.probe_peer();
+            }
             if is_idle {
                 match self.stream.try_write(&[IoSlice::new(&[*byte])]) {
                     Ok(count) => {

@@ -124,7 +124,7 @@ impl Sender<'_> {
                     } else {
                         wanted
                     };
-                    let piece = self.read(file, at, len, end).await?;
+                    let piece = self.read(&mut head, file, at, len, end).await?;
                     self.send_piece(&mut head, piece, file).await?
                 }
                 resident => {
@@ -219,12 +219,13 @@ impl Sender<'_> {
     /// Reads a piece in the file's pool.
     async fn read(
         &mut self,
+        head: &mut Bytes,
         file: &Arc<DiskFile>,
         at: u64,
         len: u64,
         end: u64,
     ) -> Result<Bytes, Cut> {
-        match self.wait_for(file.read(at, len)).await? {
+        match self.wait_for(file.read(at, len), head).await? {
             Ok(piece) if piece.is_empty() => Err(became_shorter(file, end)),
             Ok(piece) => Ok(piece),
             Err(error) => {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::{Buf, Bytes};
 use penstock_config::Limits;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
@@ -29,9 +30,7 @@ pub(super) struct Sender<'c> {
     taken: u64,
     /// When that was.
     looked: Option<Instant>,
-    /// The client closed its sending side.
-    has_ended: bool,
-    /// When it is sent something next, to learn whether it has left, and how often it was.
+    /// When a client that closed its sending side is probed next, and how often it was.
     probe_at: Option<Instant>,
     probes: u32,
 }
@@ -45,9 +44,31 @@ const PROBES_MAX: u32 = 8;
 /// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a disk is waited for once the client closed its sending side: one that only did that still gets
-/// its answer from a disk that is well, one that is gone does not keep a place at one that is not.
-const LEFT_MAX: Duration = Duration::from_secs(1);
+/// What may be sent to a client ahead of the next piece, to learn whether it has left.
+#[derive(Debug)]
+pub(super) enum Ahead<'a> {
+    /// Between two chunks a zero, with which the size of the next one may begin (RFC 9112 §7.1).
+    Zeros,
+    /// The head, whose body is not there yet.
+    Head(&'a mut Bytes),
+    Nothing,
+}
+
+impl Ahead<'_> {
+    fn next(&self) -> Option<u8> {
+        match self {
+            Self::Zeros => Some(b'0'),
+            Self::Head(head) => head.first().copied(),
+            Self::Nothing => None,
+        }
+    }
+
+    fn spend(&mut self, count: usize) {
+        if let Self::Head(head) = self {
+            head.advance(count);
+        }
+    }
+}
 
 impl<'c> Sender<'c> {
     pub(super) fn new(
@@ -67,7 +88,6 @@ impl<'c> Sender<'c> {
             sent,
             taken: 0,
             looked: None,
-            has_ended: false,
             probe_at: None,
             probes: 0,
         }
@@ -153,52 +173,53 @@ impl Sender<'_> {
     }
 
     /// Waits for `work`, which is not the client's and has a deadline of its own, unless the client leaves.
-    pub(super) async fn wait_for<F: Future>(&mut self, work: F) -> Result<F::Output, Cut> {
-        let now = clock::now();
-        self.pause(now);
-        self.timer.set(now + LEFT_MAX);
+    /// `head` is what goes before it, if that is not out yet.
+    pub(super) async fn wait_for<F: Future>(
+        &mut self,
+        work: F,
+        head: &mut Bytes,
+    ) -> Result<F::Output, Cut> {
+        self.pause(clock::now());
         let mut work = pin!(work);
+        let mut ahead = Ahead::Head(head);
         std::future::poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
-            // Once it has ended it is not asked again.
-            if !self.has_ended {
-                self.has_ended = self.watch.poll_ended(cx, &self.stream).is_ready();
-            }
-            match self.has_ended {
-                true => self.timer.poll(cx).map(|()| Err(Cut::Gone)),
-                false => Poll::Pending,
-            }
+            self.poll_left(cx, &mut ahead).map(|()| Err(Cut::Gone))
         })
         .await
     }
 
     /// Ready when the client has left, to be asked while nothing is there to be sent. One that closed its
-    /// sending side looks the same until it is sent something. Between two chunks (`is_chunked`) it is sent a
-    /// zero, with which the size of the next one may begin (RFC 9112 §7.1); in another body the next piece
-    /// tells.
-    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, is_chunked: bool) -> Poll<()> {
-        if !self.has_ended {
-            if self.watch.poll_ended(cx, &self.stream).is_pending() {
-                return Poll::Pending;
-            }
-            self.has_ended = true;
+    /// sending side looks the same until it is sent something: `ahead`, a byte at a time. Where there is
+    /// nothing to send, the kernel's own probes tell, though later.
+    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, ahead: &mut Ahead<'_>) -> Poll<()> {
+        if self.watch.poll_ended(cx, &self.stream).is_pending() {
+            return Poll::Pending;
         }
         if self.stream.poll_broken(cx).is_ready() {
             return Poll::Ready(());
         }
-        while is_chunked && self.probes < PROBES_MAX {
+        while self.probes == 0 || self.probes < PROBES_MAX && ahead.next().is_some() {
             let now = clock::now();
             let due = *self.probe_at.get_or_insert(now + PROBE_AFTER);
             self.timer.set(due);
             if self.timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            match self.stream.try_write(&[IoSlice::new(b"0")]) {
-                Ok(count) => self.sent.total += count as u64,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return Poll::Ready(()),
+            if self.probes == 0 {
+                self.stream.probe_peer();
+            }
+            if let Some(byte) = ahead.next() {
+                match self.stream.try_write(&[IoSlice::new(&[byte])]) {
+                    Ok(count) => {
+                        self.sent.total += count as u64;
+                        ahead.spend(count);
+                    }
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(_) => return Poll::Ready(()),
+                }
             }
             self.probes += 1;
             self.probe_at = Some(now + PROBE_AFTER * (1 << self.probes));

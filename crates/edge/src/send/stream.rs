@@ -13,7 +13,7 @@ use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
 use super::Cut;
-use super::sender::Sender;
+use super::sender::{Ahead, Sender};
 
 impl Sender<'_> {
     pub(super) async fn send_stream(
@@ -81,11 +81,15 @@ impl Sender<'_> {
         body: &mut dyn BodyStream,
         is_chunked: bool,
     ) -> Result<Piece, Cut> {
+        let mut ahead = match is_chunked {
+            true => Ahead::Zeros,
+            false => Ahead::Nothing,
+        };
         std::future::poll_fn(|cx| {
             if let Poll::Ready(piece) = body.poll_chunk(cx) {
                 return Poll::Ready(Ok(piece));
             }
-            self.poll_left(cx, is_chunked).map(|()| Err(Cut::Gone))
+            self.poll_left(cx, &mut ahead).map(|()| Err(Cut::Gone))
         })
         .await
     }

@@ -148,9 +148,18 @@ fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_serv
     house.await_connections(0);
     release.send(()).unwrap();
     await_until("the thread is free", || pool.usage().active == 0);
+    // However long it takes: the head begins ahead of the body, to learn whether the client is there.
+    let release = hold();
     let mut client = house.client();
     client.get("/0-100000");
     client.0.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut first = [0; 2];
+    client.0.peek(&mut first).unwrap();
+    await_until("more of the head", || {
+        client.0.peek(&mut first).unwrap() == 2
+    });
+    assert_eq!(&first, b"HT");
+    release.send(()).unwrap();
     client.expect_part(0, 100_000);
     pool.close();
 }

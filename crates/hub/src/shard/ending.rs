@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_runtime::buffers;
 use penstock_runtime::pollset::Event;
+use penstock_runtime::{buffers, probe_peer};
 use penstock_sys::net;
 
 use super::beats::{BeatAt, Moved};
@@ -95,15 +95,20 @@ impl Shard {
 
     /// Sends something to a client that closed its sending side, to learn whether it has left: that looks the
     /// same, and is answered by a reset. Between two chunks a zero may go, with which the size of the next one
-    /// begins (RFC 9112 §7.1); what waits, or comes next to a body without chunks, tells as much.
+    /// begins (RFC 9112 §7.1); what waits tells as much. One that leaves later, or whose body has no chunks,
+    /// is found out by the kernel's own probes.
     fn probe(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        if held.is.has(Flags::PROBED) || held.backlog.is_some() || !held.shape.is_chunked() {
+        if held.is.has(Flags::PROBED) {
             return;
         }
         held.is.set(Flags::PROBED);
+        probe_peer(held.socket.as_fd());
+        if held.backlog.is_some() || !held.shape.is_chunked() {
+            return;
+        }
         match net::send(held.socket.as_fd(), b"0") {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => self.close(stream, Gone::Client),
             _ => {}

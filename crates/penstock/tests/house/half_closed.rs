@@ -113,6 +113,8 @@ fn a_stream_goes_on() {
         server.site().write("go", "");
         let answer = client.expect_status(200);
         assert_eq!(answer.text(), "first,second,third", "{version}");
+        // No other request can come: nobody waits for one.
+        client.expect_closed();
         std::fs::remove_file(server.site().dir().join("go")).unwrap();
     }
 }
