@@ -68,7 +68,7 @@ pub fn serve(
     early: Vec<u8>,
 ) {
     edge.metrics().accepted.increment();
-    let (edge, sender) = (Counted::new(edge), Sender::named(peer));
+    let (edge, sender) = (Counted::new(edge), Sender::Peer(peer));
     Service::Http.begin(edge, stream, sender, info, early);
 }
 
@@ -130,24 +130,56 @@ async fn accept_for(
 }
 
 /// Whom a connection is from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sender {
-    /// The client, or who stands for it.
-    pub(crate) peer: PeerAddress,
-    /// Whether that address is the client's own. If not, nobody answers for what it says of itself.
-    pub(crate) is_named: bool,
+#[derive(Debug)]
+pub(crate) enum Sender {
+    /// The other end of the connection.
+    Peer(PeerAddress),
+    /// Somebody for whom a balancer has connected. Boxed: idle connections are counted in bytes, and few
+    /// are such.
+    Behind(Box<Introduced>),
+}
+
+/// A client by a PROXY protocol header.
+#[derive(Debug)]
+pub(crate) struct Introduced {
+    balancer: PeerAddress,
+    /// None that the balancer has not named.
+    client: Option<PeerAddress>,
 }
 
 impl Sender {
-    /// A client with that address.
-    pub(crate) fn named(peer: PeerAddress) -> Self {
-        let is_named = true;
-        Self { peer, is_named }
+    /// A client that a balancer has connected for, if it names one.
+    pub(crate) fn behind(balancer: PeerAddress, client: Option<PeerAddress>) -> Self {
+        Self::Behind(Box::new(Introduced { balancer, client }))
+    }
+
+    /// The client, or who stands for it.
+    pub(crate) fn address(&self) -> PeerAddress {
+        match self {
+            Self::Peer(peer) => *peer,
+            Self::Behind(introduced) => introduced.client.unwrap_or(introduced.balancer),
+        }
+    }
+
+    /// Whether that address is the client's own. If not, nobody answers for what it says of itself.
+    pub(crate) fn is_named(&self) -> bool {
+        match self {
+            Self::Peer(_) => true,
+            Self::Behind(introduced) => introduced.client.is_some(),
+        }
+    }
+
+    /// The other end of the connection.
+    pub(crate) fn peer(&self) -> PeerAddress {
+        match self {
+            Self::Peer(peer) => *peer,
+            Self::Behind(introduced) => introduced.balancer,
+        }
     }
 
     /// Whether it may speak for clients of its own.
-    pub(crate) fn is_trusted(self, trust: &Trust) -> bool {
-        self.is_named && trust.covers(self.peer)
+    pub(crate) fn is_trusted(&self, trust: &Trust) -> bool {
+        self.is_named() && trust.covers(self.address())
     }
 }
 
@@ -175,7 +207,7 @@ impl Service {
                 loops::spawn_here(Connection::new(edge, stream, sender, info, early).run());
             }
             Self::Tunnel(handler) => {
-                tunnel::go_on(edge, handler.serve(stream, sender.peer, info, early));
+                tunnel::go_on(edge, handler.serve(stream, sender.address(), info, early));
             }
         }
     }
@@ -213,7 +245,7 @@ impl Door {
         let info = Arc::clone(&self.info);
         if !info.proxy_protocol {
             let edge = Counted::new(&self.edge);
-            let sender = Sender::named(peer);
+            let sender = Sender::Peer(peer);
             self.service.begin(edge, stream, sender, info, Vec::new());
         } else if self.edge.settings().trust.covers(peer) {
             let edge = Counted::new(&self.edge);

@@ -16,6 +16,8 @@ use penstock_http::{RequestHead, Version};
 use penstock_runtime::{clock, logger::LineWriter};
 use penstock_sys::net::PeerAddress;
 
+use crate::accept::Sender;
+
 /// Where and how requests are logged.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
@@ -55,7 +57,8 @@ impl AccessLog {
 
 impl AccessLog {
     /// A line for a head that was refused or did not arrive whole, with the beginning of its first line.
-    pub(crate) fn write_refused(&self, from: PeerAddress, status: u16, line: &[u8]) {
+    pub(crate) fn write_refused(&self, sender: &Sender, status: u16, line: &[u8]) {
+        let from = sender.address();
         let now = clock::wall();
         let line = match self.format {
             LogFormat::Combined => {
@@ -67,7 +70,8 @@ impl AccessLog {
             LogFormat::Json => {
                 let value = serde_json::json!({
                     "time": now.as_secs_f64(),
-                    "peer": peer(from),
+                    "client": peer(from),
+                    "peer": peer(sender.peer()),
                     "method": null,
                     "target": null,
                     "line": String::from_utf8_lossy(line),

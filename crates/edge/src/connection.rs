@@ -461,7 +461,7 @@ impl Connection {
                 self.edge.metrics().malformed.increment();
                 let RefusedHead { error, line } = *refused;
                 let (status, reason) = (error.status(), error.to_string());
-                let client = self.sender.peer;
+                let client = self.sender.address();
                 faults::log_refused(client, status, &reason, &line, &self.edge.repeats);
                 (faults::respond_malformed(status, &reason), line)
             }
@@ -469,7 +469,7 @@ impl Connection {
                 self.edge.metrics().too_slow.increment();
                 let line: Box<[u8]> = first_line(self.pending.unused()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
-                let client = self.sender.peer;
+                let client = self.sender.address();
                 let status = fault.kind.status();
                 faults::log_refused(client, status, &fault.cause, &line, &self.edge.repeats);
                 (faults::respond(fault, None, &self.edge.repeats), line)
@@ -487,7 +487,7 @@ impl Connection {
         };
         self.edge.metrics().count_response(response.status.code());
         if let Some(log) = &settings.access_log {
-            log.write_refused(self.sender.peer, response.status.code(), &first_line);
+            log.write_refused(&self.sender, response.status.code(), &first_line);
         }
         let outgoing = Outgoing {
             begun: 0,
@@ -579,7 +579,7 @@ async fn linger(stream: Arc<Stream>) {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("peer", &self.sender.peer)
+            .field("peer", &self.sender.address())
             .finish_non_exhaustive()
     }
 }

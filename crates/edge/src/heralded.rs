@@ -103,11 +103,8 @@ fn poll_header(
 /// does not name has its address and not its standing.
 fn client(header: Header, balancer: PeerAddress) -> Sender {
     match header {
-        Header::Tcp { source, .. } => Sender::named(PeerAddress::tcp(source)),
-        Header::Local => Sender::named(balancer),
-        Header::Unknown | Header::Unix => Sender {
-            peer: balancer,
-            is_named: false,
-        },
+        Header::Tcp { source, .. } => Sender::behind(balancer, Some(PeerAddress::tcp(source))),
+        Header::Local => Sender::Peer(balancer),
+        Header::Unknown | Header::Unix => Sender::behind(balancer, None),
     }
 }

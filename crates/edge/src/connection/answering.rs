@@ -118,7 +118,9 @@ impl Connection {
                 if fault.kind == FaultKind::ClientTooSlow {
                     self.edge.metrics().too_slow.increment();
                 }
-                faults::log_refusal(self.sender.peer, &fault, &exchange.head, &self.edge.repeats);
+                let client = exchange.forwarded.as_ref().and_then(|told| told.client);
+                let client = client.unwrap_or_else(|| self.sender.address());
+                faults::log_refusal(client, &fault, &exchange.head, &self.edge.repeats);
                 let asked = Some((&*exchange.head, &*exchange.settings));
                 Box::new(faults::respond(fault, asked, &self.edge.repeats))
             }
@@ -346,9 +348,9 @@ impl Connection {
         self.edge.metrics().active.add(-1);
         self.edge.metrics().total_time.record_local(total);
         if let Some(log) = &told.settings.access_log {
-            let (head, peer, timing) = (told.head, self.sender.peer, &end.timing);
+            let (head, peer, timing) = (told.head, self.sender.peer(), &end.timing);
             let client = told.forwarded.and_then(|it| it.client);
-            let client = client.unwrap_or(self.sender.peer);
+            let client = client.unwrap_or_else(|| self.sender.address());
             let status = end.status.code();
             log.write(&Record {
                 head,

@@ -63,7 +63,7 @@ impl Connection {
                 log::warn!(
                     "edge: {} of proxy {} ignored: {} (value={:?}){}",
                     field.name,
-                    access_log::peer(self.sender.peer),
+                    access_log::peer(self.sender.address()),
                     field.cause,
                     field.value,
                     left_out(count),
@@ -165,11 +165,11 @@ impl Connection {
     ) -> Arrival {
         let trust = &exchange.settings.trust;
         Arrival {
-            peer: self.sender.peer,
+            peer: self.sender.address(),
             listener: Arc::clone(&self.listener),
             client: Arc::clone(&self.client),
             at: exchange.arrived,
-            trust: match self.sender.is_named {
+            trust: match self.sender.is_named() {
                 true => Arc::clone(trust),
                 false => Arc::new(Trust::nobody()),
             },
@@ -259,7 +259,7 @@ impl Connection {
         let told = exchange.forwarded.as_deref();
         Values {
             head: &exchange.head,
-            client: (told.and_then(|it| it.client)).unwrap_or(self.sender.peer),
+            client: (told.and_then(|it| it.client)).unwrap_or_else(|| self.sender.address()),
             host: (told.and_then(|it| it.host.as_deref())).unwrap_or_else(|| exchange.head.host()),
             scheme: (told.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
             mount: told.map(|it| &it.mount),

@@ -192,6 +192,41 @@ fn the_access_log_has_the_client_and_the_peer() {
     }
 }
 
+/// The client is in the PROXY protocol header, the peer is the balancer that sent it.
+#[test]
+fn the_access_log_has_the_balancer_of_a_client() {
+    let toml = "[server]\nlisten = [{ address = \"127.0.0.1:0\", proxy_protocol = true }]\n\
+                access_log = { path = \"access.log\", format = \"json\" }\n\
+                [[sites]]\n[[sites.routes]]\nfiles = { root = \"public\" }\n";
+    let server = Site::new().file("public/x", "x").config(toml).serve(&[]);
+    let header = "PROXY TCP4 203.0.113.9 192.0.2.1 5000 443\r\n";
+    let local = "PROXY UNKNOWN\r\n";
+    let said = "X-Forwarded-For: 198.51.100.1\r\n";
+    let whole = format!("GET /x HTTP/1.1\r\nHost: a\r\n{said}Connection: close\r\n\r\n");
+    let broken = "GET /x HTTP/1.1\r\nHost a\r\n\r\n";
+    let rows = [
+        (header, whole.as_str(), 200, "203.0.113.9"),
+        (header, broken, 400, "203.0.113.9"),
+        // Nobody answers for what a client without a name says.
+        (local, &whole, 200, "127.0.0.1"),
+    ];
+    for (at, (header, request, status, expected)) in rows.into_iter().enumerate() {
+        let mut client = server.connect();
+        client.send(format!("{header}{request}"));
+        client.expect_status(status);
+        let line = eventually(PATIENCE, "a line in the access log", || {
+            let log = server.site().read("access.log");
+            log.lines().nth(at).map(str::to_owned)
+        });
+        for part in [
+            format!("\"client\":\"{expected}\""),
+            "\"peer\":\"127.0.0.1\"".to_owned(),
+        ] {
+            assert!(line.contains(&part), "{part}: {line}");
+        }
+    }
+}
+
 #[test]
 fn redirects_to_folders_stay_where_the_client_is() {
     let toml = format!(
