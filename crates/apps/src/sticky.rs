@@ -229,6 +229,33 @@ mod tests {
         assert_eq!(set(own, "http"), None);
     }
 
+    /// What a trusted proxy says of the client counts, and nothing that anybody else says.
+    #[test]
+    fn clients_of_one_proxy_are_told_apart() {
+        let by_address = Stickiness::ClientAddress;
+        let by_cookie = Stickiness::Cookie("penstock_a".into());
+        let of = |peer: &str, lines: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            let peer = PeerAddress::Tcp(peer.parse().unwrap());
+            let request = request(&text, peer, None);
+            let wanted = by_address.affinity(&request).unwrap().wanted;
+            (wanted, by_cookie.affinity(&request).unwrap().is_secure)
+        };
+        let (proxy, stranger) = ("127.0.0.1:50000", "192.0.2.7:50000");
+        let said = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n";
+        let (own, _) = of(stranger, "");
+        assert_eq!(of(proxy, said), (own, true));
+        let spoofed = said.replace("192.0.2.7", "198.51.100.1, 192.0.2.7");
+        assert_eq!(of(proxy, &spoofed), (own, true));
+        assert_eq!(
+            of(proxy, "Forwarded: for=\"192.0.2.7:9\";proto=https\r\n"),
+            (own, true)
+        );
+        let other = said.replace("192.0.2.7", "192.0.2.8");
+        assert_ne!(of(proxy, &other).0, own);
+        assert_eq!(of(stranger, &other), (own, false));
+    }
+
     #[test]
     fn clients_spread_over_workers_and_stay_when_another_goes() {
         let workers: Vec<_> = (0..4).map(|_| Token::random()).collect();

@@ -463,3 +463,63 @@ fn no_redirect_leads_to_the_servers_own_address() {
     }
     assert_eq!(origin.seen().len(), 2, "the others came from the cache");
 }
+
+/// Clients of one proxy are clients of their own, and what they are told is for the scheme that they use.
+#[test]
+fn stickiness_is_by_the_client_behind_a_proxy() {
+    const PIDS: &str = r#"
+import os
+
+def app(environ, start):
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [str(os.getpid()).encode()]
+"#;
+    let site = |sticky: &str| {
+        let toml = format!(
+            "[server]\nthreads = 1\n[apps.app]\nentry = \"app:app\"\nprocesses = 3\n\
+             sticky = \"{sticky}\"\n[[sites]]\n[[sites.routes]]\napp = \"app\"\n"
+        );
+        Site::new().file("app.py", PIDS).config(&toml)
+    };
+    let server = serve_ready(&site("client_address"));
+    let pid_of = |client: usize, standard: bool| {
+        let lines = match standard {
+            true => format!("Forwarded: for=203.0.113.{client};proto=https\r\n"),
+            false => format!("X-Forwarded-For: 198.51.100.{client}, 203.0.113.{client}\r\n"),
+        };
+        ask(&server, "/", &lines).text()
+    };
+    let first: Vec<String> = (1..=24).map(|client| pid_of(client, false)).collect();
+    let mut pids = first.clone();
+    pids.sort_unstable();
+    pids.dedup();
+    assert!(
+        pids.len() > 1,
+        "24 clients at one process of three: {pids:?}"
+    );
+    for round in 0..3 {
+        for (at, expected) in first.iter().enumerate() {
+            assert_eq!(&pid_of(at + 1, round == 1), expected, "client {at}");
+        }
+    }
+
+    let of_app = serve_ready(&site("cookie"));
+    let origin = Origin::named("origin");
+    let toml = format!(
+        "[upstreams.b]\nservers = [\"{}\"]\nsticky = \"srv\"\n[[sites]]\n[[sites.routes]]\n\
+         upstream = \"b\"\n",
+        origin.address()
+    );
+    let of_upstream = Site::new().config(&toml).serve(&[]);
+    for (lines, is_secure) in [
+        ("", false),
+        ("X-Forwarded-Proto: https\r\n", true),
+        ("Forwarded: for=203.0.113.9;proto=https\r\n", true),
+    ] {
+        for server in [&of_app, &of_upstream] {
+            let answer = ask(server, "/", lines);
+            let cookie = answer.header("set-cookie").expect("a cookie");
+            assert_eq!(cookie.ends_with("; Secure"), is_secure, "{lines}: {cookie}");
+        }
+    }
+}
