@@ -289,7 +289,13 @@ impl ResponseScanner {
             self.line_start = line_end + 1;
             self.looked = self.line_start;
             let Some((version, status)) = self.status_line else {
-                self.status_line = Some(parse_status_line(line)?);
+                let (version, status) = parse_status_line(line)?;
+                // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
+                self.status_line = match version {
+                    Some(version) => Some((version, status)),
+                    None if self.is_lenient => Some((Version::Http11, status)),
+                    None => return Err(ResponseError::VersionNotSupported),
+                };
                 continue;
             };
             if line.is_empty() {
@@ -439,6 +445,11 @@ impl ResponseScanner {
     }
 
     fn note_coding(&mut self, value: &[u8]) -> Result<(), ResponseError> {
+        // No coding at all (RFC 2616 §3.6), which RFC 7230 took away.
+        if self.is_lenient && trim_blanks(value).eq_ignore_ascii_case(b"identity") {
+            self.is_mended = true;
+            return Ok(());
+        }
         if self.chunked || !trim_blanks(value).eq_ignore_ascii_case(b"chunked") {
             return Err(ResponseError::BadTransferEncoding);
         }
@@ -577,12 +588,14 @@ fn is_bodiless(status: u16) -> bool {
     matches!(status, 100..=199 | 204)
 }
 
-// The blank before an empty reason is left out by many servers; no reader is misled by that.
-fn parse_status_line(line: &[u8]) -> Result<(Version, u16), ResponseError> {
+/// Version, if it is one that is spoken, and status. The blank before an empty reason is left out by many
+/// servers; no reader is misled by that.
+fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseError> {
     check_prefix(line)?;
     let (version, rest) = match line.get(PREFIX.len()..) {
-        Some([b'0', rest @ ..]) => (Version::Http10, rest),
-        Some([b'1', rest @ ..]) => (Version::Http11, rest),
+        Some([b'0', rest @ ..]) => (Some(Version::Http10), rest),
+        Some([b'1', rest @ ..]) => (Some(Version::Http11), rest),
+        Some([b'2'..=b'9', rest @ ..]) => (None, rest),
         Some([_, ..]) => return Err(ResponseError::VersionNotSupported),
         _ => return Err(ResponseError::BadStatusLine),
     };
@@ -694,6 +707,21 @@ mod tests {
                 "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
                 ResponseBody::Chunked,
             ),
+            (
+                "200",
+                "Transfer-Encoding: identity\r\n",
+                ResponseBody::UntilClose,
+            ),
+            (
+                "200",
+                "Transfer-Encoding: Identity\r\nContent-Length: 5\r\n",
+                ResponseBody::Length(5),
+            ),
+            (
+                "200",
+                "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+                ResponseBody::Chunked,
+            ),
             ("204", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
             ("304", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
         ];
@@ -706,6 +734,9 @@ mod tests {
                 "{status} {lines}"
             );
         }
+        let later = "HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let (head, _) = scan_leniently(later, later.len()).unwrap();
+        assert_eq!((head.version, head.keep_alive), (Version::Http11, true));
         let old = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (head, _) = scan_leniently(old, old.len()).unwrap();
         assert_eq!((head.body, head.keep_alive), (ResponseBody::Chunked, false));
@@ -724,6 +755,8 @@ mod tests {
             "Content-Length: 5\nContent-Length: 6\n",
             "Content-Length : 5\r\n 6\r\n",
             "Transfer-Encoding: gzip\r\n",
+            "Transfer-Encoding: identity, chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n");
             assert!(scan_leniently(&text, text.len()).is_err(), "{lines:?}");

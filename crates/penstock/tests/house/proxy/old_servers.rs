@@ -100,6 +100,20 @@ const ROWS: &[Row] = &[
         false,
     ),
     (
+        "a coding that is none",
+        "HTTP/1.1 200 OK\r\nX-Done: 1\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello",
+        200,
+        "hello",
+        false,
+    ),
+    (
+        "a later version",
+        "HTTP/1.2 200 OK\r\nX-Done: 1\r\nContent-Length: 5\r\n\r\nhello",
+        200,
+        "hello",
+        true,
+    ),
+    (
         "a coding in HTTP/1.0",
         "HTTP/1.0 200 OK\r\nX-Done: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
          5\r\nhello\r\n0\r\n\r\n",
