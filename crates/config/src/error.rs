@@ -478,6 +478,9 @@ pub enum Problem {
     /// The TARGET of the command line is neither a folder, a file nor a module.
     #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", Reached(*.0))]
     BadTarget(Option<io::ErrorKind>),
+    /// The verb of another server where a TARGET is expected.
+    #[error("there is no such verb, file or folder; did you mean `penstock {0}`?")]
+    OtherVerb(&'static str),
     /// TARGET and -c were both given.
     #[error("a TARGET and -c FILE exclude each other: the file already says what to serve")]
     TargetAndFile,

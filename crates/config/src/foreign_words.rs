@@ -1,10 +1,13 @@
 //! Words of other servers for what is called something else here.
 //!
 //! Used by `section` for a key that does not exist, before the nearest word is looked for: whoever types
-//! `workers` means `processes`, which is not near. The command line has the same in `FLAGS`. Data only.
+//! `workers` means `processes`, which is not near; by the command line for flags, and by `resolve` for verbs.
+//! Data only.
 //!
 //! # Invariants
 //! - Every suggestion is an existing key or flag, and no foreign word is one: both are tested.
+
+use OwnWord::{Flag, Key, Needless, Verb};
 
 /// A key of another server.
 #[derive(Debug)]
@@ -176,23 +179,133 @@ const WORDS: &[ForeignWord] = &[
     word("sites.routes", "proxy_request_buffering", "request_buffering"),
 ];
 
-/// Flags of other servers' command lines, and what `penstock serve` has for them.
-pub const FLAGS: &[(&str, &str)] = &[
-    ("--bind", "--listen"),
-    ("-b", "--listen"),
-    ("--host", "--listen"),
-    ("--port", "--listen"),
-    ("-p", "--listen"),
-    ("--http", "--listen"),
-    ("--workers", "--processes"),
-    ("-w", "--processes"),
-    ("--reload", "--dev"),
-    ("--debug", "--dev"),
-    ("--daemon", "--daemonize"),
-    ("-D", "--daemonize"),
-    ("--log-file", "--log"),
-    ("--error-logfile", "--log"),
+/// What a flag of another server is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnWord {
+    /// A flag of `penstock serve`.
+    Flag(&'static str),
+    /// A key of the configuration file: its table and its name.
+    Key(&'static str, &'static str),
+    /// A verb.
+    Verb(&'static str),
+    /// Nothing to set, and why.
+    Needless(&'static str),
+}
+
+/// Flags of other servers' command lines (Gunicorn, Uvicorn, Hypercorn, Granian, uWSGI, Puma, rackup,
+/// nginx), and what Penstock has for them. Of two meanings of a letter the more frequent one counts.
+#[rustfmt::skip]
+const FLAGS: &[(&str, OwnWord)] = &[
+    ("--bind", Flag("--listen")),
+    ("-b", Flag("--listen")),
+    ("--host", Flag("--listen")),
+    ("--port", Flag("--listen")),
+    ("-p", Flag("--listen")),
+    ("-o", Flag("--listen")),
+    ("--uds", Flag("--listen")),
+    ("--http", Flag("--listen")),
+    ("--http-socket", Flag("--listen")),
+    ("--socket", Flag("--listen")),
+    ("--workers", Flag("--processes")),
+    ("-w", Flag("--processes")),
+    ("--reload", Flag("--dev")),
+    ("--debug", Flag("--dev")),
+    ("--daemon", Flag("--daemonize")),
+    ("-D", Flag("--daemonize")),
+    ("-d", Flag("--daemonize")),
+    ("--log-file", Flag("--log")),
+    ("--error-logfile", Flag("--log")),
+    ("--log-level", Flag("--verbose")),
+    ("--interface", Flag("--kind")),
+    ("--worker-class", Flag("--kind")),
+    ("-k", Flag("--kind")),
+    ("-t", Flag("--threads")),
+    ("-C", Flag("--config")),
+    ("--access-logfile", Key("server", "access_log")),
+    ("--access-log", Key("server", "access_log")),
+    ("--user", Key("server", "user")),
+    ("-u", Key("server", "user")),
+    ("--uid", Key("server", "user")),
+    ("--group", Key("server", "group")),
+    ("-g", Key("server", "group")),
+    ("--gid", Key("server", "group")),
+    ("-m", Key("server", "umask")),
+    ("--umask", Key("server", "umask")),
+    ("--forwarded-allow-ips", Key("server", "trusted_proxies")),
+    ("--proxy-headers", Key("server", "trusted_proxies")),
+    ("--limit-concurrency", Key("limits", "connections")),
+    ("--worker-connections", Key("limits", "connections")),
+    ("--keep-alive", Key("limits", "idle_timeout")),
+    ("--timeout-keep-alive", Key("limits", "idle_timeout")),
+    ("--persistent-timeout", Key("limits", "idle_timeout")),
+    ("--timeout", Key("apps.NAME", "response_timeout")),
+    ("--harakiri", Key("apps.NAME", "response_timeout")),
+    ("--graceful-timeout", Key("apps.NAME", "stop_timeout")),
+    ("--timeout-graceful-shutdown", Key("apps.NAME", "stop_timeout")),
+    ("--max-requests", Key("apps.NAME", "requests_max")),
+    ("--limit-max-requests", Key("apps.NAME", "requests_max")),
+    ("--reload-on-rss", Key("apps.NAME", "memory_max")),
+    ("--preload", Key("apps.NAME", "preload")),
+    ("--preload-app", Key("apps.NAME", "preload")),
+    ("--chdir", Key("apps.NAME", "dir")),
+    ("--app-dir", Key("apps.NAME", "dir")),
+    ("--dir", Key("apps.NAME", "dir")),
+    ("--wsgi-file", Key("apps.NAME", "entry")),
+    ("--module", Key("apps.NAME", "entry")),
+    ("--virtualenv", Key("apps.NAME", "interpreter")),
+    ("-H", Key("apps.NAME", "interpreter")),
+    ("--env", Key("apps.NAME", "env")),
+    ("-e", Key("apps.NAME", "env")),
+    ("--environment", Key("apps.NAME", "env")),
+    ("--backlog", Key("apps.NAME", "queue")),
+    ("--root-path", Key("sites.routes", "rewrite")),
+    ("--pid", Verb("status")),
+    ("--pidfile", Verb("status")),
+    ("-s", Verb("stop")),
+    ("-T", Verb("check")),
+    ("--check-config", Verb("check")),
+    ("--factory", Needless("a factory is recognised")),
+    ("--master", Needless("there is always one")),
+    ("--loop", Needless("an application has the event loop of its interpreter, or sets its own")),
+    ("--ws", Needless("WebSockets are always served")),
+    ("--lifespan", Needless("a lifespan is run where the application has one")),
 ];
+
+/// What the flag of another server is here, `None` for one that nobody has.
+#[must_use]
+pub fn translate_flag(flag: &str) -> Option<OwnWord> {
+    let mut flags = FLAGS.iter();
+    flags
+        .find(|(foreign, _)| *foreign == flag)
+        .map(|(_, own)| *own)
+}
+
+/// Verbs of other servers, and those of Penstock.
+const VERBS: &[(&str, &str)] = &[
+    ("start", "serve"),
+    ("run", "serve"),
+    ("server", "serve"),
+    ("up", "serve"),
+    ("dev", "serve --dev"),
+    ("quit", "stop"),
+    ("halt", "stop"),
+    ("shutdown", "stop"),
+    ("graceful", "reload"),
+    ("phased-restart", "restart APP"),
+    ("test", "check"),
+    ("configtest", "check"),
+    ("validate", "check"),
+    ("stats", "status"),
+    ("benchmark", "bench"),
+];
+
+/// What the verb of another server is here.
+pub(crate) fn translate_verb(verb: &str) -> Option<&'static str> {
+    let mut verbs = VERBS.iter();
+    verbs
+        .find(|(foreign, _)| *foreign == verb)
+        .map(|(_, own)| *own)
+}
 
 /// What another server's word is called in a table of the file.
 pub(crate) fn translate(section: &str, text: &str) -> Option<&'static str> {
@@ -234,6 +347,21 @@ mod tests {
                 "{table}.{key} for {word}"
             );
         }
+    }
+
+    #[test]
+    fn every_flag_is_translated_once_into_what_exists() {
+        for (at, (flag, own)) in FLAGS.iter().enumerate() {
+            assert!(!FLAGS[at + 1..].iter().any(|(other, _)| other == flag));
+            if let Key(table, key) = own {
+                assert!(
+                    options::find(table, key).is_some(),
+                    "{table}.{key} for {flag}"
+                );
+            }
+        }
+        assert_eq!(translate_flag("-w"), Some(Flag("--processes")));
+        assert_eq!(translate_flag("--wrokers"), None);
     }
 
     #[test]

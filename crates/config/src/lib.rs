@@ -53,7 +53,7 @@ pub use describe::{explain, reference};
 pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
-pub use foreign_words::FLAGS as FOREIGN_FLAGS;
+pub use foreign_words::{OwnWord, translate_flag};
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,

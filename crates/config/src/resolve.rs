@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::detect::{self, Found, LOOKED_FOR};
 use crate::error::{ConfigError, Problem, Report};
+use crate::foreign_words::translate_verb;
 use crate::model::{
     App, AppKind, BlockingPool, Config, Files, Hub, Limits, LogTarget, Processes, Route, Server,
 };
@@ -158,7 +159,10 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
             None if is_module(target, cwd) => of_entry((target, target), cwd, said),
             None => Err(Report::one(
                 target,
-                Problem::BadTarget(looked.err().map(|error| error.kind())),
+                match translate_verb(target) {
+                    Some(verb) => Problem::OtherVerb(verb),
+                    None => Problem::BadTarget(looked.err().map(|error| error.kind())),
+                },
             )),
         },
     }

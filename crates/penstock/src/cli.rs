@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
-use penstock_config::{AdminChoice, AppKind, Invocation, ListenAddr, Work};
+use penstock_config::{AdminChoice, AppKind, Invocation, ListenAddr, OwnWord, Work};
 
 /// A web application from its folder to production traffic.
 #[derive(Debug, Parser)]
@@ -247,24 +247,33 @@ const USAGE: u8 = 2;
 /// The exit code, once usage, help or version have been printed.
 pub(crate) fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
-        // Whoever reads may have gone.
-        let _ = error.print();
-        if let Some(hint) = translate_flag(&error) {
-            complain(&hint);
+        match explain_flag(&error) {
+            Some(text) => complain(&text),
+            // Whoever reads may have gone.
+            None => drop(error.print()),
         }
         ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
     })
 }
 
-/// What a flag of another server is called here.
-fn translate_flag(error: &clap::Error) -> Option<String> {
+/// What a flag of another server is here.
+fn explain_flag(error: &clap::Error) -> Option<String> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let name = unknown.split('=').next()?;
-    let mut flags = penstock_config::FOREIGN_FLAGS.iter();
-    let (_, flag) = flags.find(|(foreign, _)| *foreign == name)?;
-    Some(format!(
-        "`{name}` of other servers is `{flag}` here: see penstock serve --help"
-    ))
+    let told = match penstock_config::translate_flag(name)? {
+        OwnWord::Flag(flag) => {
+            format!("`{name}` of other servers is `{flag}` here: see penstock serve --help")
+        }
+        OwnWord::Key(table, key) => format!(
+            "`{name}` of other servers is `{key}` in [{table}] of penstock.toml here: see penstock \
+             config explain {table}.{key}"
+        ),
+        OwnWord::Verb(verb) => {
+            format!("for what `{name}` of other servers does there is `penstock {verb}` here")
+        }
+        OwnWord::Needless(why) => format!("leave `{name}` out: {why}"),
+    };
+    Some(format!("unknown argument: {told}"))
 }
 
 /// Runs the verb.

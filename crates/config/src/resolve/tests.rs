@@ -397,6 +397,10 @@ fn takes_a_target_for_what_it_is() {
                 "gone: is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable",
             ),
         ),
+        (
+            "start",
+            Err("start: there is no such verb, file or folder; did you mean `penstock serve`?"),
+        ),
     ];
     for (target, expected) in rows {
         let found = serve(&folder, Some(target));

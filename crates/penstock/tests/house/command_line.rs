@@ -268,11 +268,37 @@ fn words_of_other_servers_are_translated() {
         ("--workers", "--processes"),
         ("--bind=:80", "--listen"),
         ("-w", "--processes"),
+        ("-b", "--listen"),
+        ("-p", "--listen"),
+        ("--reload", "--dev"),
+        ("-k", "--kind"),
     ] {
         let (code, _, complained) = run(&app_site(), &["serve", flag, "4"]);
         assert_eq!(code, 2, "{flag}");
         let words = format!("is `{meant}` here");
         assert!(complained.contains(&words), "{words} in\n{complained}");
+        // Nothing that only looks alike is offered beside it.
+        assert!(!complained.contains("similar"), "{complained}");
+    }
+    for (arguments, words) in [
+        (
+            &["serve", "--timeout", "30"][..],
+            "`response_timeout` in [apps.NAME]",
+        ),
+        (
+            &["--forwarded-allow-ips=*"],
+            "`trusted_proxies` in [server]",
+        ),
+        (&["serve", "-s", "reload"], "there is `penstock stop` here"),
+        (
+            &["app:app", "--factory"],
+            "leave `--factory` out: a factory is recognised",
+        ),
+        (&["configtest"], "did you mean `penstock check`?"),
+    ] {
+        let (code, _, complained) = run(&app_site(), arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        assert!(complained.contains(words), "{words} in\n{complained}");
     }
 }
 
