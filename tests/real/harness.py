@@ -208,6 +208,10 @@ class Server:
     def get(self, target, headers=None):
         return self.request("GET", target, headers=headers)
 
+    def close_connection(self):
+        """The next exchange has a connection of its own: this one is in doubt."""
+        self._connection.close()
+
     def print_output(self):
         print("--- output of", *self.command, file=sys.stderr)
         print("\n".join(self._child.lines[-200:]), "\n---", file=sys.stderr)

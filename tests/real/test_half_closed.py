@@ -78,14 +78,14 @@ class HalfClosed(RealCase):
 
     def test_streams_of_applications(self):
         clients = [self.begin("/stream", "1.0"), self.begin("/length", "1.1")]
-        self.assertEqual(self.server.get("/state").text, "2")
+        until("both stream", lambda: self.server.get("/state").text == "2", PATIENCE)
         for client in clients:
             client.close()
         until("both are noticed", lambda: self.server.get("/state").text == "0", PATIENCE)
 
     def test_held_streams(self):
         client = self.begin("/events", "1.0")
-        self.assertEqual(self.held(), 1)
+        until("it is held", lambda: self.held() == 1, PATIENCE)
         client.close()
         until("it is noticed", lambda: self.held() == 0, PATIENCE)
 

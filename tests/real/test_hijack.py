@@ -1,42 +1,17 @@
 """Applications that take their client's connection over: Action Cable, flask-sock, Flask-SocketIO, Rack."""
 
 import asyncio
+import http.client
 import json
 import os
 import re
 import socket
-import sys
-from pathlib import Path
 
 import aiohttp
-import socketio
 
 from harness import RealCase, Server, until
+from socket_apps import CLIENTS, SocketIoChecks, settings, together
 from websockets import handshake
-
-HERE = Path(__file__).resolve().parent
-CLIENTS = 20
-PATIENCE = 60
-
-CONFIG = """\
-[apps.it]
-dir = {folder}
-kind = "{kind}"
-entry = "{entry}"
-{more}
-
-[[sites]]
-[[sites.routes]]
-app = "it"
-"""
-
-
-def settings(case, kind, entry, more):
-    """A configuration for an application in `sockets`."""
-    path = case.folder() / "penstock.toml"
-    folder = json.dumps(str(HERE / "sockets"))
-    path.write_text(CONFIG.format(folder=folder, kind=kind, entry=entry, more=more))
-    return path
 
 
 class Case(RealCase):
@@ -52,19 +27,14 @@ class Case(RealCase):
 
         asyncio.run(ask())
 
-    def together(self, work):
-        return asyncio.run(asyncio.wait_for(work, PATIENCE))
 
-
-class Flask(Case):
-    MORE = f"interpreter = {json.dumps(sys.executable)}\nprocesses = 2\nthreads = 25\n"
-
+class Flask(SocketIoChecks, Case):
     def test_flask_sock_talks_and_leaves_nothing_behind(self):
-        more = self.MORE.replace("processes = 2", "processes = 1")
+        more = "processes = 1\nthreads = 25\n"
         with Server(settings(self, "wsgi", "wsgi_sockets:application", more)) as self.server:
             before = self.state()
             for _ in range(3):
-                self.together(self.clients())
+                together(self.clients())
 
             def is_clean():
                 after = self.state()
@@ -93,36 +63,17 @@ class Flask(Case):
                 self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
 
     def test_flask_socketio_serves_by_every_transport(self):
-        more = self.MORE + 'sticky = "cookie"\n'
+        more = 'processes = 2\nthreads = 25\nsticky = "cookie"\n'
         path = settings(self, "wsgi", "wsgi_socketio:application", more)
         with Server(path) as self.server:
-            for transports in (["websocket"], ["polling", "websocket"], ["polling"]):
-                with self.subTest(transports=transports):
-                    self.together(self.talk(transports))
-
-    async def talk(self, transports):
-        await asyncio.gather(*(self.socketio_client(transports, at) for at in range(10)))
-
-    async def socketio_client(self, transports, number):
-        jar = aiohttp.CookieJar(unsafe=True)
-        async with aiohttp.ClientSession(cookie_jar=jar) as session:
-            client = socketio.AsyncClient(reconnection=False, http_session=session)
-            await client.connect(self.server.url, transports=transports)
-            try:
-                for at in range(3):
-                    answer = await client.call("say", f"{number}.{at}", timeout=20)
-                    self.assertEqual(answer["text"], f"{number}.{at}")
-                while client.transport() != transports[-1]:
-                    await asyncio.sleep(0.01)
-            finally:
-                await client.disconnect()
+            self.check_every_transport(self.server)
 
 
 class Cable(Case):
     def test_action_cable_serves_and_its_streams_survive_a_restart(self):
         more = "processes = 2\nthreads = 2\n"
         with Server(settings(self, "rack", "cable.ru", more)) as self.server:
-            self.together(self.clients())
+            together(self.clients())
 
     async def clients(self):
         # Many more than there are threads: what was taken over needs none.
@@ -228,3 +179,34 @@ class Rack(Case):
         self.assertEqual(len(re.findall(rb"(?i)^upgrade:", head, re.MULTILINE)), 1)
         self.assertEqual(client.recv(5), b"first")
         return client
+
+
+class Mishaps(Case):
+    """What hangs or dies with a connection that it has taken over."""
+
+    def setUp(self):
+        more = 'processes = 1\nthreads = 2\nresponse_timeout = "1s"\n'
+        self.server = self.enterContext(Server(settings(self, "rack", "hijack.ru", more)))
+
+    def pid(self):
+        return self.server.get("/state").text.split()[0]
+
+    def test_a_worker_that_dies_leaves_no_response_that_looks_complete(self):
+        for path in ("/dies", "/dies_with_heir"):
+            before = self.pid()
+            with self.assertRaises((http.client.IncompleteRead, ConnectionError), msg=path):
+                self.server.get(path)
+            self.server.close_connection()
+            until("another worker serves", lambda before=before: self.pid() != before, 20)
+
+    def test_a_call_that_hangs_without_a_response_costs_its_worker(self):
+        before = self.pid()
+        self.assertEqual(self.server.get("/hangs").status, 504)
+        until("another worker serves", lambda: self.pid() != before, 20)
+
+    def test_a_call_that_hangs_when_its_client_has_left_costs_its_worker(self):
+        before = self.pid()
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as client:
+            client.sendall(handshake("/hangs_behind", "a")[0])
+            self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 101 "))
+        until("another worker serves", lambda: self.pid() != before, 20)

@@ -1,94 +1,33 @@
 """Socket.IO over two processes, by each of its transports, and compression with a foreign client."""
 
-import asyncio
-import json
-import sys
-from pathlib import Path
-
 import aiohttp
-import socketio
 
 from harness import RealCase, Server
+from socket_apps import CLIENTS, SocketIoChecks, settings, talk_socketio, together
 
-HERE = Path(__file__).resolve().parent
-CLIENTS = 20
-PATIENCE = 60
-
-CONFIG = """\
-[apps.it]
-dir = {folder}
-kind = "asgi"
-entry = "{entry}:application"
-interpreter = {python}
-processes = 2
-{more}
-
-[[sites]]
-[[sites.routes]]
-app = "it"
-"""
+MORE = "processes = 2\n"
 
 
-def settings(case, entry, more=""):
-    """A configuration for an application in `sockets`."""
-    path = case.folder() / "penstock.toml"
-    folder, python = json.dumps(str(HERE / "sockets")), json.dumps(sys.executable)
-    path.write_text(CONFIG.format(folder=folder, entry=entry, python=python, more=more))
-    return path
-
-
-class SocketIo(RealCase):
+class SocketIo(SocketIoChecks, RealCase):
     def test_every_client_is_served_by_every_transport(self):
-        with Server(settings(self, "chat", 'sticky = "cookie"')) as self.server:
-            for transports in (["websocket"], ["polling", "websocket"], ["polling"]):
-                with self.subTest(transports=transports):
-                    together = asyncio.wait_for(self.talk(transports), PATIENCE)
-                    processes = asyncio.run(together)
-                    self.assertEqual(len(processes), CLIENTS)
-                    self.assertEqual(len(set(processes)), 2, "both have clients")
+        path = settings(self, "asgi", "chat:application", f'{MORE}sticky = "cookie"')
+        with Server(path) as self.server:
+            self.check_every_transport(self.server)
 
     def test_without_cookies_the_address_decides(self):
-        with Server(settings(self, "chat", 'sticky = "client_address"')) as self.server:
-            together = asyncio.wait_for(self.talk(["polling"]), PATIENCE)
-            processes = asyncio.run(together)
+        path = settings(self, "asgi", "chat:application", f'{MORE}sticky = "client_address"')
+        with Server(path) as self.server:
+            processes = talk_socketio(self.server.url, ["polling"])
             self.assertEqual(len(processes), CLIENTS)
             self.assertEqual(len(set(processes)), 1, "all have one address")
-
-    async def talk(self, transports):
-        """The process of each client that has been heard and answered, five times."""
-        return await asyncio.gather(*(self.client(transports, at) for at in range(CLIENTS)))
-
-    async def client(self, transports, number):
-        # Else it would take no cookies from an address.
-        jar = aiohttp.CookieJar(unsafe=True)
-        async with aiohttp.ClientSession(cookie_jar=jar) as session:
-            client = socketio.AsyncClient(reconnection=False, http_session=session)
-            await client.connect(self.server.url, transports=transports)
-            try:
-                return await self.process_of(client, transports, number)
-            finally:
-                await client.disconnect()
-
-    async def process_of(self, client, transports, number):
-        """The process that has answered all of its calls."""
-        processes = set()
-        for at in range(5):
-            answer = await client.call("say", f"{number}.{at}", timeout=20)
-            self.assertEqual(answer["text"], f"{number}.{at}")
-            processes.add(answer["process"])
-        # The upgrade follows the first answers.
-        while client.transport() != transports[-1]:
-            await asyncio.sleep(0.01)
-        self.assertEqual(len(processes), 1)
-        return processes.pop()
 
 
 class Compression(RealCase):
     def test_a_foreign_client_talks_compressed_and_without(self):
-        with Server(settings(self, "echo")) as self.server:
+        with Server(settings(self, "asgi", "echo:application", MORE)) as self.server:
             for window in (15, 12, 9, 0):
                 with self.subTest(window=window):
-                    asyncio.run(asyncio.wait_for(self.talk(window), PATIENCE))
+                    together(self.talk(window))
 
     async def talk(self, window):
         url = f"{self.server.url}/"

@@ -31,7 +31,7 @@ use crate::app::AppShared;
 use crate::dispatch::{Delivery, Job, Mailbox};
 use crate::reply::ReplyHead;
 
-use self::hijack::Hijacks;
+use self::hijack::{Hijacks, Stage};
 
 /// How long after its worker's end what it wrote may take to be read here.
 const LAST_BYTES: Duration = Duration::from_millis(50);
@@ -125,7 +125,7 @@ enum Open {
     /// Nobody wants the rest.
     Discard,
     /// The application answers by itself, and its call is not over.
-    Hijacked,
+    Hijacked(Arc<Stage>),
 }
 
 /// Why a driver ended.
@@ -237,7 +237,7 @@ impl Driver {
             let (at, end) = match (self.lost_at, self.cut_until) {
                 (Some(at), _) => (at, End::Died),
                 (None, Some(at)) => (at, End::Retired),
-                (None, None) => match self.response_deadline() {
+                (None, None) => match self.response_deadline(cx) {
                     Some(at) => (at, End::TimedOut),
                     None => return Poll::Pending,
                 },
@@ -271,21 +271,27 @@ impl Driver {
 
     /// When the request at the head of the line has had its time; never in a stream of events, unless
     /// others were handed over behind it.
-    fn response_deadline(&self) -> Option<Instant> {
+    fn response_deadline(&self, cx: &mut Context<'_>) -> Option<Instant> {
         if self.is_pulling && self.discarding_since.is_none() {
             // It waits for its client, who has the limits of bodies.
             return None;
         }
-        let is_streaming = match self.open {
+        // What nobody wants may not go on for ever because it goes on.
+        let mut since = self.discarding_since.unwrap_or(self.progress_at);
+        let is_streaming = match &self.open {
             Some(Open::Spool(_)) => self.is_unbuffered,
-            Some(Open::Hijacked) => true,
+            Some(Open::Hijacked(stage)) => {
+                // Woken at its end, from when on the call has its time.
+                self.hijacks.poll_count(cx);
+                let overdue_since = stage.overdue_since(since);
+                since = overdue_since.unwrap_or(since);
+                overdue_since.is_none()
+            }
             Some(Open::Discard) | None => false,
         };
         if is_streaming && self.line.len() == 1 {
             return None;
         }
-        // What nobody wants may not go on for ever because it goes on.
-        let since = self.discarding_since.unwrap_or(self.progress_at);
         let usual = since + self.app.response_timeout;
         Some(self.extended_until.map_or(usual, |at| at.max(usual)))
     }

@@ -55,7 +55,24 @@ partial = lambda do |_env|
   [200, { "content-type" => "text/plain", "rack.hijack" => stream }, []]
 end
 
+# Dies within a response of unknown length, `heir` being a child that has the socket still.
+dies = lambda do |env, heir: false|
+  io = env["rack.hijack"].call
+  io.write("HTTP/1.1 200 OK\r\n\r\nhalf of it")
+  fork { sleep(30) } if heir
+  Process.kill("KILL", Process.pid)
+end
+
+hangs_behind = lambda do |env|
+  env["rack.hijack"].call.write(switch(env))
+  sleep
+end
+
 paths = {
+  "/dies" => dies,
+  "/dies_with_heir" => ->(env) { dies.call(env, heir: true) },
+  "/hangs" => ->(env) { env["rack.hijack"].call && sleep },
+  "/hangs_behind" => hangs_behind,
   "/full" => full,
   "/raw" => raw,
   "/partial" => partial,

@@ -108,7 +108,8 @@ impl Driver {
 
     /// The application answers by itself, on the other end of `socket`.
     pub(super) fn hijack(&mut self, socket: OwnedFd) {
-        self.open = Some(Open::Hijacked);
+        let hijacked = self.hijacks.enter();
+        self.open = Some(Open::Hijacked(hijacked.stage()));
         let app_time = clock::now().saturating_duration_since(self.progress_at);
         let timing = self.timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let Some(entry) = self.line.front_mut() else {
@@ -121,7 +122,7 @@ impl Driver {
             .and_then(|()| Stream::new(socket.into()));
         match socket {
             Ok(socket) => {
-                let (app, hijacked) = (Arc::clone(&self.app), self.hijacks.enter());
+                let app = Arc::clone(&self.app);
                 loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
             }
             Err(error) => job.answer(Err(

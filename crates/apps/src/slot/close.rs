@@ -84,7 +84,8 @@ impl Driver {
         let fault = Fault::new(kind, cause).timed(timing);
         match self.open.take() {
             Some(Open::Spool(spool)) => spool.finish(Err(fault)),
-            Some(Open::Discard | Open::Hijacked) => {}
+            // Whoever answers for a hijacked connection hears of its worker's end.
+            Some(Open::Discard | Open::Hijacked(_)) => {}
             None => entry.start.job.answer(Err(fault)),
         }
     }

@@ -7,15 +7,17 @@
 //!
 //! # Invariants
 //! - A hijacked connection holds its worker: a retired slot ends when its connections have, or are cut.
+//! - It does not outlive its worker, whoever else has its socket, and what a dead worker had not completed
+//!   never looks complete.
 //! - What breaks HTTP costs its client a 502 and the worker nothing.
 //! - The client's end and the worker's end go together, whichever is first.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::{SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, Response, Takeover, TakeoverFuture, Timing};
@@ -34,6 +36,14 @@ use crate::reply::{self, ReplyHead};
 
 /// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// How long after its worker's end what it wrote may take to be read. A process that the application forked may
+/// have the socket still.
+const LAST_BYTES: Duration = Duration::from_secs(1);
+
+/// How long after a connection's end that of its worker may be heard of: the sockets of a process that dies
+/// close one after the other.
+const DEATH_NOTICE: Duration = Duration::from_millis(50);
 
 /// Interim responses before the final one.
 const INTERIM_MAX: usize = 64;
@@ -82,6 +92,7 @@ impl Hijacks {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
         Hijacked {
             shared: Arc::clone(&self.shared),
+            stage: Arc::default(),
             cut: self.cut.subscribe(),
         }
     }
@@ -93,33 +104,76 @@ impl Shared {
     }
 }
 
+/// How far one hijacked connection is, seen by its driver.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    has_head: AtomicBool,
+    ended_at: OnceLock<Instant>,
+}
+
+impl Stage {
+    /// Since when the application's call is to be over, if it is; `begun_at` is when the connection was
+    /// hijacked. While the response's head is awaited [`serve`] has the clock; what follows is a stream.
+    pub(super) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
+        let ended_at = self.ended_at.get()?;
+        Some(match self.has_head.load(Ordering::Acquire) {
+            true => begun_at.max(*ended_at),
+            false => begun_at,
+        })
+    }
+}
+
 /// One hijacked connection; counted until it is dropped.
 #[derive(Debug)]
 pub(super) struct Hijacked {
     shared: Arc<Shared>,
+    stage: Arc<Stage>,
     cut: watch::Receiver<bool>,
 }
 
 impl Hijacked {
-    /// Does `work` until the connections of this worker are cut; `None` when they are.
-    async fn unless_cut<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    pub(super) fn stage(&self) -> Arc<Stage> {
+        Arc::clone(&self.stage)
+    }
+
+    /// The response has begun.
+    fn begin(&self) {
+        self.stage.has_head.store(true, Ordering::Release);
+    }
+
+    /// Does `work` until the connections of this worker are cut, or the worker has ended.
+    async fn unless_cut<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let mut cut = std::pin::pin!(async {
-            if self.cut.wait_for(|cut| *cut).await.is_err() {
-                // The driver has ended: with it the worker, and so the socket.
-                std::future::pending::<()>().await;
+            if self.cut.wait_for(|cut| *cut).await.is_ok() {
+                return "cut: stream_timeout after its worker was replaced";
             }
+            clock::sleep(LAST_BYTES).await;
+            DIED
         });
         let mut work = std::pin::pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => cut.as_mut().poll(cx).map(|()| None),
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => {
+                let cause = cut.as_mut().poll(cx);
+                cause.map(|cause| Err(Fault::new(FaultKind::WorkerDied, cause)))
+            }
         })
         .await
     }
+
+    /// Whether the connection ended because its worker did.
+    async fn has_died(&mut self) -> bool {
+        let died = async { self.cut.wait_for(|cut| *cut).await.is_err() };
+        clock::within(DEATH_NOTICE, died).await == Some(true)
+    }
 }
+
+const DIED: &str = "its worker ended with a hijacked connection";
 
 impl Drop for Hijacked {
     fn drop(&mut self) {
+        // The first time stays.
+        let _ = self.stage.ended_at.set(clock::now());
         self.shared.count.fetch_sub(1, Ordering::AcqRel);
         let driver = self.shared.driver().take();
         if let Some(driver) = driver {
@@ -143,18 +197,16 @@ pub(super) async fn serve(
         hijacked.unless_cut(head).await
     };
     let (head, bytes) = match read {
-        Some(Some(Ok(read))) => read,
-        Some(Some(Err(fault))) => return refuse(&app, &mut job, fault.timed(timing)),
-        Some(None) => {
+        Ok(Some(Ok(read))) => read,
+        Ok(Some(Err(fault))) => return refuse(&app, &mut job, fault.timed(timing)),
+        Ok(None) => {
             let cause = format!("no response on a hijacked connection within {limit:?}");
             let fault = Fault::new(FaultKind::AppTimeout, cause).timed(timing);
             return refuse(&app, &mut job, fault);
         }
-        None => {
-            let cause = "stream_timeout after its worker was replaced";
-            return job.answer(Err(Fault::new(FaultKind::WorkerDied, cause).timed(timing)));
-        }
+        Err(fault) => return job.answer(Err(fault.timed(timing))),
     };
+    hijacked.begin();
     let rest = bytes[head.len..].to_vec();
     if head.status == 101 {
         let tunnel = Tunnel {
@@ -325,17 +377,25 @@ async fn send_final(
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));
     let copied = hijacked.unless_cut(copy_body(&mut writer, head.body, rest, socket));
-    let end = match copied.await {
-        Some(end) => end,
-        None => {
-            let cause = "cut: stream_timeout after its worker was replaced";
-            Err(Fault::new(FaultKind::WorkerDied, cause))
+    let end = match copied.await.flatten() {
+        Ok(CopyEnd::Closed) if hijacked.has_died().await => {
+            Err(Fault::new(FaultKind::WorkerDied, DIED))
         }
+        end => end,
     };
     if end.is_err() {
         app.metrics.failed.increment();
     }
-    writer.finish(end.map(|()| None));
+    writer.finish(end.map(|_| None));
+}
+
+/// How the copy of a body ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CopyEnd {
+    /// All of it has come, as its framing says, or nobody wants the rest.
+    Done,
+    /// The other end was closed, which is how this body is to end.
+    Closed,
 }
 
 /// Copies a body to its end, or until nobody wants it.
@@ -344,9 +404,9 @@ async fn copy_body(
     framing: ResponseBody,
     mut bytes: Vec<u8>,
     socket: &Stream,
-) -> Result<(), Fault> {
+) -> Result<CopyEnd, Fault> {
     let mut decoder = match framing {
-        ResponseBody::None => return Ok(()),
+        ResponseBody::None => return Ok(CopyEnd::Done),
         ResponseBody::Length(length) => Some(BodyDecoder::new(BodyFraming::Length(length))),
         ResponseBody::Chunked => Some(BodyDecoder::new(BodyFraming::Chunked)),
         ResponseBody::UntilClose => None,
@@ -366,23 +426,26 @@ async fn copy_body(
             }
             bytes.drain(..at);
             if decoder.is_done() {
-                return Ok(());
+                return Ok(CopyEnd::Done);
             }
         } else {
             writer.push(&bytes);
             bytes.clear();
         }
         writer.settle().await?;
-        let count = poll_fn(|cx| {
+        let read = poll_fn(|cx| {
             if writer.poll_gone(cx) {
                 return Poll::Ready(None);
             }
             read_into(cx, socket, &mut bytes).map(Some)
-        })
-        .await;
+        });
+        let Some(count) = clock::within(IDLE, read).await else {
+            let cause = format!("nothing came on a hijacked connection within {IDLE:?}");
+            return Err(Fault::new(FaultKind::AppTimeout, cause));
+        };
         match count {
-            None => return Ok(()),
-            Some(0) if decoder.is_none() => return Ok(()),
+            None => return Ok(CopyEnd::Done),
+            Some(0) if decoder.is_none() => return Ok(CopyEnd::Closed),
             Some(0) => {
                 let cause = "a hijacked connection was closed within its response's body";
                 return Err(broken(cause.into()));
@@ -414,7 +477,7 @@ impl Takeover for Tunnel {
                 return client.abort();
             };
             let relayed = relay(&client, &socket, early, from_app, IDLE);
-            if hijacked.unless_cut(relayed).await.is_none() {
+            if hijacked.unless_cut(relayed).await.is_err() {
                 // Nobody here knows what they speak: the client sees the end.
                 client.shutdown_write();
             }

@@ -78,7 +78,7 @@ impl Driver {
                 self.discard(false);
             }
             // An application that answers by itself has its answer, and reads a body that ends.
-            Some(open @ (Open::Discard | Open::Hijacked)) => self.open = Some(open),
+            Some(open @ (Open::Discard | Open::Hijacked(_))) => self.open = Some(open),
             None => {
                 entry.start.job.answer(Err(fault));
                 // What follows such a head is dropped.

@@ -659,6 +659,63 @@ async fn hijack(thread: &Thread) -> Stream {
     Stream::new(ours.into()).unwrap()
 }
 
+/// A slot with a request whose connection the application has taken over.
+struct Taken {
+    stage: Stage,
+    seat: Seat,
+    answer: Answer,
+    /// The application's end.
+    app: Stream,
+}
+
+/// The response timeout is `timeout`, if that matters.
+async fn taken(upgrades: bool, timeout: Option<Duration>) -> Taken {
+    let stage = Stage::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
+    let mut seat = stage.seat(1);
+    let answer = stage.ask_for(upgrades);
+    assert_eq!(seat.thread.next().await, Kind::Request);
+    let app = hijack(&seat.thread).await;
+    Taken {
+        stage,
+        seat,
+        answer,
+        app,
+    }
+}
+
+impl Taken {
+    /// The application's call is over.
+    async fn end_call(&mut self) {
+        let end = |out: &mut Vec<u8>| encode_body(out, FLAG_END, b"");
+        self.seat.thread.say(end).await;
+    }
+
+    fn retire(&self) {
+        let (slot, mailbox) = (self.seat.slot, &self.seat.mailbox);
+        self.stage.app.dispatch.retire(slot, mailbox);
+    }
+
+    /// The application agrees to a switch of protocols; gives the response, and the client's end of the tunnel,
+    /// through which `early` has come.
+    async fn switch(&mut self, early: &[u8]) -> (Box<Response>, Stream) {
+        within(self.app.write_all(SWITCH)).await.unwrap();
+        let answer = std::mem::replace(&mut self.answer, oneshot::channel().1);
+        let mut response = response(answer).await.unwrap();
+        assert_eq!(response.status.code(), 101);
+        let Body::Takeover(tunnel) = std::mem::replace(&mut response.body, Body::Empty) else {
+            panic!("a tunnel");
+        };
+        let (ours, client) = net::worker_pair().unwrap();
+        let client = UnixStream::from(client);
+        client.set_nonblocking(true).unwrap();
+        let client = Stream::new(client.into()).unwrap();
+        let ours = Arc::new(Stream::new(ours).unwrap());
+        loops::spawn_here(tunnel.take(ours, early.to_vec()));
+        assert_eq!(read_some(&client).await, b"hello");
+        (response, client)
+    }
+}
+
 /// What comes next on a stream; empty at its end.
 async fn read_some(stream: &Stream) -> Vec<u8> {
     let mut buffer = vec![0; 4096];
@@ -674,42 +731,26 @@ const SWITCH: &[u8] =
 #[test]
 fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
-        let mut seat = stage.seat(1);
-        let answer = stage.ask_for(true);
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        let app = hijack(&seat.thread).await;
-        within(app.write_all(SWITCH)).await.unwrap();
-        let response = response(answer).await.unwrap();
-        assert_eq!(response.status.code(), 101);
+        let mut taken = taken(true, None).await;
+        let (response, client) = taken.switch(b"early").await;
         for (name, value) in [("upgrade", "chat"), ("x-a", "b"), ("connection", "Upgrade")] {
             assert_eq!(response.fields.get(name), Some(value.as_bytes()), "{name}");
         }
-        let Body::Takeover(tunnel) = response.body else {
-            panic!("a tunnel");
-        };
-        let (ours, client) = net::worker_pair().unwrap();
-        let client = UnixStream::from(client);
-        client.set_nonblocking(true).unwrap();
-        let client = Stream::new(client.into()).unwrap();
-        let ours = Arc::new(Stream::new(ours).unwrap());
-        loops::spawn_here(tunnel.take(ours, b"early".to_vec()));
-        assert_eq!(read_some(&client).await, b"hello");
-        assert_eq!(read_some(&app).await, b"early");
+        assert_eq!(read_some(&taken.app).await, b"early");
         // The call is over, and the thread has the next request.
-        seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
-        let other = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        seat.thread.answer(b"other").await;
+        taken.end_call().await;
+        let other = taken.stage.ask();
+        assert_eq!(taken.seat.thread.next().await, Kind::Request);
+        taken.seat.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
         // The worker stays as long as the connection, and both ends go together.
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        taken.retire();
         within(client.write_all(b"still there")).await.unwrap();
-        assert_eq!(read_some(&app).await, b"still there");
-        drop(app);
+        assert_eq!(read_some(&taken.app).await, b"still there");
+        drop(taken.app);
         assert_eq!(read_some(&client).await, b"");
         drop(client);
-        assert_eq!(within(seat.end).await, Ok(End::Retired));
+        assert_eq!(within(taken.seat.end).await, Ok(End::Retired));
     });
 }
 
@@ -717,35 +758,86 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
 fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
     on_a_loop(async {
         for is_call_over in [false, true] {
-            let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(50));
-            let mut seat = stage.seat(1);
-            let answer = stage.ask_for(true);
-            assert_eq!(seat.thread.next().await, Kind::Request);
-            let app = hijack(&seat.thread).await;
-            within(app.write_all(SWITCH)).await.unwrap();
-            let response = response(answer).await.unwrap();
-            let Body::Takeover(tunnel) = response.body else {
-                panic!("a tunnel");
-            };
-            let (ours, client) = net::worker_pair().unwrap();
-            let client = UnixStream::from(client);
-            client.set_nonblocking(true).unwrap();
-            let client = Stream::new(client.into()).unwrap();
-            loops::spawn_here(tunnel.take(Arc::new(Stream::new(ours).unwrap()), Vec::new()));
-            assert_eq!(read_some(&client).await, b"hello");
+            let mut taken = taken(true, Some(Duration::from_millis(50))).await;
+            let (_, client) = taken.switch(b"").await;
             if is_call_over {
-                seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
+                taken.end_call().await;
             }
-            stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+            taken.retire();
             // However long it is silent, response_timeout is not for it.
-            let waited = clock::within(Duration::from_millis(200), &mut seat.end).await;
+            let waited = clock::within(Duration::from_millis(200), &mut taken.seat.end).await;
             assert!(waited.is_none(), "{waited:?}");
-            seat.mailbox.cut();
+            taken.seat.mailbox.cut();
             assert_eq!(read_some(&client).await, b"");
-            assert_eq!(read_some(&app).await, b"");
-            assert_eq!(within(seat.end).await, Ok(End::Retired));
+            assert_eq!(read_some(&taken.app).await, b"");
+            assert_eq!(within(taken.seat.end).await, Ok(End::Retired));
         }
     });
+}
+
+#[test]
+fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
+    on_a_loop(async {
+        // Nothing is written, and the call hangs: its client is told, then the worker is given up.
+        let silent = taken(true, Some(Duration::from_millis(50))).await;
+        assert_eq!(answered(silent.answer).await, Err(FaultKind::AppTimeout));
+        assert_eq!(within(silent.seat.end).await, Ok(End::TimedOut));
+        // The client has left, and the call does not come to its end.
+        let mut left = taken(true, Some(Duration::from_millis(50))).await;
+        let (_, client) = left.switch(b"").await;
+        let waited = clock::within(Duration::from_millis(200), &mut left.seat.end).await;
+        assert!(waited.is_none(), "a stream may be silent: {waited:?}");
+        client.abort();
+        drop(client);
+        drop(left.app);
+        assert_eq!(within(left.seat.end).await, Ok(End::TimedOut));
+        // It does, in its time.
+        let mut ended = taken(true, None).await;
+        let (_, client) = ended.switch(b"").await;
+        drop(client);
+        assert_eq!(read_some(&ended.app).await, b"");
+        ended.end_call().await;
+        let other = ended.stage.ask();
+        assert_eq!(ended.seat.thread.next().await, Kind::Request);
+        ended.seat.thread.answer(b"other").await;
+        assert_eq!(answered(other).await, Ok(b"other".to_vec()));
+    });
+}
+
+#[test]
+fn what_a_dead_worker_had_not_completed_never_looks_complete() {
+    let head = "HTTP/1.1 200 OK\r\n";
+    for (name, fields, is_kept, expected) in [
+        ("to the end", "", false, Err(FaultKind::WorkerDied)),
+        ("held by a child", "", true, Err(FaultKind::WorkerDied)),
+        (
+            "within its length",
+            "Content-Length: 5\r\n",
+            true,
+            Err(FaultKind::WorkerDied),
+        ),
+        (
+            "complete",
+            "Content-Length: 4\r\n",
+            true,
+            Ok(b"body".to_vec()),
+        ),
+    ] {
+        on_a_loop(async {
+            let mut taken = taken(false, None).await;
+            let written = format!("{head}{fields}\r\nbody");
+            within(taken.app.write_all(written.as_bytes()))
+                .await
+                .unwrap();
+            taken.end_call().await;
+            // A process that the application forked has the socket still.
+            let kept = is_kept.then_some(taken.app);
+            drop(taken.seat.thread);
+            assert_eq!(answered(taken.answer).await, expected, "{name}");
+            assert_eq!(within(taken.seat.end).await, Ok(End::Died), "{name}");
+            drop(kept);
+        });
+    }
 }
 
 #[test]
@@ -793,17 +885,14 @@ fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
         ),
     ] {
         on_a_loop(async {
-            let stage = Stage::new(|_| {});
-            let mut seat = stage.seat(1);
-            let answer = stage.ask_for(upgrades);
-            assert_eq!(seat.thread.next().await, Kind::Request);
-            let app = hijack(&seat.thread).await;
-            within(app.write_all(written.as_bytes())).await.unwrap();
-            drop(app);
-            seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
-            assert_eq!(answered(answer).await, expected, "{name}");
-            stage.app.dispatch.retire(seat.slot, &seat.mailbox);
-            assert_eq!(within(seat.end).await, Ok(End::Retired), "{name}");
+            let mut taken = taken(upgrades, None).await;
+            let written = taken.app.write_all(written.as_bytes());
+            within(written).await.unwrap();
+            taken.end_call().await;
+            taken.retire();
+            drop(taken.app);
+            assert_eq!(answered(taken.answer).await, expected, "{name}");
+            assert_eq!(within(taken.seat.end).await, Ok(End::Retired), "{name}");
         });
     }
 }
@@ -811,18 +900,14 @@ fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
 #[test]
 fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(50));
-        let mut seat = stage.seat(1);
-        let answer = stage.ask_for(true);
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        let app = hijack(&seat.thread).await;
-        seat.thread.say(|out| encode_body(out, FLAG_END, b"")).await;
-        assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
-        assert_eq!(read_some(&app).await, b"");
+        let mut taken = taken(true, Some(Duration::from_millis(50))).await;
+        taken.end_call().await;
+        assert_eq!(answered(taken.answer).await, Err(FaultKind::AppTimeout));
+        assert_eq!(read_some(&taken.app).await, b"");
         // The worker is none the worse for it.
-        let other = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        seat.thread.answer(b"").await;
+        let other = taken.stage.ask();
+        assert_eq!(taken.seat.thread.next().await, Kind::Request);
+        taken.seat.thread.answer(b"").await;
         assert_eq!(answered(other).await, Ok(Vec::new()));
     });
 }

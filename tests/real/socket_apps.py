@@ -1,0 +1,88 @@
+"""What the tests of applications in `sockets` share: their configuration, and clients of Socket.IO."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import aiohttp
+import socketio
+
+FOLDER = Path(__file__).resolve().parent / "sockets"
+CLIENTS = 20
+PATIENCE = 60
+
+CONFIG = """\
+[apps.it]
+dir = {folder}
+kind = "{kind}"
+entry = "{entry}"
+{more}
+
+[[sites]]
+[[sites.routes]]
+app = "it"
+"""
+
+
+def settings(case, kind, entry, more):
+    """A configuration for an application in `sockets`; Python's run by this interpreter."""
+    path = case.folder() / "penstock.toml"
+    if kind != "rack":
+        more = f"interpreter = {json.dumps(sys.executable)}\n{more}"
+    folder = json.dumps(str(FOLDER))
+    path.write_text(CONFIG.format(folder=folder, kind=kind, entry=entry, more=more))
+    return path
+
+
+def together(work):
+    """The outcome of `work`, in bounded time."""
+    return asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+def talk_socketio(url, transports):
+    """The process of each of many clients that was heard and answered, five times."""
+
+    async def talk():
+        return await asyncio.gather(*(_client(url, transports, at) for at in range(CLIENTS)))
+
+    return together(talk())
+
+
+async def _client(url, transports, number):
+    # Else it would take no cookies from an address.
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        client = socketio.AsyncClient(reconnection=False, http_session=session)
+        await client.connect(url, transports=transports)
+        try:
+            return await _process_of(client, transports, number)
+        finally:
+            await client.disconnect()
+
+
+async def _process_of(client, transports, number):
+    """The process that has answered all of its calls."""
+    processes = set()
+    for at in range(5):
+        answer = await client.call("say", f"{number}.{at}", timeout=20)
+        if answer["text"] != f"{number}.{at}":
+            raise AssertionError(f"client {number} was answered {answer}")
+        processes.add(answer["process"])
+    # The upgrade follows the first answers.
+    while client.transport() != transports[-1]:
+        await asyncio.sleep(0.01)
+    if len(processes) != 1:
+        raise AssertionError(f"client {number} was answered by {processes}")
+    return processes.pop()
+
+
+class SocketIoChecks:
+    """Each client is served, by each transport, where there are two processes."""
+
+    def check_every_transport(self, server):
+        for transports in (["websocket"], ["polling", "websocket"], ["polling"]):
+            with self.subTest(transports=transports):
+                processes = talk_socketio(server.url, transports)
+                self.assertEqual(len(processes), CLIENTS)
+                self.assertEqual(len(set(processes)), 2, "both have clients")
