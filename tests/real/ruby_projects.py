@@ -36,6 +36,10 @@ def run(folder, *command, **env):
         raise AssertionError(f"{command} exited with {done.returncode}: {done.stdout}{done.stderr}")
 
 
+def is_used(line):
+    return re.match(r"gem ['\"](rails|sqlite3)['\"]", line)
+
+
 @contextlib.contextmanager
 def rails(folder, environment):
     """`rails new`, with our page and channel over it; its variables. Redis, as its cable.yml says."""
@@ -43,6 +47,11 @@ def rails(folder, environment):
     folder.rename(ours)
     run(folder.parent, "rails", "new", folder.name, *(f"--skip-{option}" for option in OPTIONS))
     shutil.copytree(ours, folder, dirs_exist_ok=True)
+    # Of its gems those that are used, and the one that its cable.yml asks for.
+    gemfile = folder / "Gemfile"
+    lines = gemfile.read_text().splitlines()
+    kept = [line for line in lines if not line.lstrip().startswith("gem ") or is_used(line)]
+    gemfile.write_text("\n".join([*kept, 'gem "sprockets-rails"', 'gem "redis"', ""]))
     run(folder, "bundle", "exec", "rails", "assets:precompile")
     with Redis(environment) as redis:
         yield {"REDIS_URL": f"unix://{redis.address}"}
