@@ -28,7 +28,7 @@ pub(crate) const LOOKED_FOR: [&str; 7] = [
     "manage.py with a wsgi.py or asgi.py",
     "an application in app, asgi, wsgi, main, application, server, run, guestbook (.py or package), \
      in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
-     asgi_app, wsgi_app, server, api, create_app or make_app",
+     asgi_app, wsgi_app, server, api, create_app or make_app, or one module that makes an application",
     "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda or Grape::API",
     "public/",
     "index.html",
@@ -128,6 +128,36 @@ fn unnamed_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
         })
     })
 }
+
+/// The only module of the folder, whatever its name, whose text shows that it makes an application. Looked
+/// for last: it may be a tool beside files that are to be served.
+pub(crate) fn only_module_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+    if said == Some(AppKind::Rack) {
+        return None;
+    }
+    let names = disk::files_in(dir);
+    let modules = names.iter().filter_map(|name| {
+        let module = name.strip_suffix(".py")?;
+        let is_other = OTHER_MODULES.contains(&module)
+            || module.starts_with("test_")
+            || module.ends_with("_test");
+        (!is_other && crate::entry::is_python(module)).then_some(module)
+    });
+    let mut candidates = modules.take(MAX_MODULES).filter_map(|module| {
+        let file = dir.join(module).with_extension("py");
+        kind_of(&disk::source_text(&file), module, "")?;
+        let found = module_in(&file, module);
+        said.is_none_or(|said| said == found.kind).then_some(found)
+    });
+    let only = candidates.next()?;
+    candidates.next().is_none().then_some(only)
+}
+
+/// Modules that are no application, whatever they import.
+const OTHER_MODULES: [&str; 4] = ["setup", "conftest", "tasks", "noxfile"];
+
+/// The largest number of modules that are read.
+const MAX_MODULES: usize = 64;
 
 /// Modules that may hold an application, the likeliest first.
 fn candidates(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {

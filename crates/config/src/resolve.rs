@@ -211,15 +211,12 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
         return of_app(&dir.to_string_lossy(), found, dir, said);
     }
     let public = dir.join("public");
-    let root = if said.is_some() {
-        return Err(Report::one(
-            dir,
-            Problem::NothingDetected(LOOKED_FOR.to_vec()),
-        ));
-    } else if public.is_dir() {
+    let root = if said.is_none() && public.is_dir() {
         public
-    } else if dir.join("index.html").is_file() {
+    } else if said.is_none() && dir.join("index.html").is_file() {
         dir.to_owned()
+    } else if let Some(found) = detect::only_module_in(dir, said) {
+        return of_app(&dir.to_string_lossy(), found, dir, said);
     } else {
         return Err(Report::one(
             dir,

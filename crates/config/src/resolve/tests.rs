@@ -330,6 +330,42 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
 }
 
 #[test]
+fn one_module_of_any_name_is_an_application_where_nothing_else_is() {
+    let flask = "from flask import Flask\napp = Flask(__name__)\n";
+    let api = "from fastapi import FastAPI\nshop = FastAPI()\n";
+    type Row<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+    let rows: [Row<'_>; 8] = [
+        (&[("hello.py", flask)], Some("wsgi hello:app")),
+        (&[("hello.py", api)], Some("asgi hello")),
+        (
+            &[
+                ("hello.py", flask),
+                ("tools.py", "x = 1"),
+                ("test_hello.py", api),
+            ],
+            Some("wsgi hello:app"),
+        ),
+        (&[("hello.py", flask), ("other.py", api)], None),
+        (&[("my-app.py", flask)], None),
+        (&[("conftest.py", flask)], None),
+        (&[("hello.py", "# Flask(\n")], None),
+        (
+            &[("hello.py", flask), ("app.py", "app = 1")],
+            Some("wsgi app:app"),
+        ),
+    ];
+    for (files, expected) in rows {
+        let found = serve(&Folder::with(files), None).map(|config| entry_of(&config));
+        assert_eq!(found.ok().as_deref(), expected, "{files:?}");
+    }
+    // A tool beside a site.
+    let folder = Folder::with(&[("index.html", ""), ("hello.py", flask)]);
+    assert!(serve(&folder, None).unwrap().apps.is_empty());
+    let folder = Folder::with(&[("hello.py", flask), ("penstock.toml", "[apps.x]\n")]);
+    assert_eq!(entry_of(&serve(&folder, None).unwrap()), "wsgi hello:app");
+}
+
+#[test]
 fn refuses_a_folder_without_anything() {
     let folder = Folder::with(&[("readme", "")]);
     let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
