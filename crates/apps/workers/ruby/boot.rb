@@ -116,7 +116,7 @@ module PenstockWorker
 
   def load_app(dir, entry)
     Dir.chdir(dir)
-    require "bundler/setup" if ENV["BUNDLE_GEMFILE"] || File.file?("Gemfile")
+    require "bundler/setup" if bundle?
     require_rack
     require "socket"
     require "stringio"
@@ -124,6 +124,11 @@ module PenstockWorker
     raise TypeError, "#{entry} gives #{app.class}, not a Rack application" unless app.respond_to?(:call)
 
     app
+  end
+
+  # `gems.rb` is Bundler's other name for a Gemfile; alone it may be anything.
+  def bundle?
+    ENV["BUNDLE_GEMFILE"] || File.file?("Gemfile") || (File.file?("gems.rb") && File.file?("gems.locked"))
   end
 
   def rackup(entry)

@@ -99,11 +99,14 @@ class BootTest < Minitest::Test
   end
 
   def test_a_gemfile_decides_and_its_absence_of_rack_is_said
-    start(HELLO, files: { "Gemfile" => "" }, env: {}) do |worker|
-      frame = worker.control.frame
-      assert_equal Wire::BOOT_FAILED, frame.kind
-      assert_includes frame.payload, "rack is not installed for"
+    [{ "Gemfile" => "" }, { "gems.rb" => "", "gems.locked" => "" }].each do |files|
+      start(HELLO, files: files, env: {}) do |worker|
+        frame = worker.control.frame
+        assert_equal Wire::BOOT_FAILED, frame.kind
+        assert_includes frame.payload, "rack is not installed for"
+      end
     end
+    start(HELLO, files: { "gems.rb" => "raise" }) { |worker| assert worker.ready }
   end
 
   def test_a_closed_slot_ends_the_process_in_order
