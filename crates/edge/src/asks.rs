@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, Handler, HandlerFuture, Handling, InternalRedirect, Reply,
-    Request, RequestPath, Response, Spoken,
+    Fault, FaultKind, ForwardedInfo, Handler, HandlerFuture, Handling, InternalRedirect, Mount,
+    Reply, Request, RequestPath, Response, Spoken,
 };
 use penstock_http::{Method, RequestHead, encode_path};
 
@@ -81,7 +81,12 @@ pub(crate) fn find<'s>(
     let bytes = path.bytes(head);
     match route(settings, host, bytes, Whose::Client) {
         Ok(route) if route.leads_to_folder(bytes) => {
-            let location = folder_location(head, bytes, forwarded);
+            let outer = forwarded.map_or(&Mount::ROOT, |told| &told.mount);
+            let outer = match &route.filters {
+                Some(filters) => filters.outer_mount(outer),
+                None => Cow::Borrowed(outer),
+            };
+            let location = folder_location(head, bytes, &outer);
             let response = faults::respond_moved(head.method(), location.as_bytes());
             Asks::Edge(Ok(Box::new(response)))
         }
@@ -92,8 +97,8 @@ pub(crate) fn find<'s>(
 
 /// Where a path is found with its final slash. An absolute path, so that it is on the same host, by the
 /// same scheme and port.
-fn folder_location(head: &RequestHead, path: &[u8], forwarded: Option<&ForwardedInfo>) -> String {
-    let mount = forwarded.map_or(Cow::Borrowed(""), |told| told.mount.encoded());
+fn folder_location(head: &RequestHead, path: &[u8], outer: &Mount) -> String {
+    let mount = outer.encoded();
     let query = head.target_path_query().split_once('?');
     let (mark, query) = query.map_or(("", ""), |(_, query)| ("?", query));
     format!("{mount}{}/{mark}{query}", encode_path(path))

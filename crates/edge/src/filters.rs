@@ -147,6 +147,27 @@ impl Filters {
         })
     }
 
+    /// The prefix that proxies have stripped, `told` by them, as the rules have it; for who answers before
+    /// they are applied.
+    pub(crate) fn outer_mount<'m>(&self, told: &'m Mount) -> Cow<'m, Mount> {
+        const PREFIX: &str = "x-forwarded-prefix";
+        if !self
+            .request
+            .names()
+            .any(|name| name.eq_ignore_ascii_case(PREFIX))
+        {
+            return Cow::Borrowed(told);
+        }
+        let mut set = self.request.set.iter();
+        let set = set.find(|(name, _)| name.eq_ignore_ascii_case(PREFIX));
+        let mount = match set.map(|(_, value)| &value.0[..]) {
+            Some([Part::Text(text)]) => Mount::parse(text),
+            // Removed, added to, or made of the request: nothing is known for sure.
+            _ => None,
+        };
+        Cow::Owned(mount.unwrap_or_default())
+    }
+
     /// The head that the handlers get; `None` when it is `head` itself. `trust` is there if its sender may
     /// speak for clients of its own.
     ///

@@ -434,3 +434,30 @@ fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
         );
     }
 }
+
+#[test]
+fn rules_say_which_prefix_was_stripped_in_front() {
+    let told = Mount::new("/outer");
+    for (what, rules, expected) in [
+        ("others", rules(&["X-Forwarded-Host"], &[], &[]), "/outer"),
+        ("removed", rules(&["x-forwarded-prefix"], &[], &[]), ""),
+        (
+            "set",
+            rules(&[], &[("X-Forwarded-Prefix", "/own/")], &[]),
+            "/own",
+        ),
+        (
+            "made",
+            rules(&[], &[("X-Forwarded-Prefix", "{path}")], &[]),
+            "",
+        ),
+        (
+            "no path",
+            rules(&[], &[("X-Forwarded-Prefix", "//a")], &[]),
+            "",
+        ),
+    ] {
+        let filters = compile(&Rewrite::default(), &rules, &HeaderRules::default());
+        assert_eq!(filters.outer_mount(&told).path(), expected, "{what}");
+    }
+}

@@ -232,6 +232,8 @@ fn redirects_to_folders_stay_where_the_client_is() {
     let toml = format!(
         "[server]\n{LISTED}\n[[sites]]\n[[sites.routes]]\npath = \"/docs/*\"\n\
          rewrite = {{ strip_prefix = \"/docs\" }}\nfiles = {{ root = \"public\" }}\n\
+         [[sites.routes]]\npath = \"/own/*\"\nrewrite = {{ strip_prefix = \"/own\" }}\n\
+         request_headers = {{ remove = [\"X-Forwarded-Prefix\"] }}\nfiles = {{ root = \"public\" }}\n\
          [[sites.routes]]\nfiles = {{ root = \"public\" }}\n"
     );
     let site = Site::new().file("public/sub/index.html", "").config(&toml);
@@ -244,6 +246,9 @@ fn redirects_to_folders_stay_where_the_client_is() {
         ("/docs?a", "", "/docs/?a"),
         ("/docs", SAID, "/outer/docs/"),
         ("/docs/sub", SAID, "/outer/docs/sub/"),
+        // A rule does not let the proxy's word in.
+        ("/own", SAID, "/own/"),
+        ("/own/sub", SAID, "/own/sub/"),
         ("//evil.test", "", "/evil.test/"),
         ("/docs//evil.test", "", "/docs/evil.test/"),
         (
