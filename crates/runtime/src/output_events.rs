@@ -22,6 +22,25 @@ const CHAINED: [&str; 2] = [
     "The above exception was the direct cause of the following exception:",
 ];
 
+/// What Python writes above its stacks when it cannot go on.
+const FATAL: &str = "Fatal Python error: ";
+
+/// Lines below an exception's own that belong to its message: of database drivers, SQLAlchemy and Python's
+/// own chains. Any other line is taken for the next event, for nothing marks where a message ends.
+const MESSAGE_LINES: [&str; 8] = [
+    "[SQL: ",
+    "[parameters: ",
+    "(Background on this error at: ",
+    "LINE ",
+    "DETAIL: ",
+    "HINT: ",
+    "CONTEXT: ",
+    "QUERY: ",
+];
+
+/// Lines of a Ruby exception's message that are waited for to see the stack below them.
+const MAX_MESSAGE_LINES: usize = 50;
+
 /// What a program has written at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputEvent {
@@ -47,6 +66,8 @@ pub enum OutputKind {
 pub struct OutputEvents {
     pending: String,
     lines: usize,
+    /// Lines of a Ruby exception's message, its first one aside.
+    message_lines: usize,
     state: State,
 }
 
@@ -59,8 +80,12 @@ enum State {
     Stack,
     /// Behind the exception's own line: another traceback of the same exception may follow.
     Exception,
-    /// A message with indented stack lines below (Ruby).
+    /// Below the first line of a Ruby exception: more of its message, or its stack.
+    Message,
+    /// A message with indented stack lines below (Ruby, Node.js, Java).
     Frames,
+    /// Stacks of all threads of a Python that cannot go on.
+    Fatal,
 }
 
 impl OutputEvents {
@@ -106,7 +131,7 @@ impl OutputEvents {
             text: text.trim_end().to_owned(),
             kind: match state {
                 State::Text => OutputKind::Text,
-                State::Stack | State::Exception | State::Frames => OutputKind::Traceback,
+                _ => OutputKind::Traceback,
             },
         });
     }
@@ -115,24 +140,106 @@ impl OutputEvents {
         let is_indented = line.starts_with([' ', '\t']);
         let is_traceback = line.contains(TRACEBACK);
         match self.state {
-            State::Text | State::Frames => is_indented || is_traceback,
+            State::Text if is_ruby_exception(line) => self.announces_exception(),
+            State::Text => is_indented || is_traceback,
             State::Stack => true,
             State::Exception => {
-                is_indented || is_traceback || line.is_empty() || CHAINED.contains(&line)
+                let is_message = MESSAGE_LINES.iter().any(|start| line.starts_with(start));
+                is_indented
+                    || is_traceback
+                    || is_message
+                    || line.is_empty()
+                    || CHAINED.contains(&line)
+            }
+            State::Message => {
+                let is_full = self.message_lines == MAX_MESSAGE_LINES;
+                is_indented || !is_full && !begins_record(line)
+            }
+            State::Frames => {
+                is_indented
+                    || is_traceback
+                    || is_ruby_exception(line)
+                    || line.starts_with("Caused by: ")
+            }
+            State::Fatal => {
+                let is_thread = line.ends_with("(most recent call first):");
+                is_indented
+                    || is_thread
+                    || line.is_empty()
+                    || line.starts_with("Extension modules:")
             }
         }
     }
 
-    fn next_state(&self, line: &str) -> State {
+    /// Whether the line so far says that an exception follows.
+    fn announces_exception(&self) -> bool {
+        let line = &self.pending;
+        self.lines == 1
+            && (line.starts_with("error in ")
+                || line.ends_with("terminated with exception (report_on_exception is true):"))
+    }
+
+    fn next_state(&mut self, line: &str) -> State {
         match self.state {
             _ if line.contains(TRACEBACK) => State::Stack,
             State::Stack if line.is_empty() || line.starts_with([' ', '\t']) => State::Stack,
-            State::Stack => State::Exception,
-            State::Exception => State::Exception,
-            State::Text if self.lines > 0 && line.starts_with("\tfrom ") => State::Frames,
+            State::Stack | State::Exception => State::Exception,
+            State::Fatal => State::Fatal,
+            _ if is_frame(line) && self.lines > 0 => State::Frames,
+            State::Text if line.starts_with(FATAL) => State::Fatal,
+            _ if is_ruby_exception(line) => {
+                self.message_lines = 0;
+                State::Message
+            }
+            State::Message => {
+                self.message_lines += 1;
+                State::Message
+            }
             other @ (State::Text | State::Frames) => other,
         }
     }
+}
+
+/// Whether a line is a frame of a stack: of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`), Node.js
+/// (`    at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
+fn is_frame(line: &str) -> bool {
+    if !line.starts_with([' ', '\t']) {
+        return false;
+    }
+    let line = line.trim_start();
+    line.starts_with("from ") && line.contains(':')
+        || line.starts_with("at ") && line.ends_with([')', '>']) | line.contains(':')
+        || is_ruby_place(line) && line.ends_with(['\'', '`', '>'])
+}
+
+/// Whether a line is the first of a Ruby exception: `a.rb:1:in 'f': message (Class)`.
+fn is_ruby_exception(line: &str) -> bool {
+    // With `highlight`, which is the default on a terminal.
+    let end = line.trim_end_matches("\u{1b}[m");
+    !line.starts_with([' ', '\t']) && end.ends_with(')') && is_ruby_place(line)
+}
+
+/// Whether a line begins with a place in Ruby code: `a.rb:1:in `.
+fn is_ruby_place(line: &str) -> bool {
+    let Some((place, rest)) = line.split_once(":in ") else {
+        return false;
+    };
+    if !rest.starts_with(['`', '\'']) {
+        return false;
+    }
+    let number = place.rsplit_once(':').map(|(_, number)| number);
+    number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether a line looks like the first of a log record, with a time or a level in front.
+fn begins_record(line: &str) -> bool {
+    const LEVELS: [&str; 7] = [
+        "DEBUG", "INFO", "NOTICE", "WARN", "ERROR", "FATAL", "CRITICAL",
+    ];
+    let start = line.get(..8).unwrap_or(line).to_ascii_uppercase();
+    line.starts_with(['[', '{']) && line.len() > 1
+        || line.starts_with(|first: char| first.is_ascii_digit())
+        || LEVELS.iter().any(|level| start.starts_with(level))
 }
 
 fn is_json_object(line: &str) -> bool {
@@ -186,6 +293,61 @@ mod tests {
                 (OutputKind::Text, "b".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn what_causes_and_messages_of_several_lines_add_stays_in_one_event() {
+        let rows = [
+            // The cause of a Ruby exception, and a message of two lines.
+            "a.rb:6:in `rescue in f': outer (ArgumentError)\nsecond line\n\tfrom a.rb:6:in `f'\n\
+             a.rb:5:in `f': inner (RuntimeError)\n\tfrom a.rb:1:in `<main>'",
+            "error in GET /\na.rb:3:in 'Object#f': x (RuntimeError)\n\tfrom a.rb:9:in '<main>'",
+            "#<Thread:0x1 a.rb:1 run> terminated with exception (report_on_exception is true):\n\
+             a.rb:1:in `block in <main>': in a thread (RuntimeError)",
+            "a.rb:7:in `f': \u{1b}[1mx (\u{1b}[1;4mRuntimeError\u{1b}[m\u{1b}[1m)\u{1b}[m\n\tfrom a.rb:1:in `g'",
+            "RuntimeError: x\n\ta.rb:11:in `block in <main>'\n\tb.rb:1:in `g'",
+            "ERROR:shop:failed\nTraceback (most recent call last):\n  File \"a.py\", line 1, in f\n\
+             sqlalchemy.exc.ProgrammingError: relation \"x\" does not exist\n\
+             LINE 1: SELECT 1\n               ^\n\n[SQL: SELECT 1]\n\
+             (Background on this error at: https://sqlalche.me/e/20/f405)",
+            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  \
+             File \"a.py\", line 1 in f\n\nThread 0x2 (most recent call first):\n  File \"b.py\", line 2 in g",
+            "TypeError: x is not a function\n    at f (/app/a.js:1:2)\n    at node:internal/x:3:4",
+            "java.lang.IllegalStateException: x\n\tat a.B.c(B.java:1)\nCaused by: java.io.IOException: y\n\
+             \tat a.B.d(B.java:2)\n\t... 3 more",
+        ];
+        for text in rows {
+            let around = format!("[before] it\n{text}\nINFO after it");
+            assert_eq!(
+                events(&around),
+                [
+                    (OutputKind::Text, "[before] it".to_owned()),
+                    (OutputKind::Traceback, text.to_owned()),
+                    (OutputKind::Text, "INFO after it".to_owned()),
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn lines_that_only_look_like_stacks_are_text() {
+        for text in [
+            "at noon it rained (a lot)",
+            "served at 10:30:in time (UTC)",
+            "list:\n  from here\n  at last",
+            "GET /a:in:b (x)",
+        ] {
+            assert!(
+                events(text)
+                    .iter()
+                    .all(|(kind, _)| *kind == OutputKind::Text),
+                "{text}"
+            );
+        }
+        // A message that never gets a stack holds up others for so many lines only.
+        let head = "a.rb:1:in `f': x (RuntimeError)\n";
+        let found = events(&format!("{head}{}", "line\n".repeat(MAX_MESSAGE_LINES + 2)));
+        assert_eq!(found.len(), 3);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub async fn ended(pidfd: &OwnedFd) {
 /// Longest line kept whole; a longer one is cut into pieces of this size.
 const LINE_MAX: usize = 16 * 1024;
 
+/// The same of a line that may be a JSON object, which is no object any more when it is cut: as much as
+/// collectors of logs take.
+const JSON_LINE_MAX: usize = 256 * 1024;
+
 /// How long a program may pause within an event: a traceback is often written line by line.
 const EVENT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -47,6 +51,8 @@ pub async fn read_output(
     let mut pending: Vec<u8> = Vec::new();
     let mut events = OutputEvents::default();
     let mut chunk = vec![0; 4096];
+    // So much of the line that is not whole has no end.
+    let mut searched = 0;
     loop {
         let read = match events.is_pending() {
             true => crate::clock::within(EVENT_PAUSE, pipe.read(&mut chunk)).await,
@@ -59,7 +65,8 @@ pub async fn read_output(
         let Ok(count @ 1..) = read else { break };
         pending.extend_from_slice(&chunk[..count]);
         let mut start = 0;
-        while let Some(end) = line_end(&pending[start..]) {
+        while let Some(end) = line_end(&pending[start..], searched) {
+            searched = 0;
             let line = String::from_utf8_lossy(&pending[start..start + end]);
             take_line(&line);
             events.push(&line, &mut take_event);
@@ -67,6 +74,7 @@ pub async fn read_output(
             start += usize::from(pending.get(start) == Some(&b'\n'));
         }
         pending.drain(..start);
+        searched = pending.len();
     }
     if !pending.is_empty() {
         let line = String::from_utf8_lossy(&pending);
@@ -76,9 +84,23 @@ pub async fn read_output(
     events.flush(&mut take_event);
 }
 
-fn line_end(bytes: &[u8]) -> Option<usize> {
-    let end = bytes.iter().take(LINE_MAX).position(|&b| b == b'\n');
-    end.or_else(|| (bytes.len() >= LINE_MAX).then_some(LINE_MAX))
+/// Where the first line of `bytes` ends, or is cut: never within a character.
+fn line_end(bytes: &[u8], searched: usize) -> Option<usize> {
+    let max = match bytes.first() {
+        Some(b'{') => JSON_LINE_MAX,
+        _ => LINE_MAX,
+    };
+    let part = &bytes[searched..bytes.len().min(max)];
+    if let Some(found) = part.iter().position(|&byte| byte == b'\n') {
+        return Some(searched + found);
+    }
+    let is_inside = |at: usize| bytes[at] & 0b1100_0000 == 0b1000_0000;
+    (bytes.len() > max).then(|| {
+        (max - 3..=max)
+            .rev()
+            .find(|&at| !is_inside(at))
+            .unwrap_or(max)
+    })
 }
 
 /// A pipe's reading end (pipes take `read`, not `recv`).
@@ -98,5 +120,29 @@ impl Pipe {
                 done => return done,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_where_it_is_too_long_and_never_within_a_character() {
+        let long = "é".repeat(LINE_MAX);
+        let text = [b"x", long.as_bytes()].concat();
+        assert_eq!(line_end(b"ab\ncd", 0), Some(2));
+        assert_eq!(line_end(b"abc", 0), None);
+        assert_eq!(line_end(&text[..LINE_MAX], 0), None);
+        assert_eq!(line_end(&text, 0), Some(LINE_MAX - 1));
+        // What is no text at all is cut anywhere.
+        assert_eq!(line_end(&[0x80; LINE_MAX + 1], 0), Some(LINE_MAX));
+        let mut json = b"{".to_vec();
+        json.resize(JSON_LINE_MAX, b'x');
+        assert_eq!(line_end(&json, LINE_MAX), None);
+        json.push(b'\n');
+        assert_eq!(line_end(&json, JSON_LINE_MAX), Some(JSON_LINE_MAX));
+        json.insert(1, b'x');
+        assert_eq!(line_end(&json, JSON_LINE_MAX), Some(JSON_LINE_MAX));
     }
 }

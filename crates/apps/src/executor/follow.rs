@@ -76,6 +76,9 @@ impl Group {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
 
+/// Bytes kept of each line.
+const KEPT_LINE_BYTES: usize = 16 * 1024;
+
 impl Tail {
     /// One a line.
     pub(super) fn text(&self) -> String {
@@ -134,6 +137,7 @@ struct ProcessOutput<'a> {
 impl ProcessOutput<'_> {
     async fn read(self, pipe: OwnedFd) {
         let line = |text: &str| {
+            let text = shorten(text);
             self.shared.output.note(self.pid, text);
             self.tail.push(text);
         };
@@ -149,6 +153,13 @@ impl ProcessOutput<'_> {
             OutputKind::Traceback => log::error!(app, pid; "{text}"),
         }
     }
+}
+
+/// The beginning of a line that is kept in memory: a JSON object may be much longer.
+fn shorten(line: &str) -> &str {
+    let end = (0..=line.len().min(KEPT_LINE_BYTES)).rev();
+    let mut end = end.skip_while(|&at| !line.is_char_boundary(at));
+    &line[..end.next().unwrap_or(0)]
 }
 
 /// Waits for a process's end, and for its last words.
