@@ -180,6 +180,7 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "task_stacks.py",
     "template.py",
     "threads.py",
+    "tracebacks.py",
     "wire.py",
     "wsgi.py",
 );

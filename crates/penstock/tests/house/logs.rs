@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::support::{RawClient, Server, Site};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
 
 const APP: &str = r#"
 import json, sys
@@ -11,6 +11,10 @@ sys.stdout.write(json.dumps({"event": "loaded", "level": "info"}) + "\n")
 sys.stdout.flush()
 
 def app(environ, start):
+    if environ["PATH_INFO"] == "/long":
+        print(json.dumps({"event": "x" * 100_000}), flush=True)
+        start("200 OK", [])
+        return [b""]
     if environ["PATH_INFO"] == "/plain":
         sys.stderr.write("a plain line\n")
         start("200 OK", [])
@@ -18,7 +22,7 @@ def app(environ, start):
     try:
         {}["nothing"]
     except KeyError as error:
-        raise ValueError("broken on purpose") from error
+        raise ValueError("broken on purpose\nin two lines") from error
 "#;
 
 fn serve(log_format: &str) -> Server {
@@ -67,6 +71,18 @@ fn a_text_line_begins_with_an_iso_time_in_milliseconds_and_its_zone() {
 }
 
 #[test]
+fn a_long_line_of_json_stays_whole() {
+    for format in ["text", "json"] {
+        let server = serve(format);
+        server.get("/long");
+        let long = format!("{{\"event\": \"{}\"}}", "x".repeat(100_000));
+        eventually(PATIENCE, "the line is there", || {
+            server.log().lines().any(|line| line == long)
+        });
+    }
+}
+
+#[test]
 fn a_traceback_with_its_cause_is_one_event_at_level_error() {
     let server = serve("json");
     assert_eq!(server.get("/").status, 500);
@@ -89,7 +105,7 @@ fn a_traceback_with_its_cause_is_one_event_at_level_error() {
     assert_eq!(traceback["pid"], server.workers("shop")[0]);
     for text in [
         "KeyError: 'nothing'",
-        "ValueError: broken on purpose",
+        "ValueError: broken on purpose\n  in two lines",
         "in app",
     ] {
         assert!(has(&traceback, text), "{traceback}");

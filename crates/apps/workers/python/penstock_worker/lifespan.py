@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import traceback
 from typing import Any, Awaitable, Callable, Dict, Optional
+
+from .tracebacks import format_traceback
 
 App = Callable[..., Awaitable[Any]]
 
@@ -75,8 +76,8 @@ class Lifespan:
             if self._has_received and self._message is None:
                 trace = error.__traceback__
                 inner = trace.tb_next if trace is not None else None
-                lines = traceback.format_exception(type(error), error, inner)
-                _complain("error in the application's lifespan\n" + "".join(lines))
+                text = format_traceback(error, inner)
+                _complain(f"error in the application's lifespan\n{text}")
         finally:
             self._began.set()
             self._ended.set()

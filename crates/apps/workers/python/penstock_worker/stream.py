@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import traceback
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple
 
 from . import channel, forks
+from .tracebacks import format_traceback
 from .wire import FLAG_PROTOCOL
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Stream:
             # The first entry is this file's own call of the application.
             trace = error.__traceback__
             inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-            self.complain("".join(traceback.format_exception(type(error), error, inner)))
+            self.complain(format_traceback(error, inner))
         if self.is_ended:
             return
         if isinstance(error, RuleBroken) and not self.has_answered():

@@ -14,7 +14,6 @@ import contextlib
 import os
 import stat
 import sys
-import traceback
 from io import BytesIO
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -22,6 +21,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from . import api, forks, hijack
 from .file_wrapper import FileWrapper, plain_file
 from .input import BodyCut, open_input
+from .tracebacks import format_traceback
 from .wire import (
     ABORT,
     BODY_FRAME_MAX,
@@ -145,10 +145,10 @@ def _report(error: BaseException, environ: Environ) -> None:
     # The first entry is this file's own call of the application: of no use to a reader.
     trace = error.__traceback__
     inner = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-    lines = traceback.format_exception(type(error), error, inner)
+    text = format_traceback(error, inner)
     # The application may have closed its standard error, or put anything in its place.
     with contextlib.suppress(Exception):
-        sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{''.join(lines)}")
+        sys.stderr.write(f"error in {method} {ascii(path)[1:-1]}\n{text}")
         sys.stderr.flush()
 
 

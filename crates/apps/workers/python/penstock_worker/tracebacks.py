@@ -1,0 +1,28 @@
+"""Tracebacks for the log: one event each, whatever an exception has to say.
+
+Used by `wsgi`, `stream` and `lifespan`. The server takes a line that is not indented behind an
+exception's own for the next event, so lines below the first of a message are indented here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Optional
+
+
+def format_traceback(error: BaseException, trace: Optional[TracebackType]) -> str:
+    """The traceback as Python writes it, with its causes, from `trace` on."""
+    parts = []
+    is_message = False
+    for part in traceback.format_exception(type(error), error, trace):
+        first, _, rest = part.rstrip("\n").partition("\n")
+        # Frames are indented, and what stands between two tracebacks begins with an empty line.
+        is_own = part[:1] not in (" ", "\n") and not part.startswith("Traceback ")
+        if is_own and (rest or is_message):
+            # A note (PEP 678) comes as a part of its own.
+            start = f"  {first}" if is_message else first
+            part = "\n".join([start, *(f"  {line}" for line in rest.split("\n") if rest)]) + "\n"
+        is_message = is_own
+        parts.append(part)
+    return "".join(parts)
