@@ -164,7 +164,7 @@ fn a_refused_request_is_logged_with_client_reason_and_what_could_be_read() {
         "nothing that a terminal obeys: {log}"
     );
     let access = || server.site().read("access.log");
-    crate::support::eventually(crate::support::PATIENCE, "the access log has it", || {
+    eventually(PATIENCE, "the access log has it", || {
         access().contains(r#""line":"GET /two HTTP/1.1""#)
     });
 }
@@ -177,7 +177,7 @@ fn a_flood_of_refused_requests_is_a_few_lines_a_second() {
         let mut client = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         client.write_all(b"nonsense\r\n\r\n").unwrap();
     }
-    crate::support::eventually(crate::support::PATIENCE, "all are answered", || {
+    eventually(PATIENCE, "all are answered", || {
         server
             .site()
             .read("access.log")
