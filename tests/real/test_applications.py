@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import ruby_projects
-from harness import RealCase, Server
+from harness import ROOT, RealCase, Server
 from websockets import TEXT, WebSocket
 
 HERE = Path(__file__).parent / "applications"
@@ -258,6 +258,26 @@ class Applications(RealCase):
             manage = [environment / "bin" / "python", "manage.py"]
             for words in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
                 subprocess.run([*manage, *words], cwd=folder, check=True, capture_output=True)
+
+
+class Documents(unittest.TestCase):
+    def test_the_table_is_the_one_that_is_tested(self):
+        text = (ROOT / "docs" / "applications.md").read_text()
+        table = text.split("## Served at the first try")[1]
+        rows = re.findall(
+            r"^\| (.+?) \| `(penstock serve[^`]*)`.*? \| (.*?) ?\|$", table, re.MULTILINE
+        )
+        self.assertEqual(len(rows), len(APPLICATIONS))
+        for (name, command, live), (key, app) in zip(rows, APPLICATIONS.items(), strict=True):
+            with self.subTest(name):
+                self.assertEqual(
+                    name.split(",")[0].split(" (")[0], key.split(",")[0].split(" with Act")[0]
+                )
+                expected = f"penstock serve {app.target}" if app.target else "penstock serve"
+                self.assertEqual(command, expected)
+                self.assertEqual(
+                    bool(live), app.live is not None or app.use is ruby_projects.use_rails
+                )
 
 
 def _test_of(name):
