@@ -40,8 +40,8 @@ class ClientSocket(Socket):
         ours, theirs = socket.socketpair()
         super().__init__(fileno=ours.detach())
         self._slot = slot
+        self._request = slot.request_number()
         self._theirs: Optional[socket.socket] = theirs
-        self.is_taken = False
 
     def take(self) -> None:
         """Takes the connection over, if it was not. Raises OSError when the response has begun."""
@@ -49,10 +49,9 @@ class ClientSocket(Socket):
         if theirs is None:
             return
         with theirs:
-            if not self._slot.hijack(theirs):
+            if not self._slot.hijack(theirs, self._request):
                 super().close()
                 raise OSError("the connection cannot be taken over: its response has begun")
-        self.is_taken = True
 
     def finish(self) -> None:
         """The request is over, and so is the connection."""

@@ -82,6 +82,10 @@ class Disconnected(Exception):
     """The server has closed this slot: the thread must end."""
 
 
+class Hijacked(Exception):
+    """The application has taken the connection over: no response can begin."""
+
+
 class FirstPart(bytes):
     """The beginning of a request's body, whose rest is to be pulled."""
 
@@ -89,9 +93,10 @@ class FirstPart(bytes):
 class Slot:
     """One slot socket: requests in, responses out.
 
-    One thread receives and answers; only `mark_as_io_bound`, `extend_timeout` and `pull` may be
-    called from others as well, as long as the response has not ended. `before_mark` is called
-    before the server hears of an I/O-bound request, `collect` when it asks for a collection of garbage."""
+    One thread receives and answers; only `mark_as_io_bound`, `extend_timeout`, `pull` and `hijack`
+    may be called from others as well, as long as the response has not ended. `before_mark` is
+    called before the server hears of an I/O-bound request, `collect` when it asks for a collection
+    of garbage."""
 
     __slots__ = (
         "_begun",
@@ -99,6 +104,7 @@ class Slot:
         "_end",
         "_ended",
         "_has_guest",
+        "_hijacked",
         "_input_lock",
         "_is_streamed",
         "_is_waiting",
@@ -125,6 +131,8 @@ class Slot:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._seq = self._ended = self._marked = self._begun = -1
+        # Of no request, nor of one that is still to come.
+        self._hijacked = -2
         self._scanned = 0
         self._lock = threading.Lock()
         self._has_guest = False
@@ -279,7 +287,9 @@ class Slot:
         self._ended = self._seq
         if self._has_guest:
             self._wait_for_guest()
-        if size <= JOIN_MAX:
+        if self._hijacked == self._seq:
+            self.send_end()
+        elif size <= JOIN_MAX:
             try:
                 self._sendall(prefix + head + body)
             except OSError as error:
@@ -288,8 +298,13 @@ class Slot:
             self._send(prefix + head, body)
 
     def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
-        """Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows."""
+        """Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows.
+        Raises Hijacked when another thread was quicker."""
         self._begun = self._seq
+        if self._has_guest:
+            self._wait_for_guest()
+        if self._hijacked == self._seq:
+            raise Hijacked
         self._send(self._stream_head(count, head, started, len(body)), body)
 
     def send_body(self, chunk: bytes) -> None:
@@ -318,6 +333,9 @@ class Slot:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
         self._ended = self._seq
         self._wait_for_guest()
+        if self._hijacked == self._seq:
+            self.send_end()
+            return
         try:
             sent = self._sock.sendmsg([data], rights)
             if sent < len(data):
@@ -325,25 +343,42 @@ class Slot:
         except OSError as error:
             raise Disconnected from error
 
-    def hijack(self, sock: socket.socket) -> bool:
-        """The application answers by itself, on the other end of this socket; from any thread. What is
-        left to send is the end. False when the response has begun."""
+    def hijack(self, sock: socket.socket, seq: int) -> bool:
+        """The application answers request `seq` by itself, on the other end of this socket; from any
+        thread. What is left to send is the end. False when the response has begun, as to `_say`: of a
+        response and this one sees the other."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
         with self._lock:
-            if self._begun == self._seq or self._ended == self._seq:
-                return False
-            self._begun = self._seq
+            self._has_guest = True
             try:
+                if self._seq != seq or seq in (self._begun, self._ended):
+                    return False
+                self._hijacked = seq
                 self._sock.sendmsg([_HIJACK_FRAME], rights)
             except OSError as error:
                 raise Disconnected from error
+            finally:
+                self._has_guest = False
         return True
+
+    def is_hijacked(self) -> bool:
+        """Whether the application answers the request at hand by itself."""
+        return self._hijacked == self._seq
+
+    def request_number(self) -> int:
+        """The number of the request at hand."""
+        return self._seq
 
     def send_reason(self, kind: int, flags: int, reason: str) -> None:
         """Sends ABORT or FAILED."""
         text = reason[:REASON_MAX].encode("utf-8", "replace")
         self._ended = self._seq
-        self._send(_pack_frame(kind, flags, 0, len(text)) + text)
+        if self._has_guest:
+            self._wait_for_guest()
+        if self._hijacked == self._seq:
+            self.send_end()
+        else:
+            self._send(_pack_frame(kind, flags, 0, len(text)) + text)
 
     def _stream_head(self, count: int, head: bytes, started: int, size: int) -> bytes:
         micros = (perf_counter_ns() - started) // 1000 & 0xFFFF_FFFF

@@ -31,6 +31,7 @@ from .wire import (
     TO_THE_END,
     WHOLE_MAX,
     Disconnected,
+    Hijacked,
     Slot,
     WireError,
     join_head,
@@ -116,6 +117,9 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     except ClientGone:
         forks.leave_if_stranger()
         response.cancel()
+    except Hijacked:
+        # A thread of the application's was quicker than this response.
+        response.end_hijack()
     except BodyCut as error:
         # Nobody waits for an answer, and there is nothing to mend.
         forks.leave_if_stranger()
@@ -217,7 +221,7 @@ class Response:
 
     def is_hijacked(self) -> bool:
         """Whether the application has taken the connection over: then it has answered by itself."""
-        return self.connection is not None and self.connection.is_taken
+        return self.connection is not None and self.slot.is_hijacked()
 
     def end_hijack(self) -> None:
         """Ends the call of an application that has taken the connection over."""

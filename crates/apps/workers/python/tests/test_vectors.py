@@ -215,7 +215,7 @@ def send(slot, what, *rest):
         slot._seq = 0
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            assert slot.hijack(theirs)
+            assert slot.hijack(theirs, 0)
         slot.send_end()
         return
     if what == "failed":
