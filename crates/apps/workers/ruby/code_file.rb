@@ -16,9 +16,15 @@ module PenstockWorker
       file, constant = entry.split(/(?<=\.rb):/, 2)
       path = File.expand_path(file)
       require path
-      return Object.const_get(constant) if constant
+      return named(file, constant) if constant
 
       classic(path) || only_of(file, candidates(path))
+    end
+
+    def named(file, constant)
+      return Object.const_get(constant) if Object.const_defined?(constant)
+
+      raise LoadError, "#{file} defines no #{constant}"
     end
 
     # What `require "sinatra"` makes of the file that requires it, when that defines routes.
@@ -35,7 +41,7 @@ module PenstockWorker
       apps = constants_of(Object, path).select { |_name, app| app.respond_to?(:call) }
       # What others of them are made from is no application itself.
       parents = apps.values.grep(Class).map(&:superclass)
-      apps.except(*apps.keys.select { |name| parents.include?(apps[name]) })
+      apps.reject { |_name, app| parents.include?(app) }
     end
 
     # What the file defines, also in its modules: `Shop::Web` of `module Shop; class Web`.

@@ -88,7 +88,7 @@ class BootTest < Minitest::Test
       ["x.rb", "A = ->(_) {}\nB = ->(_) {}\n"] => "x.rb has several applications (A, B): say which, as in x.rb:A",
       ["x.rb", "X = 1\n"] => "x.rb has no Rack application: name it",
       ["x.rb:X", "X = 1\n"] => "x.rb:X gives Integer, not a Rack application",
-      ["x.rb:Y", "X = 1\n"] => "uninitialized constant Y"
+      ["x.rb:Y", "X = 1\n"] => "x.rb defines no Y"
     }.each do |(entry, source), error|
       start(source, entry: entry) do |worker|
         frame = worker.control.frame
