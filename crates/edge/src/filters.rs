@@ -54,6 +54,8 @@ pub(crate) struct Values<'a> {
     pub(crate) scheme: &'static str,
     /// What proxies in front have stripped from the path.
     pub(crate) mount: Option<&'a Mount>,
+    /// The authority that the handlers were told, where the route's rules say another.
+    pub(crate) told_host: Option<&'a str>,
 }
 
 /// A request's head as a route's rules make it.

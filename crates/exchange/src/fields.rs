@@ -212,6 +212,8 @@ pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
         known.any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
     };
     match name.first().map_or(0, |byte| byte | 0x20) {
+        // Rails reads it.
+        b'c' => name.eq_ignore_ascii_case(b"client-ip"),
         b'f' => is_in(&["forwarded", "front-end-https"]),
         b'x' => {
             let start = name.get(..FORWARDED.len());
@@ -223,8 +225,10 @@ pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
 }
 
 /// Those without `X-Forwarded-` in front.
-const X_WORDS_OF_PROXIES: [&str; 8] = [
+const X_WORDS_OF_PROXIES: [&str; 10] = [
     "x-arr-ssl",
+    "x-client-ip",
+    "x-cluster-client-ip",
     "x-original-method",
     "x-original-proto",
     "x-original-scheme",
@@ -375,6 +379,8 @@ mod tests {
             "x-forwarded-",
             "X-Scheme",
             "Front-End-HTTPS",
+            "Client-IP",
+            "X-Client-IP",
         ] {
             assert!(is_word_of_proxy(name), "{name}");
         }

@@ -235,6 +235,7 @@ fn a_proxy_is_believed_on_this_machine_only() {
         ("x-forwarded-ssl", "on", "on"),
         ("x-real-ip", "::ffff:203.0.113.9", "203.0.113.9"),
         ("x-forwarded-user", "jo", "jo"),
+        ("client-ip", "203.0.113.9", "203.0.113.9"),
         ("x-forwarded-protocol", "ssl", "ssl"),
         ("front-end-https", "on", "on"),
     ] {

@@ -159,6 +159,7 @@ fn only_a_trusted_proxy_adds_to_a_key() {
             "https://a.test/ | host b.test",
         ),
         ("X-Scheme: https", "http://a.test/ | x-scheme=https"),
+        ("X-Client-IP: 192.0.2.1", "http://a.test/"),
     ] {
         assert_eq!(key(|_| (), true, "/", &[line]), expected, "{line}");
         assert_eq!(key(|_| (), false, "/", &[line]), "http://a.test/", "{line}");

@@ -245,11 +245,13 @@ impl Connection {
         })
     }
 
-    /// The same for a response: the prefix is the one that its handlers were told.
+    /// The same for a response: with prefix and host as its handlers were told.
     pub(super) fn values_of_response<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
         let mut values = self.values(exchange);
         if let Some(changed) = &exchange.changed {
-            values.mount = changed.forwarded.as_ref().map(|told| &told.mount);
+            let told = changed.forwarded.as_deref();
+            values.mount = told.map(|told| &told.mount);
+            values.told_host = told.and_then(|told| told.host.as_deref());
         }
         values
     }
@@ -263,6 +265,7 @@ impl Connection {
             host: (told.and_then(|it| it.host.as_deref())).unwrap_or_else(|| exchange.head.host()),
             scheme: (told.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
             mount: told.map(|it| &it.mount),
+            told_host: None,
         }
     }
 }

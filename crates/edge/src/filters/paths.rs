@@ -58,7 +58,12 @@ impl ResponsePaths {
             return self.path(rest, values);
         };
         let is = |own: &str| !own.is_empty() && authority.eq_ignore_ascii_case(own);
-        if !is(values.host) && !is(values.head.host()) {
+        let own = [
+            Some(values.host),
+            Some(values.head.host()),
+            values.told_host,
+        ];
+        if !own.into_iter().flatten().any(is) {
             return None;
         }
         let path = match rest.is_empty() {
@@ -212,6 +217,7 @@ mod tests {
             host: "shop.test",
             scheme: "https",
             mount: mount.as_ref(),
+            told_host: Some("told.test"),
         };
         let mut fields = FieldBlock::new();
         for value in told.split('\n') {
@@ -260,6 +266,7 @@ mod tests {
                 "https://shop.test/shop/login",
             ),
             ("http://inner.test/login", "http://inner.test/shop/login"),
+            ("http://told.test/login", "http://told.test/shop/login"),
             ("//shop.test/login", "//shop.test/shop/login"),
             ("https://other.test/login", "https://other.test/login"),
             (

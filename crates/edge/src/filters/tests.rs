@@ -18,6 +18,7 @@ fn values(head: &RequestHead) -> Values<'_> {
         host: head.host(),
         scheme: "https",
         mount: None,
+        told_host: None,
     }
 }
 

@@ -398,7 +398,8 @@ fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
 #[test]
 fn no_stranger_sends_what_proxies_say() {
     let fields = "X-Forwarded-User: root\r\nX-Forwarded-Protocol: ssl\r\nFront-End-Https: on\r\n\
-                  X-Scheme: https\r\nX-Original-URI: /admin\r\nX-Thing: 1\r\n";
+                  X-Scheme: https\r\nX-Original-URI: /admin\r\nClient-IP: 198.51.100.1\r\n\
+                  X-Thing: 1\r\n";
     assert_eq!(passed(fields, Framing::None).0, "X-Thing: 1\r\n");
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     let (from_proxy, _) = sent(&plain(), &head, PROXY, Framing::None);
