@@ -511,10 +511,13 @@ fn refused_head(error: ParseError, received: &[u8]) -> Next {
     Next::Refused(Box::new(RefusedHead { error, line }))
 }
 
-/// The beginning of what should have been a request line.
+/// The beginning of what should have been a request line. Blank lines before it tell nothing.
 fn first_line(received: &[u8]) -> &[u8] {
+    let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let start = received.iter().take_while(|byte| is_break(byte)).count();
+    let received = &received[start..];
     let part = &received[..received.len().min(LOGGED_LINE_BYTES)];
-    let end = part.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+    let end = part.iter().position(is_break);
     &part[..end.unwrap_or(part.len())]
 }
 

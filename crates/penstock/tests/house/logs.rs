@@ -148,6 +148,10 @@ fn a_refused_request_is_logged_with_client_reason_and_what_could_be_read() {
             b"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\n",
             "413 from 127.0.0.1",
         ),
+        (
+            b"\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n",
+            r#"blank lines before the request line: "GET /behind HTTP/1.1""#,
+        ),
         (b"GET / HTTP/9.9\r\nHost: a\r\n\r\n", "505 from 127.0.0.1"),
     ] {
         let mut client = RawClient::connect(server.port());
