@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import html
+import itertools
 import json
 import os
 import re
@@ -36,10 +37,9 @@ def recipe(name):
     """The configuration that stands below the heading."""
     text = (ROOT / "docs" / "php.md").read_text()
     section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
-    lines = re.findall(
-        r"^(?:    .*)?$", section[section.index("    [upstreams.php]") :], re.MULTILINE
-    )
-    return "\n".join(line[4:] for line in lines) + "\n"
+    lines = section[section.index("    [upstreams.php]") :].splitlines()
+    block = itertools.takewhile(lambda line: not line or line.startswith("    "), lines)
+    return "\n".join(line[4:] for line in block) + "\n"
 
 
 class PhpFpm(Backend):
