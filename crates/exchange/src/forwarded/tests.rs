@@ -199,6 +199,53 @@ fn what_a_proxy_quotes_is_not_cut() {
     }
 }
 
+/// Whatever a client sends, and whatever of it a proxy copies into quotes: the proxy's element is read.
+#[test]
+fn no_text_of_a_client_changes_what_its_proxy_adds() {
+    const PIECES: [&str; 14] = [
+        "\"",
+        "\\",
+        ",",
+        ";",
+        "=",
+        " ",
+        "for=",
+        "by=",
+        "proto=http",
+        "198.51.100.1",
+        "a",
+        "[",
+        "\\\"",
+        "=\"",
+    ];
+    // SplitMix64: the same texts each time.
+    let mut state = 7_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % below as u64).unwrap()
+    };
+    for _ in 0..20_000 {
+        let mut text = |most: usize| -> String {
+            let count = next(most + 1);
+            (0..count).map(|_| PIECES[next(PIECES.len())]).collect()
+        };
+        let (sent, copied) = (text(8), text(6));
+        let quoted = copied.replace('\\', "\\\\").replace('"', "\\\"");
+        for element in [
+            format!("for=203.0.113.9;secret=\"{quoted}\""),
+            format!("secret=\"{quoted}\";for=\"203.0.113.9:7\";proto=https"),
+        ] {
+            let lines = format!("Forwarded: {sent}, {element}\r\n");
+            let (info, _) = read_by(&lines, None);
+            let address = client(&info).unwrap_or_default();
+            assert_eq!(address.trim_end_matches(":7"), "203.0.113.9", "{lines}");
+        }
+    }
+}
+
 #[test]
 fn where_a_list_breaks_off_what_stands_right_of_it_counts() {
     for (lines, expected, field) in [
