@@ -386,6 +386,9 @@ fn the_configuration_documents_itself() {
 fn a_folder_is_served_for_what_it_is() {
     type Files = &'static [(&'static str, &'static str)];
     const APPLICATION: &str = "from app_of import app as application\n";
+    const SINATRA: &str = "require \"sinatra\"\nget(\"/\") { \"sinatra #{request.path}\" }\n";
+    const CLASSES: &str = "class Web\n  def self.call(_env)\n    [200, {}, [name]]\n  end\nend\n\
+                           module Shop\n  Web = Class.new(::Web)\nend\n";
     const FACTORY: &str = "def create_app():\n    from app_of import app\n    return app\n";
     const MANAGE: &str =
         "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')\n";
@@ -397,7 +400,7 @@ fn a_folder_is_served_for_what_it_is() {
         &'static str,
         Option<&'static str>,
     );
-    let rows: [Row; 15] = [
+    let rows: [Row; 17] = [
         ("rackup file", &[("config.ru", RACK)], &[], "rack /", None),
         ("app.py", &[("app.py", WSGI)], &[], "wsgi /", None),
         (
@@ -491,6 +494,20 @@ fn a_folder_is_served_for_what_it_is() {
             &[("below/other.ru", RACK)],
             &["below/other.ru"],
             "rack /",
+            None,
+        ),
+        (
+            "classic Sinatra without a rackup file",
+            &[("hello.rb", SINATRA), ("public/page.txt", "a page")],
+            &[],
+            "sinatra /",
+            Some("a page"),
+        ),
+        (
+            "a class of a ruby file",
+            &[("below/shop.rb", CLASSES)],
+            &["below/shop.rb:Shop::Web"],
+            "Shop::Web",
             None,
         ),
     ];
