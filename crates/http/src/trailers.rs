@@ -6,10 +6,19 @@
 
 /// Whether a field of that name must not be sent behind the content.
 pub fn is_forbidden_trailer(name: &[u8]) -> bool {
+    let begins = |start: &&[u8]| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
     FORBIDDEN
         .iter()
         .any(|forbidden| name.eq_ignore_ascii_case(forbidden))
+        || FORBIDDEN_STARTS.iter().any(begins)
 }
+
+/// What proxies and front ends say of a request: a program behind that takes trailers for fields of the head
+/// would believe it.
+const FORBIDDEN_STARTS: [&[u8]; 2] = [b"x-forwarded-", b"x-accel-"];
 
 /// Fields that frame, route, authenticate or modify a request, or say how to read its content
 /// (RFC 9110 §6.5.1): after the content they come too late to be obeyed, so somebody is lying.
@@ -24,9 +33,6 @@ const FORBIDDEN: &[&[u8]] = &[
     b"upgrade",
     b"host",
     b"forwarded",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
     b"x-real-ip",
     b"via",
     b"authorization",
@@ -60,6 +66,10 @@ mod tests {
             ("Content-Length", true),
             ("TRANSFER-ENCODING", true),
             ("Set-Cookie", true),
+            ("X-Forwarded-For", true),
+            ("x-forwarded-prefix", true),
+            ("X-Accel-Redirect", true),
+            ("X-Forwarded", false),
             ("Content-MD5", false),
             ("Server-Timing", false),
             ("grpc-status", false),
