@@ -1,6 +1,7 @@
-"""Rails with Action Cable and Redmine: how their projects are made, and what is done with them once they serve.
+"""Rails with Action Cable, and Redmine: makes their projects and uses them once they serve.
 
-Used by `test_applications`. Their gems are Debian's packages; the commands are those of their own guides.
+Used by `test_applications`. Their gems are Debian's packages; the commands are those of their own
+guides.
 """
 
 import asyncio

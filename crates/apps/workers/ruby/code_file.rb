@@ -1,11 +1,13 @@
 # frozen_string_literal: true
 
-# Finds the application in a Ruby file that is no rackup file (`app.rb`, `app.rb:Shop`). `boot` calls it.
+# Finds the application in a Ruby file that is no rackup file (`app.rb`, `app.rb:Shop`). `boot` calls
+# it.
 #
 # # Invariants
 #
 # - The file is loaded once.
-# - Nothing is guessed: without a name there is one application in the file, or an error that says what to do.
+# - Nothing is guessed: without a name there is one application in the file, or an error that says
+#   what to do.
 module PenstockWorker
   # Loads Ruby files and picks their application.
   module CodeFile
@@ -36,7 +38,8 @@ module PenstockWorker
       app if own && app.routes.any? { |_method, routes| !routes.empty? }
     end
 
-    # The constants of the file that can be called, by name: classes of Sinatra, Roda and others, and procs.
+    # The constants of the file that can be called, by name: classes of Sinatra, Roda and others, and
+    # procs.
     def candidates(path)
       apps = constants_of(Object, path).select { |_name, app| app.respond_to?(:call) }
       # What others of them are made from is no application itself.
@@ -66,9 +69,16 @@ module PenstockWorker
       # As `rackup app.rb` finds it.
       usual = File.basename(file, ".rb").split("_").map(&:capitalize).join
       return apps[usual] if apps.key?(usual)
-      raise LoadError, "#{file} has no Rack application: name it, as in #{file}:Shop, or write a config.ru" if apps.empty?
 
-      raise LoadError, "#{file} has several applications (#{apps.keys.sort.join(", ")}): say which, as in #{file}:#{apps.keys.min}"
+      raise LoadError, apps.empty? ? none_in(file) : several_in(file, apps.keys.sort)
+    end
+
+    def none_in(file)
+      "#{file} has no Rack application: name it, as in #{file}:Shop, or write a config.ru"
+    end
+
+    def several_in(file, names)
+      "#{file} has several applications (#{names.join(", ")}): say which, as in #{file}:#{names.first}"
     end
   end
 end

@@ -1,6 +1,7 @@
 //! Finds Ruby code of a web framework in a folder without a rackup file.
 //!
-//! Used by `detect`. The worker loads the file and asks its objects which of them is the application.
+//! Used by `detect`. The worker loads the file and asks its objects which of them is the
+//! application.
 //!
 //! # Invariants
 //!
