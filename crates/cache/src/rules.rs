@@ -290,9 +290,9 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Whether a field of a trusted proxy goes to the back end as it was sent, and may change its answer for
-/// others: not one about who the client is. What counts of the others is in the key already, and they say no
-/// more.
+/// Whether a field of a trusted proxy goes to the back end as it was sent, and may change its
+/// answer for others: not one about who the client is. What counts of the others is in the key
+/// already, and they say no more.
 fn is_word_as_sent(name: &str) -> bool {
     const ADDRESSES: [&str; 3] = ["client-ip", "x-client-ip", "x-cluster-client-ip"];
     let is = |known: &&str| name.eq_ignore_ascii_case(known);

@@ -134,8 +134,8 @@ async fn accept_for(
 pub(crate) enum Sender {
     /// The other end of the connection.
     Peer(PeerAddress),
-    /// Somebody for whom a balancer has connected. Boxed: idle connections are counted in bytes, and few
-    /// are such.
+    /// Somebody for whom a balancer has connected. Boxed: idle connections are counted in bytes,
+    /// and few are such.
     Behind(Box<Introduced>),
 }
 

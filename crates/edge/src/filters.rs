@@ -140,7 +140,8 @@ impl Filters {
         })))
     }
 
-    /// Whether the rules change what is known of the client's request: fields by which proxies tell of it.
+    /// Whether the rules change what is known of the client's request: fields by which proxies tell
+    /// of it.
     pub(crate) fn changes_forwarded(&self, trust: &Trust) -> bool {
         let client_field = trust.client_field();
         self.request.names().any(|name| {
@@ -149,8 +150,8 @@ impl Filters {
         })
     }
 
-    /// The prefix that proxies have stripped, `told` by them, as the rules have it; for who answers before
-    /// they are applied.
+    /// The prefix that proxies have stripped, `told` by them, as the rules have it; for who answers
+    /// before they are applied.
     pub(crate) fn outer_mount<'m>(&self, told: &'m Mount) -> Cow<'m, Mount> {
         const PREFIX: &str = "x-forwarded-prefix";
         if !self
@@ -170,8 +171,8 @@ impl Filters {
         Cow::Owned(mount.unwrap_or_default())
     }
 
-    /// The head that the handlers get; `None` when it is `head` itself. `trust` is there if its sender may
-    /// speak for clients of its own.
+    /// The head that the handlers get; `None` when it is `head` itself. `trust` is there if its
+    /// sender may speak for clients of its own.
     ///
     /// # Errors
     /// When the changed head breaks a rule: the configuration's fault, not the client's.

@@ -39,7 +39,8 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the field goes to an application as it came; [`crate::Request::passes_word`] has a say, too.
+    /// Whether the field goes to an application as it came; [`crate::Request::passes_word`] has a
+    /// say, too.
     #[must_use]
     pub fn reaches_application(self) -> bool {
         match self {
@@ -201,8 +202,8 @@ fn fate_of_x(name: &[u8]) -> Fate {
 /// Whether a field is what proxies say of their clients' requests, by whatever name: those that are
 /// [`Fate::FromProxy`], every other `X-Forwarded-*`, and what some call the client's scheme and target.
 ///
-/// An application may make links and redirects of any of them, so that they do not go on from who is not
-/// trusted ([`crate::Request::passes_word`]).
+/// An application may make links and redirects of any of them, so that they do not go on from who
+/// is not trusted ([`crate::Request::passes_word`]).
 #[must_use]
 pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
     const FORWARDED: &[u8] = b"x-forwarded-";

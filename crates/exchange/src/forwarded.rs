@@ -1,16 +1,18 @@
 //! What trusted proxies say of a client's request: its address, scheme, host, port and path prefix.
 //!
-//! `edge` reads it once a request, only if the head has such a field and the peer is trusted, and again
-//! where a route's rules change such fields. Everybody else asks [`crate::Request`], so that no two
-//! components read these fields in two ways. What of the fields goes on is `passing`'s.
+//! `edge` reads it once a request, only if the head has such a field and the peer is trusted, and
+//! again where a route's rules change such fields. Everybody else asks [`crate::Request`], so that
+//! no two components read these fields in two ways. What of the fields goes on is `passing`'s.
 //!
 //! # Invariants
 //!
-//! - Of a list of addresses the rightmost that is not itself a trusted proxy counts: those left of it
-//!   are whatever the client wrote. They are not read, so nothing in them can hide what stands right.
+//! - Of a list of addresses the rightmost that is not itself a trusted proxy counts: those left of
+//!   it are whatever the client wrote. They are not read, so nothing in them can hide what stands
+//!   right.
 //! - Only one family of fields is read: a proxy that sets `X-Forwarded-*` may pass on a `Forwarded`
 //!   that its client made up, and the other way round.
-//! - Host, port and prefix count only if the operator has listed the proxy ([`Trust::accepts_hosts`]).
+//! - Host, port and prefix count only if the operator has listed the proxy
+//!   ([`Trust::accepts_hosts`]).
 //! - A field that is broken counts as not sent, and is named for the log.
 
 pub mod passing;
@@ -142,7 +144,8 @@ impl ForwardedInfo {
         }
     }
 
-    /// Whether a field of that name counts only from proxies that are listed ([`Trust::accepts_hosts`]).
+    /// Whether a field of that name counts only from proxies that are listed
+    /// ([`Trust::accepts_hosts`]).
     #[must_use]
     pub fn is_of_listed(name: &str) -> bool {
         let is = |known: &&str| name.eq_ignore_ascii_case(known);
@@ -357,9 +360,9 @@ impl<'h> Reading<'h> {
     /// The value of a field that is a list with an element for each proxy, or one for all: that of the
     /// proxy whose client was picked.
     ///
-    /// A proxy adds at the right end or replaces the list, so that of as many elements as there are proxies
-    /// behind the client none is the client's own. If these agree, it does not matter which is whose. If
-    /// they do not, it is known only where each address has its element.
+    /// A proxy adds at the right end or replaces the list, so that of as many elements as there are
+    /// proxies behind the client none is the client's own. If these agree, it does not matter which
+    /// is whose. If they do not, it is known only where each address has its element.
     fn value(&mut self, name: &str, alignment: Alignment) -> Option<&'h [u8]> {
         let lines = self.lines(name);
         let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
@@ -399,8 +402,8 @@ impl Picked {
     }
 }
 
-/// The rightmost address that is not trusted; the leftmost of all if every one is, or of those right of
-/// an element that cannot be read.
+/// The rightmost address that is not trusted; the leftmost of all if every one is, or of those
+/// right of an element that cannot be read.
 fn pick(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust) -> Walk {
     let mut walk = Walk::default();
     for (from_right, node) in from_right.enumerate() {

@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! - With an untrusted peer nothing of these fields is believed.
-//! - Host, port and prefix are believed only of proxies that the operator has listed. A proxy that is
-//!   trusted by default may know nothing of these fields and pass on what its client made up.
+//! - Host, port and prefix are believed only of proxies that the operator has listed. A proxy that
+//!   is trusted by default may know nothing of these fields and pass on what its client made up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;

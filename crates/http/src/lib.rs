@@ -17,6 +17,7 @@ mod grammar;
 pub mod h1;
 mod head;
 mod range;
+mod refresh;
 mod rehead;
 pub mod sse;
 mod status;
@@ -40,6 +41,7 @@ pub use range::multipart::{Multipart, Piece};
 pub use range::{
     RangeOutcome, Span, content_range, content_range_unsatisfied, parse_content_range, select_range,
 };
+pub use refresh::refresh_target;
 pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;

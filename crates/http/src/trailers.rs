@@ -16,8 +16,8 @@ pub fn is_forbidden_trailer(name: &[u8]) -> bool {
         || FORBIDDEN_STARTS.iter().any(begins)
 }
 
-/// What proxies and front ends say of a request: a program behind that takes trailers for fields of the head
-/// would believe it.
+/// What proxies and front ends say of a request: a program behind that takes trailers for fields of
+/// the head would believe it.
 const FORBIDDEN_STARTS: [&[u8]; 2] = [b"x-forwarded-", b"x-accel-"];
 
 /// Fields that frame, route, authenticate or modify a request, or say how to read its content

@@ -247,8 +247,9 @@ fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
     }
 }
 
-/// RFC 7239 §4: an element for the client, if a proxy has told of it, and one for our own peer. Both have the
-/// scheme and the host that the client used: programs behind read the first element or the last.
+/// RFC 7239 §4: an element for the client, if a proxy has told of it, and one for our own peer.
+/// Both have the scheme and the host that the client used: programs behind read the first element
+/// or the last.
 fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
     if let Some(told) = request.forwarded.as_deref() {

@@ -28,7 +28,7 @@ pub(crate) struct ReplyHead {
     pub(crate) speaks_to_cache: bool,
     /// There are fields for the hub of the house, which edge takes out, or the body is for it.
     pub(crate) speaks_to_hub: bool,
-    /// There is a `Location` or `Content-Location`.
+    /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) names_location: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<Accel>>,
@@ -212,6 +212,7 @@ fn other_kind(name: &[u8]) -> Kind {
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
         (2, b't') if is_known(name, b"te") => Kind::Drop,
+        (7, b'r') if is_known(name, b"refresh") => Kind::Location,
         (7, b'u') if is_known(name, b"upgrade") => Kind::Upgrade,
         (7, b't') if is_known(name, b"trailer") => Kind::Drop,
         (8, b'l') if is_known(name, b"location") => Kind::Location,

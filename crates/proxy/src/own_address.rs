@@ -1,16 +1,17 @@
 //! A response that names its server's own address, which means nothing to a client.
 //!
-//! Called by `answer` for heads with a `Location` or `Content-Location`. The address becomes a path before a
-//! cache can keep it, whose answers come from no server. nginx does so by default (`proxy_redirect`). Pure.
+//! Called by `answer` for heads with a `Location`, `Content-Location` or `Refresh`. The address
+//! becomes a path before a cache can keep it, whose answers come from no server. nginx does so by
+//! default (`proxy_redirect`). Pure.
 //!
 //! # Invariants
 //!
 //! - No path becomes a reference to another host, whatever the server writes behind its address.
 
-use penstock_http::FieldBlock;
+use penstock_http::{FieldBlock, refresh_target};
 
-/// Puts the fields of a response of `server` right. `asked` is the host that the client asked for; an address
-/// at it stays.
+/// Puts the fields of a response of `server` right. `asked` is the host that the client asked for;
+/// an address at it stays.
 pub(crate) fn put_right(fields: &mut FieldBlock, server: &str, asked: &str) {
     for name in ["Location", "Content-Location"] {
         let told = fields.get(name);
@@ -19,6 +20,15 @@ pub(crate) fn put_right(fields: &mut FieldBlock, server: &str, asked: &str) {
             // It was a valid value, and this is a part of it.
             let _ = fields.set(name, path.as_bytes());
         }
+    }
+    let told = fields.get("Refresh");
+    let told = told.and_then(|told| std::str::from_utf8(told).ok());
+    let Some((told, place)) = told.and_then(|told| Some((told, refresh_target(told)?))) else {
+        return;
+    };
+    if let Some(path) = path_at(&told[place.clone()], server, asked) {
+        let value = format!("{}{path}{}", &told[..place.start], &told[place.end..]);
+        let _ = fields.set("Refresh", value.as_bytes());
     }
 }
 
@@ -47,8 +57,8 @@ fn path_at(told: &str, server: &str, asked: &str) -> Option<String> {
     if !is(server) || is(asked) {
         return None;
     }
-    // Two slashes at the start would name a host, and browsers read a backslash as a slash and leave
-    // tabs out (WHATWG URL, 4.4).
+    // Two slashes at the start would name a host, and browsers read a backslash as a slash and
+    // leave tabs out (WHATWG URL, 4.4).
     Some(format!("/{}", rest.trim_start_matches(['/', '\\', '\t'])))
 }
 
@@ -93,6 +103,21 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(seen(told, SERVER, "shop.test"), expected, "{told}");
+        }
+    }
+
+    #[test]
+    fn a_refresh_leads_to_no_server() {
+        for (told, expected) in [
+            ("5; url=http://127.0.0.1:3000//a?b", "5; url=/a?b"),
+            ("0;URL=\"http://127.0.0.1:3000/a\"", "0;URL=\"/a\""),
+            ("0; url=http://shop.test/a", "0; url=http://shop.test/a"),
+            ("5", "5"),
+        ] {
+            let mut fields = FieldBlock::new();
+            fields.push("Refresh", told.as_bytes()).unwrap();
+            put_right(&mut fields, "127.0.0.1:3000", "shop.test");
+            assert_eq!(fields.get("refresh"), Some(expected.as_bytes()), "{told}");
         }
     }
 

@@ -317,7 +317,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes.rewrite", "add_prefix", Text(PREFIX), Means("nothing"), r#""/v2""#,
         "Put in front."),
     row("sites.routes.rewrite", "response_paths", Bool, Is("true"), "false",
-        "Whether `Location`, `Content-Location` and cookie paths of an upstream are put back under `strip_prefix`."),
+        "Whether `Location`, `Content-Location`, `Refresh` and cookie paths of an upstream are put back under `strip_prefix`."),
 
     row("sites.routes.request_headers", "remove", Texts(FIELD), Is("[]"), r#"["X-Debug"]"#,
         "Fields that are dropped."),

@@ -155,8 +155,8 @@ impl Connection {
         request
     }
 
-    /// Where a request came in; `mount` is what its route has stripped, `forwarded` what counts of the words
-    /// about it.
+    /// Where a request came in; `mount` is what its route has stripped, `forwarded` what counts of
+    /// the words about it.
     fn arrival(
         &self,
         exchange: &Exchange,

@@ -1,5 +1,5 @@
 //! Paths in responses of servers that do not know what was stripped from the path of their request:
-//! `Location`, `Content-Location` and the paths of cookies.
+//! `Location`, `Content-Location`, `Refresh` and the paths of cookies.
 //!
 //! A part of `filters`. nginx does the same by `proxy_redirect` and `proxy_cookie_path`, Apache by
 //! `ProxyPassReverse`. Pure.
@@ -7,13 +7,14 @@
 //! # Invariants
 //!
 //! - A path that is below the prefix already stays: the server was told of it (`X-Forwarded-Prefix`).
-//! - An address of another host stays. The server's own is a path by now (`proxy/src/own_address.rs`).
+//! - An address of another host stays. The server's own is a path by now
+//!   (`proxy/src/own_address.rs`).
 //! - Relative references stay: the client resolves them below the prefix by itself.
 
 use std::borrow::Cow;
 
 use penstock_exchange::Mount;
-use penstock_http::FieldBlock;
+use penstock_http::{FieldBlock, refresh_target};
 
 use super::Values;
 
@@ -47,6 +48,14 @@ impl ResponsePaths {
                 // It was a valid value, and what was put in front is an encoded path.
                 let _ = fields.set(name, reference.as_bytes());
             }
+        }
+        let told = fields.get("Refresh");
+        let told = told.and_then(|told| std::str::from_utf8(told).ok());
+        if let Some((told, place)) = told.and_then(|told| Some((told, refresh_target(told)?)))
+            && let Some(reference) = self.reference(&told[place.clone()], values)
+        {
+            let value = format!("{}{reference}{}", &told[..place.start], &told[place.end..]);
+            let _ = fields.set("Refresh", value.as_bytes());
         }
         self.put_cookies_right(fields, values);
     }
@@ -283,6 +292,13 @@ mod tests {
             for name in ["Location", "Content-Location"] {
                 assert_eq!(seen(&strip, None, name, told), [expected], "{told}");
             }
+            let refresh = format!("5; url={told}");
+            let expected = format!("5; url={expected}");
+            assert_eq!(
+                seen(&strip, None, "Refresh", &refresh),
+                [expected],
+                "{told}"
+            );
         }
     }
 

@@ -1,14 +1,15 @@
 //! What of the fields that proxies send about their clients goes on to applications and servers.
 //!
-//! A part of `forwarded`, asked by `apps` and `proxy` when they write what they hand on. Frameworks read
-//! these fields by themselves, so they must find in them what was concluded here.
+//! A part of `forwarded`, asked by `apps` and `proxy` when they write what they hand on. Frameworks
+//! read these fields by themselves, so they must find in them what was concluded here.
 //!
 //! # Invariants
 //!
-//! - A field goes on only with the meaning that it has here: lists of schemes, hosts and ports as the one
-//!   element that counts, addresses as they came only if the client's address was read from them.
-//! - What does not count, because it is broken, of the other family, not accepted or of a stranger, does
-//!   not go on.
+//! - A field goes on only with the meaning that it has here: lists of schemes, hosts and ports as
+//!   the one element that counts, addresses as they came only if the client's address was read from
+//!   them.
+//! - What does not count, because it is broken, of the other family, not accepted or of a stranger,
+//!   does not go on.
 //! - What a route's own rules say goes on as it is, and not from here.
 
 use std::borrow::Cow;
@@ -34,8 +35,8 @@ impl Request {
         "Forwarded",
     ];
 
-    /// What goes on of a field by which a proxy told of this request; none if it sent none, or if nothing
-    /// of it counts.
+    /// What goes on of a field by which a proxy told of this request; none if it sent none, or if
+    /// nothing of it counts.
     #[must_use]
     pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let told = self.forwarded.as_deref()?;
@@ -93,9 +94,9 @@ impl Request {
         push_host(out, self.host());
     }
 
-    /// Whether a field that is no [`Request::FORWARDED_FIELDS`], and could go on as it came, does. One that
-    /// proxies use for their client's request does from trusted peers alone, and not with another scheme
-    /// than the one that counts.
+    /// Whether a field that is no [`Request::FORWARDED_FIELDS`], and could go on as it came, does.
+    /// One that proxies use for their client's request does from trusted peers alone, and not with
+    /// another scheme than the one that counts.
     #[must_use]
     pub fn passes_word(&self, name: impl AsRef<[u8]>) -> bool {
         let name = name.as_ref();

@@ -1,13 +1,14 @@
 //! The grammar of `Forwarded` (RFC 7239 §4): elements, each with what one proxy says of its client.
 //!
-//! A part of `forwarded`. Pure. Read from the right, since each proxy adds its element at the end of
-//! whatever its client has sent.
+//! A part of `forwarded`. Pure. Read from the right, since each proxy adds its element at the end
+//! of whatever its client has sent.
 //!
 //! # Invariants
 //!
 //! - An element is the shortest text behind a comma, or the whole line, that follows the grammar. A
-//!   quote that a client leaves open so does not swallow what stands right of it. What a proxy wrote
-//!   is never cut at a comma inside its own quotes: behind such a comma the quotes do not pair.
+//!   quote that a client leaves open so does not swallow what stands right of it. What a proxy
+//!   wrote is never cut at a comma inside its own quotes: behind such a comma the quotes do not
+//!   pair.
 //! - A `for`, `proto` or `host` that comes twice in one element and whatever else is not of the
 //!   grammar ends the reading; what stands right of it counts.
 

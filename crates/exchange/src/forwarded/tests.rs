@@ -199,7 +199,8 @@ fn what_a_proxy_quotes_is_not_cut() {
     }
 }
 
-/// Whatever a client sends, and whatever of it a proxy copies into quotes: the proxy's element is read.
+/// Whatever a client sends, and whatever of it a proxy copies into quotes: the proxy's element is
+/// read.
 #[test]
 fn no_text_of_a_client_changes_what_its_proxy_adds() {
     const PIECES: [&str; 14] = [

@@ -1,7 +1,7 @@
 //! What a trusted proxy in front says is the request's, everywhere; what it has stripped is put back.
 //!
-//! The tests come from loopback. Unless the file lists it, its word counts for the client's address and
-//! scheme alone.
+//! The tests come from loopback. Unless the file lists it, its word counts for the client's address
+//! and scheme alone.
 //!
 //! # Invariants
 //!
@@ -469,7 +469,8 @@ fn no_redirect_leads_to_the_servers_own_address() {
     assert_eq!(origin.seen().len(), 2, "the others came from the cache");
 }
 
-/// Clients of one proxy are clients of their own, and what they are told is for the scheme that they use.
+/// Clients of one proxy are clients of their own, and what they are told is for the scheme that
+/// they use.
 #[test]
 fn stickiness_is_by_the_client_behind_a_proxy() {
     const PIDS: &str = r#"

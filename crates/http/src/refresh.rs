@@ -1,0 +1,56 @@
+//! Where a `Refresh` field leads: no standard field, but all browsers obey it as they do the
+//! element of HTML (HTML, "shared declarative refresh steps").
+//!
+//! Asked by `proxy` and `edge`, which put addresses in responses right. Pure.
+
+use std::ops::Range;
+
+/// The place of the reference in the value of a `Refresh` field, without quotes around it; `None`
+/// for one that only reloads.
+#[must_use]
+pub fn refresh_target(value: &str) -> Option<Range<usize>> {
+    let seconds =
+        value.find(|c: char| !(c.is_ascii_digit() || c == '.' || c.is_ascii_whitespace()));
+    let at = seconds?;
+    let rest = value[at..].strip_prefix([';', ','])?.trim_start();
+    let is_named = rest
+        .get(..3)
+        .is_some_and(|name| name.eq_ignore_ascii_case("url"));
+    let named = is_named.then(|| rest[3..].trim_start().strip_prefix('='));
+    // `url =` may be left out.
+    let reference = named.flatten().map_or(rest, str::trim_start);
+    let start = value.len() - reference.len();
+    let (start, end) = match reference.chars().next() {
+        Some(quote @ ('"' | '\'')) => {
+            let inside = &reference[1..];
+            (start + 1, inside.find(quote).unwrap_or(inside.len()))
+        }
+        _ => (start, reference.trim_end().len()),
+    };
+    (end > 0).then(|| start..start + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refresh_leads_somewhere_or_reloads() {
+        for (value, expected) in [
+            ("5", None),
+            ("5;", None),
+            ("", None),
+            ("5; url=", None),
+            ("x; url=/a", None),
+            ("5; url=/a?b#c", Some("/a?b#c")),
+            ("0;URL = 'http://a.test/x' y", Some("http://a.test/x")),
+            ("1.5 , url=\"/a b\"", Some("/a b")),
+            ("0; url=\"/open", Some("/open")),
+            ("0; /a ", Some("/a")),
+            ("0; url", Some("url")),
+        ] {
+            let found = refresh_target(value).map(|place| &value[place]);
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+}
