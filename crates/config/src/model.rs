@@ -94,6 +94,9 @@ pub struct Server {
     pub admin: Option<ListenAddr>,
     /// Where requests are logged; none is off.
     pub access_log: Option<AccessLog>,
+    /// Where probes and Prometheus ask: `/healthz`, `/readyz` and `/metrics` alone; none is the admin address
+    /// alone.
+    pub probes: Option<ListenAddr>,
     /// Where the server's own log goes.
     pub log: LogTarget,
     /// The form of its lines.
@@ -149,6 +152,7 @@ impl Default for Server {
             reuse_port: false,
             threads: usable_cores(),
             admin: Some(ListenAddr::loopback(8090)),
+            probes: None,
             access_log: None,
             log: LogTarget::Stderr,
             log_format: ServerLogFormat::default(),

@@ -33,6 +33,8 @@ pub(crate) struct Read {
     listen: Option<Vec<At<ListenAddr>>>,
     /// Where `admin` stands.
     admin_at: Option<usize>,
+    /// Where `probes` stands.
+    probes_at: Option<usize>,
     /// Its `join`, placed at its address.
     pub(crate) join: Option<At<Join>>,
     /// Where the table starts.
@@ -45,6 +47,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
         value: Server::default(),
         listen: None,
         admin_at: None,
+        probes_at: None,
         join: None,
         at: top.at,
     };
@@ -62,6 +65,10 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     if let Some(admin) = table.parsed("admin", |text| admin(table.found, text)) {
         server.admin = admin.value;
         read.admin_at = Some(admin.at);
+    }
+    if let Some(probes) = table.parsed("probes", |text| address(table.found, text)) {
+        server.probes = Some(probes.value);
+        read.probes_at = Some(probes.at);
     }
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
@@ -168,6 +175,21 @@ impl Read {
             .unwrap_or(self.at);
         let (admin, listener) = (admin.clone(), listen[index].clone());
         top.add(at, Problem::AdminTaken { admin, listener });
+    }
+
+    /// Reports an address of probes that a listener or the admin interface has.
+    pub(crate) fn check_probes(&self, top: &Section<'_>) {
+        let (Some(probes), Some(at)) = (&self.value.probes, self.probes_at) else {
+            return;
+        };
+        if let Some((other, line)) = self.listener_at(top, probes) {
+            top.add(at, taken(probes, &other, line));
+        }
+        let admin = self.value.admin.as_ref();
+        if let Some(admin) = admin.filter(|admin| admin.overlaps(probes)) {
+            let line = self.admin_at.map_or(0, |at| top.found.line(at));
+            top.add(at, taken(probes, admin, line));
+        }
     }
 
     fn place(&self, index: usize) -> Option<usize> {

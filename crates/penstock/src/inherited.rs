@@ -18,6 +18,8 @@ pub(crate) enum Role {
     Tcp,
     /// The admin interface.
     Admin,
+    /// Probes and Prometheus.
+    Probes,
 }
 
 /// The sockets of one listener.

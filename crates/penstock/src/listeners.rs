@@ -161,7 +161,7 @@ pub(crate) fn open(
     loops: usize,
 ) -> Result<Opened, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
-    let shares = supply.shares_ports && role != Role::Admin;
+    let shares = supply.shares_ports && matches!(role, Role::Http | Role::Tcp);
     let owned = match wanted {
         ListenAddr::Unix(path) => Some(socket_access(role, path, &supply.socket_files)?),
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,

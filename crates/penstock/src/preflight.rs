@@ -47,6 +47,7 @@ impl Findings {
             ("streams.listen", streams.collect()),
             ("server.join.listen", join.collect()),
             ("server.admin", server.admin.iter().collect()),
+            ("server.probes", server.probes.iter().collect()),
         ];
         for (key, addresses) in keys {
             for address in addresses {

@@ -28,7 +28,7 @@ use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, TokioThread, clock, loops};
-use penstock_status::Admin;
+use penstock_status::{Admin, Probes};
 use penstock_sys::process::successor::Reach;
 use penstock_sys::{daemon, identity, process};
 use tokio::sync::Notify;
@@ -100,6 +100,7 @@ pub(crate) struct Server {
     loops: Loops,
     pub(crate) edge: Arc<Edge>,
     admin_edge: Arc<Edge>,
+    probes_edge: Arc<Edge>,
     /// All that is held open; one for the whole life of the process.
     pub(crate) held: Held,
     pub(crate) started: Instant,
@@ -142,6 +143,7 @@ pub(crate) struct Live {
     pub(crate) listeners: Vec<Serving>,
     pub(crate) streams: Vec<TcpServing>,
     pub(crate) admin: Option<Serving>,
+    pub(crate) probes: Option<Serving>,
     pub(crate) reloads: u64,
     /// Why the last reload was refused; `None` after one that worked.
     pub(crate) reload_error: Option<String>,
@@ -289,6 +291,7 @@ impl Server {
             cached_routes,
         } = wiring::settings(&config, &rooms, &held, count, options.development)?;
         let admin_settings = of_house(config.limits.clone());
+        let probes_settings = of_house(config.limits.clone());
         let join_settings = of_house(Limits {
             connections: MEETINGS_MAX,
             ..config.limits.clone()
@@ -298,6 +301,7 @@ impl Server {
             invocation,
             edge: Arc::new(Edge::new(settings, count)),
             admin_edge: Arc::new(Edge::new(admin_settings, 1)),
+            probes_edge: Arc::new(Edge::new(probes_settings, 1)),
             held,
             watchdog: watchdog.map_err(|error| error.to_string())?,
             options,
@@ -318,6 +322,7 @@ impl Server {
                 listeners: Vec::new(),
                 streams: Vec::new(),
                 admin: None,
+                probes: None,
                 reloads: 0,
                 reload_error: None,
             }),
@@ -328,6 +333,7 @@ impl Server {
             upgrading: AtomicBool::new(false),
         });
         server.wire_admin();
+        server.wire_probes();
         let counted = Arc::downgrade(&server);
         let numbers = move || counted.upgrade().map(|server| server.numbers());
         let numbers = Box::new(move || numbers().unwrap_or_default());
@@ -387,8 +393,12 @@ impl Server {
         let join = live.config.server.join.as_ref();
         self.front.configure(join, upstreams.values());
         let targets = self.targets(&upstreams);
-        let served = doors.serve(&self.admin_edge, targets, self.loops.handles());
-        (live.listeners, live.streams, live.admin) = served;
+        let own = (&self.admin_edge, &self.probes_edge);
+        let served = doors.serve(own, targets, self.loops.handles());
+        live.listeners = served.listeners;
+        live.streams = served.streams;
+        live.admin = served.admin;
+        live.probes = served.probes;
         if live.config.joins.is_some() && self.joiner.get().is_none() {
             loops::spawn_here(Arc::clone(self).join());
         }
@@ -459,16 +469,36 @@ impl Server {
 
     /// The admin interface answers on its own edge, so that it is there when the front end is full.
     fn wire_admin(self: &Arc<Self>) {
-        let admin: Arc<dyn Handler> = Arc::new(Admin::new(Arc::new(crate::source::House::new(
-            Arc::downgrade(self),
-        ))));
+        self.wire(
+            &self.admin_edge,
+            Arc::new(Admin::new(self.status_source())),
+            true,
+        );
+    }
+
+    /// So do probes, which may come from other machines.
+    fn wire_probes(self: &Arc<Self>) {
+        self.wire(
+            &self.probes_edge,
+            Arc::new(Probes::new(self.status_source())),
+            false,
+        );
+    }
+
+    /// What the server says of itself.
+    fn status_source(self: &Arc<Self>) -> Arc<crate::source::House> {
+        Arc::new(crate::source::House::new(Arc::downgrade(self)))
+    }
+
+    /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see what is wrong.
+    fn wire(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
         let mut routing = Routing::default();
         let route = Route {
             has_folder_redirect: false,
             path: PathPattern::any(),
             internal: false,
             filters: None,
-            handlers: [admin].into(),
+            handlers: [handler].into(),
         };
         routing.add(
             &[],
@@ -480,9 +510,10 @@ impl Server {
         let limits = self.live().config.limits.clone();
         let settings = Settings {
             routing,
+            development: shows_causes,
             ..of_house(limits)
         };
-        self.admin_edge.replace(settings, &[]);
+        edge.replace(settings, &[]);
     }
 
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {

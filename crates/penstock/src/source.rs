@@ -204,7 +204,8 @@ fn snapshot(server: &Server) -> Snapshot {
     let limits = &live.config.limits;
     let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
     listeners.extend(live.streams.iter().map(TcpServing::name));
-    listeners.extend(live.admin.as_ref().map(|admin| admin.name().to_owned()));
+    let own = live.admin.iter().chain(&live.probes);
+    listeners.extend(own.map(|one| one.name().to_owned()));
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         pid: std::process::id(),

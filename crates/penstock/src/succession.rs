@@ -99,6 +99,7 @@ impl Word {
                     Role::Http => "http",
                     Role::Tcp => "tcp",
                     Role::Admin => "admin",
+                    Role::Probes => "probes",
                 };
                 let owner = if *is_lent { "lent" } else { "own" };
                 format!("socket {listener} {role} {owner} {}", plain(wanted))
@@ -136,6 +137,7 @@ impl Word {
                         "http" => Role::Http,
                         "tcp" => Role::Tcp,
                         "admin" => Role::Admin,
+                        "probes" => Role::Probes,
                         _ => return Err(unknown()),
                     },
                     is_lent: next()? == "lent",
@@ -437,6 +439,7 @@ mod tests {
             socket(Role::Http, false, ":80"),
             socket(Role::Tcp, false, "[::1]:9000"),
             socket(Role::Admin, true, "unix:/run/a folder/admin.sock"),
+            socket(Role::Probes, false, ":9090"),
             Word::Errors,
             Word::End,
             Word::Ready(Vec::new()),

@@ -347,7 +347,7 @@ impl Refusal {
 }
 
 /// The reply with the name of this room in its timing.
-fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
+pub(crate) fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
     let mut response = made?;
     response.timing.handler = Some(Name::Room("status"));
     Ok(response.into())

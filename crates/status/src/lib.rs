@@ -14,6 +14,7 @@ mod fake;
 mod guard;
 mod manage;
 mod page;
+mod probes;
 mod publish;
 mod purge;
 mod snapshot;
@@ -21,6 +22,7 @@ mod source;
 
 pub use api::Admin;
 pub use manage::{ManageError, ManageRequest, NewServer};
+pub use probes::Probes;
 pub use publish::PublishError;
 pub use purge::{PurgeError, PurgeRequest, PurgeWhat};
 pub use snapshot::{

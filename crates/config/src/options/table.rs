@@ -31,6 +31,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Number of event loops."),
     row("server", "admin", Text(ADDRESS_OR_OFF), Is(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
         "Address of the status page, metrics and the admin API, or \"off\"."),
+    row("server", "probes", Text(ADDRESS), Means("none"), r#"":9090""#,
+        "Address where `/healthz`, `/readyz` and `/metrics` answer to any host name, and nothing else does: for orchestrators and Prometheus on other machines."),
     row("server", "access_log", TextOrTable("\"off\", \"stdout\", \"stderr\" or a path", "server.access_log"),
         Is(r#""off""#), r#"{ path = "logs/access.log", format = "combined" }"#,
         "Where every request is logged; a text alone is the path, in the combined format."),

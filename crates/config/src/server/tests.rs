@@ -53,6 +53,18 @@ fn reports_listeners_and_networks_that_are_wrong() {
             ],
         ),
         (
+            "probes where a listener is",
+            "[apps.a]\n[server]\nlisten = [\":80\"]\nprobes = \"127.0.0.1:80\"\n",
+            &["penstock.toml:4:10: http://127.0.0.1:80 is already taken by http://*:80 on line 3"],
+        ),
+        (
+            "probes where administrators are",
+            "[apps.a]\n[server]\nadmin = \"127.0.0.1:9090\"\nprobes = \":9090\"\n",
+            &[
+                "penstock.toml:4:10: http://*:9090 is already taken by http://127.0.0.1:9090 on line 3",
+            ],
+        ),
+        (
             "taken",
             "[apps.a]\n[server]\nlisten = [{ address = \":80\" },\n{ address = \"127.0.0.1:80\", proxy_protocol = true }]\n",
             &["penstock.toml:4:13: http://127.0.0.1:80 is already taken by http://*:80 on line 3"],

@@ -55,20 +55,24 @@ impl Server {
     /// Prints where it listens, then each application as it becomes ready.
     pub(super) async fn announce_ready(&self) {
         let announce = &self.options.announce;
-        let (names, admin, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
+        let (names, (admin, probes), upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
             let live = self.live();
             let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
             names.extend(live.streams.iter().map(TcpServing::name));
             let admin = live.admin.as_ref().map(|a| a.name().to_owned());
+            let probes = live.probes.as_ref().map(|probes| probes.name().to_owned());
             let upstreams = live.config.upstreams.values().map(described).collect();
             let apps = live.rooms.apps.values().cloned().collect();
-            (names, admin, upstreams, apps)
+            (names, (admin, probes), upstreams, apps)
         };
         for name in names {
             announce.write(format!("listening {name}\n").into_bytes());
         }
         if let Some(admin) = admin {
             announce.write(format!("status {admin}/\n").into_bytes());
+        }
+        if let Some(probes) = probes {
+            announce.write(format!("probes {probes}\n").into_bytes());
         }
         for upstream in upstreams {
             announce.write(upstream.into_bytes());

@@ -20,6 +20,7 @@ pub(super) struct Doors {
     listeners: Vec<Opened>,
     streams: Vec<Bound>,
     admin: Option<Opened>,
+    probes: Option<Opened>,
     taken: Vec<ListenAddr>,
 }
 
@@ -42,6 +43,11 @@ impl Doors {
         let admin = admin
             .transpose()
             .map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
+        let probes = config.server.probes.as_ref();
+        let probes = probes.map(|at| listeners::open(at, (Role::Probes, false), &mut supply, 1));
+        let probes = probes
+            .transpose()
+            .map_err(|error| format!("{error} (server.probes)"))?;
         let left = supply.inherited.left();
         if !follows && !left.is_empty() {
             let left = left.join(", ");
@@ -53,6 +59,7 @@ impl Doors {
             listeners,
             streams,
             admin,
+            probes,
             taken: supply.inherited.taken().to_vec(),
         })
     }
@@ -61,6 +68,7 @@ impl Doors {
     pub(super) fn made(&self) -> impl Iterator<Item = &Path> {
         let streams = self.streams.iter().map(|(opened, _)| opened);
         let all = self.listeners.iter().chain(streams).chain(&self.admin);
+        let all = all.chain(&self.probes);
         all.filter_map(Opened::made)
     }
 
@@ -69,19 +77,34 @@ impl Doors {
         &self.taken
     }
 
-    /// Begins to accept: clients by the front end, administrators by theirs.
+    /// Begins to accept: clients by the front end, administrators and probes by theirs.
     pub(super) fn serve(
         self,
-        admin_edge: &Arc<Edge>,
+        (admin_edge, probes_edge): (&Arc<Edge>, &Arc<Edge>),
         targets: Targets<'_>,
         loops: &[LoopHandle],
-    ) -> (Vec<Serving>, Vec<TcpServing>, Option<Serving>) {
+    ) -> Served {
         let listeners = self.listeners.into_iter();
         let listeners = listeners
             .map(|opened| opened.serve(targets.edge, loops))
             .collect();
         let streams = tcp::serve_all(self.streams, targets, loops);
         let admin = self.admin.map(|opened| opened.serve_here(admin_edge));
-        (listeners, streams, admin)
+        let probes = self.probes.map(|opened| opened.serve_here(probes_edge));
+        Served {
+            listeners,
+            streams,
+            admin,
+            probes,
+        }
     }
+}
+
+/// All that is listened on.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) listeners: Vec<Serving>,
+    pub(super) streams: Vec<TcpServing>,
+    pub(super) admin: Option<Serving>,
+    pub(super) probes: Option<Serving>,
 }

@@ -365,6 +365,7 @@ fn at_start_only(
 ) -> Vec<&'static str> {
     let differ = [
         ("admin", old.admin != new.admin),
+        ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
         ("log_format", old.log_format != new.log_format),
         ("user", old.user != new.user),

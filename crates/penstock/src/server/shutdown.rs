@@ -60,9 +60,7 @@ impl Server {
             // To the service manager this is not the end. New administrators meet the other one.
             heir => {
                 log::info!("stopping: process {heir} serves, {open} here");
-                if let Some(admin) = &mut self.live().admin {
-                    admin.stop(std::iter::empty());
-                }
+                self.close_own_doors();
             }
         }
         let mut finished = None;
@@ -102,11 +100,11 @@ impl Server {
         }
         // Whoever waits for the end of this one takes it for the end of all.
         clock::until(deadline, self.predecessor_ends()).await;
-        if let Some(admin) = &mut self.live().admin {
-            admin.stop(std::iter::empty());
+        self.close_own_doors();
+        for edge in [&self.admin_edge, &self.probes_edge] {
+            edge.drain.begin();
+            clock::within(ADMIN_DRAIN, edge.drain.finished()).await;
         }
-        self.admin_edge.drain.begin();
-        clock::within(ADMIN_DRAIN, self.admin_edge.drain.finished()).await;
         if self.upgrading.load(Ordering::Relaxed) {
             // It ends the server that it has started.
             clock::within(GIVING_UP, self.reloading.lock()).await;
@@ -114,6 +112,15 @@ impl Server {
         let heir = Some(self.heir()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
         log::info!("stopped");
+    }
+
+    /// Accepts no more administrators and probes.
+    fn close_own_doors(&self) {
+        let mut live = self.live();
+        let live = &mut *live;
+        for own in live.admin.iter_mut().chain(&mut live.probes) {
+            own.stop(std::iter::empty());
+        }
     }
 
     /// Drains all applications at the same time.

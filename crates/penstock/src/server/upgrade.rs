@@ -271,6 +271,7 @@ impl Server {
             let live = self.live();
             let streams = live.streams.iter().map(TcpServing::serving);
             let all = live.listeners.iter().chain(streams).chain(&live.admin);
+            let all = all.chain(&live.probes);
             let given = all.map(crate::listeners::Serving::handed_over);
             given.collect::<std::io::Result<Vec<_>>>()
         };
@@ -327,6 +328,7 @@ impl Server {
             .iter_mut()
             .chain(streams)
             .chain(&mut live.admin)
+            .chain(&mut live.probes)
         {
             if taken.contains(&serving.wanted) {
                 serving.leave_file();

@@ -38,6 +38,7 @@ mod logs;
 mod machines;
 mod overload;
 mod pools;
+mod probes;
 mod processes;
 mod programs;
 mod proxy;

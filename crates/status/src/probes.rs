@@ -1,0 +1,43 @@
+//! The listener for probes: what an orchestrator and Prometheus ask, and nothing that changes or names
+//! anything else.
+//!
+//! Put on `server.probes` by `penstock`'s wiring.
+//!
+//! # Invariants
+//! - Only `/healthz`, `/readyz` and `/metrics` are answered, to whatever host name.
+
+use std::sync::Arc;
+
+use penstock_exchange::{Handler, Handling, Request};
+use penstock_http::Status;
+
+use crate::api::{Admin, sign, text};
+use crate::source::Source;
+
+/// Health, readiness and metrics as a handler.
+#[derive(Debug)]
+pub struct Probes {
+    admin: Admin,
+}
+
+impl Probes {
+    /// Those of the server behind `source`.
+    #[must_use]
+    pub fn new(source: Arc<dyn Source>) -> Self {
+        Self {
+            admin: Admin::new(source),
+        }
+    }
+}
+
+impl Handler for Probes {
+    fn handle(&self, request: Request) -> Handling {
+        match request.path() {
+            b"/healthz" | b"/readyz" | b"/metrics" => self.admin.handle(request),
+            _ => Handling::Now(sign(Ok(text(
+                Status::NOT_FOUND,
+                "here are /healthz, /readyz and /metrics only\n",
+            )))),
+        }
+    }
+}
