@@ -1,7 +1,7 @@
 //! How many processors this process may use: the default of `server.threads` and of `processes`.
 //!
-//! Asked by `model` when it makes a default. The standard library counts them too, but it rounds a quota
-//! down: with 1.5 processors one thread and one process would leave a third of them unused.
+//! Asked by `model` when it makes a default. The standard library counts them too, but it rounds a
+//! quota down: with 1.5 processors one thread and one process would leave a third of them unused.
 //!
 //! # Invariants
 //! - At least one, and never more than the scheduler lets the process run on.
@@ -18,8 +18,8 @@ pub(crate) fn usable_cores() -> usize {
     count_cores(Path::new("/"), available)
 }
 
-/// As [`usable_cores`], where `/proc` and the mounted groups are below `root`; `available` counts where
-/// the processors of the process are not listed.
+/// As [`usable_cores`], where `/proc` and the mounted groups are below `root`; `available` counts
+/// where the processors of the process are not listed.
 fn count_cores(root: &Path, available: usize) -> usize {
     let allowed = allowed_cores(&source_text(&root.join("proc/self/status")));
     match (allowed, quota(root)) {

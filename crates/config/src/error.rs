@@ -283,7 +283,8 @@ pub enum Problem {
     },
     /// Permissions of an address that has no file.
     #[error(
-        "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: remove `{0}`"
+        "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: \
+         remove `{0}`"
     )]
     NoSocketFile(&'static str),
     /// The admin address is also a listener's.
@@ -427,13 +428,14 @@ pub enum Problem {
     NoModuleName(String),
     /// `--kind` of another language than the application.
     #[error(
-        "the application is of kind \"{0}\", and --kind cannot make it one of another language: leave --kind out"
+        "the application is of kind \"{0}\", and --kind cannot make it one of another language: \
+         leave --kind out"
     )]
     OtherLanguage(AppKind),
     /// `--kind` with a configuration file.
     #[error(
-        "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave --kind out, \
-         which is for a folder or module:callable"
+        "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave \
+         --kind out, which is for a folder or module:callable"
     )]
     KindAndFile,
     /// Several applications or upstreams, and no site that says which answers what.

@@ -1,8 +1,8 @@
 //! Words of other servers for what is called something else here.
 //!
 //! Used by `section` for a key that does not exist, before the nearest word is looked for: whoever types
-//! `workers` means `processes`, which is not near; by the command line for flags, and by `resolve` for verbs.
-//! Data only.
+//! `workers` means `processes`, which is not near; by the command line for flags, and by `resolve`
+//! for verbs. Data only.
 //!
 //! # Invariants
 //! - Every suggestion is an existing key or flag, and no foreign word is one: both are tested.
@@ -192,8 +192,9 @@ pub enum OwnWord {
     Needless(&'static str),
 }
 
-/// Flags of other servers' command lines (Gunicorn, Uvicorn, Hypercorn, Granian, uWSGI, Puma, rackup,
-/// nginx), and what Penstock has for them. Of two meanings of a letter the more frequent one counts.
+/// Flags of other servers' command lines (Gunicorn, Uvicorn, Hypercorn, Granian, uWSGI, Puma,
+/// rackup, nginx), and what Penstock has for them. Of two meanings of a letter the more frequent
+/// one counts.
 #[rustfmt::skip]
 const FLAGS: &[(&str, OwnWord)] = &[
     ("--bind", Flag("--listen")),

@@ -94,8 +94,8 @@ pub struct Server {
     pub admin: Option<ListenAddr>,
     /// Where requests are logged; none is off.
     pub access_log: Option<AccessLog>,
-    /// Where probes and Prometheus ask: `/healthz`, `/readyz` and `/metrics` alone; none is the admin address
-    /// alone.
+    /// Where probes and Prometheus ask: `/healthz`, `/readyz` and `/metrics` alone; none is the
+    /// admin address alone.
     pub probes: Option<ListenAddr>,
     /// Where the server's own log goes.
     pub log: LogTarget,

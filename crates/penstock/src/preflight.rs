@@ -199,8 +199,8 @@ pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> S
     }
 }
 
-/// The process that listens where `address` would, of either family: one of this program before any other,
-/// and a service manager only when it alone holds the socket.
+/// The process that listens where `address` would, of either family: one of this program before any
+/// other, and a service manager only when it alone holds the socket.
 fn find_owner(address: &ListenAddr) -> Option<PortOwner> {
     match address {
         ListenAddr::Tcp(address) => select_owner(find_port_owners(*address)),

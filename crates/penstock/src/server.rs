@@ -490,7 +490,8 @@ impl Server {
         Arc::new(crate::source::House::new(Arc::downgrade(self)))
     }
 
-    /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see what is wrong.
+    /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see
+    /// what is wrong.
     fn wire(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
         let mut routing = Routing::default();
         let route = Route {

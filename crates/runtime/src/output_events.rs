@@ -25,8 +25,9 @@ const CHAINED: [&str; 2] = [
 /// What Python writes above its stacks when it cannot go on.
 const FATAL: &str = "Fatal Python error: ";
 
-/// Lines below an exception's own that belong to its message: of database drivers, SQLAlchemy and Python's
-/// own chains. Any other line is taken for the next event, for nothing marks where a message ends.
+/// Lines below an exception's own that belong to its message: of database drivers, SQLAlchemy and
+/// Python's own chains. Any other line is taken for the next event, for nothing marks where a
+/// message ends.
 const MESSAGE_LINES: [&str; 8] = [
     "[SQL: ",
     "[parameters: ",
@@ -200,8 +201,8 @@ impl OutputEvents {
     }
 }
 
-/// Whether a line is a frame of a stack: of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`), Node.js
-/// (`    at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
+/// Whether a line is a frame of a stack: of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`),
+/// Node.js (`    at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
 fn is_frame(line: &str) -> bool {
     if !line.starts_with([' ', '\t']) {
         return false;

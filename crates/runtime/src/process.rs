@@ -33,8 +33,8 @@ pub async fn ended(pidfd: &OwnedFd) {
 /// Longest line kept whole; a longer one is cut into pieces of this size.
 const LINE_MAX: usize = 16 * 1024;
 
-/// The same of a line that may be a JSON object, which is no object any more when it is cut: as much as
-/// collectors of logs take.
+/// The same of a line that may be a JSON object, which is no object any more when it is cut: as
+/// much as collectors of logs take.
 const JSON_LINE_MAX: usize = 256 * 1024;
 
 /// How long a program may pause within an event: a traceback is often written line by line.

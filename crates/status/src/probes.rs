@@ -1,5 +1,5 @@
-//! The listener for probes: what an orchestrator and Prometheus ask, and nothing that changes or names
-//! anything else.
+//! The listener for probes: what an orchestrator and Prometheus ask, and nothing that changes or
+//! names anything else.
 //!
 //! Put on `server.probes` by `penstock`'s wiring.
 //!

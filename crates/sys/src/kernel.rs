@@ -104,7 +104,8 @@ pub(crate) fn has_memfd() -> bool {
     *FOUND.get_or_init(|| is_there(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
 }
 
-/// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some sandboxes).
+/// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some
+/// sandboxes).
 pub(crate) fn has_sendfile() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -141,7 +142,8 @@ fn has_splice() -> bool {
     })
 }
 
-/// The calls without which nothing works, of those that this process does not have. All are of Linux
+/// The calls without which nothing works, of those that this process does not have. All are of
+/// Linux
 /// 2.6.28 or older, so only a sandbox forbids them.
 #[must_use]
 pub fn missing_essentials() -> Vec<&'static str> {

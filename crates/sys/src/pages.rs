@@ -325,8 +325,8 @@ pub enum FileSystem {
     Other,
 }
 
-/// What kind of file system it lies on; `Other` where a sandbox forbids to ask. May block on network file
-/// systems.
+/// What kind of file system it lies on; `Other` where a sandbox forbids to ask. May block on
+/// network file systems.
 ///
 /// # Errors
 /// What `fstatfs` says.

@@ -21,9 +21,9 @@ pub struct PortOwner {
     pub name: String,
 }
 
-/// The processes whose listening sockets are in the way of `address`: several may hold the same one, as a
-/// service manager and what it has started. None when `/proc` does not tell, as for processes of other
-/// users.
+/// The processes whose listening sockets are in the way of `address`: several may hold the same
+/// one, as a service manager and what it has started. None when `/proc` does not tell, as for
+/// processes of other users.
 ///
 /// Blocks.
 #[must_use]

@@ -267,8 +267,8 @@ fn stay_open(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// How many descriptors this process may open at most (the hard limit); none where there is no limit, or
-/// nobody may ask.
+/// How many descriptors this process may open at most (the hard limit); none where there is no
+/// limit, or nobody may ask.
 #[must_use]
 pub fn max_open_files() -> Option<u64> {
     read_limit(Resource::Nofile).ok()?.maximum

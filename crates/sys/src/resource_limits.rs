@@ -1,7 +1,8 @@
-//! What this process may have of a resource: `getrlimit`, also where a sandbox forbids its newer form.
+//! What this process may have of a resource: `getrlimit`, also where a sandbox forbids its newer
+//! form.
 //!
-//! Used by `process`, `identity`, `memory` and `pages`. rustix asks by `prlimit64` alone and panics where
-//! that is refused, which units do that deny systemd's set `@resources`.
+//! Used by `process`, `identity`, `memory` and `pages`. rustix asks by `prlimit64` alone and panics
+//! where that is refused, which units do that deny systemd's set `@resources`.
 
 use std::io;
 

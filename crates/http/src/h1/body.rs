@@ -150,8 +150,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Whether a lenient reader was needed. Another reader may see the end of such a body elsewhere, so
-    /// nothing that follows it on the connection may be read as the next response.
+    /// Whether a lenient reader was needed. Another reader may see the end of such a body
+    /// elsewhere, so nothing that follows it on the connection may be read as the next response.
     pub fn is_mended(&self) -> bool {
         self.is_mended
     }

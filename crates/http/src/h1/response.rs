@@ -467,8 +467,8 @@ impl ResponseScanner {
         if !self.is_lenient {
             self.check_framing(version, status)?;
         }
-        // RFC 9112 §6.3 case 1. Another response follows, and readers that believe the fields find it
-        // elsewhere.
+        // RFC 9112 §6.3 case 1. Another response follows, and readers that believe the fields find
+        // it elsewhere.
         if matches!(status, 100..=199) && self.chunked {
             return Err(ResponseError::BadTransferEncoding);
         }
@@ -588,8 +588,8 @@ fn is_bodiless(status: u16) -> bool {
     matches!(status, 100..=199 | 204)
 }
 
-/// Version, if it is one that is spoken, and status. The blank before an empty reason is left out by many
-/// servers; no reader is misled by that.
+/// Version, if it is one that is spoken, and status. The blank before an empty reason is left out
+/// by many servers; no reader is misled by that.
 fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseError> {
     check_prefix(line)?;
     let (version, rest) = match line.get(PREFIX.len()..) {

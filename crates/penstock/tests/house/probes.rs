@@ -1,5 +1,5 @@
-//! The listener for probes: what orchestrators and Prometheus ask is answered to any name, nothing else is, and
-//! it is there from the start to the end of the last request.
+//! The listener for probes: what orchestrators and Prometheus ask is answered to any name, nothing
+//! else is, and it is there from the start to the end of the last request.
 
 use rustix::process::Signal;
 

@@ -1,4 +1,5 @@
-//! A quota of processors, as containers and units have one: threads and processes follow it, rounded up.
+//! A quota of processors, as containers and units have one: threads and processes follow it,
+//! rounded up.
 
 use std::fs;
 use std::path::PathBuf;
