@@ -30,7 +30,12 @@ class Case(RealCase):
 
 class Flask(SocketIoChecks, Case):
     def test_flask_sock_talks_and_leaves_nothing_behind(self):
-        more = "processes = 1\nthreads = 25\n"
+        self.check_flask_sock("processes = 1\nthreads = 25\n")
+
+    def test_flask_sock_talks_on_greenlets(self):
+        self.check_flask_sock('processes = 1\nasync = "gevent"\n')
+
+    def check_flask_sock(self, more):
         with Server(settings(self, "wsgi", "wsgi_sockets:application", more)) as self.server:
             before = self.state()
             for _ in range(3):
@@ -63,15 +68,28 @@ class Flask(SocketIoChecks, Case):
                 self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
 
     def test_flask_socketio_serves_by_every_transport(self):
-        more = 'processes = 2\nthreads = 25\nsticky = "cookie"\n'
-        path = settings(self, "wsgi", "wsgi_socketio:application", more)
+        self.check_flask_socketio("threads = 25")
+
+    def test_flask_socketio_serves_by_every_transport_on_greenlets(self):
+        for entry in ("application", "greenlets()"):
+            with self.subTest(entry=entry):
+                self.check_flask_socketio('async = "gevent"', entry)
+
+    def check_flask_socketio(self, more, entry="application"):
+        more = f'processes = 2\nsticky = "cookie"\n{more}\n'
+        path = settings(self, "wsgi", f"wsgi_socketio:{entry}", more)
         with Server(path) as self.server:
             self.check_every_transport(self.server)
 
 
 class Cable(Case):
     def test_action_cable_serves_and_its_streams_survive_a_restart(self):
-        more = "processes = 2\nthreads = 2\n"
+        self.check("processes = 2\nthreads = 2\n")
+
+    def test_action_cable_serves_on_fibers(self):
+        self.check("processes = 2\nasync = true\n")
+
+    def check(self, more):
         with Server(settings(self, "rack", "cable.ru", more)) as self.server:
             together(self.clients())
 
@@ -124,9 +142,11 @@ IDENTIFIER = json.dumps({"channel": "EchoChannel"})
 
 
 class Rack(Case):
+    MORE = "processes = 1\nthreads = 2\n"
+
     @classmethod
     def setUpClass(cls):
-        path = settings(cls, "rack", "hijack.ru", "processes = 1\nthreads = 2\n")
+        path = settings(cls, "rack", "hijack.ru", cls.MORE)
         cls.server = cls.enterClassContext(Server(path))
 
     def test_a_full_hijack_answers_by_itself(self):
@@ -148,8 +168,8 @@ class Rack(Case):
 
     def test_bytes_go_both_ways_and_each_end_is_told_of_the_other(self):
         before = int(self.server.get("/state").text.split()[1])
-        for _ in range(20):
-            with self.upgraded() as client:
+        for path in ("/full", "/switch", "/switch_body") * 7:
+            with self.upgraded(path) as client:
                 client.sendall(b"early")
                 self.assertEqual(client.recv(100), b"early")
                 data = os.urandom(300_000)
@@ -166,9 +186,9 @@ class Rack(Case):
 
         until("the worker's ends are closed", is_closed, 20)
 
-    def upgraded(self):
+    def upgraded(self, path):
         client = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
-        request, accept = handshake("/full", "a")
+        request, accept = handshake(path, "a")
         # What comes behind the request is the new protocol's.
         client.sendall(request + b"first")
         head = b""
@@ -179,6 +199,10 @@ class Rack(Case):
         self.assertEqual(len(re.findall(rb"(?i)^upgrade:", head, re.MULTILINE)), 1)
         self.assertEqual(client.recv(5), b"first")
         return client
+
+
+class RackOnFibers(Rack):
+    MORE = "processes = 1\nasync = true\n"
 
 
 class Mishaps(Case):

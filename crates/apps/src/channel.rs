@@ -41,6 +41,7 @@ use self::streams::{Entry, Input, State, Streams};
 use crate::app::AppShared;
 use crate::dispatch::{Job, Mailbox};
 use crate::slot::End;
+use crate::slot::hijack::Hijacks;
 
 pub(crate) use self::handshake::Handshake;
 
@@ -91,6 +92,8 @@ pub(crate) struct ChannelDriver {
     partial: Vec<u8>,
     streams: Streams,
     outbox: Outbox,
+    /// Connections that the application has taken over.
+    hijacks: Hijacks,
     notices: Arc<Notices>,
     /// Streams that have ended since the queue was last told.
     ended: usize,
@@ -102,6 +105,8 @@ pub(crate) struct ChannelDriver {
     deadline: LazyDeadline,
     patience: Duration,
     retire: bool,
+    /// Streams have had their time.
+    is_cut: bool,
     /// Too many of its streams are stuck, and the executor knows.
     asked_for_successor: bool,
     /// When to give up what a worker that goes does not end.
@@ -138,6 +143,7 @@ impl ChannelDriver {
             partial: Vec::new(),
             streams: Streams::new(Arc::clone(&notices)),
             outbox: Outbox::default(),
+            hijacks: Hijacks::default(),
             notices,
             ended: 0,
             owing: Vec::new(),
@@ -146,6 +152,7 @@ impl ChannelDriver {
             deadline: LazyDeadline::new(clock::now()),
             patience: PATIENCE,
             retire: false,
+            is_cut: false,
             asked_for_successor: false,
             leave_at: None,
             lost_at: None,
@@ -200,8 +207,13 @@ impl ChannelDriver {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Pending => {}
             }
+            let has_hijacks = self.retire && self.hijacks.poll_count(cx) > 0;
+            if !has_hijacks {
+                self.hasten();
+            }
             if self.streams.is_empty() {
                 match (self.retire, self.lost_at) {
+                    (true, None) if has_hijacks && !self.is_cut => {}
                     (true, _) => return Poll::Ready(End::Retired),
                     (false, Some(_)) => return Poll::Ready(End::Died),
                     (false, None) => {}
@@ -283,6 +295,7 @@ impl ChannelDriver {
             }
             State::Pump(_) => self.tend_pump(id),
             State::Socket(_) => self.tend_socket(id),
+            State::Hijacked(_) => self.tend_hijacked(id),
             State::Leaving(_) | State::Discard => {}
         }
     }
@@ -329,7 +342,8 @@ impl ChannelDriver {
                 socket.pipe.close_by_worker(code::RESTART, why);
                 return self.close_socket(id, code::RESTART, why);
             }
-            State::Leaving(_) | State::Discard => {}
+            // What its client gets is the connection's business.
+            State::Hijacked(_) | State::Leaving(_) | State::Discard => {}
         }
         self.streams.end_input(id);
         // From now on it is the worker's time to end it.
@@ -359,9 +373,14 @@ impl ChannelDriver {
         Some(state)
     }
 
+    /// Whether somebody waits for anything of its worker's.
+    fn is_wanted(&self) -> bool {
+        self.streams.is_wanted() || !self.hijacks.is_empty() && !self.is_cut
+    }
+
     /// When only what nobody wants keeps a worker from going, it has so long.
     fn hasten(&mut self) {
-        if self.retire && self.leave_at.is_none() && !self.streams.is_wanted() {
+        if self.retire && self.leave_at.is_none() && !self.is_wanted() {
             self.leave_at = Some(clock::now() + self.patience);
         }
     }
@@ -369,6 +388,8 @@ impl ChannelDriver {
     /// The time of the streams of a retired worker is over: what has begun to answer, or still
     /// waits for its request's body, is cut.
     fn cut(&mut self) {
+        self.is_cut = true;
+        self.hijacks.cut();
         for id in self.streams.ids() {
             let entry = self.streams.entry(id);
             let is_stream = |entry: &mut Entry| {
@@ -403,7 +424,7 @@ impl ChannelDriver {
         if is_due(self.lost_at) {
             return Poll::Ready(Err(End::Died));
         }
-        if is_due(self.leave_at) && self.retire && !self.streams.is_wanted() {
+        if is_due(self.leave_at) && self.retire && !self.is_wanted() {
             return Poll::Ready(Err(End::Retired));
         }
         if is_due(self.leave_at) {
@@ -473,6 +494,9 @@ impl ChannelDriver {
         }
         let timing = entry.timing(&self.app.name, self.pid, now);
         let cause = match entry.state {
+            State::Hijacked(_) => format!(
+                "the call went on for response_timeout ({limit:?}) behind its connection's end"
+            ),
             State::Asked(_) => format!("no answer within response_timeout ({limit:?})"),
             _ => format!("the response did not go on within response_timeout ({limit:?})"),
         };

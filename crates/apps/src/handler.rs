@@ -171,7 +171,7 @@ pub(crate) fn submit(
         }),
         WorkerModel::Reactor(Form::Environ) => channel::open(&mut frame, false, body, |out| {
             let mut encoder = EnvironEncoder::new(out, dialect);
-            environ::encode(&mut encoder, request, announced, arrived, false);
+            environ::encode(&mut encoder, request, announced, arrived, true);
             encoder.finish()
         }),
         WorkerModel::Reactor(Form::Scope) => {
@@ -199,7 +199,7 @@ pub(crate) fn submit(
         reply: Some(reply),
         client: Arc::clone(&request.client),
         websocket,
-        upgrades: matches!(model, WorkerModel::Threads) && request.head.is_upgrade(),
+        upgrades: model != WorkerModel::Reactor(Form::Scope) && request.head.is_upgrade(),
         affinity: shared
             .stickiness
             .as_ref()

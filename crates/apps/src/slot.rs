@@ -8,7 +8,7 @@
 
 mod answer;
 mod close;
-mod hijack;
+pub(crate) mod hijack;
 mod input;
 mod receive;
 mod send;

@@ -93,10 +93,8 @@ impl Held {
 pub(crate) enum OwnSockets {
     /// It speaks the protocol, or relays it.
     Speaks,
-    /// It may take the connection over; else what happens is told to it as requests.
+    /// It may take the connection over; else what happens is told to it as requests (WebSocket-over-HTTP).
     MayTake,
-    /// Nothing: what happens is told to it as requests (WebSocket-over-HTTP).
-    None,
 }
 
 impl HubRoutes<'_> {
@@ -106,7 +104,6 @@ impl HubRoutes<'_> {
         Arc::new(match sockets {
             OwnSockets::Speaks => Grip::new(hub, inner, signer),
             OwnSockets::MayTake => Grip::with_sockets_unless_taken(hub, inner, signer),
-            OwnSockets::None => Grip::with_sockets(hub, inner, signer),
         })
     }
 

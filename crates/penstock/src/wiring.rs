@@ -59,10 +59,7 @@ pub(crate) fn settings(
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
                 let sockets = match app.map(|app| app.config()) {
                     Some(config) if matches!(config.kind, AppKind::Wsgi | AppKind::Rack) => {
-                        match config.has_reactor() {
-                            true => OwnSockets::None,
-                            false => OwnSockets::MayTake,
-                        }
+                        OwnSockets::MayTake
                     }
                     _ => OwnSockets::Speaks,
                 };

@@ -107,6 +107,29 @@ impl Stream {
         })
     }
 
+    /// Reads what is there now, with its descriptors; `WouldBlock` when there is nothing. For what is known to
+    /// have come, whether the loop has heard of it or not.
+    ///
+    /// # Errors
+    /// The connection's error.
+    pub fn try_read_descriptors(
+        &self,
+        buffer: &mut [u8],
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        net::receive_with_descriptors(self.socket.as_fd(), buffer, descriptors)
+    }
+
+    /// Registers a socket that another process has sent, and may have made blocking.
+    ///
+    /// # Errors
+    /// When it is no stream socket, or the kernel refuses the registration.
+    pub fn of_peer(socket: OwnedFd) -> io::Result<Self> {
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true)?;
+        Self::new(socket.into())
+    }
+
     /// As [`Stream::poll_read`], and says which process sent the bytes (`sys::net::tell_senders`).
     pub fn poll_read_sender(
         &self,

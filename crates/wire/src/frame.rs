@@ -74,6 +74,7 @@ pub enum Kind {
     Accept = 82,
     Reset = 83,
     StreamPull = 84,
+    StreamHijack = 85,
 }
 
 impl Kind {
@@ -117,6 +118,7 @@ impl Kind {
             82 => Self::Accept,
             83 => Self::Reset,
             84 => Self::StreamPull,
+            85 => Self::StreamHijack,
             _ => return Err(WireError::UnknownKind(number)),
         })
     }

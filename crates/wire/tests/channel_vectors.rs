@@ -148,6 +148,7 @@ fn written(send: &Value) -> Vec<u8> {
         }
         "window" => worker::window(&mut out, id, number(&send[2])),
         "pull" => worker::pull(&mut out, id),
+        "hijack" => worker::hijack(&mut out, id),
         kind => {
             let body = latin1(&send[3]);
             worker::answer(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);

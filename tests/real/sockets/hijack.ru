@@ -45,6 +45,20 @@ raw = lambda do |env|
   [-1, {}, []]
 end
 
+# A switch whose head is the server's, with a body as Rack 3 has it if `is_body`. The stream is echoed where the
+# call is, thread or fiber.
+switch_partial = lambda do |env, is_body|
+  stream = lambda do |io|
+    loop { io.write(io.readpartial(65_536)) }
+  rescue IOError, SystemCallError
+    nil
+  ensure
+    io.close
+  end
+  fields = { "upgrade" => "websocket", "connection" => "Upgrade", "sec-websocket-accept" => accept(env) }
+  is_body ? [101, fields, stream] : [101, fields.merge("rack.hijack" => stream), []]
+end
+
 partial = lambda do |_env|
   stream = lambda do |io|
     Thread.new do
@@ -76,6 +90,8 @@ paths = {
   "/full" => full,
   "/raw" => raw,
   "/partial" => partial,
+  "/switch" => ->(env) { switch_partial.call(env, false) },
+  "/switch_body" => ->(env) { switch_partial.call(env, true) },
   "/silent" => ->(env) { env["rack.hijack"].call.close || [-1, {}, []] },
   "/nonsense" => ->(env) { (env["rack.hijack"].call << "hello\r\n\r\n").close || [-1, {}, []] },
   "/raises" => ->(env) { env["rack.hijack"].call.close || raise("behind a hijack") },

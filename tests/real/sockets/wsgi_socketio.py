@@ -1,14 +1,24 @@
-"""Flask-SocketIO with a thread for each client."""
+"""Flask-SocketIO with a thread for each client, or a greenlet by gevent's own ways."""
 
 import os
 
 from flask import Flask
 from flask_socketio import SocketIO
 
-application = Flask(__name__)
-socketio = SocketIO(application, async_mode="threading", ping_interval=2)
+
+def build(async_mode):
+    application = Flask(__name__)
+    socketio = SocketIO(application, async_mode=async_mode, ping_interval=2)
+
+    @socketio.on("say")
+    def say(text):
+        return {"text": text, "process": os.getpid()}
+
+    return application
 
 
-@socketio.on("say")
-def say(text):
-    return {"text": text, "process": os.getpid()}
+application = build("threading")
+
+
+def greenlets():
+    return build("gevent")

@@ -81,7 +81,8 @@ impl ChannelDriver {
                     .pipe
                     .close_by_worker(code, "the application's worker ended");
             }
-            Some(State::Leaving(_) | State::Discard) | None => {}
+            // Whoever answers for a hijacked connection hears of its worker's end.
+            Some(State::Hijacked(_) | State::Leaving(_) | State::Discard) | None => {}
         }
     }
 }

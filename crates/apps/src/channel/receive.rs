@@ -11,7 +11,7 @@ use std::time::Duration;
 use penstock_exchange::bodies::spool;
 use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
 use penstock_http::websocket::code;
-use penstock_runtime::{buffers, clock};
+use penstock_runtime::{Stream, buffers, clock, loops};
 use penstock_wire::channel::{WINDOW_BYTES, window};
 use penstock_wire::{ChannelEvent, HeadParts, WireError};
 
@@ -20,7 +20,7 @@ use super::socket::Piece;
 use super::streams::{State, index_of};
 use super::{ChannelDriver, WINDOW_TICK};
 use crate::reply::{self, ReplyHead};
-use crate::slot::End;
+use crate::slot::{End, hijack};
 
 /// So much window is worth a frame of its own at once.
 const WINDOW_STEP: u32 = WINDOW_BYTES / 4;
@@ -136,6 +136,7 @@ impl ChannelDriver {
                 Ok(())
             }
             ChannelEvent::Pull { .. } => self.pulled(id),
+            ChannelEvent::Hijack { .. } => self.hijacked(id),
         }
     }
 
@@ -230,6 +231,57 @@ impl ChannelDriver {
         self.look_at(index_of(id));
     }
 
+    /// The application answers by itself, on a socket that was sent before.
+    fn hijacked(&mut self, id: u32) -> Result<(), End> {
+        let Some(socket) = self.outbox.take_socket(id) else {
+            return Err(unexpected("a hijack without its socket", id));
+        };
+        let Some(entry) = self.streams.entry(id) else {
+            return Ok(());
+        };
+        let app_time = clock::now().saturating_duration_since(entry.opened_at);
+        let timing = self.timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let waker = self.streams.waker(index_of(id));
+        let (Some(entry), Some(waker)) = (self.streams.entry(id), waker) else {
+            return Ok(());
+        };
+        let mut job = match &mut entry.state {
+            State::Asked(start) => start.job.take_answerer(),
+            // Its client has left: so the socket is closed.
+            State::Leaving(_) | State::Discard => return Ok(()),
+            _ => return Err(unexpected("a hijack behind an answer", id)),
+        };
+        let hijacked = self.hijacks.enter();
+        hijacked.stage().wake_at_end(waker);
+        entry.state = State::Hijacked(hijacked.stage());
+        // From now on the clock is the connection's, until its end.
+        self.streams.clock_off(id);
+        match Stream::of_peer(socket) {
+            Ok(socket) => {
+                let app = Arc::clone(&self.app);
+                loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
+            }
+            Err(error) => {
+                let cause = format!("its hijacked connection: {error}");
+                job.answer(Err(Fault::new(FaultKind::AppBroken, cause).timed(timing)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A hijacked connection has ended: from now on the application's call has its time.
+    pub(super) fn tend_hijacked(&mut self, id: u32) {
+        let Some(entry) = self.streams.entry(id) else {
+            return;
+        };
+        if let State::Hijacked(stage) = &entry.state
+            && stage.has_ended()
+            && !entry.is_timed()
+        {
+            self.streams.clock_on(id, clock::now());
+        }
+    }
+
     /// A piece of a body.
     fn data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), End> {
         let now = clock::now();
@@ -270,6 +322,8 @@ impl ChannelDriver {
             }
             State::Asked(_) => return Err(unexpected("a body before its head", id)),
             State::Socket(_) => return Err(unexpected("a body in a WebSocket", id)),
+            State::Hijacked(_) if bytes.is_empty() && end => {}
+            State::Hijacked(_) => return Err(unexpected("a body behind a hijack", id)),
         }
         if end {
             match self.end_stream(id) {
@@ -356,7 +410,7 @@ impl ChannelDriver {
                 );
                 socket.pipe.close_by_worker(code::UNEXPECTED, "");
             }
-            Some(State::Leaving(_) | State::Discard) | None => {}
+            Some(State::Hijacked(_) | State::Leaving(_) | State::Discard) | None => {}
         }
     }
 

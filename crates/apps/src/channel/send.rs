@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -72,6 +73,15 @@ impl Outbox {
     /// Where files of bodies are sent.
     pub(super) fn use_files(&mut self, files: Stream) {
         self.files = Some(Arc::new(files));
+    }
+
+    /// The socket that was sent for this stream, before the frame that says so.
+    pub(super) fn take_socket(&self, id: u32) -> Option<OwnedFd> {
+        let (mut bytes, mut sockets) = ([0; 4], Vec::new());
+        let files = self.files.as_ref()?;
+        let read = files.try_read_descriptors(&mut bytes, &mut sockets).ok()?;
+        let is_its_own = read == bytes.len() && u32::from_le_bytes(bytes) == id;
+        sockets.pop().filter(|_| is_its_own && sockets.is_empty())
     }
 
     /// The request of this stream.

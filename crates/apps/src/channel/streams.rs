@@ -21,6 +21,7 @@ use super::notices::Notices;
 use super::pump::Pump;
 use super::socket::Socket;
 use crate::dispatch::Job;
+use crate::slot::hijack::Stage;
 use crate::upload::UploadReader;
 
 /// Bits of an id that are the stream's place; the others count.
@@ -100,6 +101,8 @@ pub(super) enum State {
     Pump(Arc<Pump>),
     /// A WebSocket that was accepted.
     Socket(Box<Socket>),
+    /// The application answers by itself, and its call is not over.
+    Hijacked(Arc<Stage>),
     /// Nobody wants an answer any more, but the frame of the request was begun.
     Leaving(Box<Start<Job>>),
     /// Nobody wants the rest.

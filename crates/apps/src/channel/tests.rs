@@ -7,6 +7,7 @@
 
 mod bodies;
 mod ends;
+mod hijacks;
 mod sessions;
 mod simulation;
 mod uploads;

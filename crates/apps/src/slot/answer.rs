@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,11 +115,7 @@ impl Driver {
             return;
         };
         let mut job = entry.start.job.take_answerer();
-        let socket = UnixStream::from(socket);
-        let socket = socket
-            .set_nonblocking(true)
-            .and_then(|()| Stream::new(socket.into()));
-        match socket {
+        match Stream::of_peer(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
                 loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));

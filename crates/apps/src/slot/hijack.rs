@@ -50,7 +50,7 @@ const INTERIM_MAX: usize = 64;
 
 /// The hijacked connections of one slot, seen by its driver.
 #[derive(Debug)]
-pub(super) struct Hijacks {
+pub(crate) struct Hijacks {
     shared: Arc<Shared>,
     /// True when all of them are to end.
     cut: watch::Sender<bool>,
@@ -73,7 +73,7 @@ impl Default for Hijacks {
 
 impl Hijacks {
     /// How many there are; the task is woken when that changes.
-    pub(super) fn poll_count(&self, cx: &mut Context<'_>) -> usize {
+    pub(crate) fn poll_count(&self, cx: &mut Context<'_>) -> usize {
         let mut driver = self.shared.driver();
         match &mut *driver {
             Some(waker) if waker.will_wake(cx.waker()) => {}
@@ -82,13 +82,18 @@ impl Hijacks {
         self.shared.count.load(Ordering::Acquire)
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.count.load(Ordering::Acquire) == 0
+    }
+
     /// Ends all of them.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cut.send_replace(true);
     }
 
     /// Counts one more.
-    pub(super) fn enter(&self) -> Hijacked {
+    pub(crate) fn enter(&self) -> Hijacked {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
         Hijacked {
             shared: Arc::clone(&self.shared),
@@ -106,15 +111,26 @@ impl Shared {
 
 /// How far one hijacked connection is, seen by its driver.
 #[derive(Debug, Default)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     has_head: AtomicBool,
     ended_at: OnceLock<Instant>,
+    /// Woken at its end, besides the driver.
+    waker: OnceLock<Waker>,
 }
 
 impl Stage {
+    /// Who is to be woken at its end; once.
+    pub(crate) fn wake_at_end(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended_at.get().is_some()
+    }
+
     /// Since when the application's call is to be over, if it is; `begun_at` is when the connection was
     /// hijacked. While the response's head is awaited [`serve`] has the clock; what follows is a stream.
-    pub(super) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
+    pub(crate) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
         let ended_at = self.ended_at.get()?;
         Some(match self.has_head.load(Ordering::Acquire) {
             true => begun_at.max(*ended_at),
@@ -125,14 +141,14 @@ impl Stage {
 
 /// One hijacked connection; counted until it is dropped.
 #[derive(Debug)]
-pub(super) struct Hijacked {
+pub(crate) struct Hijacked {
     shared: Arc<Shared>,
     stage: Arc<Stage>,
     cut: watch::Receiver<bool>,
 }
 
 impl Hijacked {
-    pub(super) fn stage(&self) -> Arc<Stage> {
+    pub(crate) fn stage(&self) -> Arc<Stage> {
         Arc::clone(&self.stage)
     }
 
@@ -174,6 +190,9 @@ impl Drop for Hijacked {
     fn drop(&mut self) {
         // The first time stays.
         let _ = self.stage.ended_at.set(clock::now());
+        if let Some(waker) = self.stage.waker.get() {
+            waker.wake_by_ref();
+        }
         self.shared.count.fetch_sub(1, Ordering::AcqRel);
         let driver = self.shared.driver().take();
         if let Some(driver) = driver {
@@ -183,7 +202,7 @@ impl Drop for Hijacked {
 }
 
 /// Answers `job` with what the application writes to the other end of `socket`.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     app: Arc<AppShared>,
     mut job: Job,
     socket: Stream,

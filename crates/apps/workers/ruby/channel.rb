@@ -17,6 +17,7 @@ module PenstockWorker
     DATA = 81
     RESET = 83
     PULL = 84
+    HIJACK = 85
 
     FLAG_BODY_FILE = 1
     FLAG_BODY_STREAM = 4
@@ -58,6 +59,11 @@ module PenstockWorker
     # PULL: the application waits for the next piece of its request's body.
     def pull(id)
       [PULL, 0, 0, 4, id].pack("CCvVV")
+    end
+
+    # HIJACK: the application answers by itself, on a socket that was sent before.
+    def hijack(id)
+      [HIJACK, 0, 0, 4, id].pack("CCvVV")
     end
 
     # WINDOW: so many bytes more may be sent.

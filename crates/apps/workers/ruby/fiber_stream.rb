@@ -13,10 +13,13 @@ module PenstockWorker
       @reactor = reactor
       @id = id
       @request = [env, file ? nil : body]
+      @env = env
+      env["rack.hijack?"] = true
+      env["rack.hijack"] = method(:hijack)
       @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
       @file = file
       @window = Channel::WINDOW_BYTES
-      @gone = @ended = @pulled = false
+      @gone = @ended = @pulled = @begun = @hijacked = false
     end
 
     attr_reader :label
@@ -67,13 +70,31 @@ module PenstockWorker
       piece
     end
 
-    # Only a thread can have its connection hijacked.
-    def hijacked
-      false
+    # Whether the application answers by itself.
+    attr_reader :hijacked
+
+    # Which thread it is does not matter: each request has an object of its own.
+    def begin_serving; end
+
+    # As a slot's.
+    def hijack
+      return @env["rack.hijack_io"] if @hijacked && @env
+      raise IOError, "the connection cannot be hijacked: its response has begun" if @begun || @ended
+
+      ours, theirs = UNIXSocket.pair
+      begin
+        @reactor.send_socket(@id, theirs)
+      ensure
+        theirs.close
+      end
+      @hijacked = true
+      @reactor.put(Channel.hijack(@id))
+      @env["rack.hijack_io"] = ours
     end
 
-    # There is nothing to remember for that.
-    def begin_serving; end
+    def forget_call
+      @env = nil
+    end
 
     # The request, once.
     def receive
@@ -96,6 +117,7 @@ module PenstockWorker
     end
 
     def send_head(count, head, started, body)
+      @begun = true
       first = body.bytesize > Channel::DATA_MAX ? body.byteslice(0, Channel::DATA_MAX) : body
       @window -= first.bytesize
       @reactor.put(Channel.answer(@id, Wire::FLAG_STREAM, count, Wire.micros - started, head, first))

@@ -89,6 +89,13 @@ module PenstockWorker
       @room.wait while @out.bytesize > Channel::OUT_MAX && !@closed
     end
 
+    # Sends the socket of a HIJACK, before that.
+    def send_socket(id, socket)
+      @files.sendmsg([id].pack("V"), 0, nil, Socket::AncillaryData.unix_rights(socket))
+    rescue SystemCallError, IOError
+      raise Wire::Disconnected
+    end
+
     # The task of this stream ends.
     def forget(stream, task)
       @streams.delete(stream.id) if @streams[stream.id].equal?(stream)

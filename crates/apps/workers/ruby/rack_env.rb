@@ -4,8 +4,8 @@
 # server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
 # each request's variables into a copy of it.
 #
-# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both where a thread serves the
-# request; with fibers a stream body does what hijacking is used for.
+# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both; that of a request on a fiber
+# is its own, and is not in the table.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv

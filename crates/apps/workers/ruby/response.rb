@@ -124,13 +124,21 @@ module PenstockWorker
           add_lines(strings, name, value)
         end
       end
-      raise RuleBroken, "status 101 without rack.hijack" if status == 101 && !hijack
+      hijack = hijack_of_switch(hijack) if status == 101
 
       @count = strings.size
       @head = Wire.join_head(strings)
       hijack
     rescue ArgumentError, NoMethodError, TypeError => error
       raise RuleBroken, "bad headers: #{error.message}"
+    end
+
+    # A body that writes itself takes the connection over behind a 101 (Rack 3), as `rack.hijack` does.
+    def hijack_of_switch(hijack)
+      hijack ||= @body if @body.respond_to?(:call) && !@body.respond_to?(:each)
+      return hijack if hijack
+
+      raise RuleBroken, "status 101 without rack.hijack, or a body that responds to call"
     end
 
     # Several values of one name: an array in Rack 3, lines of one string in Rack 2.

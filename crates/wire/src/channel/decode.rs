@@ -1,5 +1,5 @@
 //! Frames from a reactor to the front end: ANSWER, DATA, ACCEPT, RESET, MESSAGE, CLOSE, WINDOW,
-//! PULL.
+//! PULL, HIJACK.
 //!
 //! A pure machine over the bytes of the socket; see `channel`. Its only state is the frame whose
 //! bytes are being handed out.
@@ -58,6 +58,8 @@ pub enum ChannelEvent<'b> {
     Window { id: u32, bytes: u32 },
     /// The application waits for the next piece of its request's body.
     Pull { id: u32 },
+    /// The application answers by itself, on a socket that was sent before.
+    Hijack { id: u32 },
 }
 
 impl ChannelEvent<'_> {
@@ -71,7 +73,8 @@ impl ChannelEvent<'_> {
             | Self::Message { id, .. }
             | Self::Close { id, .. }
             | Self::Window { id, .. }
-            | Self::Pull { id } => *id,
+            | Self::Pull { id }
+            | Self::Hijack { id } => *id,
         }
     }
 }
@@ -137,7 +140,8 @@ impl ChannelDecoder {
             Kind::Message => self.message(header, id, rest),
             Kind::Close => close(header, id, rest)?,
             Kind::Window => window(header, id, rest)?,
-            Kind::StreamPull => Some(pull(header, id)?),
+            Kind::StreamPull => Some(bare(header, ChannelEvent::Pull { id })?),
+            Kind::StreamHijack => Some(bare(header, ChannelEvent::Hijack { id })?),
             kind => return Err(WireError::UnexpectedKind(kind as u8)),
         };
         Ok(step.map(|mut decoded| {
@@ -266,7 +270,12 @@ impl ChannelDecoder {
 fn least_payload(kind: Kind) -> Result<u32, WireError> {
     Ok(match kind {
         Kind::Answer => 12,
-        Kind::Data | Kind::Accept | Kind::Reset | Kind::Message | Kind::StreamPull => 4,
+        Kind::Data
+        | Kind::Accept
+        | Kind::Reset
+        | Kind::Message
+        | Kind::StreamPull
+        | Kind::StreamHijack => 4,
         Kind::Close => 6,
         Kind::Window => 8,
         kind => return Err(WireError::UnexpectedKind(kind as u8)),
@@ -323,11 +332,14 @@ fn window(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'static> {
     }))
 }
 
-fn pull(header: FrameHeader, id: u32) -> Result<ChannelDecoded<'static>, WireError> {
+/// A frame that is an id and no more.
+fn bare(
+    header: FrameHeader,
+    event: ChannelEvent<'static>,
+) -> Result<ChannelDecoded<'static>, WireError> {
     if header.payload_len != 4 {
         return Err(WireError::BadPayloadLength);
     }
-    let event = ChannelEvent::Pull { id };
     Ok(ChannelDecoded { event, consumed: 0 })
 }
 

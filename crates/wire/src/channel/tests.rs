@@ -16,6 +16,7 @@ enum Seen {
     Close(u32, u16, String),
     Window(u32, u32),
     Pull(u32),
+    Hijack(u32),
 }
 
 fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
@@ -79,6 +80,7 @@ fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
         }
         ChannelEvent::Window { id, bytes } => seen.push(Seen::Window(id, bytes)),
         ChannelEvent::Pull { id } => seen.push(Seen::Pull(id)),
+        ChannelEvent::Hijack { id } => seen.push(Seen::Hijack(id)),
     }
 }
 
@@ -113,6 +115,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     worker::message(&mut bytes, 0, 4, b"");
     worker::window(&mut bytes, 4, 77);
     worker::close(&mut bytes, 4, 1000, "bye");
+    worker::hijack(&mut bytes, 5);
     worker::answer(&mut bytes, FLAG_END, u32::MAX, 0, &[b"204"], b"");
     let seen = vec![
         Seen::Answer(1, 200, 1, Some(5)),
@@ -129,6 +132,7 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
         Seen::Message(4, false, 0, Vec::new(), true),
         Seen::Window(4, 77),
         Seen::Close(4, 1000, "bye".into()),
+        Seen::Hijack(5),
         Seen::Answer(u32::MAX, 204, 0, Some(0)),
         Seen::End(u32::MAX),
     ];

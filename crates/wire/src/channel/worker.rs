@@ -68,6 +68,11 @@ pub fn pull(out: &mut Vec<u8>, id: u32) {
     frame(out, Kind::StreamPull, 0, 0, &[&id.to_le_bytes()]);
 }
 
+/// Appends HIJACK.
+pub fn hijack(out: &mut Vec<u8>, id: u32) {
+    frame(out, Kind::StreamHijack, 0, 0, &[&id.to_le_bytes()]);
+}
+
 fn frame(out: &mut Vec<u8>, kind: Kind, flags: u8, count: usize, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     let header = FrameHeader {

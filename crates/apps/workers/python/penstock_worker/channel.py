@@ -28,7 +28,7 @@ from .wire import (
 )
 
 OPEN, GONE, WINDOW, MESSAGE, CLOSE, INPUT = 64, 65, 66, 67, 68, 69
-ANSWER, DATA, ACCEPT, RESET, PULL = 80, 81, 82, 83, 84
+ANSWER, DATA, ACCEPT, RESET, PULL, HIJACK = 80, 81, 82, 83, 84, 85
 
 FLAG_WEBSOCKET = 2
 FLAG_BODY_STREAM = 4
@@ -230,6 +230,17 @@ def accept(stream_id: int, count: int, strings: bytes) -> bytes:
 def pull(stream_id: int) -> bytes:
     """PULL: the application waits for the next piece of its request's body."""
     return _pack_frame(PULL, 0, 0, 4, stream_id)
+
+
+def hijack(stream_id: int) -> bytes:
+    """HIJACK: the application answers by itself, on a socket that was sent before."""
+    return _pack_frame(HIJACK, 0, 0, 4, stream_id)
+
+
+def send_socket(files: socket.socket, stream_id: int, sock: socket.socket) -> None:
+    """Sends the socket that a HIJACK is about. Raises OSError."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", sock.fileno()))]
+    files.sendmsg([struct.pack("<I", stream_id)], rights)
 
 
 def reset(stream_id: int, flags: int, reason: str) -> bytes:

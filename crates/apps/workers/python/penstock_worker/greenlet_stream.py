@@ -7,12 +7,13 @@ What must stay true: the stream ends once; a wait for window stops this greenlet
 from __future__ import annotations
 
 import os
+import socket
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import channel
 from .channel import DATA_MAX, WINDOW_BYTES
-from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected, WireError
+from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected, Hijacked, WireError
 
 if TYPE_CHECKING:
     from .greenlets import Reactor
@@ -23,6 +24,8 @@ class Stream:
 
     __slots__ = (
         "_changed",
+        "_has_begun",
+        "_is_hijacked",
         "_is_pulled",
         "_piece",
         "_reactor",
@@ -40,6 +43,7 @@ class Stream:
         self.id = stream_id
         self.body_fd = -1
         self.is_gone = self.is_ended = self._is_pulled = False
+        self._has_begun = self._is_hijacked = False
         self._piece: Optional[Tuple[bytes, bool]] = None
 
     def give(self, size: int) -> None:
@@ -86,12 +90,32 @@ class Stream:
         return self.is_gone
 
     def send_whole(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        if self._is_hijacked:
+            return self.send_end()
         micros = (perf_counter_ns() - started) // 1000
         self._end()
         self._reactor.put(channel.answer(self.id, FLAG_END, count, micros, head, body))
         self._reactor.wait_for_room()
 
+    def hijack(self, sock: socket.socket, _request: int) -> bool:
+        """As a slot's. Nothing here waits, so that no response begins meanwhile."""
+        if self._has_begun or self.is_ended:
+            return False
+        self._reactor.send_socket(self.id, sock)
+        self._is_hijacked = True
+        self._reactor.put(channel.hijack(self.id))
+        return True
+
+    def is_hijacked(self) -> bool:
+        return self._is_hijacked
+
+    def request_number(self) -> int:
+        return self.id
+
     def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
+        if self._is_hijacked:
+            raise Hijacked
+        self._has_begun = True
         first = body[:DATA_MAX]
         micros = (perf_counter_ns() - started) // 1000
         self._window -= len(first)

@@ -16,7 +16,7 @@ import socket
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Optional
 
-from . import channel, forks, stacks, task_stacks, wsgi
+from . import channel, forks, hijack, stacks, task_stacks, wsgi
 from .greenlet_stream import Stream
 from .input import open_input
 from .wire import FLAG_BODY_FILE, Disconnected, FirstPart, WireError, duplicate
@@ -68,6 +68,8 @@ class Reactor:
         self._spawn = gevent.spawn
         self._join_all = gevent.joinall
         self._app = app
+        # Whatever waits on it waits in its greenlet.
+        self._client_socket = hijack.client_socket(cooperative)
         self._base = wsgi.base_environ(is_multithread=True)
         self._streams: Dict[int, Stream] = {}
         self._running: Dict[Any, Stream] = {}
@@ -127,6 +129,13 @@ class Reactor:
         if self._outbox.size > channel.OUT_MAX:
             self._room.clear()
 
+    def send_socket(self, stream_id: int, sock: socket.socket) -> None:
+        """Sends the socket of a HIJACK, before that. Raises Disconnected."""
+        try:
+            channel.send_socket(self._files, stream_id, sock)
+        except OSError as error:
+            raise Disconnected from error
+
     def wait_for_room(self) -> None:
         """Returns when not too much is on its way to the server."""
         if not self._room.is_set():
@@ -153,11 +162,18 @@ class Reactor:
         environ = self._base.copy()
         environ.update(sent)
         environ["wsgi.input"] = opened = open_input(stream, body)  # type: ignore[arg-type]
+        response = wsgi.Response(stream, started)  # type: ignore[arg-type]
+        connection = None
+        if "HTTP_UPGRADE" in sent:
+            connection = hijack.offer(stream, environ, self._client_socket)  # type: ignore[arg-type]
+            response.connection = connection
         try:
-            wsgi.answer(self._app, environ, wsgi.Response(stream, started))  # type: ignore[arg-type]
+            wsgi.answer(self._app, environ, response)
         except Disconnected:
             pass
         finally:
+            if connection is not None:
+                connection.finish()
             stream.end_anyhow()
             if body is None:
                 opened.close()

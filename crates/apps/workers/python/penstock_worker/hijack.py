@@ -20,11 +20,13 @@ from .wire import Slot, Socket
 NAMES = ("werkzeug.socket", "gunicorn.socket")
 
 
-def offer(slot: Slot, environ: Dict[str, Any]) -> Optional["ClientSocket"]:
+def offer(slot: Slot, environ: Dict[str, Any], kind: Any = None) -> Any:
     """Adds the connection to the environment of a request that may take it over: one with
-    `HTTP_UPGRADE`, which the server leaves out wherever it could not hand the connection over."""
+    `HTTP_UPGRADE`, which the server leaves out wherever it could not hand the connection over.
+    `kind` is a class that `client_socket` made, a blocking one's by default. Returns the
+    connection, or None."""
     try:
-        connection = ClientSocket(slot)
+        connection = (kind or ClientSocket)(slot)
     except OSError:
         # No descriptor is left: the request is one like any other.
         return None
@@ -33,57 +35,54 @@ def offer(slot: Slot, environ: Dict[str, Any]) -> Optional["ClientSocket"]:
     return connection
 
 
-class ClientSocket(Socket):
-    """One end of a socket pair; the other goes to the server at the first use."""
+def client_socket(base: Any) -> Any:
+    """A class of sockets, made of `base`, that are one end of a pair; the other goes to the server
+    at the first use."""
 
-    def __init__(self, slot: Slot) -> None:
-        ours, theirs = socket.socketpair()
-        super().__init__(fileno=ours.detach())
-        self._slot = slot
-        self._request = slot.request_number()
-        self._theirs: Optional[socket.socket] = theirs
+    class ClientSocket(base):  # type: ignore[misc]
+        def __init__(self, slot: Slot) -> None:
+            ours, theirs = socket.socketpair()
+            super().__init__(fileno=ours.detach())
+            self._slot = slot
+            self._request = slot.request_number()
+            self._theirs: Optional[socket.socket] = theirs
 
-    def take(self) -> None:
-        """Takes the connection over, if it was not. Raises OSError when the response has begun."""
-        theirs, self._theirs = self._theirs, None
-        if theirs is None:
-            return
-        with theirs:
-            if not self._slot.hijack(theirs, self._request):
+        def take(self) -> None:
+            """Takes the connection over, if it was not. Raises OSError when the response has
+            begun."""
+            theirs, self._theirs = self._theirs, None
+            if theirs is None:
+                return
+            with theirs:
+                if not self._slot.hijack(theirs, self._request):
+                    super().close()
+                    raise OSError("the connection cannot be taken over: its response has begun")
+
+        def finish(self) -> None:
+            """The request is over, and so is the connection."""
+            theirs, self._theirs = self._theirs, None
+            if theirs is not None:
+                theirs.close()
+            if super().fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    super().shutdown(socket.SHUT_RDWR)
                 super().close()
-                raise OSError("the connection cannot be taken over: its response has begun")
 
-    def finish(self) -> None:
-        """The request is over, and so is the connection."""
-        theirs, self._theirs = self._theirs, None
-        if theirs is not None:
-            theirs.close()
-        if super().fileno() >= 0:
-            with contextlib.suppress(OSError):
-                super().shutdown(socket.SHUT_RDWR)
-            super().close()
+        def fileno(self) -> int:
+            self.take()
+            return super().fileno()
 
-    def fileno(self) -> int:
-        self.take()
-        return super().fileno()
+        def makefile(self, *args: Any, **kwargs: Any) -> Any:
+            self.take()
+            return super().makefile(*args, **kwargs)
 
-    def makefile(self, *args: Any, **kwargs: Any) -> Any:
-        self.take()
-        return super().makefile(*args, **kwargs)
+    for name in TAKING:
+        setattr(ClientSocket, name, _taking(base, name))
+    return ClientSocket
 
 
-def _taking(name: str) -> Any:
-    method = getattr(Socket, name)
-
-    def call(self: ClientSocket, *args: Any, **kwargs: Any) -> Any:
-        self.take()
-        return method(self, *args, **kwargs)
-
-    call.__name__ = name
-    return call
-
-
-for _name in (
+# What uses a connection.
+TAKING = (
     "detach",
     "dup",
     "recv",
@@ -97,5 +96,18 @@ for _name in (
     "sendfile",
     "sendmsg",
     "shutdown",
-):
-    setattr(ClientSocket, _name, _taking(_name))
+)
+
+
+def _taking(base: Any, name: str) -> Any:
+    method = getattr(base, name)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.take()
+        return method(self, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+ClientSocket = client_socket(Socket)

@@ -52,6 +52,8 @@ def written(send):
         return channel.reset(stream, int(rest[1]), rest[0])
     if kind == "pull":
         return channel.pull(stream)
+    if kind == "hijack":
+        return channel.hijack(stream)
     if kind == "message":
         return channel.message(stream, int(rest[0]), latin(rest[1]))
     return {"close": channel.close, "window": channel.window}[kind](stream, *rest)

@@ -101,6 +101,7 @@ module PenstockWorker
       when "reset" then Channel.reset(id, rest[1] ? 1 : 0, rest[0])
       when "window" then Channel.window(id, rest[0])
       when "pull" then Channel.pull(id)
+      when "hijack" then Channel.hijack(id)
       end
     end
 

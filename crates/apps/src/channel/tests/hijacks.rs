@@ -1,0 +1,178 @@
+//! Connections that an application on a reactor takes over.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::*;
+
+/// Has the application take the connection of stream `id` over; gives its end.
+async fn hijack(rig: &Rig, id: u32) -> Stream {
+    send_socket(rig, id, |theirs| {
+        net::send_descriptor(rig.worker.files.as_fd(), &id.to_le_bytes(), theirs).unwrap();
+    })
+    .await
+}
+
+/// Says HIJACK after `send` has had a socket to send.
+async fn send_socket(rig: &Rig, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    send(theirs.as_fd());
+    rig.worker.write(|out| worker::hijack(out, id)).await;
+    ours.set_nonblocking(true).unwrap();
+    Stream::new(ours.into()).unwrap()
+}
+
+/// A request whose connection the application has taken over.
+async fn taken(rig: &mut Rig) -> (Asked, u32, Stream) {
+    let asked = rig.get("/");
+    let id = rig.worker.opened().await;
+    let app = hijack(rig, id).await;
+    (asked, id, app)
+}
+
+/// Whether the other end of `app` is closed.
+async fn expect_closed(app: &Stream) {
+    let mut buffer = [0; 16];
+    let read = within(poll_fn(|cx| app.poll_read(cx, &mut buffer))).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+const RESPONSE: &[u8] = b"HTTP/1.1 202 OK\r\nX-A: b\r\n\r\nbody";
+
+#[test]
+fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let (asked, id, app) = taken(&mut rig).await;
+        within(app.write_all(RESPONSE)).await.unwrap();
+        let response = asked.response().await;
+        assert_eq!(response.status.code(), 202);
+        assert_eq!(response.fields.get("x-a"), Some(&b"b"[..]));
+        rig.worker.data(id, b"", true).await;
+        // The reactor stays as long as the connection does.
+        rig.retire();
+        settle().await;
+        within(app.write_all(b" and more")).await.unwrap();
+        drop(app);
+        assert_eq!(body(response).await, Ok(b"body and more".to_vec()));
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
+    on_a_loop(async {
+        for is_call_over in [false, true] {
+            let mut rig = Rig::with(&Terms {
+                patience: Duration::from_millis(50),
+                ..Terms::default()
+            });
+            let (asked, id, app) = taken(&mut rig).await;
+            within(app.write_all(RESPONSE)).await.unwrap();
+            let response = asked.response().await;
+            if is_call_over {
+                rig.worker.data(id, b"", true).await;
+            }
+            rig.retire();
+            let silence = poll_fn(|cx| app.poll_gone(cx));
+            let early = clock::within(Duration::from_millis(200), silence).await;
+            assert!(early.is_none(), "a stream may be silent");
+            rig.mailbox.cut();
+            assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
+            expect_closed(&app).await;
+            assert_eq!(rig.ended().await, End::Retired);
+        }
+    });
+}
+
+#[test]
+fn a_call_has_its_time_once_its_connection_has_ended() {
+    on_a_loop(async {
+        let mut rig = Rig::with(&Terms {
+            response_timeout: Duration::from_millis(50),
+            ..Terms::default()
+        });
+        let (asked, id, app) = taken(&mut rig).await;
+        within(app.write_all(RESPONSE)).await.unwrap();
+        let response = asked.response().await;
+        let next = clock::within(Duration::from_millis(200), rig.worker.next()).await;
+        assert!(next.is_none(), "a stream may be silent: {next:?}");
+        drop(app);
+        assert_eq!(body(response).await, Ok(b"body".to_vec()));
+        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.data(id, b"", true).await;
+        // Nothing is written, and the call does not come to its end.
+        let (asked, id, app) = taken(&mut rig).await;
+        assert_eq!(asked.fault().await, FaultKind::AppTimeout);
+        expect_closed(&app).await;
+        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.write(|out| worker::reset(out, 0, id, "x")).await;
+        // The reactor goes on with the others.
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.answer(id, b"other").await;
+        assert_eq!(body(asked.response().await).await, Ok(b"other".to_vec()));
+    });
+}
+
+#[test]
+fn a_client_that_has_left_closes_what_is_taken_over_too_late() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        asked.leave().await;
+        rig.worker.expect(Kind::Gone, id).await;
+        let app = hijack(&rig, id).await;
+        expect_closed(&app).await;
+        rig.worker.data(id, b"", true).await;
+        rig.retire();
+        assert_eq!(rig.ended().await, End::Retired);
+    });
+}
+
+#[test]
+fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
+    on_a_loop(async {
+        let mut rig = Rig::new();
+        let (asked, _, app) = taken(&mut rig).await;
+        within(app.write_all(RESPONSE)).await.unwrap();
+        let response = asked.response().await;
+        let Rig { worker, driver, .. } = rig;
+        drop((app, worker));
+        assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
+        assert_eq!(within(driver).await.unwrap(), End::Died);
+    });
+}
+
+#[test]
+fn a_hijack_that_contradicts_itself_ends_the_reactor() {
+    on_a_loop(async {
+        for (name, named) in [("no socket", None), ("another's", Some(1))] {
+            let mut rig = Rig::new();
+            let asked = rig.get("/");
+            let id = rig.worker.opened().await;
+            let _app = send_socket(&rig, id, |theirs| {
+                if let Some(other) = named {
+                    let id = (id + other).to_le_bytes();
+                    net::send_descriptor(rig.worker.files.as_fd(), &id, theirs).unwrap();
+                }
+            })
+            .await;
+            assert_eq!(asked.fault().await, FaultKind::AppBroken, "{name}");
+            let end = rig.ended().await;
+            assert!(matches!(end, End::Broken(_)), "{name}: {end:?}");
+        }
+        // Neither a hijack behind an answer, nor a body behind a hijack.
+        let mut rig = Rig::new();
+        let asked = rig.get("/");
+        let id = rig.worker.opened().await;
+        rig.worker.begin(id, &[b"200 OK"], b"begun").await;
+        let _response = asked.response().await;
+        let _app = hijack(&rig, id).await;
+        assert!(matches!(rig.ended().await, End::Broken(_)));
+        let mut rig = Rig::new();
+        let (_asked, id, _app) = taken(&mut rig).await;
+        rig.worker.data(id, b"x", false).await;
+        assert!(matches!(rig.ended().await, End::Broken(_)));
+    });
+}
