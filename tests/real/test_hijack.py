@@ -201,6 +201,26 @@ class Rack(Case):
         return client
 
 
+class Faye(Case):
+    """faye-websocket, whose sockets a thread of EventMachine has."""
+
+    def test_it_talks_from_threads_and_fibers(self):
+        for more in ("threads = 2", "async = true"):
+            path = settings(self, "rack", "faye.ru", f"processes = 1\n{more}\n")
+            with self.subTest(more=more), Server(path) as self.server:
+                together(self.clients())
+
+    async def clients(self):
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(self.client(session, at) for at in range(CLIENTS)))
+
+    async def client(self, session, number):
+        async with session.ws_connect(f"{self.server.url}/") as websocket:
+            for text in (f"number {number}", "x" * 70_000, "ü"):
+                await websocket.send_str(text)
+                self.assertEqual(await websocket.receive_str(), text)
+
+
 class RackOnFibers(Rack):
     MORE = "processes = 1\nasync = true\n"
 
