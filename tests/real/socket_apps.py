@@ -1,4 +1,4 @@
-"""What the tests of applications in `sockets` share: their configuration, and clients of Socket.IO."""
+"""What the tests of applications in `sockets` share: a configuration, and clients of Socket.IO."""
 
 import asyncio
 import json

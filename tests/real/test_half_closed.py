@@ -1,7 +1,8 @@
 """Clients that close their sending side, and leave later: what they hold is freed all the same.
 
-Of a body without chunks nothing can be sent ahead that would tell, so TCP's own probes must. A client's
-system answers those for a minute after a close; here it is told to forget the connection after a second.
+Of a body without chunks nothing can be sent ahead that would tell, so TCP's own probes must. A
+client's system answers those for a minute after a close; here it is told to forget the connection
+after a second.
 """
 
 import json
@@ -11,7 +12,8 @@ from urllib.request import urlopen
 
 from harness import RealCase, Server, until
 
-# The first probe goes out after five seconds, and a second after the close the client's system refuses it.
+# The first probe goes out after five seconds, and a second after the close the client's system
+# refuses it.
 PATIENCE = 30
 
 APP = """\

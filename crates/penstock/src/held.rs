@@ -93,7 +93,8 @@ impl Held {
 pub(crate) enum OwnSockets {
     /// It speaks the protocol, or relays it.
     Speaks,
-    /// It may take the connection over; else what happens is told to it as requests (WebSocket-over-HTTP).
+    /// It may take the connection over; else what happens is told to it as requests
+    /// (WebSocket-over-HTTP).
     MayTake,
 }
 

@@ -21,7 +21,8 @@ use crate::clock;
 use crate::disk::DiskFile;
 use crate::registered::Registered;
 
-/// When the peer of a half-closed connection is probed first; a multiple of the round trip to any place.
+/// When the peer of a half-closed connection is probed first; a multiple of the round trip to any
+/// place.
 const PROBE_IDLE: Duration = Duration::from_secs(5);
 
 /// The time between two probes.
@@ -30,10 +31,11 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// A host that leaves so many probes unanswered is gone.
 const PROBES_MAX: u32 = 6;
 
-/// Lets the kernel find out whether the peer of a half-closed connection has left, where nothing can be sent
-/// that would tell: by TCP keepalive. A peer that closed its socket behind its end refuses a probe once its
-/// system has forgotten the connection (Linux: `tcp_fin_timeout`, a minute), one whose host is gone answers
-/// none: either is known after 75 seconds at most. Other sockets than TCP's tell without.
+/// Lets the kernel find out whether the peer of a half-closed connection has left, where nothing
+/// can be sent that would tell: by TCP keepalive. A peer that closed its socket behind its end
+/// refuses a probe once its system has forgotten the connection (Linux: `tcp_fin_timeout`, a
+/// minute), one whose host is gone answers none: either is known after 75 seconds at most. Other
+/// sockets than TCP's tell without.
 pub fn probe_peer(socket: BorrowedFd<'_>) {
     // What is refused is refused to sockets of another kind.
     let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, PROBES_MAX);
@@ -107,8 +109,8 @@ impl Stream {
         })
     }
 
-    /// Reads what is there now, with its descriptors; `WouldBlock` when there is nothing. For what is known to
-    /// have come, whether the loop has heard of it or not.
+    /// Reads what is there now, with its descriptors; `WouldBlock` when there is nothing. For what
+    /// is known to have come, whether the loop has heard of it or not.
     ///
     /// # Errors
     /// The connection's error.

@@ -337,8 +337,9 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, PeerAddress)> {
     }
 }
 
-/// Lets the kernel probe the peer of a TCP connection on which nothing is on its way: first after `idle`, then
-/// every `interval`. The connection breaks when the peer refuses a probe, or leaves `count` unanswered.
+/// Lets the kernel probe the peer of a TCP connection on which nothing is on its way: first after
+/// `idle`, then every `interval`. The connection breaks when the peer refuses a probe, or leaves
+/// `count` unanswered.
 ///
 /// # Errors
 /// What `setsockopt` says; of a socket that is not TCP's, that there is no such option.

@@ -45,8 +45,8 @@ raw = lambda do |env|
   [-1, {}, []]
 end
 
-# A switch whose head is the server's, with a body as Rack 3 has it if `is_body`. The stream is echoed where the
-# call is, thread or fiber.
+# A switch whose head is the server's, with a body as Rack 3 has it if `is_body`. The stream is
+# echoed where the call is, thread or fiber.
 switch_partial = lambda do |env, is_body|
   stream = lambda do |io|
     loop { io.write(io.readpartial(65_536)) }
@@ -55,7 +55,8 @@ switch_partial = lambda do |env, is_body|
   ensure
     io.close
   end
-  fields = { "upgrade" => "websocket", "connection" => "Upgrade", "sec-websocket-accept" => accept(env) }
+  fields = { "upgrade" => "websocket", "connection" => "Upgrade" }
+  fields["sec-websocket-accept"] = accept(env)
   is_body ? [101, fields, stream] : [101, fields.merge("rack.hijack" => stream), []]
 end
 

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //! - A hijacked connection holds its worker: a retired slot ends when its connections have, or are cut.
-//! - It does not outlive its worker, whoever else has its socket, and what a dead worker had not completed
-//!   never looks complete.
+//! - It does not outlive its worker, whoever else has its socket, and what a dead worker had not
+//!   completed never looks complete.
 //! - What breaks HTTP costs its client a 502 and the worker nothing.
 //! - The client's end and the worker's end go together, whichever is first.
 
@@ -37,12 +37,12 @@ use crate::reply::{self, ReplyHead};
 /// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// How long after its worker's end what it wrote may take to be read. A process that the application forked may
-/// have the socket still.
+/// How long after its worker's end what it wrote may take to be read. A process that the
+/// application forked may have the socket still.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
-/// How long after a connection's end that of its worker may be heard of: the sockets of a process that dies
-/// close one after the other.
+/// How long after a connection's end that of its worker may be heard of: the sockets of a process
+/// that dies close one after the other.
 const DEATH_NOTICE: Duration = Duration::from_millis(50);
 
 /// Interim responses before the final one.
@@ -128,8 +128,9 @@ impl Stage {
         self.ended_at.get().is_some()
     }
 
-    /// Since when the application's call is to be over, if it is; `begun_at` is when the connection was
-    /// hijacked. While the response's head is awaited [`serve`] has the clock; what follows is a stream.
+    /// Since when the application's call is to be over, if it is; `begun_at` is when the connection
+    /// was hijacked. While the response's head is awaited [`serve`] has the clock; what follows is
+    /// a stream.
     pub(crate) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
         let ended_at = self.ended_at.get()?;
         Some(match self.has_head.load(Ordering::Acquire) {

@@ -695,8 +695,8 @@ impl Taken {
         self.stage.app.dispatch.retire(slot, mailbox);
     }
 
-    /// The application agrees to a switch of protocols; gives the response, and the client's end of the tunnel,
-    /// through which `early` has come.
+    /// The application agrees to a switch of protocols; gives the response, and the client's end of
+    /// the tunnel, through which `early` has come.
     async fn switch(&mut self, early: &[u8]) -> (Box<Response>, Stream) {
         within(self.app.write_all(SWITCH)).await.unwrap();
         let answer = std::mem::replace(&mut self.answer, oneshot::channel().1);

@@ -4,8 +4,8 @@
 # server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
 # each request's variables into a copy of it.
 #
-# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both; that of a request on a fiber
-# is its own, and is not in the table.
+# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both; that of a request on
+# a fiber is its own, and is not in the table.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv
@@ -25,8 +25,9 @@ module PenstockWorker
 
     module_function
 
-    # `slot` when it is always the same, as in a thread. The table has room already for what each request adds
-    # to its copy: without that every copy is made anew when it has got 16 entries (2 % of a small request).
+    # `slot` when it is always the same, as in a thread. The table has room already for what each
+    # request adds to its copy: without that every copy is made anew when it has got 16 entries (2 %
+    # of a small request).
     def base(rack_major, multithread:, slot: nil)
       GROWTH.dup.clear.update(table(rack_major, multithread, slot))
     end

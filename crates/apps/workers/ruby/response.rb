@@ -133,7 +133,8 @@ module PenstockWorker
       raise RuleBroken, "bad headers: #{error.message}"
     end
 
-    # A body that writes itself takes the connection over behind a 101 (Rack 3), as `rack.hijack` does.
+    # A body that writes itself takes the connection over behind a 101 (Rack 3), as `rack.hijack`
+    # does.
     def hijack_of_switch(hijack)
       hijack ||= @body if @body.respond_to?(:call) && !@body.respond_to?(:each)
       return hijack if hijack

@@ -118,9 +118,9 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Ready when a client that closed its sending side turns out to have left. `begun` counts the bytes of
-    /// its answer that are out; none go while others wait for room (`is_idle`): those tell as much. When all
-    /// are out the kernel's own probes go on.
+    /// Ready when a client that closed its sending side turns out to have left. `begun` counts the
+    /// bytes of its answer that are out; none go while others wait for room (`is_idle`): those tell
+    /// as much. When all are out the kernel's own probes go on.
     fn poll_left(&mut self, cx: &mut Context<'_>, begun: &mut u8, is_idle: bool) -> Poll<()> {
         if self.stream.poll_broken(cx).is_ready() {
             return Poll::Ready(());

@@ -191,9 +191,9 @@ impl Sender<'_> {
         .await
     }
 
-    /// Ready when the client has left, to be asked while nothing is there to be sent. One that closed its
-    /// sending side looks the same until it is sent something: `ahead`, a byte at a time. Where there is
-    /// nothing to send, the kernel's own probes tell, though later.
+    /// Ready when the client has left, to be asked while nothing is there to be sent. One that
+    /// closed its sending side looks the same until it is sent something: `ahead`, a byte at a
+    /// time. Where there is nothing to send, the kernel's own probes tell, though later.
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, ahead: &mut Ahead<'_>) -> Poll<()> {
         if self.watch.poll_ended(cx, &self.stream).is_pending() {
             return Poll::Pending;

@@ -148,7 +148,8 @@ fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_serv
     house.await_connections(0);
     release.send(()).unwrap();
     await_until("the thread is free", || pool.usage().active == 0);
-    // However long it takes: the head begins ahead of the body, to learn whether the client is there.
+    // However long it takes: the head begins ahead of the body, to learn whether the client is
+    // there.
     let release = hold();
     let mut client = house.client();
     client.get("/0-100000");

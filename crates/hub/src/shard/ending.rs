@@ -93,10 +93,10 @@ impl Shard {
         }
     }
 
-    /// Sends something to a client that closed its sending side, to learn whether it has left: that looks the
-    /// same, and is answered by a reset. Between two chunks a zero may go, with which the size of the next one
-    /// begins (RFC 9112 §7.1); what waits tells as much. One that leaves later, or whose body has no chunks,
-    /// is found out by the kernel's own probes.
+    /// Sends something to a client that closed its sending side, to learn whether it has left: that
+    /// looks the same, and is answered by a reset. Between two chunks a zero may go, with which the
+    /// size of the next one begins (RFC 9112 §7.1); what waits tells as much. One that leaves
+    /// later, or whose body has no chunks, is found out by the kernel's own probes.
     fn probe(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;

@@ -165,7 +165,8 @@ class Reactor:
         response = wsgi.Response(stream, started)  # type: ignore[arg-type]
         connection = None
         if "HTTP_UPGRADE" in sent:
-            connection = hijack.offer(stream, environ, self._client_socket)  # type: ignore[arg-type]
+            kind = self._client_socket
+            connection = hijack.offer(stream, environ, kind)  # type: ignore[arg-type]
             response.connection = connection
         try:
             wsgi.answer(self._app, environ, response)

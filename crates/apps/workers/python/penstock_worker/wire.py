@@ -344,9 +344,9 @@ class Slot:
             raise Disconnected from error
 
     def hijack(self, sock: socket.socket, seq: int) -> bool:
-        """The application answers request `seq` by itself, on the other end of this socket; from any
-        thread. What is left to send is the end. False when the response has begun, as to `_say`: of a
-        response and this one sees the other."""
+        """The application answers request `seq` by itself, on the other end of this socket; from
+        any thread. What is left to send is the end. False when the response has begun: of that and
+        this one sees the other, as in `_say`."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
         with self._lock:
             self._has_guest = True

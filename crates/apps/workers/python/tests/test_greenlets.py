@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -35,6 +36,17 @@ def show(environ, start_response):
 def echo(environ, start_response):
     start_response("200 OK", [])
     return [environ["wsgi.input"].read()]
+
+def taken(environ, start_response):
+    environ["werkzeug.socket"].sendall(b"taken over")
+    return []
+
+def taken_late(environ, start_response):
+    start_response("200 OK", [])(b"begun, ")
+    try:
+        environ["gunicorn.socket"].sendall(b"x")
+    except OSError as error:
+        return [str(error).encode()]
 
 def wait(environ, start_response):
     released.wait()
@@ -170,6 +182,22 @@ class Greenlets(unittest.TestCase):
         self.assertEqual(self.ask("echo", b"x" * 300).body, b"x" * 300)
         self.worker.send_file(self.stream + 1, b"y" * 200_000)
         self.assertEqual(self.ask("echo", flags=wire.FLAG_BODY_FILE).body, b"y" * 200_000)
+
+    def test_a_connection_is_taken_over_before_the_response(self):
+        worker = self.worker
+        upgrade = {"HTTP_UPGRADE": "chat"}
+        answer = worker.ask(open_wsgi(1, PATH_INFO="/taken", **upgrade))
+        self.assertEqual(answer.kinds, [channel.HIJACK, channel.DATA])
+        self.assertEqual(worker.files.take(4), (1).to_bytes(4, "little"))
+        with socket.socket(fileno=worker.files.fds.pop()) as connection:
+            connection.settimeout(20)
+            self.assertEqual(connection.recv(100), b"taken over")
+            # The connection ends with the call.
+            self.assertEqual(connection.recv(100), b"")
+        worker.answers.pop(1)
+        answer = worker.ask(open_wsgi(1, PATH_INFO="/taken_late", **upgrade))
+        self.assertIn(b"begun, the connection cannot be taken over", answer.body)
+        worker.answers.pop(1)
 
     def test_thousand_requests_at_once(self):
         worker, streams = self.worker, range(1000, 2000)

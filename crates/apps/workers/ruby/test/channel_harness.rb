@@ -48,6 +48,7 @@ module Harness
       when Channel::RESET
         @reason = payload
         @ended = true
+      when Channel::HIJACK then nil
       else raise "kind #{kind}"
       end
     end

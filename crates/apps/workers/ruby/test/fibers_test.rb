@@ -175,6 +175,19 @@ module PenstockWorker
         "/late" => ->(_env) { [200, {}, Broken.new] },
         "/head" => ->(_env) { [200, { "a" => "b\0c" }, []] },
         "/exit" => ->(_env) { exit 3 },
+        "/hijack" => lambda { |env|
+          io = env["rack.hijack"].call
+          io.write("same: #{io.equal?(env["rack.hijack"].call) && io.equal?(env["rack.hijack_io"])}")
+          io.close
+        },
+        "/late_hijack" => lambda { |env|
+          late = lambda do |stream|
+            env["rack.hijack"].call
+          rescue IOError => e
+            stream.write(e.message)
+          end
+          [200, {}, late]
+        },
         "/whole" => ->(_env) { [200, {}, ["x" * (4 << 20)]] }
       }.freeze
       run ->(env) { PATHS.fetch(env["PATH_INFO"]).call(env) }
@@ -209,6 +222,16 @@ module PenstockWorker
       @worker.send(@worker.open(3, "/go"))
       @worker.read_until { ids.all? { |id| @worker.answers[id].ended? } }
       assert_equal ["hello"], ids.map { |id| @worker.answers[id].body }.uniq
+    end
+
+    def test_a_hijacked_connection_is_one_for_its_request
+      answer = @worker.ask(1, "/hijack")
+      assert_equal [Channel::HIJACK, Channel::DATA], answer.kinds
+      id, _, _, rights = @worker.files.socket.recvmsg(4, scm_rights: true)
+      assert_equal [1].pack("V"), id
+      assert_equal "same: true", rights.unix_rights[0].read
+      late = @worker.ask(2, "/late_hijack").body
+      assert_equal "the connection cannot be hijacked: its response has begun", late
     end
 
     def test_a_slow_window_stops_its_stream_alone

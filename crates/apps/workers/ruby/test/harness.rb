@@ -107,7 +107,8 @@ module Harness
     def frame
       kind, flags, count, length = take(8).unpack("CCvV")
       payload = take(length)
-      Frame.new(kind, flags, count, payload, (@files.shift if [Wire::FILE, Wire::HIJACK].include?(kind)))
+      file = @files.shift if [Wire::FILE, Wire::HIJACK].include?(kind)
+      Frame.new(kind, flags, count, payload, file)
     end
 
     def reply
