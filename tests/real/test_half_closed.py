@@ -17,9 +17,24 @@ from harness import RealCase, Server, until
 PATIENCE = 30
 
 APP = """\
+import select
 import time
 
 streams = [0]
+
+def tunnel(environ):
+    # Says nothing, and goes on until the connection is closed whole.
+    connection = environ["werkzeug.socket"]
+    connection.sendall(
+        b"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: chat\\r\\n\\r\\n"
+    )
+    streams[0] += 1
+    closed = select.poll()
+    closed.register(connection, 0)
+    while not closed.poll(50):
+        pass
+    streams[0] -= 1
+    return []
 
 def stream():
     streams[0] += 1
@@ -33,6 +48,8 @@ def stream():
 
 def application(environ, start):
     path = environ["PATH_INFO"]
+    if path == "/tunnel":
+        return tunnel(environ)
     headers = [("Content-Type", "text/plain")]
     if path == "/length":
         headers.append(("Content-Length", "100000"))
@@ -66,24 +83,29 @@ class HalfClosed(RealCase):
         path.write_text(CONFIG.format(python=json.dumps(sys.executable)))
         cls.server = cls.enterClassContext(Server(path))
 
-    def begin(self, target, version):
+    def begin(self, target, version, fields="", status=200):
         """A client that has the beginning of a body, and has closed its sending side."""
         client = socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)
-        client.sendall(f"GET {target} HTTP/{version}\r\nHost: a\r\n\r\n".encode())
+        client.sendall(f"GET {target} HTTP/{version}\r\nHost: a\r\n{fields}\r\n".encode())
         client.shutdown(socket.SHUT_WR)
         got = b""
         while b"\r\n\r\n" not in got:
             got += client.recv(4096)
-        self.assertTrue(got.startswith(b"HTTP/1.1 200 "), got)
+        self.assertTrue(got.startswith(f"HTTP/1.1 {status} ".encode()), got)
         return client
 
     def test_streams_of_applications(self):
-        clients = [self.begin("/stream", "1.0"), self.begin("/length", "1.1")]
-        until("both stream", lambda: self.server.get("/state").text == "2", PATIENCE)
+        upgrade = "Connection: Upgrade\r\nUpgrade: chat\r\n"
+        clients = [
+            self.begin("/stream", "1.0"),
+            self.begin("/length", "1.1"),
+            self.begin("/tunnel", "1.1", upgrade, 101),
+        ]
+        until("all stream", lambda: self.server.get("/state").text == "3", PATIENCE)
         for client in clients:
             client.close()
-        until("both are noticed", lambda: self.server.get("/state").text == "0", PATIENCE)
+        until("all are noticed", lambda: self.server.get("/state").text == "0", PATIENCE)
 
     def test_held_streams(self):
         client = self.begin("/events", "1.0")

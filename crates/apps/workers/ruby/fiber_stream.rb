@@ -14,7 +14,6 @@ module PenstockWorker
       @id = id
       @request = [env, file ? nil : body]
       @env = env
-      env["rack.hijack?"] = true
       env["rack.hijack"] = method(:hijack)
       @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
       @file = file

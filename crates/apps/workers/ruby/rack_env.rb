@@ -36,11 +36,12 @@ module PenstockWorker
       both = {
         "rack.errors" => $stderr,
         **USUAL,
+        "rack.hijack?" => true,
         "penstock.prevent_fork" => PenstockWorker.method(:prevent_fork),
         "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : TELL_NOBODY,
         "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : TELL_NOBODY
       }
-      both.update("rack.hijack?" => true, "rack.hijack" => slot.method(:hijack)) if slot
+      both["rack.hijack"] = slot.method(:hijack) if slot
       return both if rack_major >= 3
 
       both.merge(
