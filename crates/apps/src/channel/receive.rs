@@ -203,13 +203,20 @@ impl ChannelDriver {
             self.answer(id, Err(fault));
             self.discard(id, answered.end);
         } else {
-            self.begin_body(id, head, length);
-            self.data(id, answered.body, false)?;
+            self.begin_body(id, head, length, answered.body)?;
         }
         Ok(())
     }
 
-    fn begin_body(&mut self, id: u32, head: ReplyHead, length: Option<u64>) {
+    /// Answers with a body that goes on. What has come of it is there before the answer is: both leave in
+    /// one piece, whichever loop sends them.
+    fn begin_body(
+        &mut self,
+        id: u32,
+        head: ReplyHead,
+        length: Option<u64>,
+        first: &[u8],
+    ) -> Result<(), End> {
         let ReplyHead {
             mut response,
             declared,
@@ -219,16 +226,21 @@ impl ChannelDriver {
         let store = self.app.store.load_full();
         let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
         response.body = ResponseBody::Stream(Box::new(reader));
-        self.answer(id, Ok(response));
-        if let Some(entry) = self.streams.entry(id) {
-            entry.state = State::Spool(writer);
-            entry.is_unbuffered = is_unbuffered;
-        }
+        let Some(entry) = self.streams.entry(id) else {
+            return Ok(());
+        };
+        entry.is_unbuffered = is_unbuffered;
+        let asked = std::mem::replace(&mut entry.state, State::Spool(writer));
         // From the head on an event stream may say nothing for as long as it likes.
         self.streams.clock_off(id);
         self.streams.resume(id, clock::now());
         // The notice of a client that leaves.
         self.look_at(index_of(id));
+        self.data(id, first, false)?;
+        if let State::Asked(mut start) = asked {
+            start.job.answer(Ok(response));
+        }
+        Ok(())
     }
 
     /// The application answers by itself, on a socket that was sent before.

@@ -64,21 +64,18 @@ impl Driver {
                     self.answer(Err(fault));
                     self.discard(end);
                 }
-                Ok(()) => {
-                    self.begin_stream_of(head, length);
-                    if let Some(Open::Spool(spool)) = &mut self.open {
-                        spool.push(body);
-                    }
-                }
+                Ok(()) => self.begin_stream_of(head, length, body),
             }
         }
     }
 
-    pub(super) fn begin_stream(&mut self, head: ReplyHead) {
-        self.begin_stream_of(head, None);
+    pub(super) fn begin_stream(&mut self, head: ReplyHead, first: &[u8]) {
+        self.begin_stream_of(head, None, first);
     }
 
-    fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>) {
+    /// What has come of the body is there before the answer is: both leave in one piece, whichever
+    /// loop sends them.
+    fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
         let ReplyHead {
             mut response,
             declared,
@@ -86,7 +83,8 @@ impl Driver {
             ..
         } = head;
         let store = self.app.store.load_full();
-        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
+        let (mut writer, reader) = spool(store, is_unbuffered, declared.or(length));
+        writer.push(first);
         response.body = Body::Stream(Box::new(reader));
         self.open = Some(Open::Spool(writer));
         self.is_unbuffered = is_unbuffered;

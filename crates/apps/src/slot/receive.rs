@@ -83,7 +83,7 @@ impl Driver {
             && self.descriptors.is_empty()
             && let Some(head) = self.held.take()
         {
-            self.begin_stream(head);
+            self.begin_stream(head, b"");
         }
         let is_hoard = self.descriptors.len() > BATCH_MAX as usize;
         let is_unclaimed = !self.descriptors.is_empty() && self.partial.is_empty();
@@ -130,9 +130,8 @@ impl Driver {
             }
             Event::Body { bytes, .. } => {
                 if let Some(head) = self.held.take() {
-                    self.begin_stream(head);
-                }
-                if let Some(Open::Spool(spool)) = &mut self.open {
+                    self.begin_stream(head, bytes);
+                } else if let Some(Open::Spool(spool)) = &mut self.open {
                     spool.push(bytes);
                 }
                 if let (true, Some(Open::Spool(_))) = (event.is_last(), &self.open)

@@ -430,3 +430,43 @@ fn every_loop_serves() {
     assert_eq!(server.admin_json()["threads"], 4);
     assert_eq!(server.site().seen().len(), 64);
 }
+
+#[test]
+fn a_head_leaves_with_what_has_come_of_its_body() {
+    const ASGI: &str = r#"
+import asyncio
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+"#;
+    const WSGI: &str = r#"
+import time
+def app(environ, start):
+    start("200 OK", [("X-Accel-Buffering", "no")])
+    yield b"first"
+    time.sleep(0.2)
+"#;
+    let toml = "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\nthreads = 2\n\
+                [apps.asgi]\nentry = \"streaming_asgi:app\"\nkind = \"asgi\"\nprocesses = 1\n\
+                [apps.wsgi]\nentry = \"streaming_wsgi:app\"\nkind = \"wsgi\"\nprocesses = 1\n\
+                [[sites]]\n[[sites.routes]]\npath = \"/asgi\"\napp = \"asgi\"\n\
+                [[sites.routes]]\npath = \"/wsgi\"\napp = \"wsgi\"\n";
+    let site = Site::new()
+        .file("streaming_asgi.py", ASGI)
+        .file("streaming_wsgi.py", WSGI)
+        .config(toml);
+    let server = site.serve(&[]);
+    server.wait_all_ready(&["asgi", "wsgi"]);
+    for path in ["/asgi", "/wsgi"] {
+        // Connections land on both loops, and workers are on one.
+        for number in 0..16 {
+            let mut client = server.connect();
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            let piece = client.read_some().unwrap();
+            let text = String::from_utf8_lossy(&piece);
+            assert!(text.ends_with("5\r\nfirst\r\n"), "{path} {number}: {text}");
+        }
+    }
+}
