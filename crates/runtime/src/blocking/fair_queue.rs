@@ -2,13 +2,17 @@
 //!
 //! Pure. `lanes` keeps the plain jobs of a pool in it, under the pool's lock. A job either stands alone or reads a part of
 //! a file; the waiting reads of one file form a group, as a job alone does. Most turns are shared by weight, by weighted
-//! fair queueing: a group weighs as much as it has waiters. It is due when the virtual time has advanced by [`UNIT`]
+//! fair queueing: a group weighs the square of its waiters. It is due when the virtual time has advanced by [`UNIT`]
 //! divided by its weight since it came or had its last such turn. The virtual time advances with each of them, by [`UNIT`]
-//! divided by all that weighs: so what one waits for is due after as many turns as there are waiters.
+//! divided by all that weighs.
+//!
+//! Why the square: in proportion to its waiters, what 50 wait for had a fifth of the turns beside 200 others, and a file
+//! of eight parts took a quarter of a second to come back. By the square it has nine in ten, and files that are
+//! equally popular still share.
 //!
 //! # Invariants
-//! - Of groups that wait all the time, each gets a share of the weighted turns in proportion to its waiters: what 50 wait
-//!   for is due 50 times as soon as what came with it and one waits for.
+//! - Of groups that wait all the time, each gets a share of the weighted turns in proportion to the square of its waiters:
+//!   what 50 wait for is served before what one waits for, but for the rotation and what has nearly waited its time.
 //! - After [`WEIGHTED_TURNS`] of these one turn belongs to the rotation: the group that has waited longest for its turn. So
 //!   a group is served within `WEIGHTED_TURNS + 1` turns for each group before it and itself, whatever else arrives.
 //! - A weighted turn takes the read of its group with the most waiters, the rotation's the oldest: no read is overtaken by
@@ -24,6 +28,9 @@ pub(super) const WEIGHTED_TURNS: u32 = 3;
 
 /// What the virtual time advances until a group that one waits for is due.
 const UNIT: u64 = 1 << 24;
+
+/// More waiters weigh no more, so that no weight exceeds [`UNIT`].
+const WEIGHED_MAX: usize = 1 << 12;
 
 /// A read that waits in a [`FairQueue`], or did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,7 +293,7 @@ impl<K, J> Group<K, J> {
     fn weight(&self) -> u64 {
         match &self.jobs {
             Jobs::Alone(_) => 1,
-            Jobs::Reads(reads) => reads.waiters.max(1) as u64,
+            Jobs::Reads(reads) => (reads.waiters.clamp(1, WEIGHED_MAX) as u64).pow(2),
         }
     }
 }

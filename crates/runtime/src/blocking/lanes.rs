@@ -261,9 +261,9 @@ impl Line {
 /// millisecond a cold open are 8,000 of them a second. As many are kept for plain jobs that wait.
 const KEPT_SHARE: usize = 8;
 
-/// While a crowd waits plain jobs get one thread in so many, but not fewer than [`CROWDED_MIN`]: of 32 threads 8, whose reads
-/// of half a megabyte take 40 ms of a disk of 100 MB/s, instead of 150 ms.
-const CROWDED_SHARE: usize = 4;
+/// While a crowd waits plain jobs get one thread in so many, but not fewer than [`CROWDED_MIN`]: of 32 threads 4, whose reads
+/// of half a megabyte take 20 ms of a disk of 100 MB/s, instead of 150 ms.
+const CROWDED_SHARE: usize = 8;
 const CROWDED_MIN: usize = 4;
 
 /// How long a crowd is minded after the last time that one had to wait.
@@ -374,7 +374,8 @@ mod tests {
         let start = Instant::now();
         let (during, after) = (start + CROWD_TIME / 2, start + CROWD_TIME);
         for (threads, at, expected) in [
-            (32, during, "aaaapppppppp"),
+            (32, during, "aaaapppp"),
+            (64, during, "aaaapppppppp"),
             (32, after, &format!("aaaa{}", "p".repeat(28))),
             (8, during, "aaaapppp"),
             (2, during, "ap"),

@@ -61,12 +61,12 @@ fn waiters_that_come_and_leave_change_the_order() {
 }
 
 #[test]
-fn files_get_turns_in_proportion_to_their_waiters_and_none_less_than_its_part_of_a_quarter() {
+fn files_get_turns_by_the_square_of_their_waiters_and_none_less_than_its_part_of_a_quarter() {
     // Each of a file's readers wants another part of it, and another again when it has got that.
     for (readers, expected) in [
         (&[2, 2, 2, 2][..], &[1000, 1000, 1000, 1000][..]),
-        (&[2, 6], &[250 + 375, 250 + 1125]),
-        (&[2, 2, 56], &[300 + 90, 300 + 90, 300 + 2520]),
+        (&[2, 6], &[250 + 150, 250 + 1350]),
+        (&[2, 2, 56], &[300 + 3, 300 + 3, 300 + 2694]),
     ] {
         let mut queue = FairQueue::new();
         let mut number = 0;
@@ -122,7 +122,7 @@ fn a_crowd_does_not_wait_for_many_who_want_something_else_each() {
                 queue.count_waiter(ReadId { file: hot, number }, true);
             }
         }
-        assert!(turns <= 60, "{turns} turns after {rounds}");
+        assert!(turns <= 14, "{turns} turns after {rounds}");
     }
 }
 
@@ -143,7 +143,7 @@ fn what_fifty_wait_for_is_among_the_next_of_two_hundred() {
             queue.count_waiter(ReadId { file, number: 1 }, true);
         }
         let turn = (0..).find(|_| queue.take().unwrap() == file);
-        assert!(turn <= Some(8), "{turn:?} after {before}");
+        assert!(turn <= Some(2), "{turn:?} after {before}");
     }
 }
 
@@ -180,7 +180,7 @@ struct ModelGroup {
 impl ModelGroup {
     fn weight(&self) -> u64 {
         let waiters: usize = self.jobs.iter().map(|job| job.1).sum();
-        waiters.max(1) as u64
+        (waiters.clamp(1, WEIGHED_MAX) as u64).pow(2)
     }
 
     fn due(&self) -> u64 {
