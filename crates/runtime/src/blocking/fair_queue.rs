@@ -2,17 +2,17 @@
 //!
 //! Pure. `lanes` keeps the plain jobs of a pool in it, under the pool's lock. A job either stands alone or reads a part of
 //! a file; the waiting reads of one file form a group, as a job alone does. Most turns are shared by weight, by weighted
-//! fair queueing: a group weighs the square of its waiters. It is due when the virtual time has advanced by [`UNIT`]
-//! divided by its weight since it came or had its last such turn. The virtual time advances with each of them, by [`UNIT`]
-//! divided by all that weighs.
+//! fair queueing: a group weighs as much as it has waiters, and a crowd more, by the square. It is due when the virtual
+//! time has advanced by [`UNIT`] divided by its weight since it came or had its last such turn. The virtual time
+//! advances with each of them, by [`UNIT`] divided by all that weighs.
 //!
 //! Why the square: in proportion to its waiters, what 50 wait for had a fifth of the turns beside 200 others, and a file
-//! of eight parts took a quarter of a second to come back. By the square it has nine in ten, and files that are
-//! equally popular still share.
+//! of eight parts took a quarter of a second to come back. By the square it has three in four and more. Few waiters
+//! weigh no more than they are, so that a file which only one wants is not put off for each that two want.
 //!
 //! # Invariants
-//! - Of groups that wait all the time, each gets a share of the weighted turns in proportion to the square of its waiters:
-//!   what 50 wait for is served before what one waits for, but for the rotation and what has nearly waited its time.
+//! - Of groups that wait all the time, each gets a share of the weighted turns in proportion to its weight: what 50 wait
+//!   for is served before what one waits for, but for the rotation and what has nearly waited its time.
 //! - After [`WEIGHTED_TURNS`] of these one turn belongs to the rotation: the group that has waited longest for its turn. So
 //!   a group is served within `WEIGHTED_TURNS + 1` turns for each group before it and itself, whatever else arrives.
 //! - A weighted turn takes the read of its group with the most waiters, the rotation's the oldest: no read is overtaken by
@@ -28,6 +28,9 @@ pub(super) const WEIGHTED_TURNS: u32 = 3;
 
 /// What the virtual time advances until a group that one waits for is due.
 const UNIT: u64 = 1 << 24;
+
+/// From twice as many on waiters are a crowd: their weight is multiplied by how many times so many they are.
+const CROWD: u64 = 4;
 
 /// More waiters weigh no more, so that no weight exceeds [`UNIT`].
 const WEIGHED_MAX: usize = 1 << 12;
@@ -293,9 +296,15 @@ impl<K, J> Group<K, J> {
     fn weight(&self) -> u64 {
         match &self.jobs {
             Jobs::Alone(_) => 1,
-            Jobs::Reads(reads) => (reads.waiters.clamp(1, WEIGHED_MAX) as u64).pow(2),
+            Jobs::Reads(reads) => weight(reads.waiters),
         }
     }
+}
+
+/// What a group with so many waiters weighs.
+fn weight(waiters: usize) -> u64 {
+    let waiters = waiters.clamp(1, WEIGHED_MAX) as u64;
+    waiters * (waiters / CROWD).max(1)
 }
 
 impl<K, J> FileReads<K, J> {

@@ -61,12 +61,12 @@ fn waiters_that_come_and_leave_change_the_order() {
 }
 
 #[test]
-fn files_get_turns_by_the_square_of_their_waiters_and_none_less_than_its_part_of_a_quarter() {
+fn files_get_turns_by_their_weight_and_none_less_than_its_part_of_a_quarter() {
     // Each of a file's readers wants another part of it, and another again when it has got that.
     for (readers, expected) in [
         (&[2, 2, 2, 2][..], &[1000, 1000, 1000, 1000][..]),
-        (&[2, 6], &[250 + 150, 250 + 1350]),
-        (&[2, 2, 56], &[300 + 3, 300 + 3, 300 + 2694]),
+        (&[2, 6], &[250 + 375, 250 + 1125]),
+        (&[2, 2, 56], &[300 + 7, 300 + 7, 300 + 2686]),
     ] {
         let mut queue = FairQueue::new();
         let mut number = 0;
@@ -90,6 +90,22 @@ fn files_get_turns_by_the_square_of_their_waiters_and_none_less_than_its_part_of
                 "{turns} of {expected}: {readers:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_crowd_weighs_by_the_square() {
+    for (waiters, expected) in [
+        (0, 1),
+        (1, 1),
+        (7, 7),
+        (8, 16),
+        (50, 600),
+        (400, 40_000),
+        (1 << 12, 1 << 22),
+        (usize::MAX, 1 << 22),
+    ] {
+        assert_eq!(weight(waiters), expected, "{waiters}");
     }
 }
 
@@ -180,7 +196,7 @@ struct ModelGroup {
 impl ModelGroup {
     fn weight(&self) -> u64 {
         let waiters: usize = self.jobs.iter().map(|job| job.1).sum();
-        (waiters.clamp(1, WEIGHED_MAX) as u64).pow(2)
+        weight(waiters)
     }
 
     fn due(&self) -> u64 {
