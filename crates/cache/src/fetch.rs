@@ -110,6 +110,7 @@ impl Fetch {
             }
             Err(fault) => {
                 self.shared.counts.failures.increment();
+                self.shared.flights.renew_mark(&self.key, clock::now());
                 if landing.is_background()
                     && let Some(count) = self.shared.repeats.admit(&fault.cause, clock::now())
                 {

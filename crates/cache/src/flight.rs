@@ -217,6 +217,13 @@ impl Flights {
         }
     }
 
+    /// A failure says nothing of the resource: what was not stored before is not now, as far as is known.
+    pub(crate) fn renew_mark(&self, key: &Key, now: Instant) {
+        if let Some(until) = self.shard(key).marks.get_mut(&key.hash) {
+            *until = now + MARK_TIME;
+        }
+    }
+
     /// Forgets that.
     pub(crate) fn unmark(&self, key: &Key) {
         self.shard(key).marks.remove(&key.hash);

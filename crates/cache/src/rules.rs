@@ -87,6 +87,7 @@ impl Rules {
         Self {
             policy: Policy {
                 default_ttl: config.default_ttl,
+                heuristic_freshness: config.heuristic_freshness,
                 ttl_by_status: config.ttl_by_status.clone(),
                 ttl_max: config.ttl_max,
                 stale_while_revalidate: config.stale_while_revalidate,

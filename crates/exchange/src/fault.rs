@@ -148,6 +148,20 @@ impl FaultKind {
         }
     }
 
+    /// Whether no byte of the request was sent to a back end: it cannot have provoked the failure, which any other
+    /// request at that moment meets too.
+    #[must_use]
+    pub fn is_before_sending(self) -> bool {
+        matches!(
+            self,
+            Self::QueueFull
+                | Self::QueueTimeout
+                | Self::Unavailable
+                | Self::ConnectFailed
+                | Self::Overloaded
+        )
+    }
+
     /// What a client is told, in one sentence.
     #[must_use]
     pub fn explanation(self) -> &'static str {

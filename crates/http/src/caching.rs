@@ -43,9 +43,12 @@ pub struct Policy {
     /// How long a response with such a status and without a lifetime of its own is fresh, errors included: before
     /// `default_ttl` and any guess. Statuses that are never stored mean nothing here ([`may_store_status`]).
     pub ttl_by_status: BTreeMap<u16, Duration>,
-    /// How long a response without a lifetime of its own is fresh; `None` is the heuristic of
-    /// RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`.
+    /// How long a response without a lifetime of its own is fresh; with `None` it is not stored, unless
+    /// a heuristic may be used.
     pub default_ttl: Option<Duration>,
+    /// Whether the heuristic of RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`, is used for
+    /// responses that do not say `public`. For requests with `Cookie` or `Authorization` it never is.
+    pub heuristic_freshness: bool,
     /// No response is fresh for longer, whatever it says.
     pub ttl_max: Option<Duration>,
     /// For responses without `stale-while-revalidate` (RFC 5861 §3).

@@ -117,3 +117,18 @@ fn marks_end_and_are_bounded() {
     flights.mark(&key, now + MARK_TIME);
     assert!(flights.is_marked(&key, now + MARK_TIME));
 }
+
+/// The mark of a page that is never stored has run out, and others' requests for it fail all the time.
+#[test]
+fn a_failure_keeps_the_mark_of_what_is_not_stored() {
+    let flights = Flights::default();
+    let (key, other) = (Key::new(b"http://a/"), Key::new(b"http://b/"));
+    let start = clock::now();
+    flights.mark(&key, start);
+    let later = start + MARK_TIME + Duration::from_secs(1);
+    assert!(!flights.is_marked(&key, later));
+    flights.renew_mark(&key, later);
+    flights.renew_mark(&other, later);
+    assert!(flights.is_marked(&key, later));
+    assert!(!flights.is_marked(&other, later));
+}

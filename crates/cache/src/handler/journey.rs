@@ -308,11 +308,9 @@ impl Journey {
                 }
                 match getter.lead.and_then(|lead| lead.reply) {
                     Some(answered) => Step::Done(answered),
-                    // What was wrong with another client's request is not wrong with this one.
-                    None if kind.side() == Side::Client => {
-                        Step::Pass(passed(getter.fwd, "not-stored"))
-                    }
-                    None => Step::Done(Err(Fault::new(kind, cause))),
+                    None if kind.is_before_sending() => Step::Done(Err(Fault::new(kind, cause))),
+                    // The request that led may have provoked it: the next one asks by itself.
+                    None => Step::Again,
                 }
             }
         }

@@ -39,6 +39,7 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     }
     table.count("min_uses", &mut cache.min_uses);
     cache.default_ttl = table.duration_said("default_ttl");
+    table.flag("heuristic_freshness", &mut cache.heuristic_freshness);
     cache.ttl_by_status = read_ttl_by_status(&table);
     cache.ttl_max = table.duration_said("ttl_max");
     read_times(&table, &mut cache);

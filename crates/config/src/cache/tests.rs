@@ -218,7 +218,8 @@ fn a_list_of_stores_is_a_table_with_every_default() {
     assert_eq!(of_route("cache = [\"d\", \"c\"]"), both);
     assert_eq!(of_route("cache = { stores = [\"d\", \"c\"] }"), both);
     // The defaults of the option table are those of the type.
-    let said = "min_uses = 1, ttl_by_status = {}, stale_while_revalidate = \"0s\", stale_if_error = \"0s\", lock_timeout = \"5s\", \
+    let said = "min_uses = 1, heuristic_freshness = false, ttl_by_status = {}, stale_while_revalidate = \"0s\", \
+                stale_if_error = \"0s\", lock_timeout = \"5s\", \
                 status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
                 headers = [], cookies = [] }, bypass = { headers = [], cookies = [] }";
     let defaults =
@@ -244,6 +245,7 @@ fn reads_every_rule_of_a_route() {
 stores = ["c", "d"]
 min_uses = 2
 default_ttl = "0s"
+heuristic_freshness = true
 ttl_by_status = { 200 = "1m", 404 = "0s" }
 ttl_max = "1d"
 stale_while_revalidate = "30s"
@@ -269,6 +271,7 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
         },
         min_uses: 2,
         default_ttl: Some(secs(0)),
+        heuristic_freshness: true,
         ttl_by_status: [(200, secs(60)), (404, secs(0))].into(),
         ttl_max: Some(secs(24 * 3600)),
         stale_while_revalidate: secs(30),

@@ -55,8 +55,10 @@ pub struct RouteCache {
     pub bypass: CacheBypass,
     /// A response is stored at the so-manieth request for it (1 is the first).
     pub min_uses: u32,
-    /// How long a response is fresh that does not say; none is the heuristic of RFC 9111 §4.2.2.
+    /// How long a response is fresh that does not say; with none it is not stored.
     pub default_ttl: Option<Duration>,
+    /// Whether such a response with `Last-Modified` is fresh for a tenth of its age (RFC 9111 §4.2.2).
+    pub heuristic_freshness: bool,
     /// The same for responses with such a status, errors included; before `default_ttl`.
     pub ttl_by_status: BTreeMap<u16, Duration>,
     /// No response is fresh for longer, whatever it says.
@@ -82,6 +84,7 @@ impl RouteCache {
             bypass: CacheBypass::default(),
             min_uses: 1,
             default_ttl: None,
+            heuristic_freshness: false,
             ttl_by_status: BTreeMap::new(),
             ttl_max: None,
             stale_while_revalidate: Duration::ZERO,

@@ -185,10 +185,14 @@ fn freshness(
         return Some((bounded(ttl).saturating_add(initial_age), false));
     }
     let is_guessable = is_default || matches!(code, 404 | 410);
+    // A page for one user says so, but not always in a field that a cache reads.
+    let is_meant_for_all = (said.public || policy.heuristic_freshness)
+        && (exchange.request.field("cookie")).is_none()
+        && (exchange.request.field("authorization")).is_none();
     let modified = exchange
         .fields
         .get("last-modified")
-        .filter(|_| is_guessable);
+        .filter(|_| is_guessable && is_meant_for_all);
     let modified = http_date(modified?)?;
     let tenth = date(exchange).saturating_sub(modified) / 10;
     Some((bounded(Duration::from_secs(tenth).min(HEURISTIC_MAX)), true))

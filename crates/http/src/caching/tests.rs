@@ -70,9 +70,16 @@ fn pairs(fields: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|field| field.split_once(": ").unwrap_or((field, "")))
 }
 
-/// Whether a response to `GET /` that came at `T`, at once, is stored.
+/// Whether a response to `GET /` that came at `T`, at once, is stored where guesses are allowed.
 fn store(code: u16, fields: &str) -> Result<Lifetime, NotStored> {
-    store_for(&get(""), code, fields, &Policy::default())
+    store_for(&get(""), code, fields, &guessing())
+}
+
+fn guessing() -> Policy {
+    Policy {
+        heuristic_freshness: true,
+        ..Policy::default()
+    }
 }
 
 fn store_for(

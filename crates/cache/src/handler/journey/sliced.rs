@@ -268,9 +268,9 @@ impl Journey {
                 let is_failure = kind.side() != Side::Client;
                 let otherwise = match told {
                     Some(answered) => Some(answered),
-                    // What was wrong with another client's request is not wrong with this one.
-                    None if !is_failure => None,
-                    None => Some(Err(Fault::new(kind, cause))),
+                    None if kind.is_before_sending() => Some(Err(Fault::new(kind, cause))),
+                    // The request that led may have provoked it.
+                    None => None,
                 };
                 Err(Unanswered {
                     otherwise,

@@ -246,11 +246,11 @@ fn a_response_that_is_stored_is_read_to_its_end_without_its_client() {
 }
 
 #[test]
-fn a_failure_is_shared_and_the_back_end_is_not_asked_by_all_in_turn() {
+fn a_failure_before_anything_was_sent_is_shared() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| fails(FaultKind::BackendTimeout).at(&held));
+        let backend = Backend::new(move |_, _| fails(FaultKind::ConnectFailed).at(&held));
         let cache = cache(&backend);
         let mut crowd = Crowd::new();
         for _ in 0..5 {
@@ -261,10 +261,50 @@ fn a_failure_is_shared_and_the_back_end_is_not_asked_by_all_in_turn() {
         settle().await;
         gate.open();
         for answered in crowd.join_all().await {
-            assert_eq!(answered.unwrap_err().kind, FaultKind::BackendTimeout);
+            assert_eq!(answered.unwrap_err().kind, FaultKind::ConnectFailed);
         }
         assert_eq!(backend.count(), 1);
     });
+}
+
+/// The request that led may have provoked it: by a field that makes the back end hang up, say.
+#[test]
+fn a_failure_of_the_request_that_led_is_its_own() {
+    for kind in [
+        FaultKind::BackendDied,
+        FaultKind::BackendBroken,
+        FaultKind::BackendTimeout,
+        FaultKind::AppRaised,
+        FaultKind::AppBroken,
+        FaultKind::WorkerDied,
+        FaultKind::AppTimeout,
+        FaultKind::HeadTooLarge,
+    ] {
+        run(async {
+            let gate = Gate::new();
+            let held = Arc::clone(&gate);
+            let backend = Backend::new(move |number, _| match number {
+                0 => fails(kind).at(&held),
+                _ => page(&[FRESH], "x"),
+            });
+            let cache = cache(&backend);
+            let mut leads = Crowd::new();
+            let led = Arc::clone(&cache);
+            leads.spawn(async move { reply(&led, get("/a", &["X-A: a"])).await });
+            until("the back end is asked", || gate.waiting() == 1).await;
+            let others = crowd(&cache, 5, &[]);
+            settle().await;
+            gate.open();
+            for answered in leads.join_all().await {
+                assert_eq!(answered.unwrap_err().kind, kind);
+            }
+            for got in others.join_all().await {
+                assert_eq!((got.status, got.text()), (200, "x"), "{kind:?}");
+            }
+            // One of them asked for all.
+            assert_eq!(backend.count(), 2, "{kind:?}");
+        });
+    }
 }
 
 #[test]

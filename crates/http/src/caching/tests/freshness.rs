@@ -110,11 +110,41 @@ fn guesses_only_for_some_statuses() {
 }
 
 #[test]
+fn guesses_only_what_is_meant_for_all() {
+    let modified = "Last-Modified: {-1000}";
+    let public = "Cache-Control: public | Last-Modified: {-1000}";
+    for (lines, fields, is_allowed, expected) in [
+        ("", modified, false, Err(NotStored::NoLifetime)),
+        ("", modified, true, Ok(100)),
+        ("", public, false, Ok(100)),
+        ("Cookie: a=b", modified, true, Err(NotStored::NoLifetime)),
+        ("Cookie: a=b", public, true, Err(NotStored::NoLifetime)),
+        (
+            "Authorization: Basic YQ==",
+            public,
+            true,
+            Err(NotStored::NoLifetime),
+        ),
+        // A lifetime that is said is no guess.
+        ("Cookie: a=b", "Cache-Control: max-age=9", false, Ok(9)),
+        ("Cookie: a=b", "Expires: {9}", false, Ok(9)),
+    ] {
+        let policy = Policy {
+            heuristic_freshness: is_allowed,
+            ..Policy::default()
+        };
+        let found = store_for(&get(lines), 200, fields, &policy);
+        let found = found.map(|lifetime| lifetime.fresh_for.as_secs());
+        assert_eq!(found, expected, "{lines} {fields} {is_allowed}");
+    }
+}
+
+#[test]
 fn the_route_bounds_and_completes() {
     let policy = Policy {
         default_ttl: Some(secs(50)),
         ttl_max: Some(secs(60)),
-        ..Policy::default()
+        ..guessing()
     };
     for (code, fields, expected) in [
         (200, "Cache-Control: max-age=10", 10),

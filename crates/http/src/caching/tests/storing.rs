@@ -3,7 +3,7 @@
 use super::*;
 
 fn reason(line: &str, asked: &str, code: u16, fields: &str) -> Option<NotStored> {
-    store_for(&request(line, asked), code, fields, &Policy::default()).err()
+    store_for(&request(line, asked), code, fields, &guessing()).err()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn some_statuses_are_never_stored() {
 fn an_error_is_stored_only_when_it_says_so() {
     let policy = Policy {
         default_ttl: Some(secs(60)),
-        ..Policy::default()
+        ..guessing()
     };
     let modified = "Last-Modified: {-1000}";
     for code in [401, 403, 405, 413, 414, 500, 501, 502, 503, 504] {
