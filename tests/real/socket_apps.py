@@ -25,11 +25,11 @@ app = "it"
 """
 
 
-def settings(case, kind, entry, more):
-    """A configuration for an application in `sockets`; Python's run by this interpreter."""
+def settings(case, kind, entry, more, interpreter=sys.executable):
+    """A configuration for an application in `sockets`; Python's are run by `interpreter`."""
     path = case.folder() / "penstock.toml"
     if kind != "rack":
-        more = f"interpreter = {json.dumps(sys.executable)}\n{more}"
+        more = f"interpreter = {json.dumps(str(interpreter))}\n{more}"
     folder = json.dumps(str(FOLDER))
     path.write_text(CONFIG.format(folder=folder, kind=kind, entry=entry, more=more))
     return path

@@ -10,7 +10,7 @@ import socket
 import aiohttp
 
 from harness import RealCase, Server, until
-from socket_apps import CLIENTS, SocketIoChecks, settings, together
+from socket_apps import CLIENTS, FOLDER, SocketIoChecks, settings, together
 from websockets import handshake
 
 
@@ -28,7 +28,26 @@ class Case(RealCase):
         asyncio.run(ask())
 
 
-class Flask(SocketIoChecks, Case):
+class EchoClients(SocketIoChecks):
+    """Clients of an application that echoes WebSocket messages at /echo."""
+
+    async def clients(self):
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(self.client(session, at) for at in range(CLIENTS)))
+
+    async def client(self, session, number):
+        async with session.ws_connect(f"{self.server.url}/echo") as websocket:
+            for text in (f"number {number}", "x" * 70_000, "ü"):
+                await websocket.send_str(text)
+                self.assertEqual(await websocket.receive_str(), text)
+            if number % 2:
+                # The application ends.
+                await websocket.send_str("end")
+                message = await websocket.receive()
+                self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
+
+
+class Flask(EchoClients, Case):
     def test_flask_sock_talks_and_leaves_nothing_behind(self):
         self.check_flask_sock("processes = 1\nthreads = 25\n")
 
@@ -52,21 +71,6 @@ class Flask(SocketIoChecks, Case):
     def state(self):
         return json.loads(self.server.get("/").text)
 
-    async def clients(self):
-        async with aiohttp.ClientSession() as session:
-            await asyncio.gather(*(self.client(session, at) for at in range(CLIENTS)))
-
-    async def client(self, session, number):
-        async with session.ws_connect(f"{self.server.url}/echo") as websocket:
-            for text in (f"number {number}", "x" * 70_000, "ü"):
-                await websocket.send_str(text)
-                self.assertEqual(await websocket.receive_str(), text)
-            if number % 2:
-                # The application ends.
-                await websocket.send_str("end")
-                message = await websocket.receive()
-                self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
-
     def test_flask_socketio_serves_by_every_transport(self):
         self.check_flask_socketio("threads = 25")
 
@@ -79,6 +83,39 @@ class Flask(SocketIoChecks, Case):
         more = f'processes = 2\nsticky = "cookie"\n{more}\n'
         path = settings(self, "wsgi", f"wsgi_socketio:{entry}", more)
         with Server(path) as self.server:
+            self.check_every_transport(self.server)
+
+
+class GeventWebSocket(EchoClients, Case):
+    """With gevent-websocket installed, which Flask-SocketIO then uses."""
+
+    def settings(self, entry, more):
+        interpreter = FOLDER / ".venv" / "bin" / "python"
+        return settings(self, "wsgi", entry, f'async = "gevent"\n{more}', interpreter)
+
+    def test_its_websocket_talks(self):
+        path = self.settings("wsgi_gevent_websocket:application", "processes = 1\n")
+        with Server(path) as self.server:
+            together(self.clients())
+            # One that is not used takes nothing over.
+            together(self.look("WebSocket"))
+            self.assertEqual(self.server.get("/").text, "NoneType")
+
+    async def look(self, expected):
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        }
+        async with aiohttp.ClientSession() as session:
+            for _ in range(3):
+                answer = await session.get(f"{self.server.url}/", headers=headers)
+                self.assertEqual((answer.status, await answer.text()), (200, expected))
+
+    def test_flask_socketio_uses_it(self):
+        more = 'processes = 2\nsticky = "cookie"\n'
+        with Server(self.settings("wsgi_socketio:greenlets()", more)) as self.server:
             self.check_every_transport(self.server)
 
 

@@ -168,6 +168,7 @@ const PYTHON: &[(&str, &str)] = scripts!(
     "entry.py",
     "file_wrapper.py",
     "forks.py",
+    "gevent_websocket.py",
     "greenlet_stream.py",
     "greenlets.py",
     "hijack.py",

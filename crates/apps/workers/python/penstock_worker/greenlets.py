@@ -16,7 +16,7 @@ import socket
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Optional
 
-from . import channel, forks, hijack, stacks, task_stacks, wsgi
+from . import channel, forks, gevent_websocket, hijack, stacks, task_stacks, wsgi
 from .greenlet_stream import Stream
 from .input import open_input
 from .wire import FLAG_BODY_FILE, Disconnected, FirstPart, WireError, duplicate
@@ -168,6 +168,8 @@ class Reactor:
             kind = self._client_socket
             connection = hijack.offer(stream, environ, kind)  # type: ignore[arg-type]
             response.connection = connection
+            if connection is not None:
+                gevent_websocket.offer(connection, environ, self._app)
         try:
             wsgi.answer(self._app, environ, response)
         except Disconnected:
