@@ -121,7 +121,7 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
         |name| {
             let is_vouched = request.vouched.covers(name);
             // That one has its place among the usual ones.
-            fate(name).reaches_application() && request.passes_word(name)
+            fate(name).reaches_application() && request.passes_forwarding_field(name)
                 || upgrades && is_upgrade_field(name)
                 || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
         },

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
-use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
+use penstock_exchange::fields::{Fate, fate, is_word_of_proxy, names_client_address};
 use penstock_exchange::{ForwardedInfo, Mount};
 use penstock_http::caching::{Bypass, Fwd, Policy, RequestDirectives, RequestUse, may_use_cache};
 use penstock_http::{FieldBlock, RequestHead};
@@ -295,9 +295,7 @@ impl<'a> Asker<'a> {
 /// answer for others: not one about who the client is. What counts of the others is in the key
 /// already, and they say no more.
 fn is_word_as_sent(name: &str) -> bool {
-    const ADDRESSES: [&str; 3] = ["client-ip", "x-client-ip", "x-cluster-client-ip"];
-    let is = |known: &&str| name.eq_ignore_ascii_case(known);
-    is_word_of_proxy(name) && fate(name) == Fate::Pass && !ADDRESSES.iter().any(is)
+    is_word_of_proxy(name) && fate(name) == Fate::Pass && !names_client_address(name)
 }
 
 /// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port

@@ -39,7 +39,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the field goes to an application as it came; [`crate::Request::passes_word`] has a
+    /// Whether the field goes to an application as it came; [`crate::Request::passes_forwarding_field`] has a
     /// say, too.
     #[must_use]
     pub fn reaches_application(self) -> bool {
@@ -203,7 +203,7 @@ fn fate_of_x(name: &[u8]) -> Fate {
 /// [`Fate::FromProxy`], every other `X-Forwarded-*`, and what some call the client's scheme and target.
 ///
 /// An application may make links and redirects of any of them, so that they do not go on from who
-/// is not trusted ([`crate::Request::passes_word`]).
+/// is not trusted ([`crate::Request::passes_forwarding_field`]).
 #[must_use]
 pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
     const FORWARDED: &[u8] = b"x-forwarded-";
@@ -223,6 +223,16 @@ pub fn is_word_of_proxy(name: impl AsRef<[u8]>) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a field of that name says who the client is, in a way that is not read here, but by
+/// some applications.
+#[must_use]
+pub fn names_client_address(name: impl AsRef<[u8]>) -> bool {
+    const NAMES: [&str; 3] = ["client-ip", "x-client-ip", "x-cluster-client-ip"];
+    let name = name.as_ref();
+    let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
+    NAMES.iter().any(is)
 }
 
 /// Those without `X-Forwarded-` in front.

@@ -232,7 +232,7 @@ fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
 /// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
 /// say of clients is written anew.
 fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
-    match fate(name).reaches_application() && request.passes_word(name) {
+    match fate(name).reaches_application() && request.passes_forwarding_field(name) {
         true => !forward::is_dropped(request, named, name.as_bytes()),
         false => request.vouched.covers(name),
     }

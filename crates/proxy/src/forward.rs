@@ -47,7 +47,9 @@ pub(crate) fn encode(
     let mut has_via = false;
     for (name, value) in head.field_lines() {
         match fate(name) {
-            Fate::Pass if !is_dropped(request, named, name) && request.passes_word(name) => {
+            Fate::Pass
+                if !is_dropped(request, named, name) && request.passes_forwarding_field(name) =>
+            {
                 field(out, name, value);
             }
             Fate::Underscored if passes_underscored(request, named, name) => {

@@ -40,6 +40,20 @@ pub(crate) fn request_at(
     scheme: &'static str,
     listens: Option<SocketAddr>,
 ) -> Request {
+    // This machine, as an operator lists it.
+    let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
+    let trust = Trust::new(networks.into(), true);
+    request_trusting(head, peer, scheme, listens, trust)
+}
+
+/// The same where these are the proxies that are trusted.
+pub(crate) fn request_trusting(
+    head: &str,
+    peer: PeerAddress,
+    scheme: &'static str,
+    listens: Option<SocketAddr>,
+    trust: Trust,
+) -> Request {
     let limits = HeadLimits {
         target_bytes: 8192,
         header_bytes: 200_000,
@@ -54,9 +68,7 @@ pub(crate) fn request_at(
         name: String::new(),
         proxy_protocol: false,
     };
-    // This machine, as an operator lists it.
-    let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
-    let trust = Arc::new(Trust::new(networks.into(), true));
+    let trust = Arc::new(trust);
     let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());

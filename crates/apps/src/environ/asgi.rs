@@ -87,7 +87,7 @@ pub(crate) fn encode(
                 && match fate(name) {
                     // Names are seen as they are here; a rule's own field has no twin beside it.
                     Fate::Underscored => !request.vouched.covers_variable(name),
-                    fate => fate.reaches_application() && request.passes_word(name),
+                    fate => fate.reaches_application() && request.passes_forwarding_field(name),
                 };
             // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
             // request by `Upgrade` alone.

@@ -16,10 +16,10 @@ use std::borrow::Cow;
 
 use penstock_sys::net::PeerAddress;
 
-use super::{AddressSource, ForwardedInfo, parse_scheme};
+use super::{AddressSource, ForwardedInfo, Node, elements, parse_node, parse_scheme};
 use crate::Request;
 use crate::cgi::Digits;
-use crate::fields::is_word_of_proxy;
+use crate::fields::{is_word_of_proxy, names_client_address};
 
 impl Request {
     /// The fields that [`Request::forwarded_field`] knows.
@@ -95,30 +95,43 @@ impl Request {
     }
 
     /// Whether a field that is no [`Request::FORWARDED_FIELDS`], and could go on as it came, does.
-    /// One that proxies use for their client's request does from trusted peers alone, and not with
-    /// another scheme than the one that counts.
+    ///
+    /// One that proxies use for their client's request does from trusted peers alone: an address if
+    /// it is the one that counts, a scheme likewise, all others only from proxies that are listed
+    /// ([`crate::Trust::accepts_hosts`]). A proxy that nobody has listed may pass on what its client
+    /// made up.
     #[must_use]
-    pub fn passes_word(&self, name: impl AsRef<[u8]>) -> bool {
+    pub fn passes_forwarding_field(&self, name: impl AsRef<[u8]>) -> bool {
         let name = name.as_ref();
-        let is_client_field = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
-        let is_word =
-            is_word_of_proxy(name) || self.trust.client_field().is_some_and(is_client_field);
-        if !is_word || self.vouched.covers(name) {
+        let is = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
+        let is_client_field = self.trust.client_field().is_some_and(is);
+        if !(is_word_of_proxy(name) || is_client_field) || self.vouched.covers(name) {
             return true;
         }
         if !self.is_from_proxy() {
             return false;
         }
-        let told = self.forwarded.as_deref().and_then(|told| told.scheme);
-        let mut fields = SCHEME_FIELDS.iter();
-        let field = fields.find(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-        match (told, field) {
-            (Some(scheme), Some(field)) => {
-                let mut values = self.head.field_all(field);
-                values.all(|value| told_scheme(value) == scheme)
-            }
-            _ => true,
+        let lines = self.head.field_lines();
+        let mut values = lines.filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        if is_client_field || names_client_address(name) {
+            return values.all(|(_, value)| self.is_client_alone(value));
         }
+        if SCHEME_FIELDS.into_iter().any(is) {
+            return values.all(|(_, value)| told_scheme(value) == self.scheme());
+        }
+        self.trust.accepts_hosts()
+    }
+
+    /// Whether a list of addresses has the client's and no other.
+    fn is_client_alone(&self, value: &[u8]) -> bool {
+        let PeerAddress::Tcp(client) = self.client_address() else {
+            return false;
+        };
+        let ip = client.ip().to_canonical();
+        elements(value).all(|element| match parse_node(element) {
+            Ok(Node::Address(address)) => address.ip() == ip,
+            Ok(Node::Hidden) | Err(()) => false,
+        })
     }
 }
 

@@ -3,11 +3,11 @@
 //! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
 //! is checked by `sent` and taken out, since it differs each time.
 
-use penstock_exchange::Mount;
 use penstock_exchange::fields::Vouched;
+use penstock_exchange::{Mount, Trust};
 
 use super::*;
-use crate::testing::{CLIENT, PROXY, request_of, upstream};
+use crate::testing::{CLIENT, PROXY, request_of, request_trusting, upstream};
 
 const SERVER: &str = "10.0.0.5:3000";
 /// What `CLIENT` gets said of it by default.
@@ -401,9 +401,73 @@ fn no_stranger_sends_what_proxies_say() {
                   X-Scheme: https\r\nX-Original-URI: /admin\r\nClient-IP: 198.51.100.1\r\n\
                   X-Thing: 1\r\n";
     assert_eq!(passed(fields, Framing::None).0, "X-Thing: 1\r\n");
-    let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    let (from_proxy, _) = sent(&plain(), &head, PROXY, Framing::None);
-    assert!(from_proxy.contains(fields), "{from_proxy}");
+}
+
+/// A proxy that nobody has listed may be one that passes on what its client made up.
+#[test]
+fn what_proxies_say_goes_on_if_it_is_true_or_the_proxy_is_listed() {
+    let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+    let address = "X-Forwarded-For: 203.0.113.9\r\n";
+    let https = "X-Forwarded-Proto: https\r\n";
+    for (said, field, passes, passes_of_listed) in [
+        (address, "Client-IP: 10.0.0.1", false, false),
+        (address, "X-Client-IP: 10.0.0.1", false, false),
+        (address, "X-Cluster-Client-IP: 10.0.0.1", false, false),
+        (address, "Client-IP: 10.0.0.1, 203.0.113.9", false, false),
+        (
+            address,
+            "Client-IP: 203.0.113.9\r\nClient-IP: 10.0.0.1",
+            false,
+            false,
+        ),
+        (address, "Client-IP: unknown", false, false),
+        (address, "Client-IP: 203.0.113.9", true, true),
+        (address, "X-Client-IP: 203.0.113.9:5000", true, true),
+        (
+            address,
+            "X-Cluster-Client-IP: ::ffff:203.0.113.9",
+            true,
+            true,
+        ),
+        ("", "X-Cluster-Client-IP: 127.0.0.1", true, true),
+        ("", "X-Forwarded-Protocol: ssl", false, false),
+        ("", "X-Scheme: https", false, false),
+        ("", "X-Scheme: http", true, true),
+        (https, "X-Forwarded-Protocol: ssl", true, true),
+        (https, "X-Scheme: https\r\nX-Scheme: http", false, false),
+        (https, "Front-End-Https: off", false, false),
+        ("", "X-Original-URI: /admin", false, true),
+        ("", "X-Original-Method: DELETE", false, true),
+        ("", "X-Forwarded-User: root", false, true),
+        ("", "X-Thing: 1", true, true),
+        ("", "CF-Connecting-IP: 10.0.0.1", true, true),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}{field}\r\n\r\n");
+        let listed = Trust::new(vec!["127.0.0.1".parse().unwrap()], false);
+        for (trust, passes) in [(Trust::default(), passes), (listed, passes_of_listed)] {
+            let peer = PeerAddress::Tcp(peer);
+            let request = request_trusting(&head, peer, "http", Some(local), trust);
+            let (text, _) = encoded(&plain(), &request, Framing::None);
+            assert_eq!(text.contains(field), passes, "{said}{field}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_field_that_names_the_client_goes_on_if_it_names_the_client_alone() {
+    let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+    for (field, passes) in [
+        ("CF-Connecting-IP: 203.0.113.9", true),
+        ("CF-Connecting-IP: 10.0.0.1, 203.0.113.9", false),
+        ("CF-Connecting-IP: x", false),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
+        let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+        let peer = PeerAddress::Tcp(peer);
+        let request = request_trusting(&head, peer, "http", Some(local), trust);
+        let (text, _) = encoded(&plain(), &request, Framing::None);
+        assert_eq!(text.contains(field), passes, "{text}");
+    }
 }
 
 #[test]
