@@ -10,7 +10,8 @@
 //!   it are whatever the client wrote. They are not read, so nothing in them can hide what stands
 //!   right.
 //! - Only one family of fields is read: a proxy that sets `X-Forwarded-*` may pass on a `Forwarded`
-//!   that its client made up, and the other way round.
+//!   that its client made up, and the other way round. Which fields are read depends on what was
+//!   sent, never on what a rule has taken away or set.
 //! - Host, port and prefix count only if the operator has listed the proxy
 //!   ([`Trust::accepts_hosts`]).
 //! - A field that is broken counts as not sent, and is named for the log.
@@ -155,25 +156,34 @@ impl ForwardedInfo {
     /// Reads the fields of a trusted peer's request, and names those that do not count.
     #[must_use]
     pub fn read(head: &RequestHead, trust: &Trust) -> (Self, Vec<BrokenField>) {
-        Self::read_some(head, trust, trust.accepts_hosts(), &|_| true)
+        let is_sent = |name: &str| head.field(name).is_some();
+        Self::read_some(head, trust, trust.accepts_hosts(), &is_sent, &|_| true)
     }
 
     /// The same once a route's rules have made `head` and vouch for some of its fields: those count
     /// whoever the peer is, over all others, which count if it is trusted.
+    ///
+    /// `sent` is what the peer sent: which of its fields are read does not depend on the rules, or
+    /// they would make one count that it only passed on.
     #[must_use]
     pub fn read_vouched(
         head: &RequestHead,
+        sent: &RequestHead,
         trust: &Trust,
         is_trusted: bool,
         vouched: &Vouched,
     ) -> (Self, Vec<BrokenField>) {
+        let is_vouched = |name: &str| vouched.covers(name);
         let (mut info, mut broken) = match is_trusted {
-            true => Self::read_some(head, trust, trust.accepts_hosts(), &|name| {
-                !vouched.covers(name)
-            }),
+            true => {
+                let is_sent = |name: &str| sent.field(name).is_some();
+                let is_of_peer = |name: &str| !is_vouched(name);
+                Self::read_some(head, trust, trust.accepts_hosts(), &is_sent, &is_of_peer)
+            }
             false => Default::default(),
         };
-        let (ours, of_rules) = Self::read_some(head, trust, true, &|name| vouched.covers(name));
+        let is_set = |name: &str| is_vouched(name) && head.field(name).is_some();
+        let (ours, of_rules) = Self::read_some(head, trust, true, &is_set, &is_vouched);
         broken.extend(of_rules);
         if ours.client.is_some() {
             info.client = ours.client;
@@ -191,19 +201,21 @@ impl ForwardedInfo {
         head: &RequestHead,
         trust: &Trust,
         accepts_hosts: bool,
+        is_sent: &dyn Fn(&str) -> bool,
         is_read: &dyn Fn(&str) -> bool,
     ) -> (Self, Vec<BrokenField>) {
         let mut reading = Reading {
             head,
             trust,
             accepts_hosts,
+            is_sent,
             is_read,
             info: Self::default(),
             broken: Vec::new(),
         };
         let is_standard = match trust.client_field() {
             Some(field) => field.eq_ignore_ascii_case(STANDARD),
-            None => !X_FIELDS.iter().any(|name| reading.has(name)),
+            None => !X_FIELDS.iter().any(|name| is_sent(name)),
         };
         match is_standard {
             true => reading.read_standard(),
@@ -219,6 +231,8 @@ struct Reading<'h> {
     head: &'h RequestHead,
     trust: &'h Trust,
     accepts_hosts: bool,
+    /// Whether there was such a field when it was chosen which ones are read.
+    is_sent: &'h dyn Fn(&str) -> bool,
     is_read: &'h dyn Fn(&str) -> bool,
     info: ForwardedInfo,
     broken: Vec<BrokenField>,
@@ -236,14 +250,10 @@ impl<'h> Reading<'h> {
         named.map(|(_, value)| value).collect()
     }
 
-    fn has(&self, name: &str) -> bool {
-        (self.is_read)(name) && self.head.field(name).is_some()
-    }
-
     fn read_x_fields(&mut self) {
         let name = match self.trust.client_field() {
             Some(field) => field,
-            None if self.has("x-forwarded-for") => "x-forwarded-for",
+            None if (self.is_sent)("x-forwarded-for") => "x-forwarded-for",
             None => "x-real-ip",
         };
         let lines = self.lines(name);
@@ -277,6 +287,10 @@ impl<'h> Reading<'h> {
 
     fn read_scheme(&mut self, alignment: Alignment) -> Option<&'static str> {
         for name in ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl"] {
+            // A rule took it away or says another: the next ones are not read for that.
+            if (self.is_sent)(name) && self.lines(name).is_empty() {
+                return None;
+            }
             let Some(value) = self.value(name, alignment) else {
                 continue;
             };

@@ -28,14 +28,14 @@ use crate::router::{Handlers, Whose};
 
 impl Connection {
     /// What a trusted peer says of a request; costs a look at the names of its fields where it says
-    /// nothing.
+    /// nothing, and nothing with other peers.
     pub(super) fn read_forwarded(
         &self,
         settings: &Settings,
         head: &RequestHead,
     ) -> Option<Arc<ForwardedInfo>> {
         let trust = &settings.trust;
-        if !ForwardedInfo::is_told(head, trust) || !self.sender.is_trusted(trust) {
+        if !self.sender.is_trusted(trust) || !ForwardedInfo::is_told(head, trust) {
             return None;
         }
         let (info, broken) = ForwardedInfo::read(head, trust);
@@ -46,13 +46,13 @@ impl Connection {
     /// The same of a head that a route's rules have made, which vouch for some of its fields.
     fn read_vouched(
         &self,
-        settings: &Settings,
+        exchange: &Exchange,
         head: &RequestHead,
         vouched: &Vouched,
     ) -> Option<Arc<ForwardedInfo>> {
-        let trust = &settings.trust;
+        let (trust, sent) = (&exchange.settings.trust, &exchange.head);
         let is_trusted = self.sender.is_trusted(trust);
-        let (info, broken) = ForwardedInfo::read_vouched(head, trust, is_trusted, vouched);
+        let (info, broken) = ForwardedInfo::read_vouched(head, sent, trust, is_trusted, vouched);
         self.log_broken(&broken);
         (info != ForwardedInfo::default()).then(|| Arc::new(info))
     }
@@ -232,7 +232,7 @@ impl Connection {
         let path = RequestPath::of(&head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
         let forwarded = match filters.changes_forwarded(&settings.trust) {
-            true => self.read_vouched(settings, &head, &vouched),
+            true => self.read_vouched(exchange, &head, &vouched),
             false => asked.forwarded,
         };
         let head = Arc::new(head);

@@ -316,7 +316,8 @@ fn what_a_rule_says_counts_over_the_words_of_the_peer() {
         (&none, false, None, None, None),
         (&none, true, Some("192.0.2.1"), None, Some("https")),
     ] {
-        let (info, _) = ForwardedInfo::read_vouched(&head(lines), &trust, is_trusted, vouched);
+        let head = head(lines);
+        let (info, _) = ForwardedInfo::read_vouched(&head, &head, &trust, is_trusted, vouched);
         let found = (info.host.as_deref(), info.scheme);
         assert_eq!(
             client(&info).as_deref(),
@@ -325,6 +326,77 @@ fn what_a_rule_says_counts_over_the_words_of_the_peer() {
         );
         assert_eq!(found, (host, scheme), "{vouched:?} {is_trusted}");
         assert!(info.mount.is_root());
+    }
+}
+
+/// A proxy passes on what it does not set. A rule must not make it count.
+#[test]
+fn what_a_rule_takes_away_or_sets_makes_nothing_else_count() {
+    let proto = "X-Forwarded-Proto: https\r\n";
+    let made_up = "Forwarded: for=192.0.2.66;proto=http\r\n";
+    for (sent, removed, set, expected, scheme) in [
+        (format!("{proto}{made_up}"), "", proto, None, Some("https")),
+        (
+            format!("X-Forwarded-For: 203.0.113.9\r\n{made_up}"),
+            "X-Forwarded-For: 203.0.113.9\r\n",
+            "",
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.9\r\nX-Real-IP: 192.0.2.66\r\n".to_owned(),
+            "X-Forwarded-For: 203.0.113.9\r\n",
+            "",
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-Proto: http\r\nX-Forwarded-Ssl: on\r\n".to_owned(),
+            "X-Forwarded-Proto: http\r\n",
+            "",
+            None,
+            None,
+        ),
+        (
+            "X-Forwarded-Proto: http\r\nX-Forwarded-Ssl: on\r\n".to_owned(),
+            "X-Forwarded-Proto: http\r\n",
+            "X-Forwarded-Proto: ?\r\n",
+            None,
+            None,
+        ),
+        // What the proxy says in the family that is read still counts beside a rule's word.
+        (
+            made_up.to_owned(),
+            "",
+            proto,
+            Some("192.0.2.66"),
+            Some("https"),
+        ),
+        (
+            format!("X-Forwarded-For: 203.0.113.9\r\n{proto}"),
+            proto,
+            "X-Forwarded-Proto: http\r\n",
+            Some("203.0.113.9"),
+            Some("http"),
+        ),
+        (
+            "X-Forwarded-For: 203.0.113.9\r\n".to_owned(),
+            "",
+            "Forwarded: for=192.0.2.9;proto=https\r\n",
+            Some("192.0.2.9"),
+            Some("https"),
+        ),
+    ] {
+        let kept = sent.replace(removed, "");
+        let kept = if removed.is_empty() { &sent } else { &kept };
+        let (sent, made) = (head(&sent), head(&format!("{kept}{set}")));
+        let name = set.split(':').next().filter(|name| !name.is_empty());
+        let vouched = Vouched::new(name.map(str::to_owned));
+        let trust = Trust::default();
+        let (info, _) = ForwardedInfo::read_vouched(&made, &sent, &trust, true, &vouched);
+        let row = format!("{sent:?} {removed:?} {set:?}");
+        assert_eq!(client(&info).as_deref(), expected, "{row}");
+        assert_eq!(info.scheme, scheme, "{row}");
     }
 }
 
