@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use penstock_config as config;
-use penstock_exchange::Request;
 use penstock_exchange::cgi::Digits;
 use penstock_exchange::fields::{Fate, fate};
 use penstock_exchange::forwarded::passing::{push_host, push_node};
+use penstock_exchange::{ForwardedInfo, Request};
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -227,12 +227,26 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     }
 }
 
+/// What is told of a client that our peer speaks for. Where a rule of the route tells of the peer
+/// itself, or of the scheme alone, there is none.
+fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
+    let told = request.forwarded.as_deref()?;
+    let is_other = |client: PeerAddress| match (client, request.peer) {
+        (PeerAddress::Tcp(client), PeerAddress::Tcp(peer)) => {
+            client.ip().to_canonical() != peer.ip().to_canonical()
+        }
+        (client, peer) => client != peer,
+    };
+    let is_proxied = request.is_from_proxy() || told.client.is_some_and(is_other);
+    is_proxied.then_some(told)
+}
+
 /// The addresses that a trusted proxy has told, and that of our own peer behind them.
 fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
     let begin = out.len();
     out.extend_from_slice(b"X-Forwarded-For: ");
     let first = out.len();
-    if let Some(told) = request.forwarded.as_deref() {
+    if let Some(told) = proxied_client(request) {
         match request.forwarded_field("X-Forwarded-For") {
             Some(list) => out.extend_from_slice(&list),
             // Whom a proxy names in another field.
@@ -254,7 +268,7 @@ fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
 /// or the last.
 fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
-    if let Some(told) = request.forwarded.as_deref() {
+    if let Some(told) = proxied_client(request) {
         request.push_client_element(told, out);
         out.extend_from_slice(b", ");
     }

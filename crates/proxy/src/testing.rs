@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_config as config;
+use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, Trust};
 use penstock_http::{HeadLimits, Progress, parse_head};
@@ -83,6 +84,19 @@ pub(crate) fn request_trusting(
     };
     let path = RequestPath::of(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// The request of a peer as edge makes it where a route's rules have set those fields of its head.
+pub(crate) fn request_vouched(head: &str, peer: &str, vouched: Vouched) -> Request {
+    let mut request = request_of(head, peer);
+    let is_trusted = request.is_from_proxy();
+    let (head, trust) = (&request.head, &request.trust);
+    // As if the peer had sent the rest.
+    let (told, _) = ForwardedInfo::read_vouched(head, head, trust, is_trusted, &vouched);
+    request.mount = told.mount.clone();
+    request.forwarded = (told != ForwardedInfo::default()).then(|| Arc::new(told));
+    request.vouched = vouched;
+    request
 }
 
 /// An upstream with every default.

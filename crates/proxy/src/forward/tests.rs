@@ -7,7 +7,7 @@ use penstock_exchange::fields::Vouched;
 use penstock_exchange::{Mount, Trust};
 
 use super::*;
-use crate::testing::{CLIENT, PROXY, request_of, request_trusting, upstream};
+use crate::testing::{CLIENT, PROXY, request_of, request_trusting, request_vouched, upstream};
 
 const SERVER: &str = "10.0.0.5:3000";
 /// What `CLIENT` gets said of it by default.
@@ -532,7 +532,7 @@ fn what_a_rule_says_goes_on_in_place_of_ours() {
             &["X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP"],
             format!(
                 "X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Real-IP: 203.0.113.1\r\n\
-                 X-Forwarded-For: 192.0.2.7\r\n{via}"
+                 X-Forwarded-For: 203.0.113.1, 192.0.2.7\r\n{via}"
             ),
         ),
         (
@@ -587,12 +587,60 @@ fn what_a_rule_says_goes_on_in_place_of_ours() {
         let mut config = plain();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let mut request = request_of(&head, peer);
         let names = names.iter().map(|&name| name.to_owned());
-        request.vouched = Vouched::new(names.chain(["X-Request-Start".to_owned()]));
+        let vouched = Vouched::new(names.chain(["X-Request-Start".to_owned()]));
+        let request = request_vouched(&head, peer, vouched);
         let (text, _) = encoded(&config, &request, Framing::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
         assert_eq!(text, expected, "{row}");
+    }
+}
+
+/// A rule may tell of the peer itself, or of the scheme alone: nobody stands before it then.
+#[test]
+fn a_rule_names_no_client_twice() {
+    use config::Forwarded::Both;
+    let node =
+        |address: &str, scheme: &str| format!("for={address};proto={scheme};host=\"a.test\"");
+    let (stranger, proxy) = (node("192.0.2.7", "http"), node("127.0.0.1", "http"));
+    for (peer, field, addresses, nodes) in [
+        (
+            CLIENT,
+            "X-Real-IP: 192.0.2.7",
+            "192.0.2.7",
+            stranger.clone(),
+        ),
+        (
+            CLIENT,
+            "X-Forwarded-Scheme: https",
+            "192.0.2.7",
+            node("192.0.2.7", "https"),
+        ),
+        (
+            CLIENT,
+            "X-Real-IP: 203.0.113.9",
+            "203.0.113.9, 192.0.2.7",
+            format!("{}, {stranger}", node("203.0.113.9", "http")),
+        ),
+        (
+            PROXY,
+            "X-Real-IP: 203.0.113.9",
+            "203.0.113.9, 127.0.0.1",
+            format!("{}, {proxy}", node("203.0.113.9", "http")),
+        ),
+    ] {
+        let mut config = plain();
+        config.forwarded = Both;
+        let (name, _) = field.split_once(':').unwrap();
+        let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
+        let request = request_vouched(&head, peer, Vouched::new([name.to_owned()]));
+        let (text, _) = encoded(&config, &request, Framing::None);
+        for line in [
+            format!("X-Forwarded-For: {addresses}"),
+            format!("Forwarded: {nodes}"),
+        ] {
+            assert!(text.contains(&format!("\r\n{line}\r\n")), "{line}: {text}");
+        }
     }
 }
 
