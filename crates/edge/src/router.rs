@@ -93,11 +93,13 @@ impl Routing {
         };
         let is_open = |route: &Route| !route.internal || whose == Whose::Redirect;
         let mut routes = site.routes.iter();
-        let is_found = |route: &&Route| matches(&route.path, path) || route.leads_to_folder(path);
+        // Only a client can be sent to the path with its slash.
+        let leads_to_folder = |route: &Route| whose == Whose::Client && route.leads_to_folder(path);
+        let is_found = |route: &&Route| matches(&route.path, path) || leads_to_folder(route);
         let Some(route) = routes.find(|route| is_found(route) && is_open(route)) else {
             return Found::NoRoute;
         };
-        if route.leads_to_folder(path) {
+        if leads_to_folder(route) {
             // A route for that very path says more.
             let is_exact = |route: &&Route| matches!(&route.path, PathPattern::Exact(_));
             let exact = routes
@@ -246,6 +248,7 @@ mod tests {
         let prefix = |text: &str| PathPattern::Prefix(text.to_owned());
         let exact = |text: &str| PathPattern::Exact(text.to_owned());
         for (routes, expected) in [
+            (vec![prefix("/shop/")], (0, true)),
             (vec![prefix("/shop/"), prefix("/")], (0, true)),
             (vec![prefix("/"), prefix("/shop/")], (0, false)),
             (vec![prefix("/shop/"), exact("/shop")], (1, false)),
@@ -269,6 +272,16 @@ mod tests {
                 ..Site::default()
             };
             routing.add(&[], site);
+            // An internal redirect goes to routes for that very path.
+            let redirected = routing.find("any", b"/shop", Whose::Redirect);
+            assert!(
+                match redirected {
+                    Found::Route(route) => matches(&route.path, b"/shop"),
+                    Found::NoRoute => names == ["/shop/*"],
+                    Found::NoSite => false,
+                },
+                "{names:?}"
+            );
             let Found::Route(route) = routing.find("any", b"/shop", Whose::Client) else {
                 panic!("{names:?}");
             };
