@@ -33,6 +33,13 @@ pub enum FilterError {
     Untouchable(String),
 }
 
+/// That paths in a route's responses are put back under a prefix that is stripped.
+#[derive(Debug, Clone)]
+pub struct PathsInResponses {
+    /// The names of Penstock's own cookies, which are for all paths.
+    pub own_cookies: Arc<[String]>,
+}
+
 /// The changes that one route makes, compiled.
 #[derive(Debug)]
 pub struct Filters {
@@ -103,8 +110,7 @@ enum Part {
 }
 
 impl Filters {
-    /// Compiles a route's rules; `None` when they change nothing. `puts_paths_right` is whether paths in
-    /// responses are put back under a prefix that is stripped.
+    /// Compiles a route's rules; `None` when they change nothing.
     ///
     /// # Errors
     /// When a rule is no valid field, or is about framing or the connection.
@@ -112,7 +118,7 @@ impl Filters {
         rewrite: &Rewrite,
         request: &HeaderRules,
         response: &HeaderRules,
-        puts_paths_right: bool,
+        paths: Option<PathsInResponses>,
     ) -> Result<Option<Arc<Self>>, FilterError> {
         if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
             return Ok(None);
@@ -126,7 +132,8 @@ impl Filters {
         let said = request.set.keys().chain(request.add.keys());
         let strip = rewrite.strip_prefix.as_deref();
         let mount = Mount::new(strip.filter(|_| add.is_empty()).unwrap_or(""));
-        let paths = puts_paths_right.then(|| ResponsePaths::new(strip.unwrap_or(""), add));
+        let paths =
+            paths.map(|paths| ResponsePaths::new(strip.unwrap_or(""), add, paths.own_cookies));
         Ok(Some(Arc::new(Self {
             rewrite: Prefixes {
                 strip: rewrite.strip_prefix.clone(),

@@ -37,7 +37,7 @@ use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, loops};
 pub use accept::{accept, accept_tunnel, serve};
 pub use access_log::AccessLog;
 pub use error_pages::ErrorPages;
-pub use filters::{FilterError, Filters};
+pub use filters::{FilterError, Filters, PathsInResponses};
 pub use router::{Handlers, Route, Routing, Site};
 
 /// What all connections of one front end share.

@@ -9,7 +9,9 @@ use penstock_apps::MessageLimits;
 use penstock_config::{
     AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, TryPattern,
 };
-use penstock_edge::{AccessLog, ErrorPages, Filters, Route, Routing, Settings, Site};
+use penstock_edge::{
+    AccessLog, ErrorPages, Filters, PathsInResponses, Route, Routing, Settings, Site,
+};
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
@@ -46,6 +48,7 @@ pub(crate) fn settings(
     development: bool,
 ) -> Result<Built, String> {
     let of_hub = held.routes(config)?;
+    let own_cookies = sticky_cookies(config);
     let mut routing = Routing::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
@@ -86,8 +89,11 @@ pub(crate) fn settings(
                 cached_routes.extend(cached);
             }
             let (asked, answered) = (&route.request_headers, &route.response_headers);
-            let puts_paths_right = route.rewrite.response_paths && is_upstream(route, rooms);
-            let filters = Filters::compile(&route.rewrite, asked, answered, puts_paths_right);
+            let rewrites_paths = route.rewrite.response_paths && is_upstream(route, rooms);
+            let paths = rewrites_paths.then(|| PathsInResponses {
+                own_cookies: Arc::clone(&own_cookies),
+            });
+            let filters = Filters::compile(&route.rewrite, asked, answered, paths);
             routes.push(Route {
                 path: route.path.clone(),
                 internal: route.internal,
@@ -210,6 +216,16 @@ fn script_index(route: &penstock_config::Route, rooms: &Rooms) -> Option<String>
     let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
     let name = index.rsplit('/').next().unwrap_or(index);
     name.ends_with(".php").then(|| name.to_owned())
+}
+
+/// The names of the cookies that keep a client at one server of an upstream.
+fn sticky_cookies(config: &Config) -> Arc<[String]> {
+    let of_apps = config
+        .apps
+        .values()
+        .filter_map(|app| app.upstream.as_deref());
+    let upstreams = config.upstreams.values().chain(of_apps);
+    upstreams.filter_map(|it| it.sticky.clone()).collect()
 }
 
 /// Whether requests of a route go to servers of their own, which may know nothing of its path.

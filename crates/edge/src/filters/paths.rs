@@ -9,9 +9,11 @@
 //! - A path that is below the prefix already stays: the server was told of it (`X-Forwarded-Prefix`).
 //! - An address of another host stays. The server's own is a path by now
 //!   (`proxy/src/own_address.rs`).
+//! - Cookies by which Penstock itself keeps clients at a server stay: they are for every route.
 //! - Relative references stay: the client resolves them below the prefix by itself.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use penstock_exchange::Mount;
 use penstock_http::{FieldBlock, refresh_target};
@@ -25,14 +27,20 @@ pub(super) struct ResponsePaths {
     stripped: Mount,
     /// What it puts in front instead.
     added: Mount,
+    /// The names of Penstock's own cookies.
+    own_cookies: Arc<[String]>,
 }
 
 impl ResponsePaths {
     /// `None` for a route that leaves paths as they are.
-    pub(super) fn new(stripped: &str, added: &str) -> Option<Self> {
+    pub(super) fn new(stripped: &str, added: &str, own_cookies: Arc<[String]>) -> Option<Self> {
         let (stripped, added) = (Mount::new(stripped), Mount::new(added));
         let is_identity = stripped.is_root() && added.is_root();
-        (!is_identity).then_some(Self { stripped, added })
+        (!is_identity).then_some(Self {
+            stripped,
+            added,
+            own_cookies,
+        })
     }
 
     /// Changes the fields of a response to a request whose path was changed.
@@ -131,11 +139,17 @@ impl ResponsePaths {
     }
 
     /// A cookie with its path put right; `None` for one that stays. Browsers refuse a cookie named
-    /// `__Host-` whose path is not `/`.
+    /// `__Host-` whose path is not `/`. One of Penstock's own that had the path of a route would be
+    /// sent beside that of another route.
     fn cookie(&self, told: &[u8], values: &Values<'_>) -> Option<Vec<u8>> {
         const HOST_PREFIX: &[u8] = b"__host-";
         let start = told.get(..HOST_PREFIX.len());
         if start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX)) {
+            return None;
+        }
+        let name = told.split(|&byte| byte == b'=').next().unwrap_or_default();
+        let mut own = self.own_cookies.iter();
+        if own.any(|own| own.as_bytes() == name) {
             return None;
         }
         let mut is_changed = false;
@@ -212,6 +226,10 @@ mod tests {
 
     use super::*;
 
+    fn paths(stripped: &str, added: &str) -> Option<ResponsePaths> {
+        ResponsePaths::new(stripped, added, ["srv".to_owned()].into())
+    }
+
     /// What becomes of a field of a server's response.
     fn seen(paths: &ResponsePaths, mount: Option<&str>, name: &str, told: &str) -> Vec<String> {
         let text = "GET /shop/cart HTTP/1.1\r\nHost: inner.test\r\n\r\n";
@@ -241,7 +259,7 @@ mod tests {
 
     #[test]
     fn no_redirect_to_a_path_becomes_one_to_a_host() {
-        let add = ResponsePaths::new("", "/v2").unwrap();
+        let add = paths("", "/v2").unwrap();
         for (told, expected) in [
             ("/v2//evil.test/", "/evil.test/"),
             ("/v2/\\evil.test/", "/evil.test/"),
@@ -254,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_redirect_stays_below_the_prefix() {
-        let strip = ResponsePaths::new("/shop", "").unwrap();
+        let strip = paths("/shop", "").unwrap();
         for (told, expected) in [
             ("/login", "/shop/login"),
             ("/", "/shop/"),
@@ -304,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_prefix_that_a_proxy_in_front_strips_comes_first() {
-        let strip = ResponsePaths::new("/shop", "").unwrap();
+        let strip = paths("/shop", "").unwrap();
         for (told, expected) in [
             ("/login", "/outer/shop/login"),
             ("/shop/login", "/outer/shop/login"),
@@ -320,8 +338,8 @@ mod tests {
 
     #[test]
     fn a_prefix_that_was_added_goes() {
-        let swap = ResponsePaths::new("/api", "/v2").unwrap();
-        let add = ResponsePaths::new("", "/v2").unwrap();
+        let swap = paths("/api", "/v2").unwrap();
+        let add = paths("", "/v2").unwrap();
         for (paths, told, expected) in [
             (&swap, "/v2/a", "/api/a"),
             (&swap, "/v2", "/api/"),
@@ -334,18 +352,20 @@ mod tests {
         ] {
             assert_eq!(seen(paths, None, "Location", told), [expected], "{told}");
         }
-        assert!(ResponsePaths::new("", "").is_none());
+        assert!(paths("", "").is_none());
     }
 
     #[test]
     fn cookies_are_for_what_is_below_the_prefix() {
-        let strip = ResponsePaths::new("/shop", "").unwrap();
+        let strip = paths("/shop", "").unwrap();
         for (told, expected) in [
             ("a=1; Path=/; HttpOnly", vec!["a=1; Path=/shop; HttpOnly"]),
             ("a=1;path=/cart", vec!["a=1; Path=/shop/cart"]),
             ("a=1; Path=/shop", vec!["a=1; Path=/shop"]),
             ("a=1; Path=/shop/x", vec!["a=1; Path=/shop/x"]),
             ("a=1", vec!["a=1"]),
+            ("srv=1; Path=/; HttpOnly", vec!["srv=1; Path=/; HttpOnly"]),
+            ("srv2=1; Path=/", vec!["srv2=1; Path=/shop"]),
             ("Path=/; Secure", vec!["Path=/; Secure"]),
             (
                 "__Host-a=1; Path=/; Secure",

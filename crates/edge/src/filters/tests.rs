@@ -43,7 +43,7 @@ fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
 }
 
 fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
-    let compiled = Filters::compile(rewrite, request, response, false).unwrap();
+    let compiled = Filters::compile(rewrite, request, response, None).unwrap();
     compiled.expect("there are rules")
 }
 
@@ -70,7 +70,7 @@ fn seen_of(filters: &Filters, text: &str, trusted: bool) -> Result<Option<String
 fn a_route_without_rules_has_no_filters() {
     let none = HeaderRules::default();
     assert!(matches!(
-        Filters::compile(&Rewrite::default(), &none, &none, false),
+        Filters::compile(&Rewrite::default(), &none, &none, None),
         Ok(None)
     ));
 }
@@ -283,7 +283,7 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         ] {
             let expected = Err(FilterError::Untouchable(name.to_owned()));
             for (request, response) in [(&rules, &none), (&none, &rules)] {
-                let compiled = Filters::compile(&Rewrite::default(), request, response, false);
+                let compiled = Filters::compile(&Rewrite::default(), request, response, None);
                 assert_eq!(compiled.map(drop), expected, "{name}");
             }
         }
@@ -292,14 +292,14 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         ("a name", rules(&["a b"], &[], &[])),
         ("a value", rules(&[], &[("A", "b\r\nC: d")], &[])),
     ] {
-        let compiled = Filters::compile(&Rewrite::default(), &none, &rules, false);
+        let compiled = Filters::compile(&Rewrite::default(), &none, &rules, None);
         assert!(matches!(compiled, Err(FilterError::BadField(_))), "{what}");
     }
     for rules in [
         rules(&["host"], &[], &[]),
         rules(&[], &[], &[("Host", "a")]),
     ] {
-        let compiled = Filters::compile(&Rewrite::default(), &rules, &none, false);
+        let compiled = Filters::compile(&Rewrite::default(), &rules, &none, None);
         assert!(matches!(compiled, Err(FilterError::Untouchable(_))));
     }
 }
@@ -414,7 +414,10 @@ fn rules_about_words_of_proxies_are_known() {
 #[test]
 fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
     let none = HeaderRules::default();
-    let filters = Filters::compile(&rewrite(Some("/shop"), None), &none, &none, true);
+    let paths = PathsInResponses {
+        own_cookies: Arc::default(),
+    };
+    let filters = Filters::compile(&rewrite(Some("/shop"), None), &none, &none, Some(paths));
     let filters = filters.unwrap().unwrap();
     let head = head("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     for (target, expected) in [

@@ -251,7 +251,7 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
         ..HeaderRules::default()
     };
     let none = HeaderRules::default();
-    target.filters = Filters::compile(&Rewrite::default(), &none, &changes, false).unwrap();
+    target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None).unwrap();
     let redirects = scripted(|_| {
         Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),

@@ -115,8 +115,7 @@ fn what_rules_and_redirects_changed_is_what_was_asked() {
             ..Rewrite::default()
         };
         let mut changed = route("/app", handler);
-        changed.filters =
-            Filters::compile(&rewrite, &rule, &HeaderRules::default(), false).unwrap();
+        changed.filters = Filters::compile(&rewrite, &rule, &HeaderRules::default(), None).unwrap();
         let redirects = scripted(|_| {
             Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
                 target: "/app/b".to_owned(),

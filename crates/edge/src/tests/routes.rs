@@ -27,7 +27,7 @@ fn filtered(
     request: &HeaderRules,
     response: &HeaderRules,
 ) -> Route {
-    route.filters = Filters::compile(&rewrite, request, response, false).unwrap();
+    route.filters = Filters::compile(&rewrite, request, response, None).unwrap();
     route
 }
 

@@ -283,7 +283,7 @@ fn paths_of_a_stripped_upstream_are_put_right() {
     });
     let address = origin.address();
     let toml = format!(
-        "[server]\n{LISTED}\n[upstreams.b]\nservers = [\"{address}\"]\n\
+        "[server]\n{LISTED}\n[upstreams.b]\nservers = [\"{address}\"]\nsticky = \"srv\"\n\
          [[sites]]\n[[sites.routes]]\npath = \"/shop/*\"\n\
          rewrite = {{ strip_prefix = \"/shop\" }}\nupstream = \"b\"\n[[sites.routes]]\n\
          path = \"/raw/*\"\nrewrite = {{ strip_prefix = \"/raw\", response_paths = false }}\n\
@@ -304,6 +304,11 @@ fn paths_of_a_stripped_upstream_are_put_right() {
         let answer = ask(&server, target, lines);
         assert_eq!(answer.header("location"), Some(location), "{target}");
         assert_eq!(answer.header("set-cookie"), Some(cookie), "{target}");
+        // Penstock's own cookie is for every route.
+        let mut cookies = answer.headers.iter().map(|(_, value)| value);
+        let sticky = cookies.find(|value| value.starts_with("srv="));
+        let sticky = sticky.expect("a sticky cookie");
+        assert!(sticky.contains("; Path=/; "), "{target}: {sticky}");
         let seen = origin.last();
         assert_eq!(seen.line(), "GET /cart");
         assert_eq!(
