@@ -22,6 +22,7 @@ use penstock_http::{Method, Precondition, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::repeats::left_out;
 
+use self::sliced::Sliced;
 use super::{Found, Shared, Stale, Usable, pass, passed, selects, unsatisfiable};
 use crate::ask::Client;
 use crate::fetch::{Fetch, is_failure, lifetime_of};
@@ -31,7 +32,8 @@ use crate::serve::{self, Note};
 use crate::store::{Gone, Growing, Hit, HitBody, Key, Meta, Store};
 
 /// Looks for what others brought meanwhile; beyond that a request goes to the back end itself. More than two
-/// are needed only where variants multiply while it waits.
+/// are needed only where variants multiply while it waits. Rounds that end in the failure of another request do
+/// not count: `lock_timeout` bounds these.
 const ROUNDS: u32 = 4;
 
 /// One request on its way.
@@ -53,6 +55,8 @@ enum Step {
     Done(Result<Reply, Fault>),
     /// Another look.
     Again,
+    /// Another look, which is not counted: the request of another client failed, and takes no part any more.
+    NextLeader,
     /// To the handler behind, as it is.
     Pass(CacheStatus<'static>),
 }
@@ -91,13 +95,21 @@ impl Journey {
         // One that slices may answer is counted when that is known.
         let is_far = serve::wants_far_part(&self.client.head);
         let mut is_counted = !(is_far && matches!(found, Found::Missing { .. }));
-        for _ in 0..ROUNDS {
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            rounds += 1;
             let stale = match found {
                 Found::Usable(usable) if self.is_far(&usable) => {
-                    if let Some(answered) = self.sliced(Some(&usable.hit.meta)).await {
-                        return answered.map(|(reply, _)| reply);
-                    }
+                    let answered = self.sliced(Some(&usable.hit.meta)).await;
                     found = self.look();
+                    match answered {
+                        Sliced::Answered(answered) => return answered.map(|(reply, _)| reply),
+                        Sliced::NextLeader => {
+                            rounds -= 1;
+                            continue;
+                        }
+                        Sliced::Unfit => {}
+                    }
                     match &found {
                         // All of it is there by now.
                         Found::Usable(usable) if !self.is_far(usable) => continue,
@@ -126,13 +138,19 @@ impl Journey {
                     if is_far {
                         let answered = self.sliced(None).await;
                         if !std::mem::replace(&mut is_counted, true) {
-                            let is_hit = matches!(answered, Some(Ok((_, true))));
+                            let is_hit = matches!(answered, Sliced::Answered(Ok((_, true))));
                             self.store.count(is_hit);
                         }
-                        if let Some(answered) = answered {
-                            return answered.map(|(reply, _)| reply);
-                        }
+                        let is_anothers = match answered {
+                            Sliced::Answered(answered) => return answered.map(|(reply, _)| reply),
+                            Sliced::NextLeader => true,
+                            Sliced::Unfit => false,
+                        };
                         found = self.look();
+                        if is_anothers {
+                            rounds -= 1;
+                            continue;
+                        }
                         match found {
                             Found::Missing { .. } => {}
                             // It came meanwhile.
@@ -154,8 +172,10 @@ impl Journey {
             };
             match step {
                 Step::Done(answered) => return answered,
-                Step::Again | Step::Pass(_) => found = self.look(),
+                Step::Again | Step::Pass(_) => {}
+                Step::NextLeader => rounds -= 1,
             }
+            found = self.look();
         }
         self.pass(request, passed(Fwd::Miss, "rounds"), None).await
     }
@@ -252,6 +272,8 @@ impl Journey {
         };
         let outcome = match self.state.unless_gone(landed).await {
             Some(Some(outcome)) => outcome,
+            // The last failure would do for all of them, but whoever provokes failures would cause errors for
+            // others. How many are sent at once is bounded by the queue of what is behind.
             Some(None) => return Step::Pass(passed(fwd, "lock-timeout")),
             None => return Step::Done(Err(left())),
         };
@@ -306,11 +328,14 @@ impl Journey {
                 {
                     return Step::Done(Ok(response.into()));
                 }
+                let leads = getter.lead.is_some();
                 match getter.lead.and_then(|lead| lead.reply) {
                     Some(answered) => Step::Done(answered),
                     None if kind.is_before_sending() => Step::Done(Err(Fault::new(kind, cause))),
-                    // The request that led may have provoked it: the next one asks by itself.
-                    None => Step::Again,
+                    None if leads => Step::Again,
+                    // The request that led may have provoked it: one of those that waited is the next to lead, and
+                    // the others wait for it.
+                    None => Step::NextLeader,
                 }
             }
         }

@@ -30,18 +30,32 @@ struct Index {
     lead: Option<Lead>,
 }
 
-/// The answer of a request that slices have none for; none: it is to be passed on as it is.
-type Otherwise = Option<Result<Reply, Fault>>;
+/// What comes of a request for a part.
+pub(super) enum Sliced {
+    /// Its answer, and whether it was a hit.
+    Answered(Result<(Reply, bool), Fault>),
+    /// It is to be passed on as it is.
+    Unfit,
+    /// The request of another client failed that it waited for.
+    NextLeader,
+}
+
+impl From<Option<Result<Reply, Fault>>> for Sliced {
+    fn from(answered: Option<Result<Reply, Fault>>) -> Self {
+        let answered = answered.map(|answered| answered.map(|reply| (reply, false)));
+        answered.map_or(Self::Unfit, Self::Answered)
+    }
+}
 
 /// The back end was asked and has not answered with a slice.
 struct Unanswered {
-    otherwise: Otherwise,
+    otherwise: Sliced,
     /// It failed (RFC 5861 §4).
     is_failure: bool,
 }
 
-impl From<Otherwise> for Unanswered {
-    fn from(otherwise: Otherwise) -> Self {
+impl From<Sliced> for Unanswered {
+    fn from(otherwise: Sliced) -> Self {
         Self {
             otherwise,
             is_failure: false,
@@ -50,19 +64,24 @@ impl From<Otherwise> for Unanswered {
 }
 
 impl Journey {
-    /// Answers with a part of what is stored in slices, and stores those that are missing; says whether it was a hit.
-    /// None if that is not for this request. `whole`: what is on its way in, which the slices must be of.
-    pub(super) async fn sliced(
-        &self,
-        whole: Option<&Meta>,
-    ) -> Option<Result<(Reply, bool), Fault>> {
-        let start = self.start_in_slices()?;
-        let index = match self.index(start / SLICE_BYTES, whole).await {
-            Ok(index) => index,
-            Err(otherwise) => {
-                return otherwise.map(|answered| answered.map(|reply| (reply, false)));
-            }
+    /// Answers with a part of what is stored in slices, and stores those that are missing. `whole`: what is on its way
+    /// in, which the slices must be of.
+    pub(super) async fn sliced(&self, whole: Option<&Meta>) -> Sliced {
+        let Some(start) = self.start_in_slices() else {
+            return Sliced::Unfit;
         };
+        match self.index(start / SLICE_BYTES, whole).await {
+            Ok(index) => {
+                let answered = self.answer_from(index).await;
+                answered.map_or(Sliced::Unfit, Sliced::Answered)
+            }
+            Err(otherwise) => otherwise,
+        }
+    }
+
+    /// Answers from the slices of what has this index, and says whether it was a hit; none if that is not for this
+    /// request.
+    async fn answer_from(&self, index: Index) -> Option<Result<(Reply, bool), Fault>> {
         let head = &self.client.head;
         let sliced = index.meta.sliced?;
         let slices = Arc::new(Slices {
@@ -144,7 +163,7 @@ impl Journey {
     }
 
     /// The index of what is wanted, fresh: as it is stored, or as the back end says with slice `number`.
-    async fn index(&self, number: u64, whole: Option<&Meta>) -> Result<Index, Otherwise> {
+    async fn index(&self, number: u64, whole: Option<&Meta>) -> Result<Index, Sliced> {
         let mut lead = None;
         let mut fwd = None;
         for asks_left in (0..LOOKS).rev() {
@@ -153,7 +172,7 @@ impl Journey {
                 && (slices::strong_tag(&whole.fields).is_none() || self.find_index(None).is_some())
             {
                 // What is on its way in cannot be told from other contents, or is another one than the slices'.
-                return Err(None);
+                return Err(Sliced::Unfit);
             }
             let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
             let now = clock::wall();
@@ -206,7 +225,7 @@ impl Journey {
             };
             let is_begun = base.is_some();
             if asks_left == 0 || is_beyond(number) || !(is_begun || self.may_begin()) {
-                return Err(None);
+                return Err(Sliced::Unfit);
             }
             fwd = Some(match base {
                 Some(_) => Fwd::Stale,
@@ -220,7 +239,7 @@ impl Journey {
                 }) => return for_errors.filter(|_| is_failure).ok_or(otherwise),
             }
         }
-        Err(None)
+        Err(Sliced::Unfit)
     }
 
     /// Asks for a slice of whatever is current, or waits for somebody who does.
@@ -255,22 +274,25 @@ impl Journey {
             }
         };
         let Some(outcome) = self.state.unless_gone(landed).await else {
-            return Err(Some(Err(left())).into());
+            return Err(Sliced::Answered(Err(left())).into());
         };
         let lead = leads.then(|| ticket.take_lead());
         drop(ticket);
         match outcome {
             Some(Outcome::Stored { .. } | Outcome::Validated(_)) => Ok(lead),
             // The whole is there.
-            Some(Outcome::Again) => Err(None.into()),
+            Some(Outcome::Again) => Err(Sliced::Unfit.into()),
             Some(Outcome::Failed(kind, cause)) => {
                 let told = lead.and_then(|lead| lead.reply);
                 let is_failure = kind.side() != Side::Client;
                 let otherwise = match told {
-                    Some(answered) => Some(answered),
-                    None if kind.is_before_sending() => Some(Err(Fault::new(kind, cause))),
+                    Some(answered) => Some(answered).into(),
+                    None if kind.is_before_sending() => {
+                        Sliced::Answered(Err(Fault::new(kind, cause)))
+                    }
+                    None if leads => Sliced::Unfit,
                     // The request that led may have provoked it.
-                    None => None,
+                    None => Sliced::NextLeader,
                 };
                 Err(Unanswered {
                     otherwise,
@@ -278,10 +300,10 @@ impl Journey {
                 })
             }
             Some(Outcome::Refused { is_error }) => Err(Unanswered {
-                otherwise: self.refused(lead),
+                otherwise: self.refused(lead).into(),
                 is_failure: is_error,
             }),
-            None => Err(None.into()),
+            None => Err(Sliced::Unfit.into()),
         }
     }
 
@@ -304,7 +326,7 @@ impl Journey {
     }
 
     /// What comes of a response that is no slice: for the one who led it may do, others ask for themselves.
-    fn refused(&self, lead: Option<Lead>) -> Otherwise {
+    fn refused(&self, lead: Option<Lead>) -> Option<Result<Reply, Fault>> {
         let lead = lead?;
         let is_for_another = match lead.status {
             // The question was for more than the part that is wanted.
@@ -318,7 +340,7 @@ impl Journey {
         }
         match self.get_refused(lead, Fwd::UriMiss) {
             Step::Done(answered) => Some(answered),
-            Step::Again | Step::Pass(_) => None,
+            Step::Again | Step::NextLeader | Step::Pass(_) => None,
         }
     }
 }

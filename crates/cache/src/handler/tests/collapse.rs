@@ -1,6 +1,6 @@
 //! One request to the back end for many, and nobody who waits for what it does not get.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -303,6 +303,70 @@ fn a_failure_of_the_request_that_led_is_its_own() {
             }
             // One of them asked for all.
             assert_eq!(backend.count(), 2, "{kind:?}");
+        });
+    }
+}
+
+/// Opens one gate after the other when its request is under way; says how many were at once at most.
+async fn open_in_turn(gates: &Mutex<Vec<Arc<Gate>>>, count: usize) -> usize {
+    let mut most = 0;
+    for number in 0..count {
+        until("the next request", || gates.lock().unwrap().len() > number).await;
+        settle().await;
+        let gates = gates.lock().unwrap();
+        most = most.max(gates.len() - number);
+        gates[number].open();
+    }
+    most
+}
+
+#[test]
+fn many_failures_in_turn_are_one_request_at_a_time() {
+    const FAILURES: usize = 12;
+    // The second is for slices.
+    for part in [None, Some("Range: bytes=9437184-9437192")] {
+        run(async {
+            let gates = Arc::new(Mutex::new(Vec::new()));
+            let under_way = Arc::clone(&gates);
+            let backend = Backend::new(move |number, _| {
+                let gate = Gate::new();
+                under_way.lock().unwrap().push(Arc::clone(&gate));
+                let range = "Content-Range: bytes 9437184-9437192/9437193";
+                let body = Body::Bytes("some text".into());
+                let act = match part {
+                    _ if number < FAILURES => fails(FaultKind::WorkerDied),
+                    None => answer(200, &[FRESH], body),
+                    Some(_) => answer(206, &[FRESH, "ETag: \"a\"", range], body),
+                };
+                act.at(&gate)
+            });
+            let cache = cache_of(&backend, &memory("m"), |rules| {
+                rules.lock_timeout = Duration::from_secs(60);
+            });
+            let mut crowd = Crowd::new();
+            for _ in 0..200 {
+                let cache = Arc::clone(&cache);
+                let lines: Vec<_> = part.into_iter().collect();
+                crowd.spawn(async move { reply(&cache, get("/a", &lines)).await });
+            }
+            let turns = open_in_turn(&gates, FAILURES + 1);
+            let (answered, most) = tokio::join!(crowd.join_all(), turns);
+            let mut failed = 0;
+            for answered in answered {
+                match answered {
+                    Ok(Reply::Response(response)) => {
+                        assert_eq!(read(*response).await.text(), "some text", "{part:?}");
+                    }
+                    Ok(other) => panic!("{other:?}"),
+                    Err(fault) => {
+                        assert_eq!(fault.kind, FaultKind::WorkerDied);
+                        failed += 1;
+                    }
+                }
+            }
+            // Each failure is told to the one whose request it was.
+            assert_eq!((failed, most), (FAILURES, 1), "{part:?}");
+            assert_eq!(backend.count(), FAILURES + 1, "{part:?}");
         });
     }
 }
