@@ -281,7 +281,7 @@ impl Rules {
 
 impl<'a> Asker<'a> {
     /// The host that a proxy or a rule says, where it is not the one in the URL.
-    fn told_host(&self) -> Option<&'a str> {
+    pub(crate) fn told_host(&self) -> Option<&'a str> {
         let host = self.told?.host.as_deref()?;
         (!host.eq_ignore_ascii_case(self.head.host())).then_some(host)
     }

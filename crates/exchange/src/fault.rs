@@ -148,8 +148,9 @@ impl FaultKind {
         }
     }
 
-    /// Whether no byte of the request was sent to a back end: it cannot have provoked the failure, which any other
-    /// request at that moment meets too.
+    /// Whether no byte of the request was sent to the server that failed: the request cannot have
+    /// provoked the failure, which any other request at that moment meets too. After a retry this
+    /// is about the last attempt alone: [`Self::ConnectFailed`] may follow one that was sent.
     #[must_use]
     pub fn is_before_sending(self) -> bool {
         matches!(

@@ -125,7 +125,18 @@ impl After {
             mount: &self.mount,
         };
         let has_parts = shared.rules.has_parts(&asker);
-        for target in invalidated_targets(&self.head, self.scheme, fields) {
+        let told_host = asker.told_host();
+        let targets = invalidated_targets(&self.head, self.scheme, told_host, fields);
+        let mut below = Vec::new();
+        // An application that knows its mount names targets with it, keys have none.
+        for target in targets.iter().skip(1).filter(|_| !self.mount.is_root()) {
+            let stripped = self.mount.strip(target);
+            below.extend(stripped.map(|rest| match rest.starts_with('/') {
+                true => rest.to_owned(),
+                false => format!("/{rest}"),
+            }));
+        }
+        for target in targets.into_iter().chain(below) {
             let mut text = Vec::new();
             shared.rules.write_key_of(&asker, &target, &mut text);
             let key = Key::new(&text);

@@ -13,13 +13,14 @@ mod words;
 
 use std::sync::Arc;
 
-use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Lent, Reply};
+use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Lent, Mount, Reply};
 use penstock_http::FieldBlock;
 use penstock_runtime::{clock, loops};
 
+use self::collapse::settle;
 use crate::testing::{
-    Backend, CLIENT, Gate, Pieces, answer, cache, cache_of, fails, fetch, fetch_hit, get, head,
-    head_of, memory, page, reply, request_of, run, until,
+    Backend, CLIENT, Gate, PROXY, Pieces, answer, cache, cache_of, fails, fetch, fetch_hit, get,
+    head, head_of, memory, page, reply, request_of, run, until,
 };
 use crate::{Purge, purge};
 
@@ -180,6 +181,60 @@ fn a_write_that_succeeds_takes_out_what_it_changed() {
         for (target, is_kept) in [("/a", false), ("/b", false), ("/c", true)] {
             let got = fetch(&cache, get(target, &[])).await;
             assert_eq!(got.is_hit(), is_kept, "{target}");
+        }
+    });
+}
+
+#[test]
+fn a_write_takes_out_what_its_location_names_with_mount_and_told_host() {
+    run(async {
+        let told = ["X-Forwarded-Host: shop.test", "X-Forwarded-Proto: https"];
+        for (mount, lines, location, target) in [
+            (
+                "/shop",
+                &[] as &[&str],
+                "Location: /shop/items/7",
+                "/items/7",
+            ),
+            ("/shop", &[], "Content-Location: /shop/items/7", "/items/7"),
+            (
+                "/shop",
+                &[],
+                "Location: http://a.test/shop/items/7?a",
+                "/items/7?a",
+            ),
+            ("/shop", &[], "Location: /shop", "/"),
+            ("/shop", &[], "Location: /shop?a", "/?a"),
+            // One that does not know of its mount, and names that are relative.
+            ("/shop", &[], "Location: /items/7", "/items/7"),
+            ("/shop", &[], "Location: items/7", "/items/7"),
+            ("", &told, "Location: https://shop.test/items/7", "/items/7"),
+            ("", &told, "Location: https://a.test/items/7", "/items/7"),
+            (
+                "/shop",
+                &told,
+                "Location: https://shop.test/shop/items/7",
+                "/items/7",
+            ),
+        ] {
+            let backend = Backend::new(move |_, request| match request.head.method_str() {
+                "GET" => page(&[FRESH], "x"),
+                _ => answer(201, &[location], Body::Empty),
+            });
+            let cache = cache(&backend);
+            let ask = |method, target| {
+                let mut request = request_of(head_of(method, target, lines), PROXY);
+                request.mount = Mount::new(mount);
+                fetch(&cache, request)
+            };
+            for target in [target, "/shopping"] {
+                ask("GET", target).await;
+            }
+            settle().await;
+            assert!(ask("GET", target).await.is_hit(), "{location}");
+            ask("POST", "/new").await;
+            assert!(!ask("GET", target).await.is_hit(), "{location}");
+            assert!(ask("GET", "/shopping").await.is_hit(), "{location}");
         }
     });
 }

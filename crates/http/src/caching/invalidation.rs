@@ -21,17 +21,20 @@ pub const fn invalidates(method: Method, status: Status) -> bool {
 
 /// The targets that [`invalidates`] is about, in origin form: that of the request, and what
 /// `Location` and `Content-Location` name of the same origin. `scheme` is that of the request,
-/// `http` or `https`. Dot segments and percent-encoding are as written: the caller normalises these
+/// `http` or `https`. `other_host` is a second authority of this origin, as a proxy has told it.
+/// Dot segments and percent-encoding are as written: the caller normalises these
 /// as it does the targets of requests.
 #[must_use]
 pub fn invalidated_targets(
     request: &RequestHead,
     scheme: &str,
+    other_host: Option<&str>,
     fields: &FieldBlock,
 ) -> Vec<String> {
     let base = Base {
         scheme,
         host: request.host(),
+        other_host,
         path_query: request.target_path_query(),
     };
     let mut targets = Vec::new();
@@ -56,6 +59,7 @@ pub fn invalidated_targets(
 struct Base<'a> {
     scheme: &'a str,
     host: &'a str,
+    other_host: Option<&'a str>,
     path_query: &'a str,
 }
 
@@ -93,9 +97,12 @@ impl Base<'_> {
             "https" => Some(443),
             _ => Some(80),
         };
-        let own = Authority::parse(self.host.as_bytes());
-        let other = Authority::parse(authority.as_bytes());
-        matches!((own, other), (Some(own), Some(other)) if own.is_same(&other, default_port))
+        let Some(authority) = Authority::parse(authority.as_bytes()) else {
+            return false;
+        };
+        let own = [Some(self.host), self.other_host].into_iter().flatten();
+        let mut own = own.filter_map(|host| Authority::parse(host.as_bytes()));
+        own.any(|own| own.is_same(&authority, default_port))
     }
 }
 

@@ -25,7 +25,7 @@ fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> Cr
 }
 
 /// Lets everybody get as far as they can now.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..100 {
         loops::yield_now().await;
     }

@@ -72,17 +72,39 @@ fn names_targets_of_the_same_origin_only() {
         targets.extend(expected.map(str::to_owned));
         for name in ["Location", "Content-Location"] {
             let fields = block(&format!("{name}: {location}"));
-            let found = invalidated_targets(&request("POST /x/y?z", ""), scheme, &fields);
+            let found = invalidated_targets(&request("POST /x/y?z", ""), scheme, None, &fields);
             assert_eq!(found, targets, "{scheme} {name}: {location}");
         }
     }
     let both = block("Location: /b | Content-Location: /c");
-    let found = invalidated_targets(&request("POST /x", ""), "http", &both);
+    let found = invalidated_targets(&request("POST /x", ""), "http", None, &both);
     assert_eq!(found, ["/x", "/b", "/c"]);
 }
 
 #[test]
 fn a_target_that_is_no_path_names_nothing() {
-    let found = invalidated_targets(&request("OPTIONS *", ""), "http", &block("Location: b"));
+    let star = request("OPTIONS *", "");
+    let found = invalidated_targets(&star, "http", None, &block("Location: b"));
     assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn a_host_that_a_proxy_told_is_of_the_same_origin() {
+    for (told, location, is_own) in [
+        ("shop.test", "https://shop.test/b", true),
+        ("shop.test:443", "https://SHOP.test/b", true),
+        ("shop.test", "//shop.test/b", true),
+        ("shop.test", "https://a.example/b", true),
+        ("shop.test", "http://shop.test/b", false),
+        ("shop.test", "https://shop.test:8443/b", false),
+        ("shop.test", "https://other.test/b", false),
+        ("shop.test/", "https://shop.test/b", false),
+        ("", "https:///b", false),
+    ] {
+        let fields = block(&format!("Location: {location}"));
+        let write = request("POST /x", "");
+        let found = invalidated_targets(&write, "https", Some(told), &fields);
+        let wanted: &[&str] = if is_own { &["/x", "/b"] } else { &["/x"] };
+        assert_eq!(found, wanted, "{told} {location}");
+    }
 }
