@@ -154,7 +154,8 @@ impl OutputEvents {
             }
             State::Message => {
                 let is_full = self.message_lines == MAX_MESSAGE_LINES;
-                is_indented || !is_full && !begins_record(line)
+                let is_next = begins_record(line) || is_ruby_exception(line);
+                is_indented || !is_full && !is_next
             }
             State::Frames => {
                 is_indented
@@ -345,6 +346,9 @@ mod tests {
                 "{text}"
             );
         }
+        // Exceptions that are written without their stacks are events each.
+        let found = events(&"a.rb:1:in `f': x (RuntimeError)\n".repeat(1000));
+        assert_eq!(found.len(), 1000);
         // A message that never gets a stack holds up others for so many lines only.
         let head = "a.rb:1:in `f': x (RuntimeError)\n";
         let found = events(&format!("{head}{}", "line\n".repeat(MAX_MESSAGE_LINES + 2)));

@@ -4,7 +4,7 @@
 //! a file; the waiting reads of one file form a group, as a job alone does. Most turns are shared by weight, by weighted
 //! fair queueing: a group weighs as much as it has waiters, and a crowd more, by the square. It is due when the virtual
 //! time has advanced by [`UNIT`] divided by its weight since it came or had its last such turn. The virtual time
-//! advances with each of them, by [`UNIT`] divided by all that weighs.
+//! advances with each of them, by [`UNIT`] divided by all that weighs, and by one at least: it never stands still.
 //!
 //! Why the square: in proportion to its waiters, what 50 wait for had a fifth of the turns beside 200 others, and a file
 //! of eight parts took a quarter of a second to come back. By the square it has three in four and more. Few waiters
@@ -32,7 +32,7 @@ const UNIT: u64 = 1 << 24;
 /// From twice as many on waiters are a crowd: their weight is multiplied by how many times so many they are.
 const CROWD: u64 = 4;
 
-/// More waiters weigh no more, so that no weight exceeds [`UNIT`].
+/// More waiters weigh no more, so that no file's weight exceeds [`UNIT`]. All together may weigh more.
 const WEIGHED_MAX: usize = 1 << 12;
 
 /// A read that waits in a [`FairQueue`], or did.
@@ -198,7 +198,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         let job = self.remove(place, number);
         if is_weighted {
             self.weighted_turns += 1;
-            self.virtual_time += UNIT / weight;
+            self.virtual_time += (UNIT / weight).max(1);
             self.count_turn(place, due.max(self.virtual_time));
         } else {
             self.weighted_turns = 0;

@@ -164,6 +164,38 @@ fn what_fifty_wait_for_is_among_the_next_of_two_hundred() {
 }
 
 #[test]
+fn crowds_that_keep_coming_do_not_overtake_those_that_wait() {
+    // All together weigh more than the unit.
+    let most = 1 << 12;
+    let mut queue = FairQueue::new();
+    for file in 0..10 {
+        queue.push_read(ReadId { file, number: 0 }, most, file);
+    }
+    // Of five files parts wait all the time; in place of each other one comes another.
+    for file in 0..5 {
+        queue.push_read(ReadId { file, number: 1 }, 1, file);
+    }
+    let mut turns = [0_u32; 5];
+    let mut next_file = 10;
+    for number in 2..402 {
+        let mut file = queue.take().unwrap();
+        match turns.get_mut(file) {
+            Some(turns) => *turns += 1,
+            None => {
+                file = next_file;
+                next_file += 1;
+            }
+        }
+        queue.push_read(ReadId { file, number }, most, file);
+    }
+    // Each gets its tenth; the rotation alone would give it a twentieth.
+    assert!(
+        turns.iter().all(|turns| (36..=60).contains(turns)),
+        "{turns:?}"
+    );
+}
+
+#[test]
 fn what_was_just_put_there_can_be_taken_back() {
     let mut queue = FairQueue::new();
     queue.push_read(id('a', 1), 1, "a1");
@@ -232,7 +264,7 @@ impl Model {
         if self.weighted_turns < WEIGHTED_TURNS {
             self.weighted_turns += 1;
             let weight: u64 = self.groups.iter().map(ModelGroup::weight).sum();
-            self.virtual_time += UNIT / weight;
+            self.virtual_time += (UNIT / weight).max(1);
             let due = self.groups.iter().map(ModelGroup::due).min()?;
             let place = self.groups.iter().position(|group| group.due() == due)?;
             let group = &mut self.groups[place];
