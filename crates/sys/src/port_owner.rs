@@ -121,6 +121,16 @@ mod tests {
     }
 
     #[test]
+    fn of_a_port_on_which_nobody_listens_there_is_no_owner() {
+        use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+        // Bound, so that nobody else gets it meanwhile.
+        let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let local = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();
+        assert_eq!(find_port_owners(local), []);
+    }
+
+    #[test]
     fn rows_of_other_states_and_broken_ones_are_passed_over() {
         let head = "   0: 0100007F:1F90 00000000:0000";
         let tail = "00000000:00000000 00:00000000 00000000     0        0 4711 1";

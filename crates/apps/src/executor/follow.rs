@@ -86,7 +86,9 @@ impl Tail {
         lines.make_contiguous().join("\n")
     }
 
+    /// Keeps the beginning of a line.
     pub(super) fn push(&self, text: &str) {
+        let text = shorten(text);
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == TAIL_LINES {
             lines.pop_front();
@@ -137,8 +139,7 @@ struct ProcessOutput<'a> {
 impl ProcessOutput<'_> {
     async fn read(self, pipe: OwnedFd) {
         let line = |text: &str| {
-            let text = shorten(text);
-            self.shared.output.note(self.pid, text);
+            self.shared.output.note(self.pid, shorten(text));
             self.tail.push(text);
         };
         watch_process::read_output(pipe, line, |event| self.log(&event)).await;
@@ -211,5 +212,26 @@ async fn boot(key: Key, started: &Started, readiness: Readiness, inputs: &mpsc::
             }
             () = watch_process::ended(&started.exit) => {}
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_keeps_the_last_lines_and_the_beginning_of_each() {
+        let tail = Tail::default();
+        for number in 0..=TAIL_LINES {
+            tail.push(&number.to_string());
+        }
+        assert!(tail.text().starts_with("1\n2\n"));
+        // A character is not cut in two.
+        let long = format!("a{}", "\u{e9}".repeat(KEPT_LINE_BYTES));
+        tail.push(&long);
+        let text = tail.text();
+        let last = text.lines().last().unwrap();
+        assert_eq!(last.len(), KEPT_LINE_BYTES - 1);
+        assert!(long.starts_with(last));
     }
 }

@@ -153,6 +153,37 @@ fn a_part_is_sent_and_read_as_it_is_and_the_end_is_seen() {
 }
 
 #[test]
+fn a_part_is_copied_where_the_kernel_cannot_send_it() {
+    let file = written();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let sent = copy_to(ours.as_fd(), &file, 1000, 3000).unwrap();
+    let mut got = vec![0; sent];
+    theirs.read_exact(&mut got).unwrap();
+    assert_eq!(got, read_whole_at(&file, 1000, 3000).unwrap());
+    // A file that is shorter, and its end.
+    assert_eq!(copy_to(ours.as_fd(), &file, BYTES - 5, 10).unwrap(), 5);
+    assert_eq!(copy_to(ours.as_fd(), &file, BYTES, 10).unwrap(), 0);
+    assert_eq!(copy_to(ours.as_fd(), &file, BYTES + 5, 10).unwrap(), 0);
+    theirs.read_exact(&mut [0; 5]).unwrap();
+    // A socket takes what it has room for, then nothing.
+    ours.set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    let refused = loop {
+        match copy_to(ours.as_fd(), &file, taken % BYTES, 5000) {
+            Ok(sent) => taken += sent as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+    drop(ours);
+    let mut got = Vec::new();
+    theirs.read_to_end(&mut got).unwrap();
+    assert_eq!(got.len() as u64, taken);
+    let content = (0_u64..).map(|at| (at % BYTES % 251) as u8);
+    assert!(content.take(got.len()).eq(got));
+}
+
+#[test]
 fn a_file_is_the_same_by_every_descriptor_and_no_other() {
     let file = written();
     let again = file.try_clone().unwrap();
