@@ -55,8 +55,8 @@ pub(crate) fn encode(
     let (mut address, mut port, mut start) = (Digits::new(), Digits::new(), Digits::new());
     let mut listens = Digits::new();
     let host = request.host();
-    let told = request.forwarded.as_deref();
-    let (server_name, server_port) = cgi::server(host, &request.listener, told, &mut listens);
+    let forwarded = request.forwarded.as_deref();
+    let (server_name, server_port) = cgi::server(host, &request.listener, forwarded, &mut listens);
     let (address, port): (&[u8], &[u8]) = match request.client_address() {
         PeerAddress::Tcp(client) => (
             address.address(client.ip()),

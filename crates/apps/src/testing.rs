@@ -35,7 +35,7 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
     let trust = Arc::new(Trust::new(networks.into(), true));
-    let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
+    let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
     let arrival = Arrival {

@@ -136,12 +136,12 @@ pub(crate) enum Sender {
     Peer(PeerAddress),
     /// Somebody for whom a balancer has connected. Boxed: idle connections are counted in bytes,
     /// and few are such.
-    Behind(Box<Introduced>),
+    Proxied(Box<ProxiedClient>),
 }
 
 /// A client by a PROXY protocol header.
 #[derive(Debug)]
-pub(crate) struct Introduced {
+pub(crate) struct ProxiedClient {
     balancer: PeerAddress,
     /// None that the balancer has not named.
     client: Option<PeerAddress>,
@@ -150,14 +150,14 @@ pub(crate) struct Introduced {
 impl Sender {
     /// A client that a balancer has connected for, if it names one.
     pub(crate) fn behind(balancer: PeerAddress, client: Option<PeerAddress>) -> Self {
-        Self::Behind(Box::new(Introduced { balancer, client }))
+        Self::Proxied(Box::new(ProxiedClient { balancer, client }))
     }
 
     /// The client, or who stands for it.
     pub(crate) fn address(&self) -> PeerAddress {
         match self {
             Self::Peer(peer) => *peer,
-            Self::Behind(introduced) => introduced.client.unwrap_or(introduced.balancer),
+            Self::Proxied(proxied) => proxied.client.unwrap_or(proxied.balancer),
         }
     }
 
@@ -165,7 +165,7 @@ impl Sender {
     pub(crate) fn is_named(&self) -> bool {
         match self {
             Self::Peer(_) => true,
-            Self::Behind(introduced) => introduced.client.is_some(),
+            Self::Proxied(proxied) => proxied.client.is_some(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Sender {
     pub(crate) fn peer(&self) -> PeerAddress {
         match self {
             Self::Peer(peer) => *peer,
-            Self::Behind(introduced) => introduced.balancer,
+            Self::Proxied(proxied) => proxied.balancer,
         }
     }
 

@@ -234,7 +234,7 @@ impl Filters {
         if let Some(paths) = &self.response_paths
             && matches!(self.rewrite.apply(target), Cow::Owned(_))
         {
-            paths.put_right(fields, values);
+            paths.rewrite_paths(fields, values);
         }
         let rules = &self.response;
         for name in &rules.remove {
@@ -253,7 +253,8 @@ impl Filters {
 
 /// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
 fn may_say(name: &str, trust: Option<&Trust>) -> bool {
-    let is_accepted = |trust: &Trust| trust.accepts_hosts() || !ForwardedInfo::is_of_listed(name);
+    let is_accepted =
+        |trust: &Trust| trust.accepts_hosts() || !ForwardedInfo::needs_listed_proxy(name);
     match fate(name) {
         Fate::Pass => true,
         Fate::FromProxy => trust.is_some_and(is_accepted),

@@ -98,14 +98,14 @@ pub fn server<'r>(
     forwarded: Option<&ForwardedInfo>,
     room: &'r mut Digits,
 ) -> (&'r [u8], &'r [u8]) {
-    let told = forwarded.filter(|told| told.scheme.is_some() || told.host.is_some());
-    let scheme = told.and_then(|told| told.scheme).unwrap_or(listener.scheme);
-    let listens = listener.address.filter(|_| told.is_none());
+    let origin = forwarded.filter(|it| it.scheme.is_some() || it.host.is_some());
+    let scheme = origin.and_then(|it| it.scheme).unwrap_or(listener.scheme);
+    let listens = listener.address.filter(|_| origin.is_none());
     let (name, port) = match host.rfind(':') {
         Some(colon) if !host[colon..].contains(']') => (&host[..colon], &host[colon + 1..]),
         _ => (host, ""),
     };
-    let port = match (forwarded.and_then(|told| told.port), port, listens) {
+    let port = match (forwarded.and_then(|it| it.port), port, listens) {
         (Some(port), ..) => room.number(u64::from(port)),
         (None, "", Some(address)) => room.number(u64::from(address.port())),
         (None, "", None) if scheme == "https" => b"443",

@@ -75,17 +75,17 @@ enum Node {
     Hidden,
 }
 
-/// The address that a list comes to, and how many elements stand right of it.
+/// The client in a list of addresses, and how many elements stand right of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Picked {
+struct ClientNode {
     node: Node,
     from_right: usize,
 }
 
-/// What a list of addresses comes to.
+/// The search for the client in a list of addresses.
 #[derive(Debug, Default)]
-struct Walk {
-    picked: Option<Picked>,
+struct AddressSearch {
+    client: Option<ClientNode>,
     /// An element that cannot be read stood where one had to be.
     is_broken: bool,
 }
@@ -123,7 +123,7 @@ impl ForwardedInfo {
     ///
     /// Asked for every request: a length and a letter decide nearly always.
     #[must_use]
-    pub fn is_told(head: &RequestHead, trust: &Trust) -> bool {
+    pub fn has_forwarding_fields(head: &RequestHead, trust: &Trust) -> bool {
         let client_field = trust.client_field();
         head.field_lines().any(|(name, _)| {
             let is_set = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
@@ -148,7 +148,7 @@ impl ForwardedInfo {
     /// Whether a field of that name counts only from proxies that are listed
     /// ([`Trust::accepts_hosts`]).
     #[must_use]
-    pub fn is_of_listed(name: &str) -> bool {
+    pub fn needs_listed_proxy(name: &str) -> bool {
         let is = |known: &&str| name.eq_ignore_ascii_case(known);
         [HOST, PORT, PREFIX].iter().any(is)
     }
@@ -204,7 +204,7 @@ impl ForwardedInfo {
         is_sent: &dyn Fn(&str) -> bool,
         is_read: &dyn Fn(&str) -> bool,
     ) -> (Self, Vec<BrokenField>) {
-        let mut reading = Reading {
+        let mut reader = FieldReader {
             head,
             trust,
             accepts_hosts,
@@ -218,16 +218,16 @@ impl ForwardedInfo {
             None => !X_FIELDS.iter().any(|name| is_sent(name)),
         };
         match is_standard {
-            true => reading.read_standard(),
-            false => reading.read_x_fields(),
+            true => reader.read_standard(),
+            false => reader.read_x_fields(),
         }
-        reading.read_mount();
-        (reading.info, reading.broken)
+        reader.read_mount();
+        (reader.info, reader.broken)
     }
 }
 
 /// The fields of one request while they are read.
-struct Reading<'h> {
+struct FieldReader<'h> {
     head: &'h RequestHead,
     trust: &'h Trust,
     accepts_hosts: bool,
@@ -238,7 +238,7 @@ struct Reading<'h> {
     broken: Vec<BrokenField>,
 }
 
-impl<'h> Reading<'h> {
+impl<'h> FieldReader<'h> {
     /// The values of a field; none of one that is not read.
     fn lines(&self, name: &str) -> Vec<&'h [u8]> {
         if !(self.is_read)(name) {
@@ -259,15 +259,15 @@ impl<'h> Reading<'h> {
         let lines = self.lines(name);
         let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
         let nodes = all.iter().map(|element| parse_node(element));
-        let Walk { picked, is_broken } = pick(nodes.rev(), self.trust);
+        let AddressSearch { client, is_broken } = find_client(nodes.rev(), self.trust);
         if is_broken {
             self.refuse(name, lines.last().copied(), UNREADABLE);
         } else if name.eq_ignore_ascii_case("x-forwarded-for") && !all.is_empty() {
             self.info.source = AddressSource::XForwardedFor;
         }
-        self.info.client = picked.and_then(Picked::address);
+        self.info.client = client.and_then(ClientNode::address);
         let alignment = Alignment {
-            from_right: picked.map_or(0, |picked| picked.from_right),
+            from_right: client.map_or(0, |client| client.from_right),
             count: all.len(),
         };
         self.info.scheme = self.read_scheme(alignment);
@@ -323,17 +323,17 @@ impl<'h> Reading<'h> {
             found = Some(element);
             Ok(node)
         });
-        let Walk { picked, is_broken } = pick(read, self.trust);
+        let AddressSearch { client, is_broken } = find_client(read, self.trust);
         if is_broken {
             self.refuse(STANDARD, Some(last), UNREADABLE);
         } else {
             self.info.source = AddressSource::Forwarded;
         }
-        // The element that was read last is the one that was picked.
-        let (Some(picked), Some(element)) = (picked, found) else {
+        // The element that was read last is the client's.
+        let (Some(client), Some(element)) = (client, found) else {
             return;
         };
-        self.info.client = picked.address();
+        self.info.client = client.address();
         if let Some(scheme) = element.scheme {
             match parse_scheme(&scheme) {
                 Some(scheme) => self.info.scheme = Some(scheme),
@@ -360,8 +360,8 @@ impl<'h> Reading<'h> {
         let Some(value) = values.first().copied() else {
             return;
         };
-        let told = std::str::from_utf8(value).ok();
-        match told.and_then(Mount::parse).filter(|_| values.len() == 1) {
+        let prefix = std::str::from_utf8(value).ok();
+        match prefix.and_then(Mount::parse).filter(|_| values.len() == 1) {
             Some(mount) if self.accepts_hosts => self.info.mount = mount,
             Some(mount) if mount.is_root() => {}
             Some(_) => self.refuse(PREFIX, Some(value), NOT_ACCEPTED),
@@ -372,7 +372,7 @@ impl<'h> Reading<'h> {
     }
 
     /// The value of a field that is a list with an element for each proxy, or one for all: that of the
-    /// proxy whose client was picked.
+    /// proxy whose client was found.
     ///
     /// A proxy adds at the right end or replaces the list, so that of as many elements as there are
     /// proxies behind the client none is the client's own. If these agree, it does not matter which
@@ -407,7 +407,7 @@ impl<'h> Reading<'h> {
     }
 }
 
-impl Picked {
+impl ClientNode {
     fn address(self) -> Option<PeerAddress> {
         match self.node {
             Node::Address(address) => Some(PeerAddress::Tcp(address)),
@@ -418,20 +418,20 @@ impl Picked {
 
 /// The rightmost address that is not trusted; the leftmost of all if every one is, or of those
 /// right of an element that cannot be read.
-fn pick(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust) -> Walk {
-    let mut walk = Walk::default();
+fn find_client(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust) -> AddressSearch {
+    let mut search = AddressSearch::default();
     for (from_right, node) in from_right.enumerate() {
         let Ok(node) = node else {
-            walk.is_broken = true;
+            search.is_broken = true;
             break;
         };
-        walk.picked = Some(Picked { node, from_right });
+        search.client = Some(ClientNode { node, from_right });
         match node {
             Node::Address(address) if trust.covers_ip(address.ip()) => {}
             _ => break,
         }
     }
-    walk
+    search
 }
 
 /// The elements of a list (RFC 9110 §5.6.1): empty ones do not count.

@@ -197,25 +197,23 @@ impl Request {
     /// The scheme that the client used: what a trusted proxy says, else the listener's.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
-        let told = self.forwarded.as_ref().and_then(|told| told.scheme);
-        told.unwrap_or(self.listener.scheme)
+        let forwarded = self.forwarded.as_ref().and_then(|it| it.scheme);
+        forwarded.unwrap_or(self.listener.scheme)
     }
 
     /// The client's address: what a trusted proxy says, else the peer's. A port of 0 is not known.
     #[must_use]
     pub fn client_address(&self) -> PeerAddress {
-        let told = self.forwarded.as_ref().and_then(|told| told.client);
-        told.unwrap_or(self.peer)
+        let forwarded = self.forwarded.as_ref().and_then(|it| it.client);
+        forwarded.unwrap_or(self.peer)
     }
 
     /// The authority that the client asked for: what a trusted proxy says, else the head's.
     #[must_use]
     pub fn host(&self) -> &str {
-        let told = self
-            .forwarded
-            .as_ref()
-            .and_then(|told| told.host.as_deref());
-        told.unwrap_or_else(|| self.head.host())
+        let forwarded = self.forwarded.as_ref();
+        let host = forwarded.and_then(|it| it.host.as_deref());
+        host.unwrap_or_else(|| self.head.host())
     }
 
     /// Whether its peer may speak for a client of its own.

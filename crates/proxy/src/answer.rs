@@ -60,7 +60,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     response.asks_for_no_buffer = asks_for_no_buffer;
     if names_location && let Some(server) = &call.timing.server {
         let asked = call.request.head.host();
-        own_address::put_right(&mut response.fields, server, asked);
+        own_address::rewrite_own_address(&mut response.fields, server, asked);
     }
     call.timing.handler = Some((&call.shared.name).into());
     keep_client(call, &mut response);

@@ -70,8 +70,8 @@ pub(crate) fn ajp(
     let head = &*request.head;
     let host = host(config, request, server);
     let (mut address, mut port, mut length) = (Digits::new(), Digits::new(), Digits::new());
-    let told = request.forwarded.as_deref();
-    let (server_name, server_port) = cgi::server(host, &request.listener, told, &mut port);
+    let forwarded = request.forwarded.as_deref();
+    let (server_name, server_port) = cgi::server(host, &request.listener, forwarded, &mut port);
     let (remote_addr, remote_port) = match request.client_address() {
         PeerAddress::Tcp(client) => (
             address.address(client.ip()),
@@ -189,8 +189,8 @@ fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
 /// Both ends of the client's connection.
 fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
     let mut room = Digits::new();
-    let told = request.forwarded.as_deref();
-    let (name, port) = cgi::server(host, &request.listener, told, &mut room);
+    let forwarded = request.forwarded.as_deref();
+    let (name, port) = cgi::server(host, &request.listener, forwarded, &mut room);
     pairs.pair(b"SERVER_NAME", name);
     pairs.pair(b"SERVER_PORT", port);
     // Which address it was is not known of a listener on all of them.

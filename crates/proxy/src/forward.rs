@@ -197,7 +197,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
         }
     };
     let is_ours = |name: &str| !request.vouched.covers(name);
-    let told = request.forwarded.as_deref();
+    let forwarded = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
         tell_addresses(out, request);
     }
@@ -205,12 +205,12 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
         line(out, "X-Forwarded-Proto", request.scheme().as_bytes());
     }
     if is_ours("X-Forwarded-Host") {
-        let host = told.and_then(|told| told.host.as_deref());
+        let host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
         let host = host.map_or_else(|| request.head.host_bytes(), str::as_bytes);
         line(out, "X-Forwarded-Host", host);
     }
     // In the common case nobody has said anything before us.
-    if told.is_some() {
+    if forwarded.is_some() {
         let names = OTHERS_OF_PROXIES.iter();
         for name in names.filter(|name| !is_told_by_us || **name != "X-Real-IP") {
             if let Some(value) = request.forwarded_field(name) {
@@ -227,30 +227,30 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     }
 }
 
-/// What is told of a client that our peer speaks for. Where a rule of the route tells of the peer
+/// What is known of a client that our peer speaks for. Where a rule of the route tells of the peer
 /// itself, or of the scheme alone, there is none.
 fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
-    let told = request.forwarded.as_deref()?;
+    let forwarded = request.forwarded.as_deref()?;
     let is_other = |client: PeerAddress| match (client, request.peer) {
         (PeerAddress::Tcp(client), PeerAddress::Tcp(peer)) => {
             client.ip().to_canonical() != peer.ip().to_canonical()
         }
         (client, peer) => client != peer,
     };
-    let is_proxied = request.is_from_proxy() || told.client.is_some_and(is_other);
-    is_proxied.then_some(told)
+    let is_proxied = request.is_from_proxy() || forwarded.client.is_some_and(is_other);
+    is_proxied.then_some(forwarded)
 }
 
-/// The addresses that a trusted proxy has told, and that of our own peer behind them.
+/// The addresses that a trusted proxy has named, and that of our own peer behind them.
 fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
     let begin = out.len();
     out.extend_from_slice(b"X-Forwarded-For: ");
     let first = out.len();
-    if let Some(told) = proxied_client(request) {
+    if let Some(forwarded) = proxied_client(request) {
         match request.forwarded_field("X-Forwarded-For") {
             Some(list) => out.extend_from_slice(&list),
             // Whom a proxy names in another field.
-            None => push_peer(out, told.client.unwrap_or(PeerAddress::Unix)),
+            None => push_peer(out, forwarded.client.unwrap_or(PeerAddress::Unix)),
         }
     }
     if out.len() > first && matches!(request.peer, PeerAddress::Tcp(_)) {
@@ -268,8 +268,8 @@ fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
 /// or the last.
 fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
-    if let Some(told) = proxied_client(request) {
-        request.push_client_element(told, out);
+    if let Some(forwarded) = proxied_client(request) {
+        request.push_client_element(forwarded, out);
         out.extend_from_slice(b", ");
     }
     out.extend_from_slice(b"for=");

@@ -12,33 +12,33 @@ use penstock_http::{FieldBlock, refresh_target};
 
 /// Puts the fields of a response of `server` right. `asked` is the host that the client asked for;
 /// an address at it stays.
-pub(crate) fn put_right(fields: &mut FieldBlock, server: &str, asked: &str) {
+pub(crate) fn rewrite_own_address(fields: &mut FieldBlock, server: &str, asked: &str) {
     for name in ["Location", "Content-Location"] {
-        let told = fields.get(name);
-        let told = told.and_then(|told| std::str::from_utf8(told).ok());
-        if let Some(path) = told.and_then(|told| path_at(told, server, asked)) {
+        let value = fields.get(name);
+        let value = value.and_then(|value| std::str::from_utf8(value).ok());
+        if let Some(path) = value.and_then(|value| path_at(value, server, asked)) {
             // It was a valid value, and this is a part of it.
             let _ = fields.set(name, path.as_bytes());
         }
     }
-    let told = fields.get("Refresh");
-    let told = told.and_then(|told| std::str::from_utf8(told).ok());
-    let Some((told, place)) = told.and_then(|told| Some((told, refresh_target(told)?))) else {
+    let value = fields.get("Refresh");
+    let value = value.and_then(|value| std::str::from_utf8(value).ok());
+    let Some((value, place)) = value.and_then(|value| Some((value, refresh_target(value)?))) else {
         return;
     };
-    if let Some(path) = path_at(&told[place.clone()], server, asked) {
-        let value = format!("{}{path}{}", &told[..place.start], &told[place.end..]);
+    if let Some(path) = path_at(&value[place.clone()], server, asked) {
+        let value = format!("{}{path}{}", &value[..place.start], &value[place.end..]);
         let _ = fields.set("Refresh", value.as_bytes());
     }
 }
 
 /// The path of a reference to `server` itself; `None` for any other.
-fn path_at(told: &str, server: &str, asked: &str) -> Option<String> {
+fn path_at(reference: &str, server: &str, asked: &str) -> Option<String> {
     let behind = |start: &str| {
-        let found = told.get(..start.len())?;
+        let found = reference.get(..start.len())?;
         found
             .eq_ignore_ascii_case(start)
-            .then(|| &told[start.len()..])
+            .then(|| &reference[start.len()..])
     };
     let (rest, port) = match (behind("http://"), behind("https://"), behind("//")) {
         (Some(rest), ..) | (.., Some(rest)) => (rest, ":80"),
@@ -71,7 +71,7 @@ mod tests {
         for name in ["Location", "Content-Location", "X-Location"] {
             fields.push(name, told.as_bytes()).unwrap();
         }
-        put_right(&mut fields, server, asked);
+        rewrite_own_address(&mut fields, server, asked);
         let value = |name: &str| String::from_utf8(fields.get(name).unwrap().to_vec()).unwrap();
         assert_eq!(value("location"), value("content-location"));
         assert_eq!(value("x-location"), told);
@@ -116,7 +116,7 @@ mod tests {
         ] {
             let mut fields = FieldBlock::new();
             fields.push("Refresh", told.as_bytes()).unwrap();
-            put_right(&mut fields, "127.0.0.1:3000", "shop.test");
+            rewrite_own_address(&mut fields, "127.0.0.1:3000", "shop.test");
             assert_eq!(fields.get("refresh"), Some(expected.as_bytes()), "{told}");
         }
     }

@@ -70,7 +70,7 @@ pub(crate) fn request_trusting(
         proxy_protocol: false,
     };
     let trust = Arc::new(trust);
-    let told = ForwardedInfo::is_told(&head, &trust) && trust.covers(peer);
+    let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
     let arrival = Arrival {

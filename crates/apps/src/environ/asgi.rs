@@ -52,8 +52,8 @@ pub(crate) fn encode(
     match request.listener.address {
         _ if is_told_of_server(request) => {
             let mut room = Digits::new();
-            let told = request.forwarded.as_deref();
-            let (name, port) = cgi::server(request.host(), &request.listener, told, &mut room);
+            let forwarded = request.forwarded.as_deref();
+            let (name, port) = cgi::server(request.host(), &request.listener, forwarded, &mut room);
             let port = std::str::from_utf8(port)
                 .ok()
                 .and_then(|port| port.parse().ok());
@@ -124,8 +124,8 @@ fn encode_path(scope: &mut ScopeEncoder<'_>, request: &Request) {
 
 /// Whether a trusted proxy says where the client connected.
 fn is_told_of_server(request: &Request) -> bool {
-    let told = request.forwarded.as_ref();
-    told.is_some_and(|it| it.scheme.is_some() || it.host.is_some() || it.port.is_some())
+    let forwarded = request.forwarded.as_ref();
+    forwarded.is_some_and(|it| it.scheme.is_some() || it.host.is_some() || it.port.is_some())
 }
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {

@@ -118,7 +118,10 @@ impl Connection {
                 if fault.kind == FaultKind::ClientTooSlow {
                     self.edge.metrics().too_slow.increment();
                 }
-                let client = exchange.forwarded.as_ref().and_then(|told| told.client);
+                let client = exchange
+                    .forwarded
+                    .as_ref()
+                    .and_then(|forwarded| forwarded.client);
                 let client = client.unwrap_or_else(|| self.sender.address());
                 faults::log_refusal(client, &fault, &exchange.head, &self.edge.repeats);
                 let asked = Some((&*exchange.head, &*exchange.settings));

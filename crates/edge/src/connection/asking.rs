@@ -35,7 +35,7 @@ impl Connection {
         head: &RequestHead,
     ) -> Option<Arc<ForwardedInfo>> {
         let trust = &settings.trust;
-        if !self.sender.is_trusted(trust) || !ForwardedInfo::is_told(head, trust) {
+        if !self.sender.is_trusted(trust) || !ForwardedInfo::has_forwarding_fields(head, trust) {
             return None;
         }
         let (info, broken) = ForwardedInfo::read(head, trust);
@@ -174,7 +174,7 @@ impl Connection {
                 false => Arc::new(Trust::nobody()),
             },
             mount: match &forwarded {
-                Some(told) => mount.below(&told.mount),
+                Some(forwarded) => mount.below(&forwarded.mount),
                 None => mount.clone(),
             },
             forwarded,
@@ -245,26 +245,27 @@ impl Connection {
         })
     }
 
-    /// The same for a response: with prefix and host as its handlers were told.
+    /// The same for a response: with prefix and host as its handlers have them.
     pub(super) fn values_of_response<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
         let mut values = self.values(exchange);
         if let Some(changed) = &exchange.changed {
-            let told = changed.forwarded.as_deref();
-            values.mount = told.map(|told| &told.mount);
-            values.told_host = told.and_then(|told| told.host.as_deref());
+            let forwarded = changed.forwarded.as_deref();
+            values.mount = forwarded.map(|forwarded| &forwarded.mount);
+            values.told_host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
         }
         values
     }
 
     /// What the placeholders of filters stand for.
     pub(super) fn values<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
-        let told = exchange.forwarded.as_deref();
+        let forwarded = exchange.forwarded.as_deref();
         Values {
             head: &exchange.head,
-            client: (told.and_then(|it| it.client)).unwrap_or_else(|| self.sender.address()),
-            host: (told.and_then(|it| it.host.as_deref())).unwrap_or_else(|| exchange.head.host()),
-            scheme: (told.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
-            mount: told.map(|it| &it.mount),
+            client: (forwarded.and_then(|it| it.client)).unwrap_or_else(|| self.sender.address()),
+            host: (forwarded.and_then(|it| it.host.as_deref()))
+                .unwrap_or_else(|| exchange.head.host()),
+            scheme: (forwarded.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
+            mount: forwarded.map(|it| &it.mount),
             told_host: None,
         }
     }

@@ -32,7 +32,7 @@ pub(super) const STATUS_START: &[u8] = b"HTTP/1.1 ";
 const PROBE_AFTER: Duration = Duration::from_millis(250);
 
 /// What a read for more came to.
-enum More {
+enum PipelineRead {
     Received,
     /// The client closed its sending side.
     Ended,
@@ -94,13 +94,15 @@ impl Connection {
         while *is_watching {
             match self.poll_more(cx) {
                 Poll::Pending => break,
-                Poll::Ready(More::Received) => *is_watching = self.pending.len() < PIPELINE_BYTES,
-                Poll::Ready(More::Ended) => {
+                Poll::Ready(PipelineRead::Received) => {
+                    *is_watching = self.pending.len() < PIPELINE_BYTES;
+                }
+                Poll::Ready(PipelineRead::Ended) => {
                     *is_watching = false;
                     self.has_ended = true;
                     self.deadline.set(clock::now() + PROBE_AFTER);
                 }
-                Poll::Ready(More::Broken) => {
+                Poll::Ready(PipelineRead::Broken) => {
                     *is_watching = false;
                     self.client.mark_gone();
                     // Asked again at once: it may have waited only for its turn.
@@ -176,15 +178,15 @@ impl Connection {
     }
 
     /// Reads pipelined bytes.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<More> {
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<PipelineRead> {
         buffers::with_receive(|buffer| {
             self.stream.poll_read(cx, buffer).map(|read| match read {
-                Ok(0) => More::Ended,
-                Err(_) => More::Broken,
+                Ok(0) => PipelineRead::Ended,
+                Err(_) => PipelineRead::Broken,
                 Ok(count) => {
                     self.pending.push(&buffer[..count]);
                     self.unscanned = true;
-                    More::Received
+                    PipelineRead::Received
                 }
             })
         })

@@ -44,33 +44,37 @@ impl ResponsePaths {
     }
 
     /// Changes the fields of a response to a request whose path was changed.
-    pub(super) fn put_right(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+    pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &Values<'_>) {
         for name in ["Location", "Content-Location"] {
-            let Some(told) = fields
+            let Some(value) = fields
                 .get(name)
-                .and_then(|told| std::str::from_utf8(told).ok())
+                .and_then(|value| std::str::from_utf8(value).ok())
             else {
                 continue;
             };
-            if let Some(reference) = self.reference(told, values) {
+            if let Some(reference) = self.reference(value, values) {
                 // It was a valid value, and what was put in front is an encoded path.
                 let _ = fields.set(name, reference.as_bytes());
             }
         }
-        let told = fields.get("Refresh");
-        let told = told.and_then(|told| std::str::from_utf8(told).ok());
-        if let Some((told, place)) = told.and_then(|told| Some((told, refresh_target(told)?)))
-            && let Some(reference) = self.reference(&told[place.clone()], values)
+        let value = fields.get("Refresh");
+        let value = value.and_then(|value| std::str::from_utf8(value).ok());
+        if let Some((value, place)) = value.and_then(|value| Some((value, refresh_target(value)?)))
+            && let Some(reference) = self.reference(&value[place.clone()], values)
         {
-            let value = format!("{}{reference}{}", &told[..place.start], &told[place.end..]);
+            let value = format!(
+                "{}{reference}{}",
+                &value[..place.start],
+                &value[place.end..]
+            );
             let _ = fields.set("Refresh", value.as_bytes());
         }
         self.put_cookies_right(fields, values);
     }
 
     /// A reference as the client is to get it; `None` for one that stays.
-    fn reference(&self, told: &str, values: &Values<'_>) -> Option<String> {
-        let (before, rest) = split_authority(told);
+    fn reference(&self, reference: &str, values: &Values<'_>) -> Option<String> {
+        let (before, rest) = split_authority(reference);
         let Some(authority) = before.authority else {
             return self.path(rest, values);
         };
@@ -91,8 +95,8 @@ impl ResponsePaths {
     }
 
     /// A path, with what follows it, as the client is to get it.
-    fn path(&self, told: &str, values: &Values<'_>) -> Option<String> {
-        if !told.starts_with('/') {
+    fn path(&self, reference: &str, values: &Values<'_>) -> Option<String> {
+        if !reference.starts_with('/') {
             return None;
         }
         let outer = values.mount.map_or(Cow::Borrowed(""), Mount::encoded);
@@ -101,14 +105,14 @@ impl ResponsePaths {
             Some(outer) => self.stripped.below(outer),
             None => self.stripped.clone(),
         };
-        if !full.is_root() && full.strip(told).is_some() {
+        if !full.is_root() && full.strip(reference).is_some() {
             return None;
         }
-        if !self.stripped.is_root() && self.stripped.strip(told).is_some() {
-            return (!outer.is_empty()).then(|| format!("{outer}{told}"));
+        if !self.stripped.is_root() && self.stripped.strip(reference).is_some() {
+            return (!outer.is_empty()).then(|| format!("{outer}{reference}"));
         }
         // What is not below the added prefix is not on this route.
-        let rest = self.added.strip(told)?;
+        let rest = self.added.strip(reference)?;
         let slash = if rest.starts_with('/') { "" } else { "/" };
         let front = full.encoded();
         // Two slashes at the start would name a host.
@@ -141,20 +145,20 @@ impl ResponsePaths {
     /// A cookie with its path put right; `None` for one that stays. Browsers refuse a cookie named
     /// `__Host-` whose path is not `/`. One of Penstock's own that had the path of a route would be
     /// sent beside that of another route.
-    fn cookie(&self, told: &[u8], values: &Values<'_>) -> Option<Vec<u8>> {
+    fn cookie(&self, value: &[u8], values: &Values<'_>) -> Option<Vec<u8>> {
         const HOST_PREFIX: &[u8] = b"__host-";
-        let start = told.get(..HOST_PREFIX.len());
+        let start = value.get(..HOST_PREFIX.len());
         if start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX)) {
             return None;
         }
-        let name = told.split(|&byte| byte == b'=').next().unwrap_or_default();
+        let name = value.split(|&byte| byte == b'=').next().unwrap_or_default();
         let mut own = self.own_cookies.iter();
         if own.any(|own| own.as_bytes() == name) {
             return None;
         }
         let mut is_changed = false;
-        let mut out = Vec::with_capacity(told.len() + 32);
-        for (at, part) in told.split(|&byte| byte == b';').enumerate() {
+        let mut out = Vec::with_capacity(value.len() + 32);
+        for (at, part) in value.split(|&byte| byte == b';').enumerate() {
             if at > 0 {
                 out.push(b';');
             }
@@ -182,33 +186,33 @@ fn without_slashes(path: &str) -> &str {
 }
 
 /// What stands before the path of a reference.
-struct Before<'t> {
+struct ReferenceOrigin<'t> {
     /// Scheme and authority, as they are written.
     text: &'t str,
     authority: Option<&'t str>,
 }
 
 /// A reference in what names a host and what follows (RFC 3986 §4.2).
-fn split_authority(told: &str) -> (Before<'_>, &str) {
+fn split_authority(reference: &str) -> (ReferenceOrigin<'_>, &str) {
     let starts = |start: &str| {
-        let found = told.get(..start.len());
+        let found = reference.get(..start.len());
         found.is_some_and(|found| found.eq_ignore_ascii_case(start))
     };
     let starts = ["http://", "https://", "//"].map(|start| starts(start).then_some(start.len()));
     let Some(start) = starts.into_iter().flatten().next() else {
-        let none = Before {
+        let none = ReferenceOrigin {
             text: "",
             authority: None,
         };
-        return (none, told);
+        return (none, reference);
     };
-    let end = told[start..].find(['/', '?', '#', '\\']);
-    let end = end.map_or(told.len(), |end| start + end);
-    let before = Before {
-        text: &told[..end],
-        authority: Some(&told[start..end]),
+    let end = reference[start..].find(['/', '?', '#', '\\']);
+    let end = end.map_or(reference.len(), |end| start + end);
+    let before = ReferenceOrigin {
+        text: &reference[..end],
+        authority: Some(&reference[start..end]),
     };
-    (before, &told[end..])
+    (before, &reference[end..])
 }
 
 /// The value of a cookie's `Path` attribute (RFC 6265 §5.2.4).
@@ -250,7 +254,7 @@ mod tests {
         for value in told.split('\n') {
             fields.push(name, value.as_bytes()).unwrap();
         }
-        paths.put_right(&mut fields, &values);
+        paths.rewrite_paths(&mut fields, &values);
         let of_name = fields.iter().filter(|(other, _)| *other == name);
         of_name
             .map(|(_, value)| String::from_utf8_lossy(value).into_owned())

@@ -46,7 +46,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What may be sent to a client ahead of the next piece, to learn whether it has left.
 #[derive(Debug)]
-pub(super) enum Ahead<'a> {
+pub(super) enum ProbeBytes<'a> {
     /// Between two chunks a zero, with which the size of the next one may begin (RFC 9112 §7.1).
     Zeros,
     /// The head, whose body is not there yet.
@@ -54,7 +54,7 @@ pub(super) enum Ahead<'a> {
     Nothing,
 }
 
-impl Ahead<'_> {
+impl ProbeBytes<'_> {
     fn next(&self) -> Option<u8> {
         match self {
             Self::Zeros => Some(b'0'),
@@ -181,7 +181,7 @@ impl Sender<'_> {
     ) -> Result<F::Output, Cut> {
         self.pause(clock::now());
         let mut work = pin!(work);
-        let mut ahead = Ahead::Head(head);
+        let mut ahead = ProbeBytes::Head(head);
         std::future::poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
@@ -194,7 +194,11 @@ impl Sender<'_> {
     /// Ready when the client has left, to be asked while nothing is there to be sent. One that
     /// closed its sending side looks the same until it is sent something: `ahead`, a byte at a
     /// time. Where there is nothing to send, the kernel's own probes tell, though later.
-    pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, ahead: &mut Ahead<'_>) -> Poll<()> {
+    pub(super) fn poll_left(
+        &mut self,
+        cx: &mut Context<'_>,
+        ahead: &mut ProbeBytes<'_>,
+    ) -> Poll<()> {
         if self.watch.poll_ended(cx, &self.stream).is_pending() {
             return Poll::Pending;
         }

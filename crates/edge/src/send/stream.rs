@@ -13,7 +13,7 @@ use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
 use super::Cut;
-use super::sender::{Ahead, Sender};
+use super::sender::{ProbeBytes, Sender};
 
 impl Sender<'_> {
     pub(super) async fn send_stream(
@@ -82,8 +82,8 @@ impl Sender<'_> {
         is_chunked: bool,
     ) -> Result<Piece, Cut> {
         let mut ahead = match is_chunked {
-            true => Ahead::Zeros,
-            false => Ahead::Nothing,
+            true => ProbeBytes::Zeros,
+            false => ProbeBytes::Nothing,
         };
         std::future::poll_fn(|cx| {
             if let Poll::Ready(piece) = body.poll_chunk(cx) {

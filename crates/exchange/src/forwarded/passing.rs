@@ -35,19 +35,19 @@ impl Request {
         "Forwarded",
     ];
 
-    /// What goes on of a field by which a proxy told of this request; none if it sent none, or if
+    /// What goes on of a field of a proxy about this request; none if it sent none, or if
     /// nothing of it counts.
     #[must_use]
     pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        let told = self.forwarded.as_deref()?;
-        // A rule may have told of it while the peer is a stranger.
+        let forwarded = self.forwarded.as_deref()?;
+        // A rule may speak of it while the peer is a stranger.
         if self.vouched.covers(name) || !self.is_from_proxy() {
             return None;
         }
         self.head.field(name)?;
         let text = |text: &'static str| Cow::Borrowed(text.as_bytes());
         match name {
-            "X-Forwarded-For" if told.source == AddressSource::XForwardedFor => {
+            "X-Forwarded-For" if forwarded.source == AddressSource::XForwardedFor => {
                 let lines: Vec<&[u8]> = self.head.field_all("x-forwarded-for").collect();
                 Some(match lines[..] {
                     [line] => Cow::Borrowed(line),
@@ -55,7 +55,7 @@ impl Request {
                 })
             }
             "X-Forwarded-For" | "X-Real-IP" => {
-                let PeerAddress::Tcp(client) = told.client? else {
+                let PeerAddress::Tcp(client) = forwarded.client? else {
                     return None;
                 };
                 let mut room = Digits::new();
@@ -63,22 +63,26 @@ impl Request {
                     room.address(client.ip().to_canonical()).to_vec(),
                 ))
             }
-            "X-Forwarded-Proto" | "X-Forwarded-Scheme" => told.scheme.map(text),
-            "X-Forwarded-Ssl" => told.scheme.map(|scheme| match scheme {
+            "X-Forwarded-Proto" | "X-Forwarded-Scheme" => forwarded.scheme.map(text),
+            "X-Forwarded-Ssl" => forwarded.scheme.map(|scheme| match scheme {
                 "https" => text("on"),
                 _ => text("off"),
             }),
-            "X-Forwarded-Host" => (told.host.as_deref()).map(|host| Cow::Borrowed(host.as_bytes())),
-            "X-Forwarded-Port" => told
+            "X-Forwarded-Host" => {
+                (forwarded.host.as_deref()).map(|host| Cow::Borrowed(host.as_bytes()))
+            }
+            "X-Forwarded-Port" => forwarded
                 .port
                 .map(|port| Cow::Owned(port.to_string().into_bytes())),
-            "X-Forwarded-Prefix" if !told.mount.is_root() => Some(match self.mount.encoded() {
-                Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
-                Cow::Owned(path) => Cow::Owned(path.into_bytes()),
-            }),
-            "Forwarded" if told.source == AddressSource::Forwarded => {
+            "X-Forwarded-Prefix" if !forwarded.mount.is_root() => {
+                Some(match self.mount.encoded() {
+                    Cow::Borrowed(path) => Cow::Borrowed(path.as_bytes()),
+                    Cow::Owned(path) => Cow::Owned(path.into_bytes()),
+                })
+            }
+            "Forwarded" if forwarded.source == AddressSource::Forwarded => {
                 let mut element = Vec::new();
-                self.push_client_element(told, &mut element);
+                self.push_client_element(forwarded, &mut element);
                 Some(Cow::Owned(element))
             }
             _ => None,
@@ -86,9 +90,9 @@ impl Request {
     }
 
     /// Writes an element of `Forwarded` with what is known of the client.
-    pub fn push_client_element(&self, told: &ForwardedInfo, out: &mut Vec<u8>) {
+    pub fn push_client_element(&self, forwarded: &ForwardedInfo, out: &mut Vec<u8>) {
         out.extend_from_slice(b"for=");
-        push_node(out, told.client.unwrap_or(PeerAddress::Unix));
+        push_node(out, forwarded.client.unwrap_or(PeerAddress::Unix));
         out.extend_from_slice(b";proto=");
         out.extend_from_slice(self.scheme().as_bytes());
         push_host(out, self.host());

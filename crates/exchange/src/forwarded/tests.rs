@@ -532,7 +532,7 @@ fn a_head_without_such_fields_is_not_read() {
         ("cf-connecting-ip: 192.0.2.1\r\n", true),
     ] {
         assert_eq!(
-            ForwardedInfo::is_told(&head(lines), &trust),
+            ForwardedInfo::has_forwarding_fields(&head(lines), &trust),
             expected,
             "{lines}"
         );
