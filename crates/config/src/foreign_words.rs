@@ -237,6 +237,10 @@ const WORDS: &[ForeignWord] = &[
     word("sites.routes", "index", "files"),
     word("sites.routes", "autoindex", "files"),
     word("sites.routes", "php", "upstream"),
+    word("sites.routes", "client_max_body_size", "max_body"),
+    word("sites.routes", "body_bytes", "max_body"),
+    word("sites.routes", "max_body_size", "max_body"),
+    word("sites.routes", "request_body", "max_body"),
 ];
 
 /// What a flag of another server is here.

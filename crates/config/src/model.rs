@@ -258,7 +258,7 @@ impl Default for Limits {
             target_bytes: 8 << 10,
             header_bytes: 32 << 10,
             headers: 100,
-            body_bytes: 1 << 30,
+            body_bytes: 64 << 20,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_stall: Duration::from_secs(30),
@@ -329,6 +329,8 @@ pub struct Route {
     /// Whether responses are taken off the back end faster than the client takes them; none is the
     /// upstream's.
     pub response_buffering: Option<bool>,
+    /// Bytes of a request body (413 above); none is `body_bytes` of the limits.
+    pub max_body: Option<u64>,
     /// The caches in front of the application or upstream, and their rules.
     pub cache: Option<RouteCache>,
     /// Held streams of channels that the path names; never beside another that answers.
@@ -351,6 +353,7 @@ impl Route {
             response_headers: HeaderRules::default(),
             request_buffering: None,
             response_buffering: None,
+            max_body: None,
             cache: None,
             hub: None,
             mercure: None,

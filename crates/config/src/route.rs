@@ -93,6 +93,7 @@ fn read_rest(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
     route.response_headers = headers::read(table, "response_headers");
     route.request_buffering = table.flag_said("request_buffering");
     route.response_buffering = table.flag_said("response_buffering");
+    route.max_body = table.size_said("max_body");
     if !is_proxied(table, known, route) {
         table.refuse("request_buffering");
         table.refuse("response_buffering");

@@ -29,7 +29,11 @@ pub(crate) enum Asks<R> {
 }
 
 /// What an exchange keeps of its route.
-pub(crate) type Kept = (Handlers, Option<Arc<Filters>>);
+pub(crate) struct KeptRoute {
+    pub(crate) handlers: Handlers,
+    pub(crate) filters: Option<Arc<Filters>>,
+    pub(crate) max_body: Option<u64>,
+}
 
 /// A handler at work; `next` is the one to ask should it pass.
 pub(crate) struct Work {
@@ -48,10 +52,15 @@ pub(crate) enum Said {
 }
 
 impl Asks<&Route> {
-    pub(crate) fn kept(self) -> Asks<Kept> {
+    pub(crate) fn kept(self) -> Asks<KeptRoute> {
         match self {
             Self::Route(path, route) => {
-                Asks::Route(path, (Arc::clone(&route.handlers), route.filters.clone()))
+                let kept = KeptRoute {
+                    handlers: Arc::clone(&route.handlers),
+                    filters: route.filters.clone(),
+                    max_body: route.max_body,
+                };
+                Asks::Route(path, kept)
             }
             Self::Edge(answered) => Asks::Edge(answered),
         }

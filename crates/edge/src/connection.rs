@@ -395,13 +395,13 @@ impl Connection {
         let said = match found {
             Asks::Edge(answered) => {
                 // Nobody reads the body, but what of it is here goes with the request.
-                drop(self.lend_reader(&mut exchange));
+                drop(self.lend_reader(&mut exchange, None));
                 Said::Answered(answered)
             }
-            Asks::Route(path, (handlers, filters)) => {
-                let body = self.lend_reader(&mut exchange);
-                exchange.filters = filters;
-                self.ask_first(&mut exchange, path, handlers, body)
+            Asks::Route(path, route) => {
+                let body = self.lend_reader(&mut exchange, route.max_body);
+                exchange.filters = route.filters;
+                self.ask_first(&mut exchange, path, route.handlers, body)
             }
         };
         match self.followed(&mut exchange, said) {

@@ -27,6 +27,8 @@ pub(crate) struct Reader {
     declared: Option<u64>,
     pub(crate) received: u64,
     received_max: u64,
+    /// Whether that is the route's own bound.
+    is_route_bound: bool,
     /// Whom to ask for `100 Continue`, while the client waits for it.
     continue_from: Option<Arc<ClientState>>,
     failed: bool,
@@ -39,6 +41,8 @@ pub(crate) struct Reader {
 pub(crate) struct About<'a> {
     pub(crate) client: &'a Arc<ClientState>,
     pub(crate) limits: &'a Limits,
+    /// The route's bound, in place of that of `limits`.
+    pub(crate) max_body: Option<u64>,
 }
 
 /// Whether the time until the client sends more is charged to it.
@@ -110,7 +114,11 @@ impl Reader {
         pending: Vec<u8>,
         about: About<'_>,
     ) -> Self {
-        let About { client, limits } = about;
+        let About {
+            client,
+            limits,
+            max_body,
+        } = about;
         let declared = match head.framing() {
             BodyFraming::Length(length) => Some(length),
             BodyFraming::None | BodyFraming::Chunked => None,
@@ -121,7 +129,8 @@ impl Reader {
             pending,
             declared,
             received: 0,
-            received_max: limits.body_bytes,
+            received_max: max_body.unwrap_or(limits.body_bytes),
+            is_route_bound: max_body.is_some(),
             continue_from: head.expects_continue().then(|| Arc::clone(client)),
             failed: false,
             pace: Pace::new(limits),
@@ -262,10 +271,11 @@ impl Reader {
 
     fn too_large(&mut self) -> Fault {
         self.failed = true;
-        let cause = format!(
-            "request body over limits.body_bytes ({} bytes)",
-            self.received_max
-        );
+        let key = match self.is_route_bound {
+            true => "max_body of its route",
+            false => "limits.body_bytes",
+        };
+        let cause = format!("request body over {key} ({} bytes)", self.received_max);
         Fault::new(FaultKind::BodyTooLarge, cause)
     }
 }

@@ -43,6 +43,8 @@ pub struct Route {
     /// Whether the path without its final slash leads to the one with it: `/shop` to `/shop/` of a
     /// route `/shop/*`.
     pub has_folder_redirect: bool,
+    /// Longest request body in bytes; `None` for `limits.body_bytes`.
+    pub max_body: Option<u64>,
     /// What is changed of requests and responses; `None` when nothing is.
     pub filters: Option<Arc<Filters>>,
     /// The handlers.
@@ -175,6 +177,7 @@ mod tests {
                 path: PathPattern::any(),
                 internal: false,
                 has_folder_redirect: false,
+                max_body: None,
                 filters: None,
                 handlers: Arc::default(),
             }],
@@ -222,6 +225,7 @@ mod tests {
             path,
             internal: false,
             has_folder_redirect: false,
+            max_body: None,
             filters: None,
             handlers: Arc::default(),
         });
@@ -262,6 +266,7 @@ mod tests {
             let names: Vec<String> = routes.iter().map(ToString::to_string).collect();
             let routes = routes.into_iter().map(|path| Route {
                 has_folder_redirect: path == prefix("/shop/"),
+                max_body: None,
                 path,
                 internal: false,
                 filters: None,
@@ -297,6 +302,7 @@ mod tests {
             path: PathPattern::Prefix(path.into()),
             internal,
             has_folder_redirect: false,
+            max_body: None,
             filters: None,
             handlers: Arc::default(),
         };

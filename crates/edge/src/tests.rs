@@ -247,6 +247,7 @@ fn later(
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
         has_folder_redirect: false,
+        max_body: None,
         path: PathPattern::Prefix(path.into()),
         internal: false,
         filters: None,

@@ -496,6 +496,7 @@ impl Server {
         let mut routing = Routing::default();
         let route = Route {
             has_folder_redirect: false,
+            max_body: None,
             path: PathPattern::any(),
             internal: false,
             filters: None,

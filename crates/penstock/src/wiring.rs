@@ -98,6 +98,7 @@ pub(crate) fn settings(
                 path: route.path.clone(),
                 internal: route.internal,
                 has_folder_redirect: strips_its_path(route),
+                max_body: route.max_body,
                 filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
             });

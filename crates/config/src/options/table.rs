@@ -95,8 +95,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Longest request head, request line included; above it the answer is 431."),
     row("limits", "headers", Count(1, 10_000), Is("100"), "100",
         "Most header fields in a request; above it the answer is 431."),
-    row("limits", "body_bytes", Size(1), Is(r#""1GiB""#), r#""1GiB""#,
-        "Longest request body; above it the answer is 413."),
+    row("limits", "body_bytes", Size(1), Is(r#""64MiB""#), r#""64MiB""#,
+        "Longest request body; above it the answer is 413. `max_body` of a route says otherwise for its paths."),
     row("limits", "header_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
         "Time for a whole request head to arrive, however it trickles in; after it the answer is 408."),
     row("limits", "idle_timeout", Time(1), Is(r#""75s""#), r#""75s""#,
@@ -287,6 +287,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes", "response_buffering", Bool, Means("the upstream's"), "false",
         "Whether responses are taken off the back end faster than the client takes them.")
         .only(PROXIED),
+    row("sites.routes", "max_body", Size(1), Means("`limits.body_bytes`"), r#""2GiB""#,
+        "Longest request body; above it the answer is 413."),
     row("sites.routes", "cache", ListOrTable(CACHE, "sites.routes.cache"), Means("no cache"), r#"["disk1"]"#,
         "Caches in front of the app or upstream; a list alone is `stores`.")
         .only("a route with an `app` or `upstream`"),

@@ -25,6 +25,7 @@ request_headers = {{ set = {{ Host = "a", X-A = "{{client}} {{\"b\":1}}" }}, add
 response_headers.remove = ["Server"]
 request_buffering = false
 response_buffering = true
+max_body = "2GiB"
 "#
     );
     let config = accept(&Folder::site(), &text);
@@ -53,6 +54,7 @@ response_buffering = true
         },
         request_buffering: Some(false),
         response_buffering: Some(true),
+        max_body: Some(2 << 30),
         ..Route::new(PathPattern::Prefix("/api/".to_owned()))
     };
     assert_eq!(config.sites[0].routes, [expected]);

@@ -30,6 +30,13 @@ impl Section<'_> {
         T::try_from(self.counted(option, value)?).ok()
     }
 
+    /// A size, if it says one.
+    pub(crate) fn size_said(&self, key: &str) -> Option<u64> {
+        let mut size = u64::MAX;
+        self.size(key, &mut size);
+        (size != u64::MAX).then_some(size)
+    }
+
     /// `true` or `false`, if it says either.
     pub(crate) fn flag_said(&self, key: &str) -> Option<bool> {
         let (option, value) = self.value(key)?;

@@ -198,8 +198,13 @@ impl Connection {
         self.unscanned = !self.pending.is_empty();
     }
 
-    /// Makes the request's body, which borrows the reading side of the connection.
-    pub(super) fn lend_reader(&mut self, exchange: &mut Exchange) -> RequestBody {
+    /// Makes the request's body, which borrows the reading side of the connection. `max_body` is
+    /// what the route says.
+    pub(super) fn lend_reader(
+        &mut self,
+        exchange: &mut Exchange,
+        max_body: Option<u64>,
+    ) -> RequestBody {
         let head = &exchange.head;
         if !has_body(head) {
             return RequestBody::Empty;
@@ -210,6 +215,7 @@ impl Connection {
         let about = About {
             client: &self.client,
             limits: &exchange.settings.limits,
+            max_body,
         };
         let reader = Reader::new(stream, head, pending, about);
         let (incoming, home) = Incoming::new(reader);

@@ -318,3 +318,32 @@ fn nameless_files(pid: i32) -> usize {
         })
         .count()
 }
+
+#[test]
+fn a_route_has_a_bound_of_its_own() {
+    let routes = "[apps.site]\nprocesses = 1\n[[sites]]\n\
+                  [[sites.routes]]\npath = \"/large/*\"\nmax_body = 2000\napp = \"site\"\n\
+                  [[sites.routes]]\npath = \"/small/*\"\nmax_body = 10\napp = \"site\"\n\
+                  [[sites.routes]]\napp = \"site\"\n";
+    let server = serve(Site::with_app().config(&format!("[limits]\nbody_bytes = 1000\n{routes}")));
+    for (path, length, status) in [
+        ("/large/a", 2000, 200),
+        ("/large/a", 2001, 413),
+        ("/small/a", 10, 200),
+        ("/small/a", 11, 413),
+        ("/a", 1000, 200),
+        ("/a", 1001, 413),
+    ] {
+        let body = "x".repeat(length);
+        for framed in [
+            format!("Content-Length: {length}\r\n\r\n{body}"),
+            format!("Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"),
+        ] {
+            let mut client = server.connect();
+            client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framed}"));
+            client.expect_status(status);
+        }
+    }
+    server.wait_log("request body over max_body of its route (2000 bytes)");
+    server.wait_log("request body over limits.body_bytes (1000 bytes)");
+}
