@@ -27,6 +27,8 @@ module PenstockWorker
     DATA_MAX = 64 << 10
     # Bytes on their way to the server, of all streams, above which senders wait.
     OUT_MAX = 1 << 20
+    # Seconds that a hijack waits for the server to receive others.
+    FILES_TIMEOUT = 10.0
 
     # Allowed flags, least and largest payload, id included, of what the server sends. WebSockets are ASGI's.
     RULES = {

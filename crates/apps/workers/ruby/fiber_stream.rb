@@ -78,17 +78,14 @@ module PenstockWorker
     # As a slot's.
     def hijack
       return @env["rack.hijack_io"] if @hijacked && @env
-      raise IOError, "the connection cannot be hijacked: its response has begun" if @begun || @ended
 
+      check_hijack
       ours, theirs = UNIXSocket.pair
-      begin
-        @reactor.send_socket(@id, theirs)
-      ensure
-        theirs.close
-      end
-      @hijacked = true
-      @reactor.put(Channel.hijack(@id))
-      @env["rack.hijack_io"] = ours
+      send_hijack(ours, theirs)
+      @env["rack.hijack_io"]
+    ensure
+      theirs&.close
+      ours.close if ours && !ours.equal?(@env && @env["rack.hijack_io"])
     end
 
     def forget_call
@@ -170,6 +167,25 @@ module PenstockWorker
     end
 
     private
+
+    def check_hijack
+      return unless @begun || @ended
+
+      raise IOError, "the connection cannot be hijacked: its response has begun"
+    end
+
+    # While this waits, a response may begin, or another fiber of the request's may hijack.
+    def send_hijack(ours, theirs)
+      deadline = Wire.micros + (Channel::FILES_TIMEOUT * 1e6)
+      until @reactor.send_socket(@id, theirs)
+        @reactor.wait_for_files([(deadline - Wire.micros) / 1e6, 0].max)
+        check_hijack
+        return if @hijacked
+      end
+      @hijacked = true
+      @env["rack.hijack_io"] = ours
+      @reactor.put(Channel.hijack(@id))
+    end
 
     def wait
       wait_for_change

@@ -49,7 +49,7 @@ module PenstockWorker
       @streams = {}
       @running = {}
       @out = String.new
-      @gathering = @blocked = @closed = @ending = false
+      @gathering = @blocked = @closed = @ending = @waiting_for_files = false
     end
 
     # No more is to be sent: the server has closed the channel. And: what is still in progress is stopped.
@@ -63,6 +63,7 @@ module PenstockWorker
         @room = Async::Condition.new
         @idle = Async::Condition.new
         @wanted = Async::Condition.new
+        @files_writable = Async::Condition.new
         writer = task.async { write_on }
         begin
           read(task)
@@ -89,10 +90,30 @@ module PenstockWorker
       @room.wait while @out.bytesize > Channel::OUT_MAX && !@closed
     end
 
-    # Sends the socket of a HIJACK, before that.
+    # Sends the socket of a HIJACK, before that. False when the server must receive others first.
     def send_socket(id, socket)
-      @files.sendmsg([id].pack("V"), 0, nil, Socket::AncillaryData.unix_rights(socket))
+      rights = Socket::AncillaryData.unix_rights(socket)
+      @files.sendmsg_nonblock([id].pack("V"), 0, nil, rights, exception: false) != :wait_writable
     rescue SystemCallError, IOError
+      raise Wire::Disconnected
+    end
+
+    # Returns when more sockets may be sent: the server receives one when it reads its HIJACK frame,
+    # which leaves meanwhile. One fiber waits for the socket, the others for that fiber. Raises
+    # Disconnected after `timeout` seconds.
+    def wait_for_files(timeout)
+      Async::Task.current.with_timeout(timeout) do
+        next @files_writable.wait if @waiting_for_files
+
+        begin
+          @waiting_for_files = true
+          @files.wait_writable
+        ensure
+          @waiting_for_files = false
+          @files_writable.signal
+        end
+      end
+    rescue Async::TimeoutError
       raise Wire::Disconnected
     end
 

@@ -201,7 +201,9 @@ def receive_fd(files: socket.socket, stream_id: int) -> int:
         os.close(fd)
     if len(data) != 4 or len(fds) != 1:
         raise WireError("a body file was promised and one descriptor did not come")
-    raise WireError(f"stream {stream_id} was promised a body file, and got stream {_unpack_u32(data)[0]}'s")
+    raise WireError(
+        f"stream {stream_id} was promised a body file, and got stream {_unpack_u32(data)[0]}'s"
+    )
 
 
 def cost(payload: bytes) -> int:
@@ -238,7 +240,10 @@ def hijack(stream_id: int) -> bytes:
 
 
 def send_socket(files: socket.socket, stream_id: int, sock: socket.socket) -> None:
-    """Sends the socket that a HIJACK is about. Raises OSError."""
+    """Sends the socket that a HIJACK is about. Raises BlockingIOError while the server has too many
+    to receive still, OSError when it has closed the channel."""
+    # `receive_fd` leaves a time-out behind.
+    files.setblocking(False)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", sock.fileno()))]
     files.sendmsg([struct.pack("<I", stream_id)], rights)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import channel
@@ -98,13 +98,15 @@ class Stream:
         self._reactor.wait_for_room()
 
     def hijack(self, sock: socket.socket, _request: int) -> bool:
-        """As a slot's. Nothing here waits, so that no response begins meanwhile."""
-        if self._has_begun or self.is_ended:
-            return False
-        self._reactor.send_socket(self.id, sock)
-        self._is_hijacked = True
-        self._reactor.put(channel.hijack(self.id))
-        return True
+        """As a slot's. A response may begin while this waits, not between its last two steps."""
+        deadline = monotonic() + channel.FILES_TIMEOUT
+        while not self._has_begun and not self.is_ended:
+            if self._reactor.send_socket(self.id, sock):
+                self._is_hijacked = True
+                self._reactor.put(channel.hijack(self.id))
+                return True
+            self._reactor.wait_for_files(deadline - monotonic())
+        return False
 
     def is_hijacked(self) -> bool:
         return self._is_hijacked

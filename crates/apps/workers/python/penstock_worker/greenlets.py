@@ -61,8 +61,10 @@ class Reactor:
         import gevent
         from gevent.event import Event
         from gevent.socket import socket as cooperative
+        from gevent.socket import wait_write
 
         self.new_event = Event
+        self._wait_write = wait_write
         # No more is to be sent: the server has closed the channel.
         self.is_closed = False
         self._spawn = gevent.spawn
@@ -129,12 +131,22 @@ class Reactor:
         if self._outbox.size > channel.OUT_MAX:
             self._room.clear()
 
-    def send_socket(self, stream_id: int, sock: socket.socket) -> None:
-        """Sends the socket of a HIJACK, before that. Raises Disconnected."""
+    def send_socket(self, stream_id: int, sock: socket.socket) -> bool:
+        """Sends the socket of a HIJACK, before that. False when the server must receive others
+        first. Raises Disconnected."""
         try:
             channel.send_socket(self._files, stream_id, sock)
+        except BlockingIOError:
+            return False
         except OSError as error:
             raise Disconnected from error
+        return True
+
+    def wait_for_files(self, timeout: float) -> None:
+        """Returns when more sockets may be sent. Raises Disconnected after `timeout` seconds.
+
+        The server receives a socket when it reads its HIJACK frame, which leaves meanwhile."""
+        self._wait_write(self._files.fileno(), max(timeout, 0.0), Disconnected())
 
     def wait_for_room(self) -> None:
         """Returns when not too much is on its way to the server."""

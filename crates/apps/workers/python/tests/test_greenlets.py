@@ -41,6 +41,11 @@ def taken(environ, start_response):
     environ["werkzeug.socket"].sendall(b"taken over")
     return []
 
+def printed(environ, start_response):
+    text = repr(environ) + str(environ["werkzeug.socket"])
+    start_response("200 OK", [])
+    return [str("werkzeug.socket" in text).encode()]
+
 def taken_late(environ, start_response):
     start_response("200 OK", [])(b"begun, ")
     try:
@@ -199,6 +204,28 @@ class Greenlets(unittest.TestCase):
         self.assertIn(b"begun, the connection cannot be taken over", answer.body)
         worker.answers.pop(1)
 
+    def test_more_upgrades_at_once_than_the_files_socket_holds(self):
+        # A Unix socket of usual size holds 278 messages with a descriptor.
+        worker, streams = self.worker, range(3000, 3400)
+        worker.send(*(open_wsgi(at, PATH_INFO="/taken", HTTP_UPGRADE="chat") for at in streams))
+        got = {}
+        while not all(worker.answer(at).is_ended for at in streams):
+            part = worker.read()
+            if part.kind != channel.HIJACK:
+                continue
+            self.assertEqual(worker.files.take(4), part.stream.to_bytes(4, "little"))
+            with socket.socket(fileno=worker.files.fds.pop(0)) as connection:
+                connection.settimeout(20)
+                got[part.stream] = connection.recv(100)
+        self.assertEqual(got, dict.fromkeys(streams, b"taken over"))
+        for at in streams:
+            self.assertEqual(worker.answers.pop(at).kinds, [channel.HIJACK, channel.DATA])
+
+    def test_a_connection_that_is_printed_is_not_taken_over(self):
+        answer = self.worker.ask(open_wsgi(1, PATH_INFO="/printed", HTTP_UPGRADE="chat"))
+        self.assertEqual((answer.body, answer.kinds), (b"True", [channel.ANSWER]))
+        self.worker.answers.pop(1)
+
     def test_thousand_requests_at_once(self):
         worker, streams = self.worker, range(1000, 2000)
         worker.send(*(open_wsgi(stream, PATH_INFO="/wait") for stream in streams))
@@ -320,7 +347,10 @@ class Missing(unittest.TestCase):
     def test_a_missing_gevent_is_named(self):
         # Outside of a virtualenv, if the tests run in one.
         python = os.path.realpath(sys.executable)
-        if subprocess.run([python, "-c", "import gevent"], stderr=subprocess.DEVNULL).returncode == 0:
+        if (
+            subprocess.run([python, "-c", "import gevent"], stderr=subprocess.DEVNULL).returncode
+            == 0
+        ):
             self.skipTest("gevent is installed")
         with ReactorWorker(APP, interface="wsgi", reactor="gevent", python=python) as worker:
             frame = worker.control.frame()

@@ -17,6 +17,12 @@ module Harness
     Wire.frame(Channel::OPEN, file ? 1 : 0, payload)
   end
 
+  # One with as little as a request may have, to get many into one read.
+  def self.open_small_stream(id, path)
+    encoded = ["GET", path, *Array.new(7, "")].join("\0")
+    Wire.frame(Channel::OPEN, 0, [id, encoded.bytesize].pack("VV") + encoded)
+  end
+
   # What has come of one stream.
   class Answer
     attr_reader :strings, :body, :kinds, :reason, :flags
@@ -70,7 +76,7 @@ module Harness
     attr_reader :channel, :files, :answers
 
     def initialize(source, stop_timeout: 5, env: {}, files: {})
-      ours, theirs = Array.new(2) { UNIXSocket.pair }.transpose
+      ours, theirs = Array.new(2) { Harness.pair }.transpose
       numbers = theirs.map { |socket| socket.fileno.to_s }
       options = ["--reactor", "tasks", "--channel-fd", numbers[0], "--files-fd", numbers[1]]
       options += ["--stop-timeout", stop_timeout.to_s]
@@ -102,10 +108,13 @@ module Harness
       end
     end
 
+    # Takes one frame; its stream and kind.
     def read
       kind, flags, count, length = @channel.take(8).unpack("CCvV")
       payload = @channel.take(length)
-      @answers[payload.unpack1("V")].take(kind, flags, count, payload.byteslice(4..))
+      id = payload.unpack1("V")
+      @answers[id].take(kind, flags, count, payload.byteslice(4..))
+      [id, kind]
     end
 
     def read_until

@@ -234,6 +234,23 @@ module PenstockWorker
       assert_equal "the connection cannot be hijacked: its response has begun", late
     end
 
+    def test_more_hijacks_at_once_than_the_files_socket_holds
+      # A Unix socket of usual size holds 278 messages with a descriptor.
+      ids = (3000...3400).to_a
+      @worker.send(*ids.map { |id| Harness.open_small_stream(id, "/hijack") })
+      got = 0
+      until ids.all? { |id| @worker.answers[id].ended? }
+        id, kind = @worker.read
+        next unless kind == Channel::HIJACK
+
+        sent, _, _, rights = @worker.files.socket.recvmsg(4, scm_rights: true)
+        assert_equal [id].pack("V"), sent
+        rights.unix_rights[0].then { |io| assert_equal("same: true", io.read) && io.close }
+        got += 1
+      end
+      assert_equal ids.size, got
+    end
+
     def test_a_slow_window_stops_its_stream_alone
       @worker.send(@worker.open(1, "/large"))
       slow = @worker.answers[1]
