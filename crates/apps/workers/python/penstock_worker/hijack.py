@@ -68,6 +68,11 @@ def client_socket(base: Any) -> Any:
                     super().shutdown(socket.SHUT_RDWR)
                 super().close()
 
+        def __repr__(self) -> str:
+            # A socket's own asks for `fileno`; whoever prints an environment takes nothing over.
+            state = "not used" if self._theirs is not None else "used or closed"
+            return f"<penstock_worker.ClientSocket, {state}>"
+
         def fileno(self) -> int:
             self.take()
             return super().fileno()

@@ -1,6 +1,10 @@
 """A connection that is taken over while its response is sent: the server can read what comes,
 whichever is first."""
 
+import copy
+import gc
+import json
+import pprint
 import socket
 import threading
 import time
@@ -57,8 +61,7 @@ class Races(unittest.TestCase):
         taker = threading.Thread(target=connection.sendall, args=(b"x",))
         taker.start()
         deadline = time.monotonic() + DEADLINE
-        while self.slot._lock.acquire(blocking=False):
-            self.slot._lock.release()
+        while not self.slot.is_hijacked():
             self.assertLess(time.monotonic(), deadline, "it never takes the connection over")
         try:
             respond()
@@ -110,6 +113,26 @@ class Races(unittest.TestCase):
 
         wsgi.answer(app, {}, response)
         self.assertEqual(self.frames(2), [(wire.HIJACK, wire.FLAG_HAS_FD), END])
+
+    def test_what_only_looks_at_a_connection_takes_nothing_over(self):
+        connection = self.connection()
+        environ = {"werkzeug.socket": connection}
+        looks = (
+            lambda: repr(environ),
+            lambda: f"{connection} {connection!r}",
+            lambda: json.dumps(environ, default=str),
+            lambda: pprint.pformat(environ),
+            lambda: bool(connection) and connection == connection and hash(connection),
+            lambda: (connection.getsockname(), connection.getpeername()),
+            lambda: (connection.gettimeout(), connection.settimeout(1), connection.family),
+            lambda: self.assertRaises(TypeError, copy.copy, connection),
+            gc.collect,
+        )
+        for look in looks:
+            look()
+            self.assertFalse(self.slot.is_hijacked())
+        self.slot.send_whole(1, b"200", 0, b"first")
+        self.assertEqual(self.frames(1), [(wire.HEAD, wire.FLAG_END)])
 
     def test_a_connection_of_an_earlier_request_takes_nothing_over(self):
         connection = self.connection()
