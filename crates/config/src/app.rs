@@ -188,7 +188,9 @@ fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Op
 
 fn recognise(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<Found> {
     let found = match kind {
-        None => detect::app_in(&app.dir).or_else(|| detect::only_module_in(&app.dir, None)),
+        None => detect::app_in(&app.dir)
+            .or_else(|| detect::only_ruby_file_in(&app.dir))
+            .or_else(|| detect::only_module_in(&app.dir, None)),
         Some(AppKind::Wsgi | AppKind::Asgi) => {
             detect::python_in(&app.dir, kind).or_else(|| detect::only_module_in(&app.dir, kind))
         }

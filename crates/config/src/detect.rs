@@ -34,11 +34,11 @@ pub(crate) const LOOKED_FOR: [&str; 7] = [
     "index.html",
 ];
 
-/// The application of a folder, whatever its kind.
+/// The application of a folder that has a usual name, whatever its kind.
 pub(crate) fn app_in(dir: &Path) -> Option<Found> {
     rackup_in(dir)
         .or_else(|| python_in(dir, None))
-        .or_else(|| ruby::code_in(dir))
+        .or_else(|| ruby::named_in(dir))
 }
 
 /// The application of a folder that is of this kind, if one is said.
@@ -55,7 +55,15 @@ pub(crate) fn app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<Found> {
 
 /// The Rack application of a folder: its rackup file, else Ruby code of a framework.
 pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
-    rackup_in(dir).or_else(|| ruby::code_in(dir))
+    rackup_in(dir)
+        .or_else(|| ruby::named_in(dir))
+        .or_else(|| ruby::only_file_in(dir))
+}
+
+/// The only Ruby file of the folder, whatever its name, whose text shows an application. It may be
+/// a tool beside files that are to be served.
+pub(crate) fn only_ruby_file_in(dir: &Path) -> Option<Found> {
+    ruby::only_file_in(dir)
 }
 
 /// The rackup file of a folder.

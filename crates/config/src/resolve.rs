@@ -211,6 +211,16 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
         return of_app(&dir.to_string_lossy(), found, dir, said);
     }
     let public = dir.join("public");
+    // A Ruby file beside a page may be a tool: it must not run because a site is served.
+    let has_page = [dir, &public]
+        .iter()
+        .any(|dir| dir.join("index.html").is_file());
+    if said.is_none()
+        && !has_page
+        && let Some(found) = detect::only_ruby_file_in(dir)
+    {
+        return of_app(&dir.to_string_lossy(), found, dir, said);
+    }
     let root = if said.is_none() && public.is_dir() {
         public
     } else if said.is_none() && dir.join("index.html").is_file() {

@@ -28,26 +28,33 @@ const BASES: [&str; 4] = [
 /// The largest number of files that are read.
 const MAX_FILES: usize = 64;
 
-/// The file of an application: one of a usual name, else the only one that shows a framework.
-pub(super) fn code_in(dir: &Path) -> Option<Found> {
-    let shows = |name: &&str| is_application(&disk::source_text(&dir.join(name)));
-    let found = match FILES.iter().copied().find(shows) {
-        Some(name) => name.to_owned(),
-        None => {
-            let names = disk::files_in(dir);
-            let code = names
-                .iter()
-                .map(String::as_str)
-                .filter(|name| is_code(name));
-            let mut candidates = code.take(MAX_FILES).filter(shows);
-            let only = candidates.next()?;
-            candidates.next().is_none().then(|| only.to_owned())?
-        }
-    };
-    Some(Found {
+/// The file of a usual name that shows a framework.
+pub(super) fn named_in(dir: &Path) -> Option<Found> {
+    let mut names = FILES.iter().copied();
+    names.find(|name| shows_app(dir, name)).map(rack)
+}
+
+/// The only file that shows a framework, whatever its name.
+pub(super) fn only_file_in(dir: &Path) -> Option<Found> {
+    let names = disk::files_in(dir);
+    let code = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| is_code(name));
+    let mut candidates = code.take(MAX_FILES).filter(|name| shows_app(dir, name));
+    let only = candidates.next()?;
+    candidates.next().is_none().then(|| rack(only))
+}
+
+fn rack(file: &str) -> Found {
+    Found {
         kind: AppKind::Rack,
-        entry: found,
-    })
+        entry: file.to_owned(),
+    }
+}
+
+fn shows_app(dir: &Path, name: &str) -> bool {
+    is_application(&disk::source_text(&dir.join(name)))
 }
 
 /// Whether it is a Ruby file that is no test.

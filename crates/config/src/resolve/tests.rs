@@ -324,6 +324,26 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
             (other, _) => panic!("{files:?}: {other:?}"),
         }
     }
+    // A tool beside a site does not run; files beside an application are its own.
+    for (page, runs) in [
+        ("index.html", false),
+        ("public/index.html", false),
+        ("public/style.css", true),
+    ] {
+        let apps = |name| {
+            let folder = Folder::with(&[(page, ""), (name, classic)]);
+            serve(&folder, None).unwrap().apps.len()
+        };
+        assert_eq!(apps("preview.rb") == 1, runs, "{page}");
+        assert_eq!(apps("app.rb"), 1, "{page}");
+    }
+    let folder = Folder::with(&[
+        ("index.html", ""),
+        ("preview.rb", classic),
+        ("penstock.toml", "[apps.x]\n"),
+    ]);
+    let app = serve(&folder, None).unwrap().apps.into_values().next();
+    assert_eq!(app.unwrap().entry, "preview.rb");
     let folder = Folder::with(&[("app.py", "app = make()"), ("app.rb", classic)]);
     let app = serve(&folder, None).unwrap().apps.into_values().next();
     assert_eq!(app.unwrap().kind, AppKind::Wsgi);
