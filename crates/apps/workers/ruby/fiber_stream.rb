@@ -14,7 +14,6 @@ module PenstockWorker
       @id = id
       @request = [env, file ? nil : body]
       @env = env
-      env["rack.hijack"] = method(:hijack)
       @label = "#{env["REQUEST_METHOD"]} #{env["PATH_INFO"]}"
       @file = file
       @window = Channel::WINDOW_BYTES
@@ -75,8 +74,11 @@ module PenstockWorker
     # Which thread it is does not matter: each request has an object of its own.
     def begin_serving; end
 
-    # As a slot's.
+    # As a slot's. The channel belongs to the reactor's thread.
     def hijack
+      unless @reactor.thread.equal?(Thread.current)
+        raise IOError, "the connection cannot be hijacked: this is another thread than the call's"
+      end
       return @env["rack.hijack_io"] if @hijacked && @env
 
       check_hijack
@@ -86,6 +88,10 @@ module PenstockWorker
     ensure
       theirs&.close
       ours.close if ours && !ours.equal?(@env && @env["rack.hijack_io"])
+    end
+
+    def hijacker
+      method(:hijack)
     end
 
     def forget_call

@@ -54,9 +54,12 @@ module PenstockWorker
 
     # No more is to be sent: the server has closed the channel. And: what is still in progress is stopped.
     attr_reader :closed, :ending
+    # The one that serves.
+    attr_reader :thread
 
     # Reads the channel to its end.
     def serve(stop_timeout)
+      @thread = Thread.current
       Stacks.hooks << method(:stacks)
       error = nil
       Sync do |task|

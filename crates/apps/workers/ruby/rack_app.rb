@@ -28,6 +28,7 @@ module PenstockWorker
         is_whole = body.instance_of?(String)
         input = is_whole ? StringIO.new(body) : Input.open(@slot, body, @rack_major)
         env["rack.input"] = input
+        env["rack.hijack"] = @slot.hijacker
         env["rack.response_finished"] = [] if @rack_major >= 3
         answer(env, Response.new(@slot, started, input, @rack_major))
         input.close unless is_whole

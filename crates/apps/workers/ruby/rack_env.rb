@@ -4,8 +4,8 @@
 # server leaves out when they have their usual value. `boot` makes one table per process; `wire` puts
 # each request's variables into a copy of it.
 #
-# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is there in both; that of a request on
-# a fiber is its own, and is not in the table.
+# Rack 2 demands keys that Rack 3 has dropped. `rack.hijack` is each request's own, and not in the
+# table.
 module PenstockWorker
   # Tables by Rack version.
   module RackEnv
@@ -41,7 +41,6 @@ module PenstockWorker
         "penstock.mark_as_io_bound" => slot ? slot.method(:mark_as_io_bound) : TELL_NOBODY,
         "penstock.extend_timeout" => slot ? slot.method(:extend_timeout) : TELL_NOBODY
       }
-      both["rack.hijack"] = slot.method(:hijack) if slot
       return both if rack_major >= 3
 
       both.merge(

@@ -345,9 +345,13 @@ module PenstockWorker
     # `rack.hijack`: the application answers by itself, on the socket that this returns. What is left to send
     # is the end. Only for the thread that calls the application: one that a request has left behind would
     # get the connection of another. Raises IOError there, and when the response has begun.
-    def hijack
+    # `request` is the number of the request that it belongs to: an environment that an earlier one
+    # has left behind would get the connection of another, too.
+    def hijack(request = @seq)
       @lock.synchronize do
-        raise IOError, "the connection cannot be hijacked: the call is over" unless @caller.equal?(Thread.current)
+        unless request == @seq && @caller.equal?(Thread.current)
+          raise IOError, "the connection cannot be hijacked: the call is over"
+        end
         return @env["rack.hijack_io"] if @hijacked
 
         raise IOError, "the connection cannot be hijacked: its response has begun" if [@begun, @ended].include?(@seq)
@@ -364,6 +368,12 @@ module PenstockWorker
         end
         @env["rack.hijack_io"] = ours
       end
+    end
+
+    # `rack.hijack` of the request received last.
+    def hijacker
+      request = @seq
+      -> { hijack(request) }
     end
 
     # The call of a hijacked request is over.

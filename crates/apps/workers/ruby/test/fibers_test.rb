@@ -180,6 +180,15 @@ module PenstockWorker
           io.write("same: #{io.equal?(env["rack.hijack"].call) && io.equal?(env["rack.hijack_io"])}")
           io.close
         },
+        "/hijack_elsewhere" => lambda { |env|
+          error = Thread.new do
+            env["rack.hijack"].call
+            "hijacked"
+          rescue IOError => e
+            e.message
+          end
+          [200, {}, [error.value]]
+        },
         "/late_hijack" => lambda { |env|
           late = lambda do |stream|
             env["rack.hijack"].call
@@ -232,6 +241,8 @@ module PenstockWorker
       assert_equal "same: true", rights.unix_rights[0].read
       late = @worker.ask(2, "/late_hijack").body
       assert_equal "the connection cannot be hijacked: its response has begun", late
+      elsewhere = @worker.ask(3, "/hijack_elsewhere").body
+      assert_equal "the connection cannot be hijacked: this is another thread than the call's", elsewhere
     end
 
     def test_more_hijacks_at_once_than_the_files_socket_holds

@@ -55,6 +55,7 @@ module RackAppTests
     end
 
     FINISHED = []
+    REMEMBERED = []
     HUGE = "x" * 3_000_000
 
     APPS = {
@@ -69,6 +70,18 @@ module RackAppTests
           e.message
         end
         [200, TEXT, [error.value]]
+      },
+      "remember" => lambda { |env|
+        REMEMBERED << env["rack.hijack"]
+        [200, TEXT, ["remembered"]]
+      },
+      "hijack_stale" => lambda { |_env|
+        error = begin
+          REMEMBERED.pop.call && "hijacked"
+        rescue IOError => e
+          e.message
+        end
+        [200, TEXT, [error]]
       },
       "hijack" => lambda { |env|
         io = env["rack.hijack"].call
@@ -215,6 +228,12 @@ module RackAppTests
 
   def test_a_thread_that_a_request_left_behind_hijacks_nothing
     reply = ask("hijack_elsewhere")
+    assert_equal "the connection cannot be hijacked: the call is over", reply.body
+  end
+
+  def test_an_environment_that_a_request_left_behind_hijacks_nothing
+    assert_equal "remembered", ask("remember").body
+    reply = ask("hijack_stale")
     assert_equal "the connection cannot be hijacked: the call is over", reply.body
   end
 
