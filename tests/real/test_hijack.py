@@ -31,6 +31,9 @@ class Case(RealCase):
 class EchoClients(SocketIoChecks):
     """Clients of an application that echoes WebSocket messages at /echo."""
 
+    # 0 is a close without a code.
+    close_codes = (0, 1000)
+
     async def clients(self):
         async with aiohttp.ClientSession() as session:
             await asyncio.gather(*(self.client(session, at) for at in range(CLIENTS)))
@@ -45,6 +48,7 @@ class EchoClients(SocketIoChecks):
                 await websocket.send_str("end")
                 message = await websocket.receive()
                 self.assertEqual(message.type, aiohttp.WSMsgType.CLOSE)
+                self.assertIn(message.data, self.close_codes)
 
 
 class Flask(EchoClients, Case):
@@ -88,6 +92,8 @@ class Flask(EchoClients, Case):
 
 class GeventWebSocket(EchoClients, Case):
     """With gevent-websocket installed, which Flask-SocketIO then uses."""
+
+    close_codes = (1000,)
 
     def settings(self, entry, more):
         interpreter = FOLDER / ".venv" / "bin" / "python"

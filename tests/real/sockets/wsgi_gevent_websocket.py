@@ -11,7 +11,7 @@ def application(environ, start_response):
     assert isinstance(websocket, WebSocket)
     while (message := websocket.receive()) is not None:
         if message == "end":
-            websocket.close()
+            # The server closes what the application has not.
             break
         websocket.send(message)
     return []

@@ -8,12 +8,14 @@ handshake answered (RFC 6455 §4.2.2).
 # Invariants
 - A request that is no complete handshake has no `wsgi.websocket`.
 - A WebSocket that was never used takes nothing over, not even to be closed.
+- One that was used is closed, with 1000, when the application returns.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import logging
 from types import SimpleNamespace
@@ -23,12 +25,15 @@ NAME = "wsgi.websocket"
 VERSION = "13"
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OPCODE_CLOSE = 8
+NORMAL_CLOSURE = bytes([0x80 | OPCODE_CLOSE, 2]) + (1000).to_bytes(2, "big")
 
 
 def offer(connection: Any, environ: Dict[str, Any], app: Callable[..., Any]) -> None:
     """Adds a WebSocket over `connection` to the environment of a WebSocket's handshake, unless
     gevent-websocket is not installed."""
     if environ.get("HTTP_UPGRADE", "").lower() != "websocket":
+        return
+    if environ.get("REQUEST_METHOD") != "GET":
         return
     key = environ.get("HTTP_SEC_WEBSOCKET_KEY", "").strip()
     if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != VERSION or not _is_key(key):
@@ -44,6 +49,16 @@ def offer(connection: Any, environ: Dict[str, Any], app: Callable[..., Any]) -> 
     )
     environ["wsgi.websocket_version"] = VERSION
     environ[NAME] = WebSocket(environ, Stream(connection, head), handler)
+
+
+def close(environ: Dict[str, Any]) -> None:
+    """Says goodbye where the application has not, as the package's own server does."""
+    websocket = environ.get(NAME)
+    if websocket is not None and not websocket.closed:
+        # The package's own `close` leaves the code out of its frame.
+        with contextlib.suppress(OSError):
+            websocket.stream.write(NORMAL_CLOSURE)
+        websocket.closed = True
 
 
 class Stream:

@@ -188,7 +188,10 @@ class Reactor:
             pass
         finally:
             if connection is not None:
-                connection.finish()
+                try:
+                    gevent_websocket.close(environ)
+                finally:
+                    connection.finish()
             stream.end_anyhow()
             if body is None:
                 opened.close()

@@ -13,6 +13,7 @@ from penstock_worker import gevent_websocket
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 HANDSHAKE = {
+    "REQUEST_METHOD": "GET",
     "HTTP_UPGRADE": "WebSocket",
     "HTTP_SEC_WEBSOCKET_VERSION": "13",
     "HTTP_SEC_WEBSOCKET_KEY": KEY,
@@ -23,6 +24,7 @@ class Offer(unittest.TestCase):
     def test_what_is_no_handshake_has_none(self):
         for change in (
             {"HTTP_UPGRADE": "h2c"},
+            {"REQUEST_METHOD": "POST"},
             {"HTTP_SEC_WEBSOCKET_VERSION": "8"},
             {"HTTP_SEC_WEBSOCKET_KEY": ""},
             {"HTTP_SEC_WEBSOCKET_KEY": "dGhl"},
