@@ -72,7 +72,12 @@ fn take(shared: &Arc<AppShared>, mut request: Request) -> Handling {
             RequestBody::Incoming(body) if shared.model.streams_bodies() => {
                 begin(body, Arc::clone(&request.client)).await?
             }
-            body => collect(body, &shared.store.load_full()).await?.into(),
+            body => {
+                let client = request.client.prefix();
+                collect(body, client, &shared.store.load_full())
+                    .await?
+                    .into()
+            }
         };
         // It may have begun to stop while the body came.
         if let Some(fault) = shared.refusal() {

@@ -112,6 +112,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
             response_memory: 1 << 16,
             response_spool: 1 << 20,
             temp_dir: dir.0.clone(),
+            space: Arc::default(),
             pool: Pool::new("default", 1, 100),
         },
     };

@@ -65,6 +65,7 @@ pub use model::{
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};
 pub use schema::schema;
+pub use units::show_size;
 pub use values::{BadListenAddr, HostPattern, ListenAddr, PathPattern, TryPattern};
 pub use work::Work;
 

@@ -245,6 +245,9 @@ pub struct Limits {
     pub response_memory: usize,
     /// Bytes of an answer kept in that file before the worker has to wait.
     pub response_spool: u64,
+    /// Bytes of all temporary files together; none is a share of the disk, which is found out at
+    /// the start.
+    pub temp_bytes: Option<u64>,
     /// Bytes of a message of a WebSocket's client (1009 above; RFC 6455 §7.4.1).
     pub websocket_message_bytes: usize,
     /// The absolute folder of the temporary files.
@@ -266,7 +269,8 @@ impl Default for Limits {
             body_rate_grace: Duration::from_secs(10),
             body_memory: 64 << 10,
             response_memory: 64 << 10,
-            response_spool: 1 << 30,
+            response_spool: 64 << 20,
+            temp_bytes: None,
             websocket_message_bytes: 1 << 20,
             temp_dir: std::env::temp_dir(),
         }

@@ -39,7 +39,7 @@ pub(crate) fn parse_rate(text: &str) -> Option<u64> {
 }
 
 /// A number in the largest binary unit that divides it, such as `8KiB`.
-pub(crate) fn show_size(bytes: u64) -> String {
+pub fn show_size(bytes: u64) -> String {
     let binary = [
         ("TiB", 1 << 40),
         ("GiB", 1 << 30),

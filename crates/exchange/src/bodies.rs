@@ -3,18 +3,22 @@
 //!
 //! `apps` and `proxy` both use this, so that neither a worker nor a back end ever waits for a client:
 //! [`collect`] reads a request to its end, [`spool`] stands between a producer and a client. Small
-//! bodies stay in memory, large ones go to a [`NamelessFile`]; [`BodyStore`] has the bounds.
+//! bodies stay in memory, large ones go to a [`NamelessFile`]; [`BodyStore`] has the bounds, and
+//! [`TempSpace`] the one on all files together.
 
 mod collect;
 mod nameless;
+mod space;
 mod spool;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use penstock_runtime::blocking::Pool;
 
 pub use collect::{Collected, collect};
 pub use nameless::NamelessFile;
+pub use space::{TempGrant, TempSpace, TempUsage, TempUse};
 pub use spool::{SpoolReader, SpoolWriter, spool};
 
 /// Where bodies wait, and how much of them.
@@ -28,6 +32,8 @@ pub struct BodyStore {
     pub response_spool: u64,
     /// The folder of the nameless files.
     pub temp_dir: PathBuf,
+    /// What they may take together (`limits.temp_bytes`).
+    pub space: Arc<TempSpace>,
     /// Does their reading and writing.
     pub pool: Pool,
 }

@@ -5,11 +5,13 @@
 //! responses (1xx) here, which edge sends ahead of the final one. Edge polls the handler's future in
 //! its own task and looks here right after, so no waker is needed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
 use penstock_http::{FieldBlock, Status};
+
+use crate::AddressPrefix;
 
 /// Bytes of interim responses that may wait for one client; more are left out.
 const INTERIM_BYTES: usize = 64 * 1024;
@@ -18,6 +20,8 @@ const INTERIM_BYTES: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct ClientState {
     gone: AtomicBool,
+    /// Of the client of the present request: behind a proxy each may have another.
+    prefix: AtomicU64,
     has_interim: AtomicBool,
     /// Interim heads, encoded; held for a copy only.
     interim: Mutex<Vec<u8>>,
@@ -27,6 +31,17 @@ impl ClientState {
     /// Marks the client as gone: the connection broke, or was closed whole.
     pub fn mark_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whose request it is now.
+    pub(crate) fn set_prefix(&self, prefix: AddressPrefix) {
+        self.prefix.store(prefix.to_bits(), Ordering::Relaxed);
+    }
+
+    /// What the client of the present request counts by.
+    #[must_use]
+    pub fn prefix(&self) -> AddressPrefix {
+        AddressPrefix::from_bits(self.prefix.load(Ordering::Relaxed))
     }
 
     /// Whether the client left. One that only closed its sending side has not: it waits for its answer.

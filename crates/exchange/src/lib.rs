@@ -6,6 +6,7 @@
 //! body.
 
 pub mod accel;
+pub mod address_prefix;
 pub mod bodies;
 pub mod body;
 pub mod cgi;
@@ -24,6 +25,7 @@ pub mod takeover;
 pub mod trust;
 
 pub use accel::{Accel, Sendable};
+pub use address_prefix::{AddressPrefix, ClientPermit, ClientPermits};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;
 pub use fault::{Fault, FaultKind, Side};

@@ -12,7 +12,7 @@ use penstock_http::{HeadWriter, ParseError, RequestHead, UriError, encode_path, 
 use penstock_sys::net::PeerAddress;
 
 use crate::fields::Vouched;
-use crate::{ClientState, ForwardedInfo, Mount, RequestBody, Trust};
+use crate::{AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, Trust};
 
 /// What a listener tells handlers about itself.
 #[derive(Debug, Clone)]
@@ -168,6 +168,8 @@ impl Request {
             forwarded,
             mount,
         } = arrival;
+        let named = forwarded.as_ref().and_then(|it| it.client);
+        client.set_prefix(AddressPrefix::of(named.unwrap_or(peer)));
         Self {
             head,
             body,

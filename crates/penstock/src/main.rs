@@ -20,6 +20,7 @@ mod server;
 mod source;
 mod succession;
 mod tcp;
+mod temporary;
 mod upstreams;
 mod watchdog;
 mod wiring;

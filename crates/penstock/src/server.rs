@@ -284,6 +284,8 @@ impl Server {
         };
         upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
+        let temp_max = config.limits.temp_bytes.unwrap_or(u64::MAX);
+        rooms.temp_space.set_max(temp_max);
         let held = Held::start(&config, loops.handles());
         let held = held.map_err(|error| format!("the hub: {error}"))?;
         let Built {

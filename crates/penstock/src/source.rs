@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
 use penstock_config::Limits;
+use penstock_exchange::bodies::TempUsage;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::{Pool, Times as PoolTimes};
@@ -252,7 +253,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .collect(),
         pools: pools(&live),
         limits: {
-            let mut all = bounds(limits, connections);
+            let mut all = bounds(limits, connections, live.rooms.temp_space.usage());
             all.extend(hub::limits(&server.held.hub));
             all
         },
@@ -300,7 +301,7 @@ fn spent(times: PoolTimes) -> Spent {
     Spent::new(times.count, Duration::from_micros(times.sum_us))
 }
 
-fn bounds(limits: &Limits, connections: u64) -> Vec<Limit> {
+fn bounds(limits: &Limits, connections: u64, temp: TempUsage) -> Vec<Limit> {
     vec![
         Limit::count("connections", limits.connections as u64, Some(connections)),
         Limit::bytes("target_bytes", limits.target_bytes as u64),
@@ -315,6 +316,9 @@ fn bounds(limits: &Limits, connections: u64) -> Vec<Limit> {
         Limit::bytes("body_memory", limits.body_memory as u64),
         Limit::bytes("response_memory", limits.response_memory as u64),
         Limit::bytes("response_spool", limits.response_spool),
+        Limit::bytes("temp_bytes", temp.max)
+            .with_use(temp.used)
+            .with_reached(temp.waited + temp.refused),
         Limit::bytes(
             "websocket_message_bytes",
             limits.websocket_message_bytes as u64,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
 use penstock_config as config;
 use penstock_config::{Config, TryPattern};
+use penstock_exchange::bodies::TempSpace;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
 use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Setup, Upstream};
@@ -41,6 +42,8 @@ pub(crate) struct Rooms {
     pub(crate) pools: Pools,
     /// What the pools were started with.
     pub(crate) bounds: Bounds,
+    /// What temporary files take; one for as long as the server is there.
+    pub(crate) temp_space: Arc<TempSpace>,
 }
 
 /// What a start gave besides the rooms.
@@ -75,7 +78,9 @@ pub(crate) fn start(
     started: &mut Started,
 ) -> Result<(), String> {
     let pool = default_pool(&pools);
-    let store = wiring::body_store(&config.limits, pool);
+    let space = &old.temp_space;
+    started.rooms.temp_space = Arc::clone(space);
+    let store = wiring::body_store(&config.limits, pool, space);
     let running = (&old.caches, &old.bounds);
     started.rooms.caches = caches::start(config, running, |name| pool_named(&pools, name));
     started.rooms.pools = pools;

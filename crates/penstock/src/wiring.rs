@@ -12,7 +12,7 @@ use penstock_config::{
 use penstock_edge::{
     AccessLog, ErrorPages, Filters, PathsInResponses, Route, Routing, Settings, Site,
 };
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::bodies::{BodyStore, TempSpace};
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Buffering, Upstream, names_script};
@@ -297,12 +297,13 @@ fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
 }
 
 /// Where bodies wait, and how much of them.
-pub(crate) fn body_store(limits: &Limits, pool: Pool) -> BodyStore {
+pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BodyStore {
     BodyStore {
         body_memory: limits.body_memory,
         response_memory: limits.response_memory,
         response_spool: limits.response_spool,
         temp_dir: limits.temp_dir.clone(),
+        space: Arc::clone(space),
         pool,
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use penstock_config as config;
 use penstock_exchange::bodies::collect;
-use penstock_exchange::{Fault, FaultKind, Reply, Request, RequestBody, Timing};
+use penstock_exchange::{AddressPrefix, Fault, FaultKind, Reply, Request, RequestBody, Timing};
 use penstock_runtime::clock;
 
 use crate::answer::{self, Lead};
@@ -84,7 +84,11 @@ impl Call {
     pub(crate) fn new(shared: Arc<Shared>, mut request: Request, buffering: Buffering) -> Self {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
             RequestBody::Empty => Step::Claim,
-            body => Step::Body(Box::pin(take_body(Arc::clone(&shared), body, buffering))),
+            body => {
+                let client = request.client.prefix();
+                let taken = take_body(Arc::clone(&shared), body, client, buffering);
+                Step::Body(Box::pin(taken))
+            }
         };
         Self {
             shared,
@@ -476,6 +480,7 @@ fn may_connect(shared: &Shared, lease: &Lease) -> bool {
 async fn take_body(
     shared: Arc<Shared>,
     body: RequestBody,
+    client: AddressPrefix,
     buffering: Buffering,
 ) -> Result<Source, Fault> {
     // The gateway protocols tell its length ahead.
@@ -486,7 +491,8 @@ async fn take_body(
         RequestBody::Incoming(body) if may_stream(body.length()) => Ok(Source::streaming(body)),
         body => {
             let store = shared.store.load_full();
-            Ok(Source::buffered(collect(body, &store).await?, &store))
+            let collected = collect(body, client, &store).await?;
+            Ok(Source::buffered(collected, &store))
         }
     }
 }

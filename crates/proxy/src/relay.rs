@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use penstock_exchange::bodies::{SpoolWriter, spool};
-use penstock_exchange::{Body, Fault};
+use penstock_exchange::{AddressPrefix, Body, Fault};
 use penstock_runtime::{clock, loops};
 
 use crate::call::outcome;
@@ -31,6 +31,7 @@ pub(crate) struct Rest {
     /// Not held back for the client: an event stream or the like, which may well be quiet.
     pub(crate) is_unbuffered: bool,
     pub(crate) total_deadline: Option<Instant>,
+    pub(crate) client: AddressPrefix,
     /// What its request is known by, should the response turn out to be malformed.
     pub(crate) request: u64,
 }
@@ -39,7 +40,7 @@ pub(crate) struct Rest {
 pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>) -> Body {
     let is_unbuffered = rest.is_unbuffered;
     let store = rest.lease.shared().store.load_full();
-    let (mut writer, reader) = spool(store, is_unbuffered, length);
+    let (mut writer, reader) = spool(store, rest.client, is_unbuffered, length);
     writer.push(&begun);
     loops::spawn_here(run(rest, writer));
     Body::Stream(Box::new(reader))

@@ -14,7 +14,7 @@ use std::fmt::{self, Write};
 
 use penstock_exchange::metrics::EdgeMetrics;
 
-use crate::{ServerState, Snapshot, Source, Times};
+use crate::{Limit, ServerState, Snapshot, Source, Times};
 
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -28,6 +28,7 @@ pub(crate) fn render(source: &dyn Source) -> String {
     // Writing to a String cannot fail.
     let _ = page.server(&snapshot);
     let _ = page.machine(&snapshot.machine);
+    let _ = page.limits(&snapshot.limits);
     let _ = page.edge(&source.edge());
     let _ = page.hub(&snapshot.hub);
     let _ = page.app_counts(&source.apps());
@@ -115,6 +116,32 @@ impl Page {
             writeln!(self.text, "penstock_resident_bytes {bytes}")?;
         }
         Ok(())
+    }
+
+    /// The bounds of which it is known how much is in use.
+    fn limits(&mut self, limits: &[Limit]) -> fmt::Result {
+        self.head("limit_used", "gauge", "How much of a bound is in use.")?;
+        for limit in limits {
+            self.limit("limit_used", limit, limit.used.map(number))?;
+        }
+        self.head("limit_max", "gauge", "The bound.")?;
+        for limit in limits {
+            self.limit("limit_max", limit, limit.used.map(|_| limit.max))?;
+        }
+        let help = "How often something was refused or waited because of a bound.";
+        self.head("limit_reached_total", "counter", help)?;
+        for limit in limits {
+            self.limit("limit_reached_total", limit, limit.reached.map(number))?;
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, name: &str, limit: &Limit, value: Option<f64>) -> fmt::Result {
+        let Some(value) = value else {
+            return Ok(());
+        };
+        let limit = Escaped(limit.name);
+        writeln!(self.text, "penstock_{name}{{limit=\"{limit}\"}} {value}")
     }
 
     fn edge(&mut self, edge: &EdgeMetrics) -> fmt::Result {

@@ -312,6 +312,9 @@ impl Source for FakeSource {
             limits: vec![
                 Limit::count("connections", 100, Some(5)),
                 Limit::time("header_timeout", Duration::from_secs(10)),
+                Limit::bytes("temp_bytes", 4096)
+                    .with_use(64)
+                    .with_reached(2),
             ],
         }
     }

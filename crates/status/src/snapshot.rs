@@ -255,6 +255,8 @@ pub struct Limit {
     pub max: f64,
     /// How much is in use, where that is one number.
     pub used: Option<u64>,
+    /// How often something was refused or had to wait because of it, where that is counted.
+    pub reached: Option<u64>,
 }
 
 /// What a [`Limit`] is counted in.
@@ -316,48 +318,55 @@ impl Times {
 }
 
 impl Limit {
+    const fn new(name: &'static str, unit: Unit, max: f64) -> Self {
+        Self {
+            name,
+            unit,
+            max,
+            used: None,
+            reached: None,
+        }
+    }
+
     /// A bound on things, with how many there are.
     #[must_use]
     pub fn count(name: &'static str, max: u64, used: Option<u64>) -> Self {
         Self {
-            name,
-            unit: Unit::Count,
-            max: as_f64(max),
             used,
+            ..Self::new(name, Unit::Count, as_f64(max))
         }
     }
 
     /// A bound in bytes.
     #[must_use]
     pub fn bytes(name: &'static str, max: u64) -> Self {
-        Self {
-            name,
-            unit: Unit::Bytes,
-            max: as_f64(max),
-            used: None,
-        }
+        Self::new(name, Unit::Bytes, as_f64(max))
     }
 
     /// A bound on time.
     #[must_use]
     pub fn time(name: &'static str, max: Duration) -> Self {
-        Self {
-            name,
-            unit: Unit::Seconds,
-            max: max.as_secs_f64(),
-            used: None,
-        }
+        Self::new(name, Unit::Seconds, max.as_secs_f64())
     }
 
     /// A bound in bytes a second.
     #[must_use]
     pub fn rate(name: &'static str, bytes_per_second: u64) -> Self {
-        Self {
-            name,
-            unit: Unit::BytesPerSecond,
-            max: as_f64(bytes_per_second),
-            used: None,
-        }
+        Self::new(name, Unit::BytesPerSecond, as_f64(bytes_per_second))
+    }
+
+    /// With how much is in use.
+    #[must_use]
+    pub fn with_use(mut self, used: u64) -> Self {
+        self.used = Some(used);
+        self
+    }
+
+    /// With how often it was reached.
+    #[must_use]
+    pub fn with_reached(mut self, reached: u64) -> Self {
+        self.reached = Some(reached);
+        self
     }
 }
 

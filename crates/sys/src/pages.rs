@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
@@ -335,12 +336,35 @@ pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
         Err(error) if kernel::is_denied(error) => return Ok(FileSystem::Other),
         known => known?.f_type,
     };
-    Ok(match u64::try_from(magic).unwrap_or(0) & 0xffff_ffff {
+    Ok(kind_of(u64::try_from(magic).unwrap_or(0)))
+}
+
+/// What kind of file system a folder lies on, and its size in bytes; 0 where it has none, as a tmpfs
+/// without a bound. May block on network file systems.
+///
+/// # Errors
+/// What `statfs` says.
+pub fn folder_space(folder: &Path) -> io::Result<(FileSystem, u64)> {
+    let found = rustix::fs::statfs(folder)?;
+    let number = |value| u64::try_from(value).unwrap_or(0);
+    // A file system without fragments may say none.
+    let unit = match number(found.f_frsize) {
+        0 => number(found.f_bsize),
+        size => size,
+    };
+    Ok((
+        kind_of(number(found.f_type)),
+        found.f_blocks.saturating_mul(unit),
+    ))
+}
+
+fn kind_of(magic: u64) -> FileSystem {
+    match magic & 0xffff_ffff {
         TMPFS | RAMFS => FileSystem::Memory,
         EXT | XFS | BTRFS | F2FS => FileSystem::Disk,
         OVERLAY => FileSystem::Layered,
         _ => FileSystem::Other,
-    })
+    }
 }
 
 // From statfs(2). Only those are named that are known to keep the promises of their kind.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use penstock_exchange::bodies::spool;
-use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
+use penstock_exchange::{AddressPrefix, Body as ResponseBody, Fault, FaultKind, Response, Timing};
 use penstock_http::websocket::code;
 use penstock_runtime::{Stream, buffers, clock, loops};
 use penstock_wire::channel::{WINDOW_BYTES, window};
@@ -224,11 +224,15 @@ impl ChannelDriver {
             ..
         } = head;
         let store = self.app.store.load_full();
-        let (writer, reader) = spool(store, is_unbuffered, declared.or(length));
-        response.body = ResponseBody::Stream(Box::new(reader));
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
+        let client = match &entry.state {
+            State::Asked(start) => start.job.client.prefix(),
+            _ => AddressPrefix::default(),
+        };
+        let (writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
+        response.body = ResponseBody::Stream(Box::new(reader));
         entry.is_unbuffered = is_unbuffered;
         let asked = std::mem::replace(&mut entry.state, State::Spool(writer));
         // From the head on an event stream may say nothing for as long as it likes.

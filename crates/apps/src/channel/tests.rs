@@ -19,7 +19,8 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
-use penstock_exchange::bodies::{BodyStore, Collected};
+use penstock_exchange::AddressPrefix;
+use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile, TempSpace, TempUse};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -45,6 +46,12 @@ fn on_a_loop(test: impl Future<Output = ()>) {
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
     clock::within(DEADLINE, work).await.expect("in good time")
+}
+
+fn nameless(pool: Pool) -> NamelessFile {
+    let space = Arc::<TempSpace>::default();
+    let grant = space.grant(AddressPrefix::default(), TempUse::Body);
+    NamelessFile::create(&std::env::temp_dir(), pool, grant).unwrap()
 }
 
 /// Lets all that is ready run.
@@ -132,6 +139,7 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
         response_memory: terms.memory,
         response_spool: terms.spool,
         temp_dir: std::env::temp_dir(),
+        space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     };
     let way = Way::Workers(Dialect::Python);

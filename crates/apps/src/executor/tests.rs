@@ -170,6 +170,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
             response_memory: 0,
             response_spool: 0,
             temp_dir: dir.0.clone(),
+            space: Arc::default(),
             pool: Pool::new("default", 1, 1),
         },
         sendfile: None,

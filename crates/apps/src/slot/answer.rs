@@ -83,7 +83,12 @@ impl Driver {
             ..
         } = head;
         let store = self.app.store.load_full();
-        let (mut writer, reader) = spool(store, is_unbuffered, declared.or(length));
+        let client = self
+            .line
+            .front()
+            .map(|entry| entry.start.job.client.prefix());
+        let client = client.unwrap_or_default();
+        let (mut writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
         writer.push(first);
         response.body = Body::Stream(Box::new(reader));
         self.open = Some(Open::Spool(writer));

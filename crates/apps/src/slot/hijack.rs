@@ -393,7 +393,8 @@ async fn send_final(
         return job.answer(Ok(response));
     }
     // Whoever writes to a connection means what was written to be on its way.
-    let (mut writer, reader) = spool(app.store.load_full(), true, declared);
+    let client = job.client.prefix();
+    let (mut writer, reader) = spool(app.store.load_full(), client, true, declared);
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));
     let copied = hijacked.unless_cut(copy_body(&mut writer, head.body, rest, socket));

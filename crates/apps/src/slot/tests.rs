@@ -57,6 +57,7 @@ impl Stage {
             response_memory: 1 << 20,
             response_spool: 1 << 20,
             temp_dir: std::env::temp_dir(),
+            space: Arc::default(),
             pool: Pool::new("test", 1, 8),
         };
         Self {

@@ -111,8 +111,11 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Request bodies above this go to an unlinked temporary file."),
     row("limits", "response_memory", Size(1), Is(r#""64KiB""#), r#""64KiB""#,
         "How much of an answer is kept in memory for a slow client; the rest goes to a temporary file."),
-    row("limits", "response_spool", Size(1), Is(r#""1GiB""#), r#""1GiB""#,
-        "How large that file may grow before the worker has to wait for the client."),
+    row("limits", "response_spool", Size(1), Is(r#""64MiB""#), r#""64MiB""#,
+        "How much of an answer may wait in that file before the worker has to wait for the client."),
+    row("limits", "temp_bytes", Size(1), Means("a tenth of the disk of `temp_dir`, 16GiB at most; of a `temp_dir` in memory (tmpfs) 128MiB, an eighth at most"), r#""4GiB""#,
+        "What all temporary files may take together. Then workers wait for their clients, and a request body that has no room is answered 503. \
+         The responses of one client get a sixteenth of what is left, so that others find room."),
     row("limits", "websocket_message_bytes", Size(1), Is(r#""1MiB""#), r#""1MiB""#,
         "Longest message of a WebSocket's client, 32MiB at most; above it the connection is closed with 1009."),
     row("limits", "temp_dir", Path, Means("the system's temporary folder"), r#""/tmp""#,

@@ -79,7 +79,7 @@ body_rate_min = "500B/s"
 body_rate_grace = "10s"
 body_memory = "64KiB"
 response_memory = "64KiB"
-response_spool = "1GiB"
+response_spool = "64MiB"
 websocket_message_bytes = "1MiB"
 temp_dir = "."
 

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{BodyStore, NamelessFile};
-use crate::{Fault, FaultKind, IncomingBody, RequestBody};
+use super::{BodyStore, NamelessFile, TempGrant, TempUse};
+use crate::{AddressPrefix, Fault, FaultKind, IncomingBody, RequestBody};
 
 /// Bytes gathered before they are written to the file in one job.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -42,7 +42,11 @@ impl Collected {
 ///
 /// # Errors
 /// What the body says (too large, too slow, malformed, gone), or that it cannot be stored.
-pub async fn collect(body: RequestBody, store: &BodyStore) -> Result<Collected, Fault> {
+pub async fn collect(
+    body: RequestBody,
+    client: AddressPrefix,
+    store: &BodyStore,
+) -> Result<Collected, Fault> {
     let RequestBody::Incoming(mut body) = body else {
         return Ok(Collected::Empty);
     };
@@ -52,7 +56,8 @@ pub async fn collect(body: RequestBody, store: &BodyStore) -> Result<Collected, 
     let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(store.body_memory));
     while fill(&mut *body, &mut buffer).await? {
         if buffer.len() > store.body_memory {
-            return to_file(body, buffer, store).await;
+            let grant = store.space.grant(client, TempUse::Body);
+            return to_file(body, buffer, grant, store).await;
         }
     }
     Ok(Collected::Memory(buffer))
@@ -65,19 +70,29 @@ async fn fill(body: &mut dyn IncomingBody, into: &mut Vec<u8>) -> Result<bool, F
 async fn to_file(
     mut body: Box<dyn IncomingBody>,
     mut buffer: Vec<u8>,
+    grant: Arc<TempGrant>,
     store: &BodyStore,
 ) -> Result<Collected, Fault> {
+    let grow = |bytes: usize| match grant.try_grow(bytes as u64) {
+        true => Ok(()),
+        false => Err(refused(store, store.space.refusal())),
+    };
+    grow(buffer.len())?;
+    let mut granted = buffer.len();
     let pool = &store.pool;
     let dir = store.temp_dir.clone();
     let closer = pool.clone();
-    let created = pool.run(move || NamelessFile::create(&dir, closer)).await;
-    let file = Arc::new(stored(created)?);
+    let of_file = Arc::clone(&grant);
+    let create = move || NamelessFile::create(&dir, closer, of_file);
+    let file = Arc::new(kept(pool.run(create).await, store)?);
     let mut len = 0;
     let mut more = true;
     while more {
         while more && buffer.len() < WRITE_BYTES {
             more = fill(&mut *body, &mut buffer).await?;
         }
+        grow(buffer.len() - granted)?;
+        granted = 0;
         let (shared, at) = (Arc::clone(&file), len);
         len += buffer.len() as u64;
         let written = pool
@@ -87,9 +102,38 @@ async fn to_file(
                 done.map(|()| buffer)
             })
             .await;
-        buffer = stored(written)?;
+        buffer = kept(written, store)?;
     }
     Ok(Collected::File { file, len })
+}
+
+/// As [`stored`], for a request body: that a disk is full is no fault of ours either.
+fn kept<T>(
+    done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
+    store: &BodyStore,
+) -> Result<T, Fault> {
+    match done {
+        Ok(Err(error)) if is_full(&error) => {
+            let folder = store.temp_dir.display();
+            let cause = format!("limits.temp_dir: {folder} has no room ({error})");
+            Err(refused(store, cause))
+        }
+        done => stored(done),
+    }
+}
+
+fn refused(store: &BodyStore, cause: String) -> Fault {
+    store.space.note_refusal();
+    Fault::new(
+        FaultKind::Overloaded,
+        format!("request body: no temporary file for it: {cause}"),
+    )
+}
+
+/// Whether an error says that there is no room on the disk.
+pub(super) fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// A body that cannot be stored is the house's failure, named in the log.

@@ -9,9 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use penstock_runtime::blocking::Pool;
 use penstock_sys::file;
+
+use super::TempGrant;
 
 /// An open file that is gone with its last use.
 #[derive(Debug)]
@@ -19,16 +22,18 @@ pub struct NamelessFile {
     /// `None` only while it is dropped.
     file: Option<File>,
     pool: Pool,
+    /// What it may take; given back once the file is closed.
+    grant: Arc<TempGrant>,
 }
 
 impl NamelessFile {
-    /// Makes one in `dir`. Blocks: for a pool.
+    /// Makes one in `dir`, for as many bytes as `grant` has. Blocks: for a pool.
     ///
     /// # Errors
     /// When the folder takes no file.
-    pub fn create(dir: &Path, pool: Pool) -> io::Result<Self> {
+    pub fn create(dir: &Path, pool: Pool, grant: Arc<TempGrant>) -> io::Result<Self> {
         let file = Some(file::nameless(dir)?);
-        Ok(Self { file, pool })
+        Ok(Self { file, pool, grant })
     }
 
     /// Writes all of `bytes` at `at`. Blocks.
@@ -73,7 +78,11 @@ impl NamelessFile {
 impl Drop for NamelessFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            self.pool.run_detached(move || drop(file));
+            let grant = Arc::clone(&self.grant);
+            self.pool.run_detached(move || {
+                drop(file);
+                drop(grant);
+            });
         }
     }
 }

@@ -2,9 +2,15 @@
 //!
 //! The slot driver pushes, edge pulls. The worker is relieved as fast as it produces: pieces wait in
 //! memory up to `limits.response_memory`, beyond that in a nameless file up to
-//! `limits.response_spool`, and only then does the worker wait. A response that asks not to be
-//! buffered (`X-Accel-Buffering: no`, `text/event-stream`) never touches the file. What must stay
-//! true: bytes come out in the order they went in, and an end that is a failure is seen as one.
+//! `limits.response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
+//! A response that asks not to be buffered (`X-Accel-Buffering: no`, `text/event-stream`) never
+//! touches the file.
+//!
+//! # Invariants
+//! - Bytes come out in the order they went in, and an end that is a failure is seen as one.
+//! - The file is never longer than its grant: blocks that the client has taken are written again.
+//! - A file without room, by a bound or by the disk, makes the worker wait and fails nothing. Its
+//!   own client wakes it, so room goes to those whose clients take what they get.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,12 +21,22 @@ use bytes::Bytes;
 use penstock_http::FieldBlock;
 use penstock_runtime::blocking::{Pool, PoolError};
 
-use super::collect::stored;
-use super::{BodyStore, NamelessFile};
-use crate::{BodyStream, Fault, FaultKind};
+use super::collect::{is_full, stored};
+use super::space::RESPONSE_MIN;
+use super::{BodyStore, NamelessFile, TempGrant, TempUse};
+use crate::{AddressPrefix, BodyStream, Fault, FaultKind};
 
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 128 * 1024;
+
+/// The file is granted, written and used again by blocks of this size, each of which is read whole.
+const BLOCK_BYTES: u64 = READ_BYTES as u64;
+
+/// Any client may have a block.
+const _: () = assert!(BLOCK_BYTES <= RESPONSE_MIN);
+
+/// A file that was read to its end is kept for the next overflow if it is this small.
+const KEPT_BYTES: u64 = 1 << 20;
 
 /// Small pieces are joined up to this size: each costs an allocation here and a chunk on the wire.
 const JOIN_BYTES: usize = 4 * 1024;
@@ -30,6 +46,7 @@ const JOIN_BYTES: usize = 4 * 1024;
 pub struct SpoolWriter {
     shared: Arc<Shared>,
     store: Arc<BodyStore>,
+    client: AddressPrefix,
     /// Never to a file.
     is_unbuffered: bool,
     /// Pushed and neither in memory nor in the file yet.
@@ -57,10 +74,23 @@ struct State {
     memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
     file: Option<Arc<NamelessFile>>,
+    /// What the file may take, if there is one or one is about to be made.
+    grant: Option<Arc<TempGrant>>,
+    /// Of all that overflowed since the file was last empty: how much was read, how much written.
     read_at: u64,
     write_at: u64,
+    /// Where in the file the blocks are, from the one with `read_at` on.
+    blocks: VecDeque<u64>,
+    /// Blocks of the file that may be written again.
+    free_blocks: Vec<u64>,
+    /// Blocks of the file in all.
+    block_count: u64,
     /// A write to the file is under way, at `write_at`: positions must not start anew meanwhile.
     is_writing: bool,
+    /// There was no room the last time; the log was told, if it had to be.
+    is_without_room: bool,
+    /// The disk was full; until the client has taken something it is not tried again.
+    is_disk_full: bool,
     end: Option<Result<(), Fault>>,
     /// Fields behind the body; there before its end is told.
     trailers: Option<FieldBlock>,
@@ -72,10 +102,11 @@ struct State {
     watcher: Option<Waker>,
 }
 
-/// A pair of ends; `length` is the declared one. One that `is_unbuffered` never uses a file.
+/// A pair of ends; `length` is the declared one, and `client` takes it. One that `is_unbuffered` never uses a file.
 #[must_use]
 pub fn spool(
     store: Arc<BodyStore>,
+    client: AddressPrefix,
     is_unbuffered: bool,
     length: Option<u64>,
 ) -> (SpoolWriter, SpoolReader) {
@@ -90,6 +121,7 @@ pub fn spool(
         SpoolWriter {
             shared,
             store,
+            client,
             is_unbuffered,
             overflow: Vec::new(),
         },
@@ -106,6 +138,79 @@ impl Shared {
 impl State {
     fn in_file(&self) -> u64 {
         self.write_at - self.read_at
+    }
+
+    /// Has blocks for what is written up to `end`, of the file's or new ones; `false` when there is
+    /// no room for so many.
+    fn reserve(&mut self, end: u64, grant: impl FnOnce() -> Arc<TempGrant>) -> bool {
+        let wanted = end.div_ceil(BLOCK_BYTES) - self.read_at / BLOCK_BYTES;
+        let missing = wanted.saturating_sub(self.blocks.len() as u64);
+        let fresh = missing.saturating_sub(self.free_blocks.len() as u64);
+        if fresh > 0 {
+            let grant = self.grant.get_or_insert_with(grant);
+            if !grant.try_grow(fresh * BLOCK_BYTES) {
+                return false;
+            }
+            let before = self.block_count;
+            self.block_count += fresh;
+            self.free_blocks.extend((before..self.block_count).rev());
+        }
+        for _ in 0..missing {
+            self.blocks.extend(self.free_blocks.pop());
+        }
+        true
+    }
+
+    /// Where in the file the byte at `at` is, and how many follow it there.
+    fn place(&self, at: u64) -> Option<(u64, u64)> {
+        let index = at / BLOCK_BYTES - self.read_at / BLOCK_BYTES;
+        let block = self.blocks.get(usize::try_from(index).ok()?)?;
+        let within = at % BLOCK_BYTES;
+        Some((block * BLOCK_BYTES + within, BLOCK_BYTES - within))
+    }
+
+    /// Where in the file `len` bytes at `write_at` go: positions and lengths.
+    fn parts(&self, len: usize) -> Vec<(u64, usize)> {
+        let (mut at, end) = (self.write_at, self.write_at + len as u64);
+        let mut parts = Vec::new();
+        while at < end
+            && let Some((place, room)) = self.place(at)
+        {
+            let part = room.min(end - at);
+            parts.push((place, usize::try_from(part).unwrap_or_default()));
+            at += part;
+        }
+        parts
+    }
+
+    /// The client took so many bytes of the file.
+    fn advance(&mut self, bytes: u64) {
+        let before = self.read_at / BLOCK_BYTES;
+        self.read_at += bytes;
+        for _ in before..self.read_at / BLOCK_BYTES {
+            self.free_blocks.extend(self.blocks.pop_front());
+        }
+        if self.in_file() == 0 && !self.is_writing {
+            self.start_anew();
+        }
+    }
+
+    /// The file was read to its end: the next overflow begins it anew, or another one.
+    fn start_anew(&mut self) {
+        self.read_at = 0;
+        self.write_at = 0;
+        self.free_blocks.extend(self.blocks.drain(..));
+        if self.block_count * BLOCK_BYTES > KEPT_BYTES {
+            self.forget_file();
+        }
+    }
+
+    fn forget_file(&mut self) {
+        self.file = None;
+        self.grant = None;
+        self.blocks.clear();
+        self.free_blocks.clear();
+        self.block_count = 0;
     }
 }
 
@@ -191,51 +296,82 @@ impl SpoolWriter {
     }
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Room> {
-        let mut state = self.shared.lock();
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
         if state.is_reader_gone {
             return Poll::Ready(Room::Gone);
         }
         if state.in_file() == 0 && state.memory.is_empty() {
-            state.read_at = 0;
-            state.write_at = 0;
+            state.start_anew();
+            state.is_disk_full = false;
             return Poll::Ready(Room::Memory);
         }
-        if state.write_at + self.overflow.len() as u64 <= self.file_bytes() {
-            return Poll::Ready(Room::File);
+        let bytes = self.overflow.len() as u64;
+        if state.in_file() + bytes <= self.file_bytes() && !state.is_disk_full {
+            let grant = || self.store.space.grant(self.client, TempUse::Response);
+            if state.reserve(state.write_at + bytes, grant) {
+                state.is_without_room = false;
+                return Poll::Ready(Room::File);
+            }
+            if !std::mem::replace(&mut state.is_without_room, true) {
+                let space = &self.store.space;
+                space.note_wait(|| space.refusal());
+            }
         }
         state.writer = Some(cx.waker().clone());
         Poll::Pending
     }
 
+    /// Writes to the file. When the disk is full, the bytes are kept for another try.
     async fn write_file(&mut self) -> Result<(), Fault> {
-        let (file, at) = {
+        let bytes = std::mem::take(&mut self.overflow);
+        let (file, grant, parts) = {
             let mut state = self.shared.lock();
             state.is_writing = true;
-            (state.file.clone(), state.write_at)
+            let parts = state.parts(bytes.len());
+            (state.file.clone(), state.grant.clone(), parts)
         };
-        let file = match file {
-            Some(file) => file,
-            None => {
-                let (store, closer) = (Arc::clone(&self.store), self.store.pool.clone());
-                let create = move || NamelessFile::create(&store.temp_dir, closer);
-                Arc::new(stored(self.store.pool.run(create).await)?)
-            }
+        let (store, closer) = (Arc::clone(&self.store), self.store.pool.clone());
+        let grant = grant.unwrap_or_else(|| self.store.space.grant(self.client, TempUse::Response));
+        let write = move || {
+            let file = match file {
+                Some(file) => Ok(file),
+                None => NamelessFile::create(&store.temp_dir, closer, grant).map(Arc::new),
+            };
+            let written = file.and_then(|file| {
+                let mut rest = &bytes[..];
+                for (at, len) in parts {
+                    let (part, behind) = rest.split_at(len);
+                    file.write_all_at(part, at)?;
+                    rest = behind;
+                }
+                Ok(file)
+            });
+            Ok((written, bytes))
         };
-        let (shared, bytes) = (Arc::clone(&file), std::mem::take(&mut self.overflow));
-        let written = self
-            .store
-            .pool
-            .run(move || shared.write_all_at(&bytes, at).map(|()| bytes.len() as u64))
-            .await;
-        let written = stored(written)?;
+        let (written, bytes) = stored(self.store.pool.run(write).await)?;
         let mut state = self.shared.lock();
-        state.file = Some(file);
         state.is_writing = false;
-        state.write_at = at + written;
-        let reader = state.reader.take();
-        drop(state);
-        wake(reader);
-        Ok(())
+        match written {
+            Ok(file) => {
+                state.file = Some(file);
+                state.write_at += bytes.len() as u64;
+                let reader = state.reader.take();
+                drop(state);
+                wake(reader);
+                Ok(())
+            }
+            Err(error) if is_full(&error) => {
+                state.is_disk_full = true;
+                drop(state);
+                self.overflow = bytes;
+                let folder = self.store.temp_dir.display();
+                let cause = || format!("limits.temp_dir: {folder} has no room ({error})");
+                self.store.space.note_wait(cause);
+                Ok(())
+            }
+            Err(error) => stored(Ok(Err(error))),
+        }
     }
 
     /// Ends the response: whole, with what fields there are behind its body, or cut.
@@ -295,7 +431,12 @@ impl BodyStream for SpoolReader {
             if state.in_file() > 0
                 && let Some(file) = state.file.clone()
             {
-                let (at, left) = (state.read_at, state.in_file());
+                let Some((at, there)) = state.place(state.read_at) else {
+                    // Not so: what is in the file has its blocks.
+                    let cause = "a response's temporary file lost a block";
+                    return Poll::Ready(Some(Err(Fault::new(FaultKind::House, cause))));
+                };
+                let left = state.in_file().min(there);
                 drop(state);
                 if let Some(bytes) = self.read_file(file, at, left) {
                     return Poll::Ready(Some(Ok(self.took_from_file(bytes))));
@@ -347,12 +488,8 @@ impl SpoolReader {
 
     fn took_from_file(&mut self, bytes: Vec<u8>) -> Bytes {
         let mut state = self.shared.lock();
-        state.read_at += bytes.len() as u64;
-        if state.read_at == state.write_at && !state.is_writing {
-            // Read to its end: the next overflow starts the file anew.
-            state.read_at = 0;
-            state.write_at = 0;
-        }
+        state.advance(bytes.len() as u64);
+        state.is_disk_full = false;
         let writer = state.writer.take();
         drop(state);
         wake(writer);
@@ -365,6 +502,8 @@ impl Drop for SpoolReader {
         let mut state = self.shared.lock();
         state.is_reader_gone = true;
         state.memory.clear();
+        state.read_at = state.write_at;
+        state.forget_file();
         let (writer, watcher) = (state.writer.take(), state.watcher.take());
         drop(state);
         wake(writer);

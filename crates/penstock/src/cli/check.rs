@@ -9,7 +9,7 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, USAGE, complain, count, say};
 use crate::preflight::Findings;
-use crate::{held, identity};
+use crate::{held, identity, temporary};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     let cwd = match std::env::current_dir() {
@@ -60,6 +60,7 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
 fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::io::Result<()> {
     findings.check_addresses(config);
     findings.check_descriptors(config);
+    findings.warnings.extend(temporary::warning(&config.limits));
     findings.check_names(config)?;
     findings.check_links(config);
     findings.check_user(config, cwd);
@@ -89,8 +90,9 @@ fn contents(config: &Config) -> String {
 /// # Errors
 /// All that is wrong, as text, a line each.
 pub(crate) fn resolve(invocation: &Invocation) -> Result<Config, String> {
-    let config = penstock_config::resolve(invocation)
+    let mut config = penstock_config::resolve(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
+    temporary::set_default(&mut config.limits);
     let mut wrong = Vec::new();
     wrong.extend(identity::found(&config.server).err());
     wrong.extend(held::check_keys(&config));

@@ -236,7 +236,9 @@ impl Server {
             route.goes_on(&live.cached_routes);
         }
         live.cached_routes = cached_routes;
-        let store = wiring::body_store(&config.limits, default_pool(&rooms.pools));
+        let space = &rooms.temp_space;
+        space.set_max(config.limits.temp_bytes.unwrap_or(u64::MAX));
+        let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
             app.adopt(store.clone());
             app.limit_messages(wiring::message_limits(&config.limits));

@@ -51,6 +51,7 @@ mod sendfile;
 mod slow_clients;
 mod streams;
 mod support;
+mod temporary_files;
 mod upgrade;
 mod uploads;
 mod worker_death;

@@ -60,6 +60,7 @@ fn setup() -> Setup {
         response_memory: 1024,
         response_spool: 1024,
         temp_dir: std::env::temp_dir(),
+        space: Arc::default(),
         pool: Pool::new("bodies", 1, 1),
     };
     Setup {

@@ -443,3 +443,22 @@ fn a_bound_that_is_not_there_has_no_sample() {
         .collect();
     assert_eq!(bounded, [("127.0.0.1:3000", 8.0)]);
 }
+
+#[test]
+fn bounds_are_there_with_what_is_in_use() {
+    let samples = parse(&render(&FakeSource::default()));
+    for (name, limit, expected) in [
+        ("used", "connections", 5.0),
+        ("max", "connections", 100.0),
+        ("used", "temp_bytes", 64.0),
+        ("max", "temp_bytes", 4096.0),
+        ("reached_total", "temp_bytes", 2.0),
+    ] {
+        let name = format!("penstock_limit_{name}");
+        assert_eq!(value(&samples, &name, &[("limit", limit)]), expected);
+    }
+    let of_time = samples
+        .iter()
+        .find(|sample| sample.labels.get("limit").map(String::as_str) == Some("header_timeout"));
+    assert_eq!(of_time, None);
+}

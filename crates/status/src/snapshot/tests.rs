@@ -113,7 +113,7 @@ const KEYS: &str = "
     hub.nodes.sums.streams hub.nodes.waiting hub.polls hub.stream_bytes
     hub.stream_bytes_each hub.streams
     joins.address joins.cause joins.is_in joins.upstream
-    limits[].max limits[].name limits[].unit limits[].used listeners[] log_lines_dropped
+    limits[].max limits[].name limits[].reached limits[].unit limits[].used listeners[] log_lines_dropped
     loop_stalls
     machine.load_average machine.socket_bytes_estimated machine.tcp_buffer_bytes
     pid pools[].active pools[].max_queue pools[].name pools[].oldest_seconds

@@ -185,6 +185,7 @@ export const LIMIT_COLUMNS = [
   ["in use", false, (l) => (l.used === null ? "" : UNITS[l.unit](l.used)),
     (l) => (l.used === null ? "" : fullness(l.used, l.max))],
   ["bound", false, (l) => UNITS[l.unit](l.max)],
+  ["reached", false, (l) => (l.reached === null ? "" : UNITS.count(l.reached))],
 ];
 
 export function showTimes(target, history, index, times, beside = "") {

@@ -280,3 +280,12 @@ fn pages_that_are_marked_as_used_are_active() {
     mark_used(&file, 0, 1).unwrap();
     assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 1);
 }
+
+#[test]
+fn a_folder_lies_on_a_file_system_of_some_size() {
+    let (_, bytes) = folder_space(&std::env::temp_dir()).unwrap();
+    assert!(bytes > 1 << 20);
+    let (system, _) = folder_space(Path::new("/proc")).unwrap();
+    assert_eq!(system, FileSystem::Other);
+    assert!(folder_space(Path::new("/nowhere/at/all")).is_err());
+}

@@ -19,6 +19,7 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
         response_memory: 1024,
         response_spool: 1024,
         temp_dir: std::env::temp_dir(),
+        space: Arc::default(),
         pool: Pool::new("test", 1, 1),
     };
     let way = Way::Workers(Dialect::Python);

@@ -248,11 +248,7 @@ fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
         let pool = rig.shared.store.load().pool.clone();
         let mut asked = Vec::new();
         for text in ["first", "second"] {
-            let file = penstock_exchange::bodies::NamelessFile::create(
-                &std::env::temp_dir(),
-                pool.clone(),
-            )
-            .unwrap();
+            let file = nameless(pool.clone());
             file.write_all_at(text.as_bytes(), 0).unwrap();
             let body = Collected::File {
                 file: Arc::new(file),

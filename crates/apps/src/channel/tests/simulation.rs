@@ -5,8 +5,6 @@
 use penstock_runtime::loops;
 use std::collections::HashMap;
 
-use penstock_exchange::bodies::NamelessFile;
-
 use super::*;
 use crate::testing::{Played, Said};
 use crate::upload::Upload;
@@ -279,7 +277,7 @@ async fn run(seed: u64) {
                 (len, content)
             }
             Brings::File(len) => {
-                let file = NamelessFile::create(&std::env::temp_dir(), pool.clone()).unwrap();
+                let file = nameless(pool.clone());
                 file.write_all_at(&brought(n, len), 0).unwrap();
                 let file = Arc::new(file);
                 let bytes = len as u64;

@@ -99,6 +99,7 @@ impl Rig {
                 response_memory: 1 << 16,
                 response_spool: 1 << 20,
                 temp_dir: dir.clone(),
+                space: Arc::default(),
                 pool: Pool::new("default", 2, 100),
             },
             sendfile: None,

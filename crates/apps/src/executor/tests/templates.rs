@@ -94,6 +94,7 @@ impl Running {
                 response_memory: 1 << 16,
                 response_spool: 1 << 20,
                 temp_dir: dir.0.clone(),
+                space: Arc::default(),
                 pool: Pool::new("default", 1, 100),
             },
             sendfile: None,

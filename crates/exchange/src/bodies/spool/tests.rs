@@ -7,6 +7,7 @@ use penstock_runtime::{clock, loops};
 
 use super::*;
 use crate::FaultKind;
+use crate::bodies::TempSpace;
 
 fn store(memory: usize, file: u64) -> Arc<BodyStore> {
     Arc::new(BodyStore {
@@ -14,6 +15,7 @@ fn store(memory: usize, file: u64) -> Arc<BodyStore> {
         response_memory: memory,
         response_spool: file,
         temp_dir: std::env::temp_dir(),
+        space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     })
 }
@@ -38,7 +40,8 @@ async fn read_all(reader: &mut SpoolReader) -> Vec<u8> {
 #[test]
 fn pieces_come_out_in_order_through_memory_and_file() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(100, 1 << 20), false, None);
+        let (mut writer, mut reader) =
+            spool(store(100, 1 << 20), AddressPrefix::default(), false, None);
         let mut expected = Vec::new();
         for round in 0..200_u8 {
             let piece = vec![round; 1 + usize::from(round)];
@@ -54,7 +57,8 @@ fn pieces_come_out_in_order_through_memory_and_file() {
 #[test]
 fn a_reader_that_keeps_up_never_touches_the_file() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(100, 1 << 20), false, None);
+        let (mut writer, mut reader) =
+            spool(store(100, 1 << 20), AddressPrefix::default(), false, None);
         for round in 0..100_u8 {
             writer.push(&[round; 60]);
             assert!(!writer.is_over());
@@ -67,7 +71,7 @@ fn a_reader_that_keeps_up_never_touches_the_file() {
 #[test]
 fn an_unbuffered_response_makes_the_worker_wait() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(10, 0), false, None);
+        let (mut writer, mut reader) = spool(store(10, 0), AddressPrefix::default(), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         assert!(writer.is_over());
@@ -83,12 +87,12 @@ fn an_unbuffered_response_makes_the_worker_wait() {
 #[test]
 fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(10, 100), false, None);
+        let (mut writer, mut reader) = spool(store(10, 100), AddressPrefix::default(), false, None);
         let produce = async {
             for round in 0..50_u8 {
                 writer.push(&[round; 40]);
                 writer.settle().await.unwrap();
-                assert!(writer.shared.lock().write_at <= 100);
+                assert!(writer.shared.lock().in_file() <= 100);
             }
             writer.finish(Ok(None));
         };
@@ -101,7 +105,7 @@ fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
 #[test]
 fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(100, 0), false, None);
+        let (mut writer, mut reader) = spool(store(100, 0), AddressPrefix::default(), false, None);
         writer.push(b"half");
         drop(writer);
         assert_eq!(next(&mut reader).await.unwrap().unwrap(), "half");
@@ -113,7 +117,7 @@ fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
 #[test]
 fn a_reader_that_left_frees_the_worker() {
     on_a_loop(async {
-        let (mut writer, reader) = spool(store(10, 0), false, None);
+        let (mut writer, reader) = spool(store(10, 0), AddressPrefix::default(), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         let mut writer = Box::pin(async move {
@@ -124,5 +128,120 @@ fn a_reader_that_left_frees_the_worker() {
         drop(reader);
         let writer = writer.await;
         assert!(poll_fn(|cx| Poll::Ready(writer.poll_gone(cx))).await);
+    });
+}
+
+fn store_of(space: &Arc<TempSpace>, memory: usize) -> Arc<BodyStore> {
+    let store = store(memory, 1 << 30);
+    Arc::new(BodyStore {
+        space: Arc::clone(space),
+        ..BodyStore::clone(&store)
+    })
+}
+
+fn space_of(bytes: u64) -> Arc<TempSpace> {
+    let space = Arc::new(TempSpace::default());
+    space.set_max(bytes);
+    space
+}
+
+fn byte(at: usize) -> u8 {
+    u8::try_from(at % 251).unwrap()
+}
+
+/// Produces so many bytes, in pieces of growing size.
+async fn produce(mut writer: SpoolWriter, bytes: usize) {
+    let mut at = 0;
+    let sizes = (1..).map(|number| number * 977 % 200_000 + 1);
+    for size in sizes {
+        let piece: Vec<u8> = (at..bytes.min(at + size)).map(byte).collect();
+        if piece.is_empty() {
+            break;
+        }
+        at += piece.len();
+        writer.push(&piece);
+        writer.settle().await.unwrap();
+    }
+    writer.finish(Ok(None));
+}
+
+fn assert_content(body: &[u8], bytes: usize) {
+    assert_eq!(body.len(), bytes);
+    let wrong = body.iter().enumerate().find(|&(at, &got)| got != byte(at));
+    assert_eq!(wrong, None);
+}
+
+#[test]
+fn a_file_is_no_longer_than_what_waits_in_it() {
+    on_a_loop(async {
+        // Its client takes nearly as fast as it is produced.
+        let space = space_of(17 << 20);
+        let (writer, mut reader) = spool(
+            store_of(&space, 1000),
+            AddressPrefix::default(),
+            false,
+            None,
+        );
+        let bytes = 20 << 20;
+        let most = std::cell::Cell::new(0);
+        let read = async {
+            let mut all = Vec::new();
+            while let Some(piece) = next(&mut reader).await {
+                all.extend_from_slice(&piece.unwrap());
+                most.set(most.get().max(space.usage().used));
+            }
+            all
+        };
+        let (body, ()) = tokio::join!(read, produce(writer, bytes));
+        assert_content(&body, bytes);
+        assert!((1..=1 << 20).contains(&most.get()), "{}", most.get());
+        drop(reader);
+        while space.usage().used > 0 {
+            clock::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn without_room_the_worker_waits_and_nothing_fails() {
+    on_a_loop(async {
+        let space = space_of(200 << 10);
+        let bytes = 3 << 20;
+        let make = |number| {
+            let prefix = AddressPrefix::from_bits(number);
+            spool(store_of(&space, 1000), prefix, false, None)
+        };
+        let (first, mut reads_first) = make(1);
+        let (second, mut reads_second) = make(2);
+        let (first, second, _, _) = tokio::join!(
+            read_all(&mut reads_first),
+            read_all(&mut reads_second),
+            produce(first, bytes),
+            produce(second, bytes)
+        );
+        assert_content(&first, bytes);
+        assert_content(&second, bytes);
+        assert!(space.usage().waited > 0);
+    });
+}
+
+#[test]
+fn what_a_client_leaves_is_given_back() {
+    on_a_loop(async {
+        let space = space_of(64 << 20);
+        let store = store_of(&space, 10);
+        let (mut writer, reader) = spool(store, AddressPrefix::default(), false, None);
+        for _ in 0..20 {
+            writer.push(&[1; 50_000]);
+            writer.settle().await.unwrap();
+        }
+        assert_eq!(space.usage().used, 8 * BLOCK_BYTES);
+        drop(reader);
+        while space.usage().used > 0 {
+            clock::sleep(Duration::from_millis(1)).await;
+        }
+        writer.push(&[1; 50_000]);
+        writer.settle().await.unwrap();
+        assert_eq!(space.usage().used, 0);
     });
 }

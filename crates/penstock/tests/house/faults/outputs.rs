@@ -202,7 +202,7 @@ fn without_a_temporary_folder() -> Bare {
     bare
 }
 
-/// A server whose folder for temporary files has 64 KiB. `None` where such a mount is not allowed.
+/// A server whose folder for temporary files has 64 KiB, and more by its configuration. `None` where such a mount is not allowed.
 fn with_a_small_temporary_disk() -> Option<Bare> {
     let site = site_with_temp();
     let command = site.binary_with_mounts("mount -t tmpfs -o size=64k none temp")?;
@@ -210,8 +210,8 @@ fn with_a_small_temporary_disk() -> Option<Bare> {
 }
 
 fn site_with_temp() -> Site {
-    let limits =
-        "[limits]\ntemp_dir = \"temp\"\nbody_memory = \"16KiB\"\nresponse_memory = \"16KiB\"";
+    let limits = "[limits]\ntemp_dir = \"temp\"\ntemp_bytes = \"1GiB\"\n\
+                  body_memory = \"16KiB\"\nresponse_memory = \"16KiB\"";
     site("processes = 1", limits).file("temp/x", "")
 }
 
@@ -222,53 +222,62 @@ fn start_with_temp(site: Site, command: Command) -> Bare {
 
 #[test]
 fn what_cannot_be_put_in_a_temporary_file_is_refused_with_its_cause() {
-    let rows = [
-        (
-            Some(without_a_temporary_folder()),
-            "cannot use a temporary file: No such file or directory",
-        ),
-        (
-            with_a_small_temporary_disk(),
-            "cannot use a temporary file: No space left on device",
-        ),
-    ];
-    for (server, cause) in rows {
-        let Some(mut server) = server else {
-            continue;
-        };
-        let small = post(&mut server.connect(), 10_000).response();
-        assert_eq!(small.status, 200, "{cause}");
-        let large = post(&mut server.connect(), 3_000_000).response();
-        assert_eq!(large.status, 500, "{cause}");
-        let log = || server.site.read("log.txt");
-        eventually(PATIENCE, cause, || {
-            log().contains(&format!(": 500 POST /: {cause}"))
-        });
-        // Nobody reads: what memory does not hold is lost, and the client must learn of it.
-        let mut slow = server.asking("/large");
-        slow.patience(Duration::from_millis(50));
-        eventually(PATIENCE, "it is given up", || {
-            if log().contains(&format!("GET /large: response cut: {cause}")) {
-                return true;
-            }
-            // Where the socket took more than the disk, only a client that takes some brings it on.
-            let _ = slow.read_some();
-            false
-        });
-        slow.patience(PATIENCE);
-        let cut = slow.try_response(false);
-        assert!(
-            matches!(cut, Err(Broken::Cut(_))),
-            "never a clean end: {cause}"
-        );
-        let after = post(&mut server.connect(), 10_000).response();
-        assert_eq!(
-            (after.status, after.text()),
-            (200, small.text()),
-            "the same worker goes on: {cause}"
-        );
-        server.stop();
-    }
+    let mut server = without_a_temporary_folder();
+    let cause = "cannot use a temporary file: No such file or directory";
+    let small = post(&mut server.connect(), 10_000).response();
+    assert_eq!(small.status, 200);
+    let large = post(&mut server.connect(), 3_000_000).response();
+    assert_eq!(large.status, 500);
+    let log = || server.site.read("log.txt");
+    eventually(PATIENCE, cause, || {
+        log().contains(&format!(": 500 POST /: {cause}"))
+    });
+    // Nobody reads: what memory does not hold is lost, and the client must learn of it.
+    let mut slow = server.asking("/large");
+    slow.patience(Duration::from_millis(50));
+    eventually(PATIENCE, "it is given up", || {
+        if log().contains(&format!("GET /large: response cut: {cause}")) {
+            return true;
+        }
+        // Where the socket took more than memory, only a client that takes some brings it on.
+        let _ = slow.read_some();
+        false
+    });
+    slow.patience(PATIENCE);
+    let cut = slow.try_response(false);
+    assert!(matches!(cut, Err(Broken::Cut(_))), "never a clean end");
+    let after = post(&mut server.connect(), 10_000).response();
+    assert_eq!(
+        (after.status, after.text()),
+        (200, small.text()),
+        "the same worker goes on"
+    );
+    server.stop();
+}
+
+#[test]
+fn a_full_disk_makes_workers_wait_and_refuses_bodies() {
+    let Some(mut server) = with_a_small_temporary_disk() else {
+        return;
+    };
+    let small = post(&mut server.connect(), 10_000).response();
+    assert_eq!(small.status, 200);
+    let large = post(&mut server.connect(), 3_000_000).response();
+    assert_eq!(large.status, 503);
+    assert!(large.header("retry-after").is_some());
+    let log = || server.site.read("log.txt");
+    let cause = "503 POST /: request body: no temporary file for it: limits.temp_dir: ";
+    eventually(PATIENCE, cause, || {
+        log().contains(cause) && log().contains("No space left on device")
+    });
+    // The worker waits for its client, who gets all of it.
+    let mut slow = server.asking("/large");
+    let cause = "1 responses wait for their clients: limits.temp_dir: ";
+    eventually(PATIENCE, cause, || log().contains(cause));
+    assert!(slow.expect_status(200).body.len() > 1 << 20);
+    let after = post(&mut server.connect(), 10_000).response();
+    assert_eq!((after.status, after.text()), (200, small.text()));
+    server.stop();
 }
 
 /// Whether a line of the server's log is one that the server began, or the continuation of one.

@@ -1,0 +1,155 @@
+//! The part of a client's address by which bounds per client count: the whole of an IPv4 address,
+//! the first 64 bits of an IPv6 one, since a single customer has at least as many addresses.
+//!
+//! `edge` knows the address, rooms count by it: [`bodies::TempSpace`](crate::bodies::TempSpace)
+//! bytes, [`ClientPermits`] whatever there is one of.
+//!
+//! # Invariants
+//! - Tables are keyed with a secret of this process: nobody can choose addresses that collide.
+//! - A table has an entry only for a client that holds something now.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use penstock_sys::net::PeerAddress;
+
+/// What of a client's address is counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct AddressPrefix(u64);
+
+/// Whatever comes by a Unix socket: a prefix that the internet does not have.
+const UNIX: AddressPrefix = AddressPrefix(u64::MAX);
+
+/// An IPv4 address stands behind this, a prefix that the internet does not have either.
+const IPV4: u64 = 1 << 32;
+
+impl AddressPrefix {
+    /// The prefix of a client's address.
+    #[must_use]
+    pub fn of(client: PeerAddress) -> Self {
+        match client {
+            PeerAddress::Unix => UNIX,
+            PeerAddress::Tcp(address) => match address.ip().to_canonical() {
+                IpAddr::V4(address) => Self(IPV4 | u64::from(u32::from(address))),
+                IpAddr::V6(address) => Self((u128::from(address) >> 64) as u64),
+            },
+        }
+    }
+
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Display for AddressPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            _ if *self == UNIX => f.write_str("unix"),
+            bits => match u32::try_from(bits ^ IPV4) {
+                Ok(address) => Ipv4Addr::from(address).fmt(f),
+                Err(_) => write!(f, "{}/64", Ipv6Addr::from(u128::from(bits) << 64)),
+            },
+        }
+    }
+}
+
+/// How many of something each client has.
+#[derive(Debug, Default)]
+pub struct ClientPermits {
+    /// Held for a look-up only.
+    counts: Mutex<HashMap<AddressPrefix, usize>>,
+}
+
+/// One of them; its drop gives it back.
+#[derive(Debug)]
+pub struct ClientPermit {
+    permits: Arc<ClientPermits>,
+    client: AddressPrefix,
+}
+
+impl ClientPermits {
+    /// One more for a client that has less than `max`.
+    #[must_use]
+    pub fn claim(self: &Arc<Self>, client: AddressPrefix, max: usize) -> Option<ClientPermit> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&client).copied().unwrap_or_default();
+        if count >= max {
+            return None;
+        }
+        counts.insert(client, count + 1);
+        Some(ClientPermit {
+            permits: Arc::clone(self),
+            client,
+        })
+    }
+
+    /// How many clients have one, and how many the one has that has most.
+    #[must_use]
+    pub fn usage(&self) -> (usize, usize) {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        (counts.len(), counts.values().copied().max().unwrap_or(0))
+    }
+}
+
+impl Drop for ClientPermit {
+    fn drop(&mut self) {
+        let counts = &self.permits.counts;
+        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = counts.entry(self.client) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(address: &str) -> AddressPrefix {
+        let ip: IpAddr = address.parse().unwrap();
+        AddressPrefix::of(PeerAddress::tcp((ip, 1).into()))
+    }
+
+    #[test]
+    fn an_ipv4_address_is_counted_whole_and_of_ipv6_the_first_half() {
+        assert_eq!(prefix("192.0.2.1"), prefix("::ffff:192.0.2.1"));
+        assert_ne!(prefix("192.0.2.1"), prefix("192.0.2.2"));
+        assert_eq!(prefix("2001:db8::1"), prefix("2001:db8::ffff:0:1"));
+        assert_ne!(prefix("2001:db8::1"), prefix("2001:db8:0:1::1"));
+        let unix = AddressPrefix::of(PeerAddress::Unix);
+        assert_ne!(unix, prefix("::1"));
+        for (prefix, text) in [
+            (prefix("192.0.2.1"), "192.0.2.1"),
+            (prefix("2001:db8:0:1::2"), "2001:db8:0:1::/64"),
+            (prefix("::1"), "::/64"),
+            (unix, "unix"),
+        ] {
+            assert_eq!(prefix.to_string(), text);
+            assert_eq!(AddressPrefix::from_bits(prefix.to_bits()), prefix);
+        }
+    }
+
+    #[test]
+    fn each_client_has_a_bound_of_its_own_and_leaves_nothing_behind() {
+        let permits = Arc::new(ClientPermits::default());
+        let (one, other) = (prefix("192.0.2.1"), prefix("192.0.2.2"));
+        let held: Vec<_> = (0..3).map_while(|_| permits.claim(one, 2)).collect();
+        assert_eq!(held.len(), 2);
+        assert!(permits.claim(other, 2).is_some());
+        assert_eq!(permits.usage(), (1, 2));
+        drop(held);
+        assert_eq!(permits.usage(), (0, 0));
+        assert!(permits.claim(one, 1).is_some());
+        assert!(permits.claim(one, 0).is_none());
+    }
+}

@@ -1,0 +1,323 @@
+//! How much temporary files may take together, and who has how much of it.
+//!
+//! A [`TempSpace`] per server, in each [`BodyStore`](super::BodyStore). Whoever writes to a temporary
+//! file grows its [`TempGrant`] before; a file gives its grant back once it is closed.
+//!
+//! # Invariants
+//! - All grants together never exceed the bound, whichever loop or pool they come from.
+//! - Responses of one client never have more than a [`RESPONSE_SHARE`]th of what is left, so that
+//!   others always find room; bodies of one client never more than what is left.
+//! - Nothing is granted that is not about to be written: a declared length reserves nothing.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_runtime::clock;
+
+use crate::AddressPrefix;
+
+/// What the responses of one client may take of the space that is left. Their bytes cost the client
+/// a request each, so it gets less than for bodies, which it has to send.
+const RESPONSE_SHARE: u64 = 16;
+
+/// A client has this much for its responses while there is room, however little is left.
+pub(super) const RESPONSE_MIN: u64 = 128 << 10;
+
+/// The time between two lines of the log about responses that wait.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a temporary file is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TempUse {
+    /// A response that its client has not taken yet.
+    Response,
+    /// A request body.
+    Body,
+}
+
+/// The bound on all temporary files together.
+#[derive(Debug)]
+pub struct TempSpace {
+    max: AtomicU64,
+    /// That of the ledger, to be looked at without its lock.
+    used: AtomicU64,
+    waited: AtomicU64,
+    refused: AtomicU64,
+    /// Held for a sum only.
+    ledger: Mutex<Ledger>,
+    /// When the log was last told that responses wait, and how often they did until then.
+    logged: Mutex<Option<(Instant, u64)>>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    used: u64,
+    clients: HashMap<AddressPrefix, Held>,
+}
+
+/// What one client has.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Held {
+    responses: u64,
+    bodies: u64,
+}
+
+/// What one file may take; its drop gives it back.
+#[derive(Debug)]
+pub struct TempGrant {
+    space: Arc<TempSpace>,
+    client: AddressPrefix,
+    purpose: TempUse,
+    bytes: AtomicU64,
+}
+
+/// A [`TempSpace`] as the status shows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TempUsage {
+    /// The bound in bytes.
+    pub max: u64,
+    /// Bytes granted now.
+    pub used: u64,
+    /// How often a response found no room and waited for its client.
+    pub waited: u64,
+    /// Request bodies that found no room.
+    pub refused: u64,
+}
+
+impl Default for TempSpace {
+    /// Without a bound.
+    fn default() -> Self {
+        Self {
+            max: AtomicU64::new(u64::MAX),
+            used: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            ledger: Mutex::default(),
+            logged: Mutex::default(),
+        }
+    }
+}
+
+impl TempSpace {
+    /// Sets the bound. What is above it already stays.
+    pub fn set_max(&self, bytes: u64) {
+        self.max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A grant of nothing yet.
+    #[must_use]
+    pub fn grant(self: &Arc<Self>, client: AddressPrefix, purpose: TempUse) -> Arc<TempGrant> {
+        Arc::new(TempGrant {
+            space: Arc::clone(self),
+            client,
+            purpose,
+            bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// What is used.
+    #[must_use]
+    pub fn usage(&self) -> TempUsage {
+        TempUsage {
+            max: self.max.load(Ordering::Relaxed),
+            used: self.used.load(Ordering::Relaxed),
+            waited: self.waited.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that a response waits for its client, for want of room; the log has it once a second.
+    pub(super) fn note_wait(&self, cause: impl FnOnce() -> String) {
+        let waited = self.waited.fetch_add(1, Ordering::Relaxed) + 1;
+        let now = clock::now();
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match *logged {
+            Some((at, _)) if now.saturating_duration_since(at) < LOG_PAUSE => return,
+            Some((_, before)) => before,
+            None => 0,
+        };
+        *logged = Some((now, waited));
+        drop(logged);
+        let (count, cause) = (waited - before, cause());
+        log::warn!("temporary files: {count} responses wait for their clients: {cause}");
+    }
+
+    pub(super) fn note_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Why there is no room.
+    pub(super) fn refusal(&self) -> String {
+        let TempUsage { max, used, .. } = self.usage();
+        format!("limits.temp_bytes has no room ({used} of {max} bytes are in use)")
+    }
+}
+
+impl Ledger {
+    /// Grants `bytes` more, if the bounds allow.
+    fn grow(&mut self, max: u64, grant: &TempGrant, bytes: u64) -> bool {
+        let left = max.saturating_sub(self.used);
+        if bytes > left {
+            return false;
+        }
+        let held = self.clients.entry(grant.client).or_default();
+        let (held_bytes, share) = match grant.purpose {
+            TempUse::Response => {
+                let share = (left / RESPONSE_SHARE).max(RESPONSE_MIN);
+                (&mut held.responses, share)
+            }
+            // Its own is among what it may have: half of all for one that is alone.
+            TempUse::Body => (&mut held.bodies, left),
+        };
+        let is_granted = held_bytes.saturating_add(bytes) <= share;
+        if is_granted {
+            *held_bytes += bytes;
+            self.used += bytes;
+        } else if *held == Held::default() {
+            self.clients.remove(&grant.client);
+        }
+        is_granted
+    }
+
+    fn give_back(&mut self, grant: &TempGrant, bytes: u64) {
+        self.used -= bytes;
+        if let Entry::Occupied(mut entry) = self.clients.entry(grant.client) {
+            let held = entry.get_mut();
+            match grant.purpose {
+                TempUse::Response => held.responses -= bytes,
+                TempUse::Body => held.bodies -= bytes,
+            }
+            if *held == Held::default() {
+                entry.remove();
+            }
+        }
+    }
+}
+
+impl TempGrant {
+    /// Adds `bytes`, all or none; whether it did.
+    #[must_use]
+    pub fn try_grow(&self, bytes: u64) -> bool {
+        let space = &self.space;
+        let mut ledger = space.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_granted = ledger.grow(space.max.load(Ordering::Relaxed), self, bytes);
+        if is_granted {
+            space.used.store(ledger.used, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        is_granted
+    }
+}
+
+impl Drop for TempGrant {
+    fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
+        if bytes > 0 {
+            let space = &self.space;
+            let mut ledger = space.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            ledger.give_back(self, bytes);
+            space.used.store(ledger.used, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn space(max: u64) -> Arc<TempSpace> {
+        let space = Arc::new(TempSpace::default());
+        space.set_max(max);
+        space
+    }
+
+    /// Grows by 128 KiB until it gets no more; gives how much that was.
+    fn fill(grant: &TempGrant) -> u64 {
+        (0..).take_while(|_| grant.try_grow(128 * KIB)).count() as u64 * 128 * KIB
+    }
+
+    fn client(number: u64) -> AddressPrefix {
+        AddressPrefix::from_bits(number)
+    }
+
+    #[test]
+    fn all_grants_together_stay_within_the_bound() {
+        let max = 64 << 20;
+        let space = space(max);
+        let grants: Vec<_> = (0..2000)
+            .map(|number| space.grant(client(number), TempUse::Response))
+            .collect();
+        let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
+        assert_eq!(space.usage().used, all);
+        assert!(all <= max && all > max / 10 * 9, "{all}");
+        drop(grants);
+        assert_eq!(space.usage().used, 0);
+        assert!(space.ledger.lock().unwrap().clients.is_empty());
+    }
+
+    #[test]
+    fn one_client_leaves_room_for_others() {
+        let max = 340 << 20;
+        let space = space(max);
+        let grants: Vec<_> = (0..100)
+            .map(|_| space.grant(client(1), TempUse::Response))
+            .collect();
+        let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
+        // A sixteenth of what is left then.
+        assert!(all <= max / 17 && all > max / 20, "{all}");
+        let body = space.grant(client(1), TempUse::Body);
+        let taken = fill(&body);
+        assert!(taken <= max / 2 && taken > max / 5 * 2, "{taken}");
+        // The next ones still find some.
+        let other = space.grant(client(2), TempUse::Body);
+        assert!(fill(&other) > max / 8);
+        assert!(fill(&space.grant(client(3), TempUse::Response)) > 2 << 20);
+    }
+
+    #[test]
+    fn a_small_space_is_used_as_well() {
+        let space = space(300 * KIB);
+        let (one, two, three) = (client(1), client(2), client(3));
+        let grants = [one, one, two, three].map(|client| space.grant(client, TempUse::Response));
+        let filled = grants.each_ref().map(|grant| fill(grant));
+        assert_eq!(filled, [128 * KIB, 0, 128 * KIB, 0]);
+    }
+
+    #[test]
+    fn nothing_is_granted_in_part() {
+        let space = space(1000);
+        let body = space.grant(client(1), TempUse::Body);
+        assert!(!body.try_grow(1001));
+        assert!(body.try_grow(500));
+        // It may have as much as is left besides.
+        assert!(!body.try_grow(1));
+        assert_eq!(space.usage().used, 500);
+        drop(body);
+        assert_eq!(space.usage().used, 0);
+    }
+
+    #[test]
+    fn many_threads_never_exceed_the_bound() {
+        let space = space(40 << 20);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let space = &space;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let client = client(number * 1000 + round);
+                        let grant = space.grant(client, TempUse::Body);
+                        fill(&grant);
+                        let usage = space.usage();
+                        assert!(usage.used <= usage.max);
+                    }
+                });
+            }
+        });
+        assert_eq!(space.usage().used, 0);
+    }
+}

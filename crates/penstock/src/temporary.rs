@@ -1,0 +1,86 @@
+//! How much temporary files may take where `limits.temp_bytes` does not say it.
+//!
+//! Used when a configuration is resolved, at a start, a reload and a check.
+
+use penstock_config::{Limits, show_size};
+use penstock_sys::pages::{FileSystem, folder_space};
+
+/// The largest default: more than that is not written within a minute.
+const DEFAULT_MAX: u64 = 16 << 30;
+
+/// The default of a folder in memory. A body of the longest default length has room in it, since a
+/// body may have half of all.
+const IN_MEMORY: u64 = 128 << 20;
+
+/// The default of a folder whose size is not known.
+const UNKNOWN: u64 = 1 << 30;
+
+const MIB: u64 = 1 << 20;
+
+/// Has a bound in `limits` where there is none. May block.
+pub(crate) fn set_default(limits: &mut Limits) {
+    if limits.temp_bytes.is_none() {
+        limits.temp_bytes = Some(match folder_space(&limits.temp_dir) {
+            Ok((system, bytes)) => default_of(system, bytes),
+            Err(_) => UNKNOWN,
+        });
+    }
+}
+
+/// A tenth of a disk: other programs have their share, and a full disk is worse than a client that
+/// waits. Of memory less, since it is taken from applications.
+fn default_of(system: FileSystem, bytes: u64) -> u64 {
+    match system {
+        // A tmpfs may have no bound of its own.
+        FileSystem::Memory if bytes == 0 => IN_MEMORY,
+        FileSystem::Memory => (bytes / 8).clamp(1, IN_MEMORY),
+        _ if bytes == 0 => UNKNOWN,
+        _ => (bytes / 10 / MIB * MIB).clamp(MIB, DEFAULT_MAX),
+    }
+}
+
+/// What an operator wants to know of the folder. May block.
+pub(crate) fn warning(limits: &Limits) -> Option<String> {
+    let (FileSystem::Memory, _) = folder_space(&limits.temp_dir).ok()? else {
+        return None;
+    };
+    Some(format!(
+        "limits.temp_dir: {} is in memory (tmpfs): large bodies and what slow clients have not \
+         taken fill memory, up to limits.temp_bytes ({}): name a folder on a disk",
+        limits.temp_dir.display(),
+        show_size(limits.temp_bytes.unwrap_or_default()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_a_share_of_the_disk_and_little_of_memory() {
+        const GIB: u64 = 1 << 30;
+        for (system, bytes, default) in [
+            (FileSystem::Disk, 40 * GIB, 4 * GIB),
+            (FileSystem::Layered, 4000 * GIB, 16 * GIB),
+            (FileSystem::Other, 0, GIB),
+            (FileSystem::Memory, 64 * GIB, 128 << 20),
+            (FileSystem::Memory, 80 << 20, 10 << 20),
+            (FileSystem::Memory, 0, 128 << 20),
+        ] {
+            assert_eq!(default_of(system, bytes), default, "{system:?} {bytes}");
+        }
+    }
+
+    #[test]
+    fn what_is_configured_stays() {
+        let mut limits = Limits {
+            temp_bytes: Some(5),
+            ..Limits::default()
+        };
+        set_default(&mut limits);
+        assert_eq!(limits.temp_bytes, Some(5));
+        limits.temp_bytes = None;
+        set_default(&mut limits);
+        assert!(limits.temp_bytes.is_some_and(|bytes| bytes > 1 << 20));
+    }
+}
