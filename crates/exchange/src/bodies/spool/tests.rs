@@ -145,6 +145,13 @@ fn space_of(bytes: u64) -> Arc<TempSpace> {
     space
 }
 
+/// The file is closed in a pool.
+async fn until_empty(space: &TempSpace) {
+    while space.usage().used > 0 {
+        loops::yield_now().await;
+    }
+}
+
 fn byte(at: usize) -> u8 {
     u8::try_from(at % 251).unwrap()
 }
@@ -196,9 +203,7 @@ fn a_file_is_no_longer_than_what_waits_in_it() {
         assert_content(&body, bytes);
         assert!((1..=1 << 20).contains(&most.get()), "{}", most.get());
         drop(reader);
-        while space.usage().used > 0 {
-            clock::sleep(Duration::from_millis(1)).await;
-        }
+        until_empty(&space).await;
     });
 }
 
@@ -237,9 +242,7 @@ fn what_a_client_leaves_is_given_back() {
         }
         assert_eq!(space.usage().used, 8 * BLOCK_BYTES);
         drop(reader);
-        while space.usage().used > 0 {
-            clock::sleep(Duration::from_millis(1)).await;
-        }
+        until_empty(&space).await;
         writer.push(&[1; 50_000]);
         writer.settle().await.unwrap();
         assert_eq!(space.usage().used, 0);
