@@ -4,6 +4,7 @@
 //! handlers answer which route). Exit codes: 0 done or stopped, 1 failed at run time, 2 usage or
 //! configuration.
 
+mod boundary;
 mod caches;
 mod cli;
 mod code;

@@ -36,6 +36,7 @@ use tokio::sync::Notify;
 pub(crate) use self::announce::ReadyFd;
 use self::doors::Doors;
 use self::signals::Signals;
+use crate::boundary;
 use crate::caches::CachedRoute;
 use crate::dev;
 use crate::held::Held;
@@ -178,6 +179,9 @@ pub(crate) fn run(
     }
     surroundings::check_essentials()?;
     surroundings::log_missing(&config.limits.temp_dir);
+    for warning in boundary::warnings(&config) {
+        log::warn!("{warning}");
+    }
     remove_abandoned_folders(&config);
     let tokio = TokioThread::start().map_err(say)?;
     let _entered = tokio.enter();
@@ -215,6 +219,7 @@ fn prepare_process(
     let doors = Doors::open(config, sockets, follows)?;
     if let Some(identity) = identity {
         identity.assume(config, &invocation.cwd, doors.made())?;
+        boundary::deny_inspection()?;
     }
     if let Some(folder) = &config.server.directory {
         std::env::set_current_dir(folder)

@@ -26,6 +26,7 @@ use penstock_status::{
 };
 use tokio::sync::oneshot;
 
+use crate::boundary;
 use crate::server::{Live, Server};
 use crate::tcp::TcpServing;
 
@@ -233,6 +234,7 @@ fn snapshot(server: &Server) -> Snapshot {
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
+        warnings: boundary::warnings(&live.config),
         loop_stalls: server.watchdog.stalls(),
         machine: hub::machine(connections),
         hub: hub::status(&server.held),
@@ -397,6 +399,7 @@ fn ended() -> Snapshot {
         reload_error: None,
         joins: None,
         log_lines_dropped: 0,
+        warnings: Vec::new(),
         loop_stalls: 0,
         machine: MachineStatus::default(),
         hub: HubStatus::empty(),

@@ -269,6 +269,7 @@ impl Source for FakeSource {
                 cause: Some("its key is another".into()),
             }),
             log_lines_dropped: 0,
+            warnings: vec!["runs as root".into()],
             loop_stalls: 0,
             machine: MachineStatus {
                 load_average: Some(1.25),

@@ -51,6 +51,8 @@ pub struct Snapshot {
     pub reload_error: Option<String>,
     /// Log lines that were dropped because the log could not be written fast enough.
     pub log_lines_dropped: u64,
+    /// What weakens this server and should be changed, a sentence each.
+    pub warnings: Vec<String>,
     /// How often a loop, or the control loop, did not turn for 5 s.
     pub loop_stalls: u64,
     /// The machine, as far as it concerns the server.

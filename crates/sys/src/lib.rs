@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod file;
 pub mod handover;
 pub mod identity;
+pub mod isolation;
 pub mod kernel;
 pub mod locked_folder;
 pub mod memory;

@@ -9,9 +9,14 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, USAGE, complain, count, say};
 use crate::preflight::Findings;
-use crate::{held, identity, temporary};
+use crate::{boundary, held, identity, temporary};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
+    // It loads the code of applications.
+    if let Err(error) = boundary::protect_process() {
+        complain(&error);
+        return ExitCode::FAILURE;
+    }
     let cwd = match std::env::current_dir() {
         Ok(cwd) => cwd,
         Err(error) => {
@@ -64,6 +69,7 @@ fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::i
     findings.check_names(config)?;
     findings.check_links(config);
     findings.check_user(config, cwd);
+    findings.warnings.extend(boundary::warnings(config));
     // As whom it will run.
     findings.check_applications(config)
 }

@@ -13,6 +13,7 @@ use penstock_runtime::logger::{self, LineFormat, LineWriter, Target};
 use penstock_sys::daemon::{self, Forked};
 
 use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
+use crate::boundary;
 use crate::identity;
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
@@ -56,6 +57,7 @@ enum End {
 fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) -> Result<(), End> {
     let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
     penstock_sys::process::reset_inherited_signals();
+    boundary::protect_process().map_err(End::Failed)?;
     let words = Words::take().map_err(|error| failed("the environment", error))?;
     let met = meet_predecessor()?;
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;

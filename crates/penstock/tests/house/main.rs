@@ -31,6 +31,7 @@ mod hostile_heads;
 mod house_rules;
 mod idle_memory;
 mod inheritance;
+mod isolation;
 mod kernels;
 mod kinds;
 mod listeners;

@@ -133,7 +133,7 @@ const KEYS: &str = "
     upstreams[].servers[].failures upstreams[].servers[].last_error
     upstreams[].servers[].name upstreams[].servers[].requests
     upstreams[].servers[].reuses upstreams[].servers[].state upstreams[].servers[].timeouts
-    upstreams[].servers[].weight upstreams[].up";
+    upstreams[].servers[].weight upstreams[].up warnings[]";
 
 #[test]
 fn durations_are_seconds_and_units_are_named() {

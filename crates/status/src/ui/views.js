@@ -41,6 +41,7 @@ export function serverView(parent, factList) {
     fact("process", String(now.pid));
     fact("loops", String(now.threads));
     fact("log lines dropped", now.log_lines_dropped > 0 ? count(now.log_lines_dropped) : "");
+    fact("warning", now.warnings.join("; "));
     const traffic = now.traffic;
     const peak = requests.draw(history.rates());
     requests.show(rate(history.rate(5)), "",

@@ -1,0 +1,44 @@
+//! What keeps applications, and others of the same user, out of the server's own process.
+//!
+//! `cli` asks for it before anything is read; `server` again once the process is another user's, and
+//! for what is to be warned of.
+//!
+//! # Invariants
+//! - It is done before a secret is read.
+
+use penstock_config::Config;
+use penstock_sys::{identity, isolation};
+
+/// Shuts this process: nothing of the same user reads its memory or its descriptors, and no program
+/// that it starts inherits what it was started with.
+///
+/// # Errors
+/// What the kernel says, in words.
+pub(crate) fn protect_process() -> Result<(), String> {
+    deny_inspection()?;
+    isolation::close_on_exec()
+        .map_err(|error| format!("the descriptors that this process was started with: {error}"))
+}
+
+/// Shuts it again after it has become another user, which may have opened it.
+///
+/// # Errors
+/// What the kernel says, in words.
+pub(crate) fn deny_inspection() -> Result<(), String> {
+    isolation::deny_inspection().map_err(|error| format!("prctl(PR_SET_DUMPABLE): {error}"))
+}
+
+/// What weakens the boundary and should be changed, a line each; of a process that is whom it will be.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if identity::current().0 == 0 {
+        let whose = match config.apps.is_empty() {
+            true => "the server runs",
+            false => "the server and its applications run",
+        };
+        warnings.push(format!(
+            "{whose} as root: name a user of their own in server.user (docs/isolation.md)"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,116 @@
+//! Walls between processes: what keeps others out of this one, and which calls a program may make.
+//!
+//! `penstock` shuts its own process at the start ([`deny_inspection`]) and keeps descriptors that it
+//! was started with to itself ([`close_on_exec`]).
+//!
+//! # Invariants
+//! - A descriptor that nobody passed on by name reaches no program that is started.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use rustix::process::DumpableBehavior;
+
+/// Descriptors above the standard streams.
+const FIRST: libc::c_uint = 3;
+
+/// Where a kernel can neither mark all descriptors in one call nor list them, so many are tried.
+const TRIED_MAX: RawFd = 65_536;
+
+/// Lets no process of the same user read this one's memory, its environment or its descriptors, trace
+/// it or copy one of its descriptors; and it leaves no core file. Holds until the process becomes
+/// another user or another program: say it again then.
+///
+/// # Errors
+/// What `prctl(PR_SET_DUMPABLE)` says.
+pub fn deny_inspection() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(
+        DumpableBehavior::NotDumpable,
+    )?)
+}
+
+/// Marks each descriptor but the standard streams so that no program inherits it that is started from
+/// now on. For the start of a process: what it opens itself is marked anyway.
+///
+/// # Errors
+/// Only where there is neither `close_range` (Linux 5.11) nor `/proc`: what `getrlimit` says.
+pub fn close_on_exec() -> io::Result<()> {
+    #[expect(unsafe_code, reason = "descriptors are named by number")]
+    // SAFETY: numbers only; no descriptor is closed by it, only a flag of each is set.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    close_each_on_exec()
+}
+
+/// The same without `close_range`.
+fn close_each_on_exec() -> io::Result<()> {
+    if let Ok(numbers) = open_numbers() {
+        numbers.into_iter().for_each(mark);
+        return Ok(());
+    }
+    let limit = crate::resource_limits::read_limit(rustix::process::Resource::Nofile)?;
+    let limit = limit.current.and_then(|limit| RawFd::try_from(limit).ok());
+    (3..limit.unwrap_or(TRIED_MAX).min(TRIED_MAX)).for_each(mark);
+    Ok(())
+}
+
+fn open_numbers() -> io::Result<Vec<RawFd>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        numbers.extend(number.filter(|&number: &RawFd| number >= 3));
+    }
+    Ok(numbers)
+}
+
+/// A number with nothing behind it is refused, which is fine.
+fn mark(number: RawFd) {
+    #[expect(unsafe_code, reason = "descriptors are named by number")]
+    // SAFETY: fcntl(F_SETFD) on a number sets a flag and closes nothing.
+    unsafe {
+        libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    /// A descriptor that programs inherit.
+    fn leaked() -> OwnedFd {
+        let file = crate::file::in_memory("leaked", b"x").unwrap();
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        file
+    }
+
+    fn is_marked(fd: &OwnedFd) -> bool {
+        let flags = rustix::io::fcntl_getfd(fd).unwrap();
+        flags.contains(rustix::io::FdFlags::CLOEXEC)
+    }
+
+    #[test]
+    fn every_descriptor_but_the_standard_streams_is_marked() {
+        // One of a high number: the list is not walked up to the first gap only.
+        let high = rustix::io::fcntl_dupfd_cloexec(leaked(), 700).unwrap();
+        for mark_all in [close_on_exec, close_each_on_exec] {
+            rustix::io::fcntl_setfd(&high, rustix::io::FdFlags::empty()).unwrap();
+            let low = leaked();
+            assert!(!is_marked(&low) && !is_marked(&high));
+            mark_all().unwrap();
+            assert!(is_marked(&low) && is_marked(&high));
+            assert!(!open_numbers().unwrap().contains(&2));
+            assert!(open_numbers().unwrap().contains(&high.as_raw_fd()));
+        }
+    }
+}
