@@ -16,6 +16,7 @@ use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault, Handler};
 use penstock_runtime::{LoopHandle, clock};
+use penstock_sys::process::Launcher;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -47,6 +48,8 @@ pub struct App {
 pub struct Setup {
     /// Where its slots live.
     pub loops: Vec<LoopHandle>,
+    /// Starts its processes; without one this process does.
+    pub launcher: Option<Arc<Launcher>>,
     /// Where bodies wait.
     pub store: BodyStore,
     /// Answers with a file below the application's `sendfile_root`, if it has one.

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
-use penstock_sys::process::{self, Exit, Handle};
+use penstock_sys::process::{self, Exit, Handle, Launcher};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::busyness::{Busyness, Wanted};
@@ -177,6 +177,7 @@ pub(crate) struct Executor {
     shared: Arc<AppShared>,
     config: config::App,
     loops: Vec<LoopHandle>,
+    launcher: Option<Arc<Launcher>>,
     supervisor: Supervisor,
     children: HashMap<WorkerId, Child>,
     inputs: mpsc::Sender<Input>,
@@ -264,6 +265,7 @@ impl Executor {
             shared,
             config,
             loops: setup.loops.clone(),
+            launcher: setup.launcher.clone(),
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
             inputs,

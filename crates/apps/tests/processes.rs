@@ -102,6 +102,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         false => config::Preload::Never,
     };
     let setup = Setup {
+        launcher: None,
         sendfile: None,
         gives_way: false,
         development: false,

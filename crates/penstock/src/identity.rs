@@ -85,6 +85,14 @@ impl Identity {
             .collect()
     }
 
+    /// Becomes it, for good, without a look at anything.
+    ///
+    /// # Errors
+    /// What the calls say.
+    pub(crate) fn become_it(&self) -> std::io::Result<()> {
+        identity::become_user(&self.user, self.gid)
+    }
+
     /// Becomes it, for good, and looks whether it can use what the configuration names, and `cwd`, where the
     /// server was started. Unix sockets that this process has `made` go with it.
     ///
@@ -101,7 +109,7 @@ impl Identity {
             let given = identity::give_socket(path, self.user.uid, self.gid);
             given.map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
         }
-        identity::become_user(&self.user, self.gid)
+        self.become_it()
             .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;
         log::info!(
             "from now on {shown} (user {}, group {})",

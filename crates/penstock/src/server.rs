@@ -29,6 +29,7 @@ use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::{Admin, Probes};
+use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::Reach;
 use penstock_sys::{daemon, identity, process};
 use tokio::sync::Notify;
@@ -70,6 +71,8 @@ pub(crate) struct Options {
     pub(crate) ready: Option<ReadyFd>,
     /// The server's log.
     pub(crate) log: LineWriter,
+    /// Starts all programs.
+    pub(crate) launcher: Arc<Launcher>,
     /// Takes lines for the person at the terminal; nobody may be reading there.
     pub(crate) announce: LineWriter,
     /// Who started us, if it wants to be told.
@@ -283,6 +286,7 @@ impl Server {
         let (none, alone) = (Rooms::default(), Sizes::new());
         let beside = Beside {
             loops: loops.handles(),
+            launcher: &options.launcher,
             gives_way: predecessor.is_some(),
             development: options.development,
             sizes: predecessor.map_or(&alone, Predecessor::sizes),

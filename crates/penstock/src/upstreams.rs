@@ -17,6 +17,7 @@ use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Setup, Upstream};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
+use penstock_sys::process::Launcher;
 
 use crate::caches::{self, Bounds, Caches};
 use crate::wiring;
@@ -58,6 +59,8 @@ pub(crate) struct Started {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beside<'a> {
     pub(crate) loops: &'a [LoopHandle],
+    /// Starts processes of applications.
+    pub(crate) launcher: &'a Arc<Launcher>,
     /// Others serve while they boot.
     pub(crate) gives_way: bool,
     /// Under `serve --dev`.
@@ -101,6 +104,7 @@ pub(crate) fn start(
     }
     let setup = AppSetup {
         loops: beside.loops.to_vec(),
+        launcher: Some(Arc::clone(beside.launcher)),
         store: store.clone(),
         sendfile: None,
         gives_way: beside.gives_way,

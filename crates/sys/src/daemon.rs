@@ -128,7 +128,8 @@ pub fn set_variables(variables: &[(&str, String)]) -> io::Result<()> {
     Ok(())
 }
 
-fn check_alone() -> io::Result<()> {
+/// That this is the only thread.
+pub(crate) fn check_alone() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task") {
         Ok(threads) => match threads.count() {
             1 => Ok(()),

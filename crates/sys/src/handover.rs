@@ -12,9 +12,10 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -45,12 +46,47 @@ pub fn send(
     net::send_descriptors(socket, bytes, descriptor.as_slice()).map(|_| ())
 }
 
+/// As [`send`] with several descriptors, for a process that has nothing else to do: blocks until the packet
+/// is on its way.
+///
+/// # Errors
+/// As [`send`]; `TimedOut` when the queue stays full until the deadline.
+pub(crate) fn send_within(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> io::Result<()> {
+    loop {
+        match net::send_descriptors(socket, bytes, descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                wait(socket, PollFlags::OUT, Some(left))?;
+            }
+            sent => return sent.map(|_| ()),
+        }
+    }
+}
+
 /// Receives one packet into `buffer`: its length, 0 at the end, and the descriptor it brought.
 ///
 /// # Errors
 /// `WouldBlock` when none is there; `InvalidData` when it is longer than the buffer.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (length, descriptors) = receive_many(socket, buffer)?;
+    Ok((length, descriptors.into_iter().next()))
+}
+
+/// As [`receive`], with all descriptors, [`net::DESCRIPTORS_MAX`] at most.
+///
+/// # Errors
+/// As [`receive`].
+pub(crate) fn receive_many(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space =
+        [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(net::DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::net::recvmsg(
         socket,
@@ -58,16 +94,40 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for item in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut rights) = item {
-            descriptor = rights.next();
+        if let RecvAncillaryMessage::ScmRights(rights) = item {
+            descriptors.extend(rights);
         }
     }
-    if message.flags.contains(ReturnFlags::TRUNC) {
+    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+    if message.flags.intersects(cut) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet cut"));
     }
-    Ok((message.bytes, descriptor))
+    Ok((message.bytes, descriptors))
+}
+
+/// Waits until there is something to receive, for as long as it takes without a limit.
+///
+/// # Errors
+/// `TimedOut`, or what `poll` says.
+pub(crate) fn wait_readable(socket: BorrowedFd<'_>, limit: Option<Duration>) -> io::Result<()> {
+    wait(socket, PollFlags::IN, limit)
+}
+
+fn wait(socket: BorrowedFd<'_>, what: PollFlags, limit: Option<Duration>) -> io::Result<()> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(Timespec::try_from).transpose();
+        let left = left.map_err(io::Error::other)?;
+        match poll(&mut [PollFd::from_borrowed_fd(socket, what)], left.as_ref()) {
+            // A signal that this process handles.
+            Err(Errno::INTR) => {}
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            ready => return Ok(ready.map(|_| ())?),
+        }
+    }
 }
 
 /// As [`receive`], for a process that has nothing else to do: blocks until a packet is there.
@@ -79,11 +139,7 @@ pub fn receive_within(
     buffer: &mut [u8],
     patience: Duration,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let limit = Timespec::try_from(patience).map_err(io::Error::other)?;
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-    if poll(&mut fds, Some(&limit))? == 0 {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
+    wait_readable(socket, Some(patience))?;
     receive(socket, buffer)
 }
 

@@ -63,7 +63,8 @@ fn close_each_on_exec() -> io::Result<()> {
     Ok(())
 }
 
-fn open_numbers() -> io::Result<Vec<RawFd>> {
+/// The numbers of all descriptors above the standard streams.
+pub(crate) fn open_numbers() -> io::Result<Vec<RawFd>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();

@@ -12,6 +12,7 @@
 )]
 
 pub mod alloc;
+pub mod confine;
 pub mod daemon;
 pub mod file;
 pub mod handover;

@@ -1,6 +1,6 @@
 //! Processes: starting a worker that cannot outlive us, waiting for its end, signalling its group.
 //!
-//! Used by `apps`' executor. A worker leads a process group of its own, so that a Ctrl-C at the
+//! Used by `apps`' executor, by way of the [`Launcher`]. A worker leads a process group of its own, so that a Ctrl-C at the
 //! terminal reaches only the server and a kill reaches what the worker started; it dies with the
 //! *thread* that started it (`PR_SET_PDEATHSIG`), so callers start workers from a thread that lives
 //! as long as the server. A worker that another one forked becomes a child of the server
@@ -9,6 +9,7 @@
 
 mod exit_watch;
 mod handle;
+mod launcher;
 mod orphans;
 pub mod successor;
 mod turns;
@@ -26,6 +27,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use handle::Handle;
+pub use launcher::Launcher;
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
@@ -72,8 +74,7 @@ impl Started {
     /// What `waitid` says, also when it was asked already.
     pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
         let pid = as_pid(self.pid)?;
-        self.known
-            .take_exit(|| wait_by(pid, WaitIdOptions::empty()))
+        self.known.take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))
     }
 
     /// For signals to it.
@@ -85,7 +86,7 @@ impl Started {
 /// How a child ended; `None` while it runs. Under the lock of the table of children, so that its number
 /// is its own.
 fn wait_by(child: Pid, more: WaitIdOptions) -> io::Result<Option<Exit>> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | more;
+    let options = WaitIdOptions::EXITED | more;
     let status = waitid(WaitId::Pid(child), options)?;
     Ok(status.as_ref().map(Exit::of))
 }
@@ -194,7 +195,7 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> 
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         let exit = exit_watch::watch(as_pid(pid)?)?;
-        match wait_by(as_pid(pid)?, WaitIdOptions::NOWAIT) {
+        match wait_by(as_pid(pid)?, WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
             Ok(_) => Ok((pid, exit)),
             Err(_) => {
                 let why = format!("process {pid} is no child of the server");

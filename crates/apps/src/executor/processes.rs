@@ -56,7 +56,11 @@ impl Executor {
     }
 
     pub(super) fn start(&self, launch: &process::Launch) -> Result<Started, String> {
-        let started = process::start(launch)
+        let started = match &self.launcher {
+            Some(launcher) => launcher.launch(launch),
+            None => process::start(launch),
+        };
+        let started = started
             .map_err(|error| format!("{}: {error}", Path::new(&launch.program).display()))?;
         self.shared.metrics.started.increment();
         Ok(started)

@@ -165,6 +165,7 @@ fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {
 fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
     let setup = Setup {
         loops: Vec::new(),
+        launcher: None,
         store: BodyStore {
             body_memory: 0,
             response_memory: 0,

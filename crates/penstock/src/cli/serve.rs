@@ -7,14 +7,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use penstock_config::{Invocation, ServerLogFormat};
+use penstock_config::{self as config, Invocation, ServerLogFormat};
 use penstock_runtime::logger::{self, LineFormat, LineWriter, Target};
+use penstock_sys::confine;
 use penstock_sys::daemon::{self, Forked};
+use penstock_sys::process::{self, Launcher};
 
 use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
 use crate::boundary;
-use crate::identity;
+use crate::identity::{self, Identity};
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
 use crate::succession::{self, Predecessor};
@@ -56,7 +59,7 @@ enum End {
 
 fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) -> Result<(), End> {
     let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
-    penstock_sys::process::reset_inherited_signals();
+    process::reset_inherited_signals();
     boundary::protect_process().map_err(End::Failed)?;
     let words = Words::take().map_err(|error| failed("the environment", error))?;
     let met = meet_predecessor()?;
@@ -77,6 +80,9 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     // A server that follows a daemon is one already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
+    let launcher = Launcher::start(|| set_up_launcher(&config.server, identity.as_ref()));
+    let launcher = launcher.map_err(|error| failed("cannot split the launcher off", error))?;
+    let confined = confine::forbid_programs();
     let level = if process.verbose {
         log::LevelFilter::Debug
     } else {
@@ -87,6 +93,9 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         ServerLogFormat::Json => LineFormat::Json,
     };
     let log = logger::install(level, format).map_err(|error| failed("the log", error))?;
+    if let Err(error) = confined {
+        log::warn!("this kernel does not let the front end give up starting programs: {error}");
+    }
     let announce = LineWriter::start("terminal", Target::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
@@ -94,6 +103,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         // Whoever gave it to the server before this one has been told.
         ready,
         log: log.clone(),
+        launcher: Arc::new(launcher),
         announce: announce.clone(),
         manager: words.manager(),
         program,
@@ -109,6 +119,20 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     announce.flush();
     log.flush();
     result.map_err(End::Failed)
+}
+
+/// What programs inherit, in the process that starts them.
+fn set_up_launcher(server: &config::Server, identity: Option<&Identity>) -> std::io::Result<()> {
+    // The server says in its log what it may open; the numbers of descriptors are the same here.
+    match server.open_files {
+        Some(wanted) => penstock_sys::identity::limit_open_files(wanted)?,
+        None => drop(process::raise_open_files()),
+    }
+    process::keep_turns();
+    if let Some(mask) = server.umask {
+        penstock_sys::identity::set_umask(mask);
+    }
+    identity.map_or(Ok(()), Identity::become_it)
 }
 
 /// The server before this one and what it hands over, if this process was started by one.

@@ -108,6 +108,7 @@ impl Server {
         let mut started = Started::default();
         let beside = Beside {
             loops: self.loops.handles(),
+            launcher: &self.options.launcher,
             gives_way: true,
             development: self.options.development,
             sizes: &Sizes::new(),

@@ -109,6 +109,9 @@ impl Server {
             // It ends the server that it has started.
             clock::within(GIVING_UP, self.reloading.lock()).await;
         }
+        if let Err(error) = self.options.launcher.end() {
+            log::warn!("the launcher has not ended: {error}");
+        }
         let heir = Some(self.heir()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
         log::info!("stopped");

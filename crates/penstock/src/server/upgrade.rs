@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_config::ListenAddr;
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::handover;
-use penstock_sys::process::successor::{self, Launch, Reach, Successor};
+use penstock_sys::process::successor::{Launch, Reach, Successor};
 use tokio::sync::oneshot;
 
 use super::{STOPPING, Server, program, reload};
@@ -155,13 +155,15 @@ impl Server {
         let (ours, theirs) = handover::pair().map_err(|error| error.to_string())?;
         let line = Line::new(ours).map_err(|error| error.to_string())?;
         let mut launch = self.launch(theirs);
+        let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
                 launch.program = program::checked(&binary)?;
                 launch.called = Some(binary);
             }
             let what = format!("{} in {}", launch.program.display(), launch.dir.display());
-            successor::start(launch).map_err(|error| format!("cannot start {what}: {error}"))
+            let started = launcher.launch_successor(launch);
+            started.map_err(|error| format!("cannot start {what}: {error}"))
         });
         let mut new = started.await.map_err(|error| error.to_string())??;
         let pid = new.pid;

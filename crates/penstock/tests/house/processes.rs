@@ -8,6 +8,7 @@
 
 mod boots;
 mod killed;
+mod launcher;
 mod leaks;
 mod limits;
 mod offspring;

@@ -1,22 +1,20 @@
 //! The process that follows this one: a server's next, which gets its sockets and outlives it.
 //!
-//! Used by `penstock`'s upgrade. What must stay true: it does not die with us, no signal of our terminal
+//! Started by the [`super::Launcher`] for `penstock`'s upgrade. What must stay true: it does not die with us, no signal of our terminal
 //! reaches it, and until it has taken over we can still end it. It leads a process group, but no session: the
 //! kernel may share the processor among sessions first (`sched(7)`, the autogroup feature), and priorities,
 //! by which code that is loaded goes last, count within one alone.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use rustix::process::{PidfdFlags, Signal};
+use rustix::process::{PidfdFlags, Signal, WaitIdOptions};
 
-use super::orphans::{Known, known};
-use super::{Exit, Handle, as_pid, exit_watch, stay_open};
+use super::orphans::Known;
+use super::{Exit, Handle, as_pid, wait_by};
 use crate::kernel;
 
 /// How to start the next server.
@@ -47,18 +45,17 @@ pub struct Successor {
     pub exit: OwnedFd,
     /// Its standard error, non-blocking, until it takes over.
     pub stderr: OwnedFd,
-    child: Child,
-    known: Known,
+    pub(super) known: Known,
 }
 
 impl Successor {
     /// How it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
     ///
     /// # Errors
-    /// What `waitpid` says.
+    /// What `waitid` says.
     pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
-        let child = &mut self.child;
-        (self.known).take_exit(|| Ok(child.try_wait()?.as_ref().map(Exit::of_status)))
+        let pid = as_pid(self.pid)?;
+        (self.known).take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))
     }
 
     /// Another hand on it, for when it serves: it can still be told things.
@@ -78,9 +75,8 @@ impl Successor {
     /// When it is gone already.
     pub fn kill(&mut self) -> io::Result<()> {
         let done = super::kill_group(self.pid);
-        let child = &mut self.child;
-        self.known
-            .take_exit(|| Ok(Some(Exit::of_status(&child.wait()?))))?;
+        let pid = as_pid(self.pid)?;
+        (self.known).take_exit(|| wait_by(pid, WaitIdOptions::empty()))?;
         done
     }
 }
@@ -147,124 +143,4 @@ impl Reach {
 
 fn is_parent(pid: u32) -> bool {
     std::os::unix::process::parent_id() == pid
-}
-
-impl Exit {
-    fn of_status(status: &ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Code(code),
-            (None, signal) => Self::Signal(signal.unwrap_or(-1)),
-        }
-    }
-}
-
-/// Starts the next server. Blocks until the program runs.
-///
-/// # Errors
-/// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork.
-pub fn start(launch: Launch) -> io::Result<Successor> {
-    let (name, socket) = launch.inherit;
-    let mut command = Command::new(&launch.program);
-    if let Some(called) = &launch.called {
-        command.arg0(called);
-    }
-    command
-        .args(&launch.args)
-        .current_dir(&launch.dir)
-        .envs(launch.env)
-        .env(name, socket.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    for gone in &launch.env_removed {
-        command.env_remove(gone);
-    }
-    let number = socket.as_raw_fd();
-    let open_files = *super::inherited_open_files();
-    #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
-    // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe system
-    // calls (signal, prlimit, fcntl); it allocates nothing.
-    unsafe {
-        command.pre_exec(move || {
-            super::restore(open_files)?;
-            // It may still write to our terminal, from behind (`stty tostop`).
-            if libc::signal(libc::SIGTTOU, libc::SIG_IGN) == libc::SIG_ERR {
-                return Err(io::Error::last_os_error());
-            }
-            stay_open(number)
-        });
-    }
-    let (mut child, known) = known(|_| {
-        let child = command.spawn()?;
-        Ok((child.id(), child))
-    })?;
-    drop(socket);
-    let ends = child.stderr.take().map(OwnedFd::from);
-    let ends = ends.ok_or_else(|| io::Error::other("output pipe missing"));
-    let ends = ends.and_then(|stderr| {
-        rustix::io::ioctl_fionbio(&stderr, true)?;
-        let pid = as_pid(child.id())?;
-        Ok((exit_watch::watch(pid)?, stderr))
-    });
-    match ends {
-        Ok((exit, stderr)) => Ok(Successor {
-            pid: child.id(),
-            exit,
-            stderr,
-            child,
-            known,
-        }),
-        Err(error) => {
-            // A process that nobody watches must not stay.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_successor_leads_a_group_in_our_session_and_its_socket_is_named() {
-        let (ours, theirs) = crate::handover::pair().unwrap();
-        let session = own_session();
-        let script = format!(
-            "test -S /dev/fd/$THE_FD && test -z \"$GONE\" && \
-             test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {session}\" && echo said >&2; exit 7"
-        );
-        let mut successor = start(Launch {
-            program: "/bin/sh".into(),
-            called: None,
-            args: vec!["-c".into(), script.into()],
-            dir: "/".into(),
-            env: vec![("GONE".into(), "x".into())],
-            env_removed: vec!["GONE".into()],
-            inherit: ("THE_FD".into(), theirs),
-        })
-        .unwrap();
-        use rustix::event::{PollFd, PollFlags, poll};
-        let mut fds = [PollFd::new(&successor.exit, PollFlags::IN)];
-        let limit = rustix::event::Timespec {
-            tv_sec: 10,
-            tv_nsec: 0,
-        };
-        poll(&mut fds, Some(&limit)).unwrap();
-        assert_eq!(successor.try_exit().unwrap(), Some(Exit::Code(7)));
-        let mut text = [0; 16];
-        let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
-        assert_eq!(&text[..count], b"said\n");
-        drop(ours);
-    }
-
-    /// As the kernel tells it: 0 where who leads the session is outside of our process namespace, which
-    /// getsid(2)'s wrapper does not allow for.
-    fn own_session() -> String {
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-        let behind_name = &stat[stat.rfind(')').unwrap()..];
-        // `) state ppid pgrp session` (proc(5)).
-        behind_name.split(' ').nth(4).unwrap().to_string()
-    }
 }

@@ -94,6 +94,7 @@ impl Rig {
         let loops = Loops::start(1).unwrap();
         let setup = Setup {
             loops: loops.handles().to_vec(),
+            launcher: None,
             store: BodyStore {
                 body_memory: 1 << 20,
                 response_memory: 1 << 16,

@@ -89,6 +89,7 @@ impl Running {
         let loops = Loops::start(1).unwrap();
         let setup = Setup {
             loops: loops.handles().to_vec(),
+            launcher: None,
             store: BodyStore {
                 body_memory: 1 << 16,
                 response_memory: 1 << 16,

@@ -1,0 +1,427 @@
+//! The launcher: a process that starts all other programs for the server.
+//!
+//! Forked by `penstock` before its first thread, asked by `apps`' executor for workers and by the
+//! upgrade for the next server. A program is started by a helper that ends at once, so that it becomes
+//! a child of the server, the nearest subreaper, and is waited for there like any other
+//! ([`super::adopt`]). docs/decisions/002-launcher.md says why there is one.
+//!
+//! # Invariants
+//!
+//! - The launcher never speaks to the network: of what the server has open it keeps one socket.
+//! - A program gets the descriptors of its order and no other.
+//! - Every order is answered within [`ORDER_TIMEOUT`], or the launcher is given up.
+//! - The launcher ends when the server does: its socket ends.
+
+mod child;
+mod order;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
+use rustix::process::{Signal, WaitIdOptions, getpid};
+
+use self::order::{Lifetime, Order};
+use super::orphans::{Known, known};
+use super::successor::Successor;
+use super::{
+    Launch, Started, as_pid, become_subreaper, exit_watch, output_pipe, successor, wait_by,
+};
+use crate::net::DESCRIPTORS_MAX;
+use crate::{daemon, file, handover, isolation};
+
+/// How long one start may take: a program on a slow network disk.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long its end may take.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest answer: a kind, a number and the text of an error.
+const ANSWER_BYTES: usize = 1024;
+
+/// The process that starts programs. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Launcher {
+    line: Mutex<Line>,
+    pid: u32,
+}
+
+/// The server's end of the conversation.
+#[derive(Debug)]
+struct Line {
+    socket: OwnedFd,
+    /// The launcher among our children.
+    known: Known,
+    /// Why no more can be asked, once something went wrong in between.
+    broken: Option<String>,
+}
+
+impl Launcher {
+    /// Splits the launcher off. `set_up` runs in it, before its first order: limits and the like, which
+    /// programs inherit.
+    ///
+    /// # Errors
+    /// When other threads exist, or what `socketpair`, `fork` and `prctl` say.
+    pub fn start(set_up: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
+        daemon::check_alone()?;
+        // Before the fork: only descendants that come later look for a subreaper.
+        become_subreaper()?;
+        let (ours, theirs) = handover::pair()?;
+        let server = getpid();
+        let (pid, known) = known(|_| {
+            #[expect(unsafe_code, reason = "there is no safe fork")]
+            // SAFETY: this is the only thread, so that no lock is held and no state half written in the
+            // child, which never returns from here.
+            match unsafe { libc::fork() } {
+                -1 => Err(io::Error::last_os_error()),
+                0 => {
+                    let prepared = become_launcher(&theirs).and_then(|()| set_up());
+                    exit(prepared.is_ok_and(|()| serve(&theirs, server).is_ok()))
+                }
+                pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
+            }
+        })?;
+        let line = Line {
+            socket: ours,
+            known,
+            broken: None,
+        };
+        Ok(Self {
+            line: Mutex::new(line),
+            pid,
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Starts a program in a group of its own, standard input closed, output on pipes; it dies with the
+    /// server. Blocks until the program runs, 30 s at most.
+    ///
+    /// # Errors
+    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; that the launcher has ended.
+    pub fn launch(&self, launch: &Launch) -> io::Result<Started> {
+        let (stdout, stdout_theirs) = output_pipe()?;
+        let (stderr, stderr_theirs) = output_pipe()?;
+        let mut places: Vec<(BorrowedFd<'_>, RawFd)> =
+            vec![(stdout_theirs.as_fd(), 1), (stderr_theirs.as_fd(), 2)];
+        let inherited = launch.inherit.iter();
+        places.extend(inherited.map(|fd| (fd.as_fd(), fd.as_raw_fd())));
+        places.extend(
+            launch
+                .place
+                .iter()
+                .map(|(fd, number)| (fd.as_fd(), *number)),
+        );
+        let order = Order {
+            program: launch.program.clone(),
+            arg0: launch.program.clone(),
+            args: launch.args.clone(),
+            dir: launch.dir.clone(),
+            env: launch.env.clone(),
+            env_removed: Vec::new(),
+            numbers: places.iter().map(|(_, number)| *number).collect(),
+            lifetime: Lifetime::OfServer,
+        };
+        let descriptors = places.iter().map(|(fd, _)| *fd).collect();
+        let ((pid, exit), known) = self.order(&order, descriptors)?;
+        Ok(Started {
+            pid,
+            exit: Arc::new(exit),
+            stdout,
+            stderr,
+            known,
+        })
+    }
+
+    /// Starts the next server, which outlives this one. Blocks as [`Self::launch`] does.
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    pub fn launch_successor(&self, launch: successor::Launch) -> io::Result<Successor> {
+        let (stderr, stderr_theirs) = output_pipe()?;
+        let (name, socket) = launch.inherit;
+        let output = rustix::stdio::stdout();
+        let number = socket.as_raw_fd();
+        let mut env = launch.env;
+        env.push((name, number.to_string().into()));
+        let program = launch.program.into_os_string();
+        let order = Order {
+            arg0: launch.called.map_or_else(|| program.clone(), Into::into),
+            program,
+            args: launch.args,
+            dir: launch.dir,
+            env,
+            env_removed: launch.env_removed,
+            numbers: vec![1, 2, number],
+            lifetime: Lifetime::OfItsOwn,
+        };
+        let descriptors = vec![output, stderr_theirs.as_fd(), socket.as_fd()];
+        let ((pid, exit), known) = self.order(&order, descriptors)?;
+        Ok(Successor {
+            pid,
+            exit,
+            stderr,
+            known,
+        })
+    }
+
+    /// Ends the launcher, once it has done what it was asked for. Blocks until it is gone, 2 s
+    /// at most; the programs that it started live on.
+    ///
+    /// # Errors
+    /// When it is not gone by then.
+    pub fn end(&self) -> io::Result<()> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.broken = Some("the server ends".to_owned());
+        rustix::net::shutdown(&line.socket, Shutdown::Both)?;
+        let pid = as_pid(self.pid)?;
+        let exit = exit_watch::watch(pid)?;
+        handover::wait_readable(exit.as_fd(), Some(END_TIMEOUT))?;
+        line.known
+            .take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))?;
+        Ok(())
+    }
+
+    /// Has a program started and takes it in: its number and the descriptor of its end.
+    fn order(
+        &self,
+        order: &Order,
+        descriptors: Vec<BorrowedFd<'_>>,
+    ) -> io::Result<((u32, OwnedFd), Known)> {
+        let text = file::in_memory("penstock-order", &order.encode())?;
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock of the table of children: one that has ended by then is not taken for an orphan.
+        known(|_| {
+            let pid = line.ask(&text, &descriptors)?;
+            let exit = exit_watch::watch(as_pid(pid)?)?;
+            Ok((pid, (pid, exit)))
+        })
+    }
+}
+
+impl Line {
+    fn ask(&mut self, order: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<u32> {
+        if let Some(why) = &self.broken {
+            return Err(io::Error::other(why.clone()));
+        }
+        let answer = self.exchange(order, descriptors);
+        answer.unwrap_or_else(|error| {
+            let why = format!(
+                "the launcher does not start programs any more ({error}): restart the server"
+            );
+            self.broken = Some(why.clone());
+            Err(io::Error::other(why))
+        })
+    }
+
+    /// The inner error is the order's, the outer one the launcher's.
+    fn exchange(
+        &self,
+        order: &OwnedFd,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<io::Result<u32>> {
+        let socket = self.socket.as_fd();
+        let deadline = Instant::now() + ORDER_TIMEOUT;
+        let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
+        handover::send_within(socket, &count.to_le_bytes(), &[order.as_fd()], deadline)?;
+        for some in descriptors.chunks(DESCRIPTORS_MAX) {
+            handover::send_within(socket, b"d", some, deadline)?;
+        }
+        let mut buffer = [0; ANSWER_BYTES];
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (length, _) = handover::receive_within(socket, &mut buffer, left)?;
+        Answer::decode(&buffer[..length]).map(Answer::into_result)
+    }
+}
+
+/// What the launcher says of an order.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// The program runs, under this number.
+    Runs(u32),
+    /// It does not, by this error of the system.
+    Failed(i32),
+    /// It does not, in words.
+    Refused(String),
+}
+
+impl Answer {
+    fn of(result: io::Result<u32>) -> Self {
+        match result {
+            Ok(pid) => Self::Runs(pid),
+            Err(error) => match error.raw_os_error() {
+                Some(number) => Self::Failed(number),
+                None => Self::Refused(error.to_string()),
+            },
+        }
+    }
+
+    fn into_result(self) -> io::Result<u32> {
+        match self {
+            Self::Runs(pid) => Ok(pid),
+            Self::Failed(number) => Err(io::Error::from_raw_os_error(number)),
+            Self::Refused(why) => Err(io::Error::other(why)),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(5);
+        match self {
+            Self::Runs(pid) => {
+                bytes.push(b'p');
+                bytes.extend(pid.to_le_bytes());
+            }
+            Self::Failed(number) => {
+                bytes.push(b'e');
+                bytes.extend(number.to_le_bytes());
+            }
+            Self::Refused(why) => {
+                bytes.push(b't');
+                bytes.extend(why.bytes().take(ANSWER_BYTES - 1));
+            }
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok();
+        let read = match bytes.split_first() {
+            Some((b'p', rest)) => number(rest).map(|it| Self::Runs(u32::from_le_bytes(it))),
+            Some((b'e', rest)) => number(rest).map(|it| Self::Failed(i32::from_le_bytes(it))),
+            Some((b't', rest)) => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
+            _ => None,
+        };
+        read.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
+    }
+}
+
+/// What is different from the server: its own group, which no terminal signals, no signals but the one
+/// that cannot be ignored, and no descriptor but the socket.
+fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
+    rustix::process::setpgid(None, None)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A name is for people.
+    let _ = rustix::thread::set_name(c"penstock-launch");
+    for signal in [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+    ] {
+        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+        // SAFETY: a number and a constant; in a process with one thread.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    daemon::leave_terminal(None)?;
+    close_all_but(socket.as_raw_fd())
+}
+
+/// Closes every descriptor above standard error but one.
+fn close_all_but(kept: RawFd) -> io::Result<()> {
+    for number in isolation::open_numbers()? {
+        if number != kept {
+            #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
+            // SAFETY: they are copies in this process alone, which uses none of them: what owns them
+            // here is never dropped.
+            unsafe {
+                libc::close(number);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes orders until the server is gone.
+fn serve(socket: &OwnedFd, server: rustix::process::Pid) -> io::Result<()> {
+    while let Some((order, descriptors)) = receive_order(socket.as_fd())? {
+        let started = order.and_then(|order| child::start(&order, descriptors, server));
+        let answer = Answer::of(started).encode();
+        let deadline = Instant::now() + ORDER_TIMEOUT;
+        handover::send_within(socket.as_fd(), &answer, &[], deadline)?;
+    }
+    Ok(())
+}
+
+/// The next order and its descriptors; `None` at the end. An order that cannot be read is an error of
+/// its own.
+fn receive_order(socket: BorrowedFd<'_>) -> io::Result<Option<(io::Result<Order>, Vec<OwnedFd>)>> {
+    let mut head = [0; 4];
+    handover::wait_readable(socket, None)?;
+    let (length, text) = handover::receive_many(socket, &mut head)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let count = u32::from_le_bytes(head) as usize;
+    let mut descriptors = Vec::new();
+    while descriptors.len() < count {
+        handover::wait_readable(socket, Some(ORDER_TIMEOUT))?;
+        let (length, more) = handover::receive_many(socket, &mut [0; 1])?;
+        if length == 0 || more.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        descriptors.extend(more);
+    }
+    let order = text.into_iter().next().map(File::from);
+    let order = order.ok_or_else(|| io::Error::other("an order without its text"));
+    Ok(Some((
+        order.and_then(|text| Order::read(&text)),
+        descriptors,
+    )))
+}
+
+/// Ends this process as it is: what it has of the server's memory is not for it to tidy up.
+fn exit(is_well: bool) -> ! {
+    #[expect(
+        unsafe_code,
+        reason = "no safe wrapper offers an end without a tidying up"
+    )]
+    // SAFETY: a number.
+    unsafe {
+        libc::_exit(i32::from(!is_well))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back_as_they_were_given() {
+        let missing = io::Error::from_raw_os_error(libc::ENOENT);
+        let words = io::Error::other("no such thing");
+        for (result, answer) in [
+            (Ok(4711), Answer::Runs(4711)),
+            (Err(missing), Answer::Failed(libc::ENOENT)),
+            (Err(words), Answer::Refused("no such thing".to_owned())),
+        ] {
+            let given = Answer::of(result);
+            assert_eq!(given, answer);
+            assert_eq!(Answer::decode(&given.encode()).unwrap(), answer);
+        }
+        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode();
+        assert_eq!(long.len(), ANSWER_BYTES);
+        for bytes in [&b""[..], b"p", b"p12345", b"e1", b"x"] {
+            assert!(Answer::decode(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn beside_other_threads_there_is_no_launcher() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || stopped.recv());
+        assert!(Launcher::start(|| Ok(())).is_err());
+        drop(stop);
+        assert!(thread.join().unwrap().is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! An order as bytes: what program is to be started, and how.
+//!
+//! Written by the server, read by the launcher, which is the same program. Pure.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Longest order: the kernel takes no longer command line and environment by far (`execve(2)`).
+const MAX_BYTES: u64 = 16 << 20;
+
+/// What is to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) program: OsString,
+    pub(super) arg0: OsString,
+    pub(super) args: Vec<OsString>,
+    pub(super) dir: PathBuf,
+    /// On top of the launcher's own.
+    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) env_removed: Vec<OsString>,
+    /// The number of each descriptor that comes with the order, in the program.
+    pub(super) numbers: Vec<RawFd>,
+    pub(super) lifetime: Lifetime,
+}
+
+/// How long a program may live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// It dies with the server.
+    OfServer,
+    /// It outlives the server.
+    OfItsOwn,
+}
+
+impl Order {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        out.text(&self.program);
+        out.text(&self.arg0);
+        out.list(&self.args, |out, it| out.text(it));
+        out.text(self.dir.as_os_str());
+        out.list(&self.env, |out, (name, value)| {
+            out.text(name);
+            out.text(value);
+        });
+        out.list(&self.env_removed, |out, it| out.text(it));
+        out.list(&self.numbers, |out, it| out.0.extend(it.to_le_bytes()));
+        out.0.push(match self.lifetime {
+            Lifetime::OfServer => 0,
+            Lifetime::OfItsOwn => 1,
+        });
+        out.0
+    }
+
+    /// Reads an order from a file.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is none, or what the file says.
+    pub(super) fn read(text: &File) -> io::Result<Self> {
+        let length = text.metadata()?.len();
+        let length = usize::try_from(length.min(MAX_BYTES)).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        text.read_exact_at(&mut bytes, 0)?;
+        Self::decode(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no order"))
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Reader(bytes);
+        let order = Self {
+            program: input.text()?,
+            arg0: input.text()?,
+            args: input.list(Reader::text)?,
+            dir: PathBuf::from(input.text()?),
+            env: input.list(|input| Some((input.text()?, input.text()?)))?,
+            env_removed: input.list(Reader::text)?,
+            numbers: input.list(|input| Some(RawFd::from_le_bytes(input.array()?)))?,
+            lifetime: match input.array()? {
+                [0] => Lifetime::OfServer,
+                [1] => Lifetime::OfItsOwn,
+                _ => return None,
+            },
+        };
+        input.0.is_empty().then_some(order)
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn count(&mut self, count: usize) {
+        // Longer than any order may be, and refused by its reader.
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.0.extend(count.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &OsStr) {
+        self.count(text.len());
+        self.0.extend(text.as_bytes());
+    }
+
+    fn list<T>(&mut self, items: &[T], one: impl Fn(&mut Self, &T)) {
+        self.count(items.len());
+        items.iter().for_each(|it| one(self, it));
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*array)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_le_bytes(self.array()?)).ok()
+    }
+
+    fn text(&mut self) -> Option<OsString> {
+        let length = self.count()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(OsString::from_vec(text.to_vec()))
+    }
+
+    fn list<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.count()?;
+        (0..count).map(|_| one(self)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            program: "python3".into(),
+            arg0: "python".into(),
+            args: vec!["-c".into(), OsString::from_vec(vec![0xff, b'\n'])],
+            dir: "/srv/shop".into(),
+            env: vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())],
+            env_removed: vec!["GONE".into()],
+            numbers: vec![1, 2, 19_999],
+            lifetime: Lifetime::OfItsOwn,
+        }
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        let order = order();
+        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        let file = crate::file::in_memory("order", &order.encode()).unwrap();
+        assert_eq!(Order::read(&File::from(file)).unwrap(), order);
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_no_order_and_takes_no_memory() {
+        let bytes = order().encode();
+        for length in 0..bytes.len() {
+            assert_eq!(Order::decode(&bytes[..length]), None, "{length} bytes");
+        }
+        let mut more = bytes.clone();
+        more.push(0);
+        assert_eq!(Order::decode(&more), None);
+        // Lists and texts of 4 GiB that are not there.
+        assert_eq!(Order::decode(&[0xff; 64]), None);
+        let mut lists = bytes.clone();
+        let last = lists.len() - 1;
+        lists[last] = 7;
+        assert_eq!(Order::decode(&lists), None);
+    }
+}

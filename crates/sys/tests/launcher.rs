@@ -1,0 +1,254 @@
+//! The launcher as the server uses it: programs that it starts are children of the server, have what they
+//! were given and nothing else, and die with the server.
+//!
+//! Has a `main` of its own, as a launcher is split off a process of one thread.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "helpers of tests"
+)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use penstock_sys::process::{self, Exit, Launch, Launcher, Started, successor};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// The first argument of the process that is a server in a test.
+const SERVER: &str = "as-a-server";
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some(SERVER) {
+        return serve();
+    }
+    // One that is open in whoever started the server, and not closed by a start of programs.
+    let stray = penstock_sys::file::in_memory("stray", b"not for workers").unwrap();
+    rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
+    let launcher = Launcher::start(|| Ok(())).unwrap();
+    programs_have_what_they_were_given(&launcher);
+    programs_have_nothing_else(&launcher, &stray);
+    short_programs_are_told_from_ones_that_do_not_start(&launcher);
+    many_descriptors_fit(&launcher);
+    a_successor_leads_a_group_in_our_session(&launcher);
+    a_launcher_that_is_gone_is_named(&launcher);
+    a_launcher_that_ends_leaves_its_programs();
+    programs_die_with_the_server();
+    println!("test result: ok");
+}
+
+fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Started {
+    let launch = Launch {
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+        dir: "/".into(),
+        env: vec![("GREETING".into(), "hello".into())],
+        inherit: Vec::new(),
+        place,
+    };
+    launcher.launch(&launch).unwrap()
+}
+
+fn wait(fd: &OwnedFd) {
+    let limit = Timespec::try_from(TIMEOUT).unwrap();
+    let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)).unwrap();
+    assert_eq!(ready, 1, "within {TIMEOUT:?}");
+}
+
+/// How it ended, and what it wrote to both outputs.
+fn end(mut started: Started) -> (Exit, String, String) {
+    wait(&started.exit);
+    let exit = started.try_exit().unwrap().expect("it has ended");
+    let [out, err] = [started.stdout, started.stderr].map(|pipe| {
+        let mut text = Vec::new();
+        std::fs::File::from(pipe).read_to_end(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    });
+    (exit, out, err)
+}
+
+fn programs_have_what_they_were_given(launcher: &Launcher) {
+    let file = penstock_sys::file::in_memory("t", b"placed").unwrap();
+    let inherited = penstock_sys::file::in_memory("t", b" inherited").unwrap();
+    let inherited = rustix::io::fcntl_dupfd_cloexec(inherited, 100).unwrap();
+    let number = inherited.as_raw_fd();
+    let script = format!(
+        "cat <&3; cat /proc/self/fd/{number}; printf \" $GREETING $PPID \"; pwd
+         cut -d' ' -f5 /proc/$$/stat; echo $$; wc -c; echo oh >&2; exit 7"
+    );
+    let launch = Launch {
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+        dir: "/usr".into(),
+        env: vec![("GREETING".into(), "hello".into())],
+        inherit: vec![inherited],
+        place: vec![(file, 3)],
+    };
+    let started = launcher.launch(&launch).unwrap();
+    let pid = started.pid;
+    let (exit, out, err) = end(started);
+    let ours = std::process::id();
+    let expected = format!("placed inherited hello {ours} /usr\n{pid}\n{pid}\n0\n");
+    assert_eq!((exit, &*out, &*err), (Exit::Code(7), &*expected, "oh\n"));
+}
+
+fn programs_have_nothing_else(launcher: &Launcher, stray: &OwnedFd) {
+    let stray = stray.as_raw_fd();
+    let script =
+        format!("test ! -e /proc/$$/fd/{stray} && ls /proc/$$/fd; kill -TERM $$; sleep 60");
+    let (exit, out, _) = end(shell(launcher, &script, Vec::new()));
+    assert_eq!(exit, Exit::Signal(15), "signals have their usual effect");
+    assert_eq!(out, "0\n1\n2\n");
+}
+
+fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
+    for _ in 0..50 {
+        let (exit, _, _) = end(shell(launcher, "exit 3", Vec::new()));
+        assert_eq!(exit, Exit::Code(3));
+    }
+    let launch = |program: &str, dir: &str| Launch {
+        program: program.into(),
+        args: Vec::new(),
+        dir: dir.into(),
+        env: Vec::new(),
+        inherit: Vec::new(),
+        place: Vec::new(),
+    };
+    for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
+        let error = launcher.launch(&launch(program, dir)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{program}");
+    }
+    let denied = launcher.launch(&launch("/etc/passwd", "/")).unwrap_err();
+    assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
+    // What did not start is nobody's child in the end.
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let left = process::orphans().unwrap();
+        for orphan in &left {
+            process::reap_orphan(orphan.pid);
+        }
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{left:?}");
+    }
+}
+
+fn many_descriptors_fit(launcher: &Launcher) {
+    let file = penstock_sys::file::in_memory("t", b"x").unwrap();
+    let place = (3..203).map(|number| (file.try_clone().unwrap(), number));
+    let script = "ls /proc/$$/fd; cat /proc/$$/fd/202";
+    let (exit, out, _) = end(shell(launcher, script, place.collect()));
+    assert_eq!((exit, out.lines().count()), (Exit::Code(0), 203 + 1));
+    assert!(out.ends_with("x"), "{out}");
+}
+
+fn a_successor_leads_a_group_in_our_session(launcher: &Launcher) {
+    let (ours, theirs) = penstock_sys::handover::pair().unwrap();
+    let session = own_session();
+    let script = format!(
+        "test -S /dev/fd/$THE_FD && test -z \"$GONE\" && \
+         test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {session}\" && echo $0 >&2; exit 7"
+    );
+    let successor = successor::Launch {
+        program: "/bin/sh".into(),
+        called: Some("said".into()),
+        args: vec!["-c".into(), script.into()],
+        dir: "/".into(),
+        env: vec![("GONE".into(), "x".into())],
+        env_removed: vec!["GONE".into()],
+        inherit: ("THE_FD".into(), theirs),
+    };
+    let mut successor = launcher.launch_successor(successor).unwrap();
+    wait(&successor.exit);
+    assert_eq!(successor.try_exit().unwrap(), Some(Exit::Code(7)));
+    let mut text = [0; 16];
+    let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
+    assert_eq!(&text[..count], b"said\n");
+    drop(ours);
+}
+
+/// As the kernel tells it: 0 where who leads the session is outside of our process namespace, which
+/// getsid(2)'s wrapper does not allow for.
+fn own_session() -> String {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let behind_name = &stat[stat.rfind(')').unwrap()..];
+    // `) state ppid pgrp session` (proc(5)).
+    behind_name.split(' ').nth(4).unwrap().to_string()
+}
+
+fn a_launcher_that_ends_leaves_its_programs() {
+    let launcher = Launcher::start(|| Ok(())).unwrap();
+    let mut program = shell(&launcher, "exec sleep 1000", Vec::new());
+    launcher.end().unwrap();
+    let orphans = process::orphans().unwrap();
+    assert_eq!(orphans, [], "it is gone, and the program is no orphan");
+    assert!(program.try_exit().unwrap().is_none());
+    program.handle().kill().unwrap();
+    assert_eq!(end(program).0, Exit::Signal(9));
+}
+
+fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
+    let pid = rustix::process::Pid::from_raw(launcher.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    for _ in 0..2 {
+        let launch = Launch {
+            program: "sh".into(),
+            args: Vec::new(),
+            dir: "/".into(),
+            env: Vec::new(),
+            inherit: Vec::new(),
+            place: Vec::new(),
+        };
+        let error = launcher.launch(&launch).unwrap_err().to_string();
+        assert!(
+            error.contains("the launcher") && error.contains("restart"),
+            "{error}"
+        );
+    }
+}
+
+/// The server of the next test: it starts a program, tells both numbers, and waits to be killed.
+fn serve() {
+    let launcher = Launcher::start(|| Ok(())).unwrap();
+    let program = shell(
+        &launcher,
+        "trap '' TERM HUP INT; exec sleep 1000",
+        Vec::new(),
+    );
+    println!("{} {}", launcher.pid(), program.pid);
+    let mut end = String::new();
+    std::io::stdin().read_line(&mut end).unwrap();
+}
+
+fn programs_die_with_the_server() {
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .arg(SERVER)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(server.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    for pid in line.split_whitespace() {
+        while lives(pid) {
+            assert!(Instant::now() < deadline, "{pid} outlives its server");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Whether there is such a process and it has not ended: here nobody may be reaping.
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))
+}
