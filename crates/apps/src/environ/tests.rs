@@ -235,15 +235,25 @@ fn a_proxy_is_believed_on_this_machine_only() {
         ("x-forwarded-ssl", "on", "on"),
         ("x-real-ip", "::ffff:203.0.113.9", "203.0.113.9"),
         ("x-forwarded-user", "jo", "jo"),
-        ("client-ip", "203.0.113.9", "203.0.113.9"),
-        ("x-forwarded-protocol", "ssl", "ssl"),
-        ("front-end-https", "on", "on"),
     ] {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: {sent}\r\n\r\n");
         let key = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
         check(name, &head, stranger(), &[(&key, None)]);
         check(name, &head, local(), &[(&key, Some(passed))]);
         check(name, &head, PeerAddress::Unix, &[(&key, Some(passed))]);
+    }
+    // A proxy that nobody has listed may pass on what its client made up: an address or a scheme that
+    // is not what counts reaches no application.
+    for (name, sent) in [
+        ("client-ip", "203.0.113.9"),
+        ("x-forwarded-protocol", "ssl"),
+        ("front-end-https", "on"),
+    ] {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: {sent}\r\n\r\n");
+        let key = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        for peer in [stranger(), local(), PeerAddress::Unix] {
+            check(name, &head, peer, &[(&key, None)]);
+        }
     }
 }
 
