@@ -14,6 +14,7 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use penstock_sys::caller::Caller;
 use penstock_sys::net;
 use penstock_sys::poll::{self, Interest};
 
@@ -56,6 +57,14 @@ impl Stream {
         Ok(Self {
             socket: Registered::new(socket, Interest::Both)?,
         })
+    }
+
+    /// The process at the other end of a Unix socket.
+    ///
+    /// # Errors
+    /// That it is no Unix socket, or what the kernel says.
+    pub fn caller(&self) -> io::Result<Caller> {
+        Caller::of(self.socket.as_fd())
     }
 
     /// Connects to a TCP address. The caller bounds the wait.

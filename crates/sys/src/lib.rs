@@ -12,6 +12,7 @@
 )]
 
 pub mod alloc;
+pub mod caller;
 pub mod confine;
 pub mod daemon;
 pub mod file;

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
 
 /// How many generations are looked at; nobody but a descendant has so many ancestors.
 const GENERATIONS_MAX: usize = 128;
@@ -61,11 +63,24 @@ const OF_PREDECESSOR: u64 = 1 << 63;
 
 /// Whose descendants are told from others.
 #[derive(Debug, Clone, Copy)]
-struct Roots {
+pub(crate) struct Roots {
     /// This process.
     us: u32,
     /// The server that it follows, while that is there.
     predecessor: Option<u32>,
+}
+
+impl Roots {
+    /// This process, and the server that it followed, while that is its parent: once that is gone, its
+    /// number may be anybody's. Async-signal-safe.
+    pub(crate) fn of(us: u32, predecessor: Option<u32>) -> Self {
+        let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+        let parent = parent.map_or(0, i32::unsigned_abs);
+        Self {
+            us,
+            predecessor: predecessor.filter(|pid| *pid == parent),
+        }
+    }
 }
 
 /// Begins to note who sends this signal. Whoever is to be woken by it registers afterwards, so that he finds
@@ -81,14 +96,7 @@ pub fn watch(signal: i32, predecessor: Option<u32>) -> io::Result<Watch> {
         #[expect(unsafe_code, reason = "a field of a union")]
         // SAFETY: `si_pid` reads four bytes that the kernel has set, for signals without a sender too.
         let pid = unsafe { info.si_pid() };
-        let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
-        let parent = parent.map_or(0, i32::unsigned_abs);
-        let roots = Roots {
-            us,
-            // Once it is gone, its number may be anybody's.
-            predecessor: predecessor.filter(|pid| *pid == parent),
-        };
-        noted.note(u32::try_from(pid).unwrap_or(0), roots);
+        noted.note(u32::try_from(pid).unwrap_or(0), Roots::of(us, predecessor));
     };
     #[expect(unsafe_code, reason = "the closure runs in a signal handler")]
     // SAFETY: it makes system calls without the C library's `errno` and stores to atomics; it does not
@@ -132,33 +140,71 @@ impl Notes {
     }
 }
 
+/// Where a process comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lineage {
+    /// It is, or descends from, this child of that root.
+    Below {
+        /// The child.
+        child: u32,
+        /// Whose child it is.
+        root: u32,
+    },
+    /// It descends from neither of them.
+    Outside,
+    /// It is gone, or cannot be looked at.
+    Unknown,
+}
+
 /// The child of one of these that `pid` descends from, or is, and whose child. Async-signal-safe.
 fn child_above(pid: u32, roots: Roots) -> Option<(u32, u32)> {
+    match lineage(pid, roots) {
+        Lineage::Below { child, root } => Some((child, root)),
+        Lineage::Outside | Lineage::Unknown => None,
+    }
+}
+
+/// Where `pid` comes from. Async-signal-safe.
+pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
     let Roots { us, predecessor } = roots;
     // Both may send what they like, and the one is a child of the other.
     if pid == us || Some(pid) == predecessor {
-        return None;
+        return Lineage::Outside;
     }
     for _ in 0..TRIES {
         let mut at = pid;
         for _ in 0..GENERATIONS_MAX {
             match parent(at) {
                 Some(above) if above == us || Some(above) == predecessor => {
-                    return Some((at, above));
+                    return Lineage::Below {
+                        child: at,
+                        root: above,
+                    };
                 }
                 // Nobody's child, or one of another world (a pid namespace).
-                Some(0 | 1) => return None,
+                Some(0 | 1) => return Lineage::Outside,
                 Some(above) => at = above,
+                // Whoever hides other users' processes (`hidepid` of /proc) hides none of ours.
+                None if is_of_another_user(at) => return Lineage::Outside,
                 // Its children have another parent by now.
                 None if at != pid => break,
-                None => return None,
+                None => return Lineage::Unknown,
             }
         }
         if parent(at).is_some() {
-            return Some((at, us));
+            return Lineage::Below {
+                child: at,
+                root: us,
+            };
         }
     }
-    None
+    Lineage::Unknown
+}
+
+/// Whether a process runs that this one may send no signals. Async-signal-safe.
+fn is_of_another_user(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::PERM))
 }
 
 /// The parent of a process; `None` when it is gone. Async-signal-safe.

@@ -1,0 +1,279 @@
+//! Who is at the other end of a Unix socket, and whether this process has started it.
+//!
+//! Asked by `penstock` for each connection to its control socket: an application, and whatever it has
+//! started, must not command the server that runs it.
+//!
+//! # Invariants
+//! - A caller counts as a stranger only if each of its ancestors was seen, up to one that belongs to
+//!   another user and is hidden. One that is gone, or cannot be looked at, is [`Origin::Unknown`].
+//! - Where the kernel has `SO_PEERPIDFD` (Linux 6.5), the process that was looked at is the caller and
+//!   not another one that has got its number since.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::signals::{Lineage, Roots, Sender, lineage};
+
+/// A process that has connected to a Unix socket, as the kernel knew it then.
+#[derive(Debug)]
+pub struct Caller {
+    /// Its process id; `None` is one of another pid namespace, which no descendant can be in.
+    pub pid: Option<u32>,
+    /// Its effective user.
+    pub uid: u32,
+    /// The process itself, where the kernel has a hand on it to give.
+    handle: Handle,
+}
+
+#[derive(Debug)]
+enum Handle {
+    Process(OwnedFd),
+    /// The kernel has no such handles.
+    Unsupported,
+    /// The process has been reaped.
+    Gone,
+}
+
+/// Where a caller comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It does not descend from this process, nor from the server that this one follows.
+    Outside,
+    /// It does.
+    Inside(Sender),
+    /// It is gone, or its ancestors cannot be seen.
+    Unknown,
+}
+
+impl Caller {
+    /// The process that has connected to this socket.
+    ///
+    /// # Errors
+    /// What `getsockopt` says, or that the socket is no connected Unix socket.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let (pid, uid) = credentials(socket)?;
+        Ok(Self {
+            pid: u32::try_from(pid).ok().filter(|pid| *pid != 0),
+            uid,
+            handle: process(socket)?,
+        })
+    }
+
+    /// Where it comes from; `predecessor` is the server that this one follows.
+    #[must_use]
+    pub fn origin(&self, predecessor: Option<u32>) -> Origin {
+        let Some(pid) = self.pid else {
+            return Origin::Outside;
+        };
+        if matches!(self.handle, Handle::Gone) {
+            return Origin::Unknown;
+        }
+        let us = std::process::id();
+        let found = match lineage(pid, Roots::of(us, predecessor)) {
+            Lineage::Outside => Origin::Outside,
+            Lineage::Unknown => Origin::Unknown,
+            Lineage::Below { child, root } => {
+                return Origin::Inside(Sender {
+                    pid,
+                    child,
+                    is_of_predecessor: root != us,
+                });
+            }
+        };
+        // Afterwards: as long as it runs, nobody else has had its number.
+        match &self.handle {
+            Handle::Process(process) if has_ended(process) => Origin::Unknown,
+            _ => found,
+        }
+    }
+}
+
+/// The user who made this listening Unix socket.
+///
+/// # Errors
+/// What `getsockopt` says.
+pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    credentials(socket).map(|(_, uid)| uid)
+}
+
+/// The process and the effective user at the other end; of a listening socket those that made it.
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
+    // Not by `rustix`, whose process numbers are never 0.
+    let mut found = MaybeUninit::<libc::ucred>::zeroed();
+    let mut size = socket_length::<libc::ucred>();
+    #[expect(unsafe_code, reason = "no safe wrapper takes the process number 0")]
+    // SAFETY: the pointers are valid for the call and the size is that of the buffer, which any bytes make
+    // valid numbers of.
+    let (done, found) = unsafe {
+        let done = libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            found.as_mut_ptr().cast(),
+            &raw mut size,
+        );
+        (done, found.assume_init())
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // What is no Unix socket has no peer that the kernel knows.
+    if found.uid == u32::MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok((found.pid, found.uid))
+}
+
+/// The size of an option's value.
+#[expect(clippy::cast_possible_truncation, reason = "a dozen bytes")]
+const fn socket_length<T>() -> libc::socklen_t {
+    size_of::<T>() as libc::socklen_t
+}
+
+/// `SO_PEERPIDFD` of Linux, which the C library's bindings do not name on every architecture.
+const PEER_PIDFD: libc::c_int = 77;
+
+/// The process at the other end.
+fn process(socket: BorrowedFd<'_>) -> io::Result<Handle> {
+    let mut found: libc::c_int = -1;
+    let mut size = socket_length::<libc::c_int>();
+    #[expect(unsafe_code, reason = "no safe wrapper knows this option")]
+    // SAFETY: the pointers are valid for the call, and the size is that of the number.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            PEER_PIDFD,
+            (&raw mut found).cast(),
+            &raw mut size,
+        )
+    };
+    if done != 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            // Older than Linux 6.5; or a kernel that has this number for another option, a sandbox.
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) => {
+                Ok(Handle::Unsupported)
+            }
+            Some(libc::ESRCH | libc::EINVAL | libc::ENODATA) => Ok(Handle::Gone),
+            _ => Err(error),
+        };
+    }
+    if found < 0 {
+        return Ok(Handle::Unsupported);
+    }
+    #[expect(unsafe_code, reason = "a descriptor that the kernel has just made")]
+    // SAFETY: it was opened for this call and belongs to nobody else.
+    let process = unsafe { OwnedFd::from_raw_fd(found) };
+    Ok(Handle::Process(process))
+}
+
+/// Whether the process has ended, be it reaped or not (pidfd_open(2)).
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut looked = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // A look that fails has not seen it run.
+    rustix::event::poll(&mut looked, Some(&now)).is_err() || !looked[0].revents().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::{Child, Command, Stdio};
+
+    /// A socket in a folder of its own.
+    struct Place(std::path::PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> (Self, UnixListener) {
+            let name = format!("penstock-caller-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            let listener = UnixListener::bind(folder.join("s")).unwrap();
+            (Self(folder), listener)
+        }
+
+        /// A shell that runs `script`, in which `$CALL` connects and waits until it is let go.
+        fn call(&self, script: &str) -> Child {
+            let call = "import os, socket\n\
+                        s = socket.socket(socket.AF_UNIX)\n\
+                        s.connect(os.environ['PLACE'])\n\
+                        s.recv(1)\n";
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", script])
+                .env("PLACE", self.0.join("s"))
+                .env("CALL", call)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            shell.spawn().unwrap()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn tells_callers_that_this_process_has_started() {
+        let (place, listener) = Place::new("inside");
+        for script in [
+            "exec python3 -c \"$CALL\"",
+            "sh -c 'python3 -c \"$CALL\"; :'; :",
+            "setsid sh -c 'python3 -c \"$CALL\"; :'; :",
+        ] {
+            let mut child = place.call(script);
+            let (stream, _) = listener.accept().unwrap();
+            let caller = Caller::of(stream.as_fd()).unwrap();
+            let Origin::Inside(sender) = caller.origin(None) else {
+                panic!("{script}: {:?}", caller.origin(None));
+            };
+            assert_eq!(sender.child, child.id(), "{script}");
+            assert_eq!(Some(sender.pid), caller.pid);
+            assert!(!sender.is_of_predecessor);
+            drop(stream);
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_caller_that_is_gone_is_no_stranger() {
+        let (place, listener) = Place::new("gone");
+        let mut child = place.call("exec python3 -c \"$CALL\"");
+        let (mut stream, _) = listener.accept().unwrap();
+        let caller = Caller::of(stream.as_fd()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        assert_eq!(caller.origin(None), Origin::Unknown);
+        // Nor when it was gone before anybody looked.
+        let caller = Caller::of(stream.as_fd()).unwrap();
+        assert_eq!(caller.origin(None), Origin::Unknown);
+    }
+
+    #[test]
+    fn knows_the_user_and_who_made_a_listener() {
+        let (place, listener) = Place::new("user");
+        let ours = UnixStream::connect(place.0.join("s")).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        let (uid, _) = crate::identity::current();
+        let caller = Caller::of(theirs.as_fd()).unwrap();
+        assert_eq!((caller.pid, caller.uid), (Some(std::process::id()), uid));
+        assert_eq!(caller.origin(None), Origin::Outside, "this process itself");
+        assert_eq!(listener_owner(listener.as_fd()).unwrap(), uid);
+        drop(ours);
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(Caller::of(tcp.as_fd()).is_err());
+    }
+}
