@@ -33,6 +33,7 @@ mod processes;
 mod resolve;
 mod route;
 mod schema;
+mod secret;
 mod section;
 mod server;
 mod site;
@@ -56,15 +57,16 @@ pub use example::example;
 pub use foreign_words::{OwnWord, translate_flag};
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
-    Concurrency, Config, Connections, Eject, Files, Forwarded, HashKey, HeaderRules, Health,
-    HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax, MercureKey,
-    Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site, SlowPolicy,
-    SocketFile, Sticky, Symlinks, TcpStream, Upstream, UpstreamServer,
+    Concurrency, Config, Connections, Control, Eject, Files, Forwarded, HashKey, HeaderRules,
+    Health, HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax,
+    MercureKey, Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route,
+    RouteCache, RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site,
+    SlowPolicy, SocketFile, Sticky, Symlinks, TcpStream, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};
 pub use schema::schema;
+pub use secret::is_random;
 pub use units::show_size;
 pub use values::{BadListenAddr, HostPattern, ListenAddr, PathPattern, TryPattern};
 pub use work::Work;

@@ -92,6 +92,10 @@ pub struct Server {
     pub threads: usize,
     /// Where the status page and the admin API listen; none is off.
     pub admin: Option<ListenAddr>,
+    /// Where the command line changes things.
+    pub control: Control,
+    /// The file of the token that a change over TCP needs; none is no changes over TCP.
+    pub admin_token: Option<PathBuf>,
     /// Where requests are logged; none is off.
     pub access_log: Option<AccessLog>,
     /// Where probes and Prometheus ask: `/healthz`, `/readyz` and `/metrics` alone; none is the
@@ -134,6 +138,17 @@ pub struct Server {
     pub client_address: Option<String>,
 }
 
+/// Where the Unix socket is by which the command line changes things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// In a folder of whoever starts the server, by a name that follows from the first listener.
+    Auto,
+    /// At this absolute path.
+    At(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
 /// Who may connect to a Unix socket: its file's permissions and owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketFile {
@@ -152,6 +167,8 @@ impl Default for Server {
             reuse_port: false,
             threads: usable_cores(),
             admin: Some(ListenAddr::loopback(8090)),
+            control: Control::Auto,
+            admin_token: None,
             probes: None,
             access_log: None,
             log: LogTarget::Stderr,

@@ -99,6 +99,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     }
     server.check_admin(&top);
     server.check_probes(&top);
+    server.check_control(&top);
     stream::check(&top, &streams, &server);
     let joined = upstreams.values();
     join::check(&top, server.join.as_ref(), &streams, &server, joined);

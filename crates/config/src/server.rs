@@ -13,7 +13,7 @@ use crate::error::Problem;
 use crate::headers::is_token;
 use crate::join;
 use crate::model::{
-    AccessLog, Config, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
+    AccessLog, Config, Control, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
 };
 use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
@@ -35,6 +35,8 @@ pub(crate) struct Read {
     admin_at: Option<usize>,
     /// Where `probes` stands.
     probes_at: Option<usize>,
+    /// Where `control` stands.
+    control_at: Option<usize>,
     /// Its `join`, placed at its address.
     pub(crate) join: Option<At<Join>>,
     /// Where the table starts.
@@ -48,6 +50,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
         listen: None,
         admin_at: None,
         probes_at: None,
+        control_at: None,
         join: None,
         at: top.at,
     };
@@ -69,6 +72,16 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     if let Some(probes) = table.parsed("probes", |text| address(table.found, text)) {
         server.probes = Some(probes.value);
         read.probes_at = Some(probes.at);
+    }
+    if let Some(control) = table.parsed("control", |text| control(table.found, text)) {
+        server.control = control.value;
+        read.control_at = Some(control.at);
+    }
+    if let Some(token) = table.table("admin_token") {
+        server.admin_token = token.path("file").map(|file| file.value);
+        if !token.has("file") {
+            token.missing("file");
+        }
     }
     server.access_log = read_access_log(&table);
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
@@ -192,6 +205,26 @@ impl Read {
         }
     }
 
+    /// Reports a control socket that is also a listener's, the admin interface's or that of probes.
+    pub(crate) fn check_control(&self, top: &Section<'_>) {
+        let (Control::At(path), Some(at)) = (&self.value.control, self.control_at) else {
+            return;
+        };
+        let control = ListenAddr::Unix(path.clone());
+        let others = [
+            (&self.value.admin, self.admin_at),
+            (&self.value.probes, self.probes_at),
+        ];
+        let mut others = others.iter().filter_map(|(other, at)| {
+            let other = other.as_ref().filter(|other| other.overlaps(&control))?;
+            Some((other.clone(), at.map_or(0, |at| top.found.line(at))))
+        });
+        let listener = self.listener_at(top, &control);
+        if let Some((other, line)) = listener.or_else(|| others.next()) {
+            top.add(at, taken(&control, &other, line));
+        }
+    }
+
     fn place(&self, index: usize) -> Option<usize> {
         let listen = self.listen.as_ref()?;
         listen.get(index).map(|addr| addr.at)
@@ -236,6 +269,16 @@ fn admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
         Some(None)
     } else {
         address(found, text).map(Some)
+    }
+}
+
+fn control(found: &Findings<'_>, text: &str) -> Option<Control> {
+    if text == "off" {
+        return Some(Control::Off);
+    }
+    match address(found, text)? {
+        ListenAddr::Unix(path) => Some(Control::At(path)),
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,
     }
 }
 

@@ -151,6 +151,15 @@ pub struct Arrival {
 }
 
 impl Request {
+    /// The other end of its connection, as the log names it.
+    #[must_use]
+    pub fn peer_name(&self) -> String {
+        match self.peer {
+            PeerAddress::Tcp(address) => address.to_string(),
+            PeerAddress::Unix => "unix".to_owned(),
+        }
+    }
+
     /// A request from its head and the path in it.
     #[must_use]
     pub fn new(

@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod publish;
 mod serve;
+mod target;
 mod words;
 
 use std::io::Write;
@@ -183,7 +184,7 @@ struct ProcessArguments {
 
 #[derive(Debug, Args)]
 struct AdminArguments {
-    /// The server's admin address [default: that of penstock.toml here, else 127.0.0.1:8090]
+    /// The server's admin address or control socket (unix:PATH) [default: that of penstock.toml here]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddr>,
     /// The configuration file that names the admin address

@@ -18,6 +18,8 @@ pub(crate) enum Role {
     Tcp,
     /// The admin interface.
     Admin,
+    /// The command line.
+    Control,
     /// Probes and Prometheus.
     Probes,
 }
@@ -70,6 +72,20 @@ impl Inherited {
         let at = at.or_else(|| self.given.iter().position(same))?;
         self.taken.push(wanted.clone());
         Some(self.given.swap_remove(at))
+    }
+
+    /// Whether the sockets of that role and address are here.
+    pub(crate) fn has(&self, role: Role, wanted: &ListenAddr) -> bool {
+        let known = self.given.iter().filter_map(|one| one.known.as_ref());
+        known
+            .into_iter()
+            .any(|(of, at)| *of == role && at == wanted)
+    }
+
+    /// The address that the sockets of that role were opened for, if there are any.
+    pub(crate) fn address_of(&self, role: Role) -> Option<ListenAddr> {
+        let mut known = self.given.iter().filter_map(|one| one.known.as_ref());
+        known.find(|(of, _)| *of == role).map(|(_, at)| at.clone())
     }
 
     /// Whether one who was given here, or still has it, listens where `wanted` would.

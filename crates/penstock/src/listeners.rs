@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle};
+use penstock_sys::caller;
 use penstock_sys::handover::Bound;
 use penstock_sys::identity;
 use penstock_sys::net::{self, SocketAccess};
@@ -38,6 +39,9 @@ pub(crate) struct Supply<'s> {
 
 /// Permissions of a Unix socket that nothing is said about: front ends run as other users.
 const SOCKET_MODE: u32 = 0o666;
+
+/// Permissions of a Unix socket for whoever starts the server, and root.
+const OWN_SOCKET_MODE: u32 = 0o600;
 
 /// A listener's sockets before they are served: one for each loop, at least.
 #[derive(Debug)]
@@ -221,10 +225,13 @@ fn socket_access(
         Err(error) => Err(unknown("group", &name, Some(error))),
     });
     let group = group.transpose()?;
-    // The admin interface is for whoever runs the server.
-    let usual = (role != Role::Admin).then_some(SOCKET_MODE);
+    // What changes the server is for whoever starts it.
+    let usual = match role {
+        Role::Admin | Role::Control => OWN_SOCKET_MODE,
+        Role::Http | Role::Tcp | Role::Probes => SOCKET_MODE,
+    };
     Ok(SocketAccess {
-        mode: file.mode.or(usual),
+        mode: file.mode.or(Some(usual)),
         user: user.as_ref().map(|user| user.uid),
         group: group.or_else(|| user.and_then(|user| user.gid)),
     })
@@ -378,6 +385,22 @@ fn clones(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
 }
 
 impl Opened {
+    /// Where it listens, with the real port.
+    pub(crate) fn address(&self) -> ListenAddr {
+        let real = self.info.address;
+        real.map_or_else(|| self.wanted.clone(), |real| with_port(&self.wanted, real))
+    }
+
+    /// The user whose Unix socket it is: of one that somebody else made for it, the owner of its file.
+    pub(crate) fn owner(&self) -> std::io::Result<u32> {
+        use std::os::unix::fs::MetadataExt;
+        if let (true, ListenAddr::Unix(path)) = (self.is_lent, &self.wanted) {
+            return Ok(path.symlink_metadata()?.uid());
+        }
+        let socket = self.sockets.first().ok_or(std::io::ErrorKind::NotFound)?;
+        caller::listener_owner(socket.as_fd())
+    }
+
     /// The file of its Unix socket, if it was made by this process and is to be the server's.
     pub(crate) fn made(&self) -> Option<&Path> {
         let file = self.file.as_ref().filter(|file| !file.has_owner)?;
@@ -425,6 +448,21 @@ impl Opened {
         for socket in self.sockets.drain(..) {
             let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
             penstock_runtime::loops::spawn_here(accept(edge, socket, info, stop));
+        }
+        self.serving(stop)
+    }
+
+    /// The same, giving each connection to `handler`.
+    pub(crate) fn serve_tunnel_here(
+        mut self,
+        edge: &Arc<Edge>,
+        handler: &Arc<dyn TunnelHandler>,
+    ) -> Serving {
+        let stop = Drain::new();
+        for socket in self.sockets.drain(..) {
+            let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
+            let accepting = accept_tunnel(edge, socket, info, stop, Arc::clone(handler));
+            penstock_runtime::loops::spawn_here(accepting);
         }
         self.serving(stop)
     }

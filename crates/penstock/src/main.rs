@@ -4,10 +4,12 @@
 //! handlers answer which route). Exit codes: 0 done or stopped, 1 failed at run time, 2 usage or
 //! configuration.
 
+mod admin_token;
 mod boundary;
 mod caches;
 mod cli;
 mod code;
+mod control;
 mod dev;
 mod held;
 mod identity;

@@ -12,13 +12,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
-use penstock_config::{App, AppKind, Config, Limits, ListenAddr, ServerAddr};
+use penstock_config::{App, AppKind, Config, Control, Limits, ListenAddr, ServerAddr};
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::identity::may_write;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
 use penstock_sys::{daemon, net, process};
 
-use crate::identity;
+use crate::{admin_token, identity};
 
 /// What a check of the machine has found.
 #[derive(Debug, Default)]
@@ -42,12 +42,17 @@ impl Findings {
         let server = &config.server;
         let streams = config.streams.iter().map(|stream| &stream.listen);
         let join = server.join.iter().map(|join| &join.listen);
+        let control = match &server.control {
+            Control::At(path) => Some(ListenAddr::Unix(path.clone())),
+            Control::Auto | Control::Off => None,
+        };
         let keys = [
             ("server.listen", server.listen.iter().collect::<Vec<_>>()),
             ("streams.listen", streams.collect()),
             ("server.join.listen", join.collect()),
             ("server.admin", server.admin.iter().collect()),
             ("server.probes", server.probes.iter().collect()),
+            ("server.control", control.iter().collect()),
         ];
         for (key, addresses) in keys {
             for address in addresses {
@@ -58,6 +63,12 @@ impl Findings {
                 }
             }
         }
+    }
+
+    /// Reads the token for changes over TCP, as the start does: before the server is another user.
+    pub(crate) fn check_token(&mut self, config: &Config) {
+        let read = admin_token::read(config.server.admin_token.as_deref(), None);
+        self.errors.extend(read.err());
     }
 
     fn check_tcp(&mut self, key: &str, address: &ListenAddr, probed: io::Result<()>) {

@@ -28,7 +28,7 @@ use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::{Loops, TokioThread, clock, loops};
-use penstock_status::{Admin, Probes};
+use penstock_status::{Admin, AdminToken, Authority, Probes, Refusing};
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::Reach;
 use penstock_sys::{daemon, identity, process};
@@ -37,8 +37,10 @@ use tokio::sync::Notify;
 pub(crate) use self::announce::ReadyFd;
 use self::doors::Doors;
 use self::signals::Signals;
+use crate::admin_token;
 use crate::boundary;
 use crate::caches::CachedRoute;
+use crate::control;
 use crate::dev;
 use crate::held::Held;
 use crate::identity::Identity;
@@ -104,6 +106,10 @@ pub(crate) struct Server {
     loops: Loops,
     pub(crate) edge: Arc<Edge>,
     admin_edge: Arc<Edge>,
+    /// Answers callers of the control socket.
+    control_edge: Arc<Edge>,
+    /// Answers those who may not use it.
+    refused_edge: Arc<Edge>,
     probes_edge: Arc<Edge>,
     /// All that is held open; one for the whole life of the process.
     pub(crate) held: Held,
@@ -114,6 +120,8 @@ pub(crate) struct Server {
     draining: AtomicBool,
     /// The process of the server that this one follows.
     predecessor: Option<u32>,
+    /// The token for changes over TCP, for a server that follows and may not read its file.
+    token_digest: Option<[u8; 32]>,
     /// It was asked to make haste.
     is_hurried: AtomicBool,
     /// This one has begun to serve.
@@ -147,6 +155,7 @@ pub(crate) struct Live {
     pub(crate) listeners: Vec<Serving>,
     pub(crate) streams: Vec<TcpServing>,
     pub(crate) admin: Option<Serving>,
+    pub(crate) control: Option<Serving>,
     pub(crate) probes: Option<Serving>,
     pub(crate) reloads: u64,
     /// Why the last reload was refused; `None` after one that worked.
@@ -170,6 +179,10 @@ pub(crate) fn run(
         identity,
         word,
     } = beginning;
+    let handed_over = predecessor.as_ref().and_then(Predecessor::token);
+    let token = admin_token::read(config.server.admin_token.as_deref(), handed_over)?;
+    // Before it is another user, who may be the one to be warned of.
+    let open = control::warnings(&config);
     let doors = prepare_process(
         &config,
         &invocation,
@@ -182,7 +195,7 @@ pub(crate) fn run(
     }
     surroundings::check_essentials()?;
     surroundings::log_missing(&config.limits.temp_dir);
-    for warning in boundary::warnings(&config) {
+    for warning in open.into_iter().chain(boundary::warnings(&config)) {
         log::warn!("{warning}");
     }
     remove_abandoned_folders(&config);
@@ -192,7 +205,7 @@ pub(crate) fn run(
     let served = loops::block_on(async {
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(Predecessor::pid)).map_err(say)?;
-        let server = Server::start(invocation, config, options, started, old)?;
+        let server = Server::start(invocation, config, options, started, (old, token))?;
         signals.hear(&server);
         let began = tokio::select! {
             began = server.begin(doors, predecessor, word) => began,
@@ -278,7 +291,7 @@ impl Server {
         config: Config,
         options: Options,
         loops: Loops,
-        predecessor: Option<&Predecessor>,
+        (predecessor, token): (Option<&Predecessor>, Option<AdminToken>),
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
         let pools = wiring::pools(&config, None);
@@ -302,16 +315,21 @@ impl Server {
             cached_routes,
         } = wiring::settings(&config, &rooms, &held, count, options.development)?;
         let admin_settings = of_house(config.limits.clone());
+        let control_settings = of_house(config.limits.clone());
+        let refused_settings = of_house(config.limits.clone());
         let probes_settings = of_house(config.limits.clone());
         let join_settings = of_house(Limits {
             connections: MEETINGS_MAX,
             ..config.limits.clone()
         });
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
+        let token_digest = token.as_ref().map(AdminToken::digest);
         let server = Arc::new(Self {
             invocation,
             edge: Arc::new(Edge::new(settings, count)),
             admin_edge: Arc::new(Edge::new(admin_settings, 1)),
+            control_edge: Arc::new(Edge::new(control_settings, 1)),
+            refused_edge: Arc::new(Edge::new(refused_settings, 1)),
             probes_edge: Arc::new(Edge::new(probes_settings, 1)),
             held,
             watchdog: watchdog.map_err(|error| error.to_string())?,
@@ -321,6 +339,7 @@ impl Server {
             stop: Notify::new(),
             draining: AtomicBool::new(false),
             predecessor: predecessor.map(Predecessor::pid),
+            token_digest,
             is_hurried: AtomicBool::new(false),
             serves: AtomicBool::new(false),
             heir: AtomicU32::new(0),
@@ -333,6 +352,7 @@ impl Server {
                 listeners: Vec::new(),
                 streams: Vec::new(),
                 admin: None,
+                control: None,
                 probes: None,
                 reloads: 0,
                 reload_error: None,
@@ -343,7 +363,7 @@ impl Server {
             reloading: tokio::sync::Mutex::new(()),
             upgrading: AtomicBool::new(false),
         });
-        server.wire_admin();
+        server.wire_admin(token);
         server.wire_probes();
         let counted = Arc::downgrade(&server);
         let numbers = move || counted.upgrade().map(|server| server.numbers());
@@ -404,11 +424,11 @@ impl Server {
         let join = live.config.server.join.as_ref();
         self.front.configure(join, upstreams.values());
         let targets = self.targets(&upstreams);
-        let own = (&self.admin_edge, &self.probes_edge);
-        let served = doors.serve(own, targets, self.loops.handles());
+        let served = doors.serve(self, targets, self.loops.handles());
         live.listeners = served.listeners;
         live.streams = served.streams;
         live.admin = served.admin;
+        live.control = served.control;
         live.probes = served.probes;
         if live.config.joins.is_some() && self.joiner.get().is_none() {
             loops::spawn_here(Arc::clone(self).join());
@@ -478,13 +498,14 @@ impl Server {
             .map_err(|error| format!("the standard streams: {error}"))
     }
 
-    /// The admin interface answers on its own edge, so that it is there when the front end is full.
-    fn wire_admin(self: &Arc<Self>) {
-        self.wire(
-            &self.admin_edge,
-            Arc::new(Admin::new(self.status_source())),
-            true,
-        );
+    /// The admin interface answers on edges of its own, so that it is there when the front end is full.
+    fn wire_admin(self: &Arc<Self>, token: Option<AdminToken>) {
+        let authority = token.map_or(Authority::Nobody, Authority::Token);
+        let over_tcp = Admin::new(self.status_source(), authority);
+        self.wire(&self.admin_edge, Arc::new(over_tcp), true);
+        let called = Admin::new(self.status_source(), Authority::Connected);
+        self.wire(&self.control_edge, Arc::new(called), true);
+        self.wire(&self.refused_edge, Arc::new(Refusing), false);
     }
 
     /// So do probes, which may come from other machines.
@@ -536,6 +557,11 @@ impl Server {
     /// What keeps this one a server of another front end, once it has begun to.
     pub(crate) fn joiner(&self) -> Option<&Joiner> {
         self.joiner.get()
+    }
+
+    /// The process of the server that this one follows.
+    pub(crate) fn predecessor(&self) -> Option<u32> {
+        self.predecessor
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
-use penstock_config::Limits;
+use penstock_config::{Limits, ListenAddr};
 use penstock_exchange::bodies::TempUsage;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_proxy::{Joiner, JoinerState};
@@ -163,6 +163,10 @@ impl Source for House {
         })
     }
 
+    fn control(&self) -> Option<String> {
+        control(&self.server.upgrade()?.live())
+    }
+
     fn stop(&self) {
         if let Some(server) = self.server.upgrade() {
             server.stop();
@@ -200,13 +204,21 @@ async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'sta
     result.await.ok()
 }
 
+/// Where changes are made without a token.
+fn control(live: &Live) -> Option<String> {
+    let admin = live.admin.as_ref();
+    let admin = admin.filter(|admin| matches!(admin.address(), ListenAddr::Unix(_)));
+    let socket = live.control.as_ref().or(admin)?;
+    Some(socket.name().to_owned())
+}
+
 fn snapshot(server: &Server) -> Snapshot {
     let live = server.live();
     let connections = server.edge.connections() as u64;
     let limits = &live.config.limits;
     let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
     listeners.extend(live.streams.iter().map(TcpServing::name));
-    let own = live.admin.iter().chain(&live.probes);
+    let own = live.admin.iter().chain(&live.control).chain(&live.probes);
     listeners.extend(own.map(|one| one.name().to_owned()));
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
@@ -218,6 +230,7 @@ fn snapshot(server: &Server) -> Snapshot {
             ServerState::Running
         },
         listeners,
+        control: control(&live),
         config: live
             .config
             .path
@@ -389,6 +402,7 @@ fn ended() -> Snapshot {
         uptime: Duration::ZERO,
         state: ServerState::Draining,
         listeners: Vec::new(),
+        control: None,
         config: None,
         threads: 0,
         connections: Use { used: 0, max: 0 },

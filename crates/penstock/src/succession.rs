@@ -6,6 +6,7 @@
 //!     old: hello 1                       the version of these words
 //!     old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, as often as it has sockets
 //!     old: size P T NAME                 application NAME has come to P processes, T threads each, with the load
+//!     old: token SHA-256                 of the token for changes over TCP
 //!     old: errors                        a descriptor: standard error, for when the new one has taken over
 //!     old: end
 //!     new: ready                         with the addresses that it has taken, a line each
@@ -71,6 +72,8 @@ pub(crate) enum Word {
     },
     /// How large the load has made the application of that name.
     Size(String, Size),
+    /// The SHA-256 of the token for changes over TCP, whose file the new server may not be able to read.
+    Token([u8; 32]),
     /// The stream for errors comes with it.
     Errors,
     /// All has been handed over.
@@ -99,6 +102,7 @@ impl Word {
                     Role::Http => "http",
                     Role::Tcp => "tcp",
                     Role::Admin => "admin",
+                    Role::Control => "control",
                     Role::Probes => "probes",
                 };
                 let owner = if *is_lent { "lent" } else { "own" };
@@ -106,6 +110,10 @@ impl Word {
             }
             Self::Size(name, Size { processes, threads }) => {
                 format!("size {processes} {threads} {name}")
+            }
+            Self::Token(digest) => {
+                let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+                format!("token {}", digits.collect::<String>())
             }
             Self::Errors => "errors".to_owned(),
             Self::End => "end".to_owned(),
@@ -137,6 +145,7 @@ impl Word {
                         "http" => Role::Http,
                         "tcp" => Role::Tcp,
                         "admin" => Role::Admin,
+                        "control" => Role::Control,
                         "probes" => Role::Probes,
                         _ => return Err(unknown()),
                     },
@@ -151,6 +160,7 @@ impl Word {
                 let (processes, threads) = (number()?, number()?);
                 Self::Size(next()?.to_owned(), Size { processes, threads })
             }
+            "token" => Self::Token(digest(rest).ok_or_else(unknown)?),
             "errors" => Self::Errors,
             "end" => Self::End,
             "ready" => {
@@ -164,6 +174,18 @@ impl Word {
             _ => return Err(unknown()),
         })
     }
+}
+
+/// 32 bytes of hexadecimal digits.
+fn digest(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 2 * digest.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in digest.iter_mut().zip((0..text.len()).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(digest)
 }
 
 /// What has become of an upgrade, in a sentence that a person and `penstock upgrade` read.
@@ -268,6 +290,7 @@ pub(crate) struct Predecessor {
     socket: OwnedFd,
     errors: Option<OwnedFd>,
     sizes: Sizes,
+    token: Option<[u8; 32]>,
     pid: u32,
 }
 
@@ -275,6 +298,11 @@ impl Predecessor {
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The SHA-256 of its token for changes over TCP.
+    pub(crate) fn token(&self) -> Option<[u8; 32]> {
+        self.token
     }
 
     /// What the load has made of its applications.
@@ -301,6 +329,7 @@ impl Predecessor {
             socket,
             errors: None,
             sizes: Sizes::new(),
+            token: None,
             pid: std::os::unix::process::parent_id(),
         };
         let mut given: Vec<(usize, Given)> = Vec::new();
@@ -345,6 +374,7 @@ impl Predecessor {
                 (Word::Size(name, size), _) => {
                     old.sizes.insert(name, size);
                 }
+                (Word::Token(digest), _) => old.token = Some(digest),
                 (Word::Errors, Some(errors)) => old.errors = Some(errors),
                 (Word::End, _) => break,
                 (other, _) => return Err(format!("{VARIABLE}: {other:?} at a wrong time")),
@@ -439,7 +469,9 @@ mod tests {
             socket(Role::Http, false, ":80"),
             socket(Role::Tcp, false, "[::1]:9000"),
             socket(Role::Admin, true, "unix:/run/a folder/admin.sock"),
+            socket(Role::Control, false, "unix:/run/penstock/80.sock"),
             socket(Role::Probes, false, ":9090"),
+            Word::Token([0xa5; 32]),
             Word::Errors,
             Word::End,
             Word::Ready(Vec::new()),

@@ -1,10 +1,11 @@
 //! The admin listener's handler: routes, refusals, and the answers that need no file of their own.
 //!
 //! Asked by edge like any handler. Order of checks: host, path, method, origin (`guard` knows hosts
-//! and origins).
+//! and origins), then whether who asks may change things (`authority`).
 //!
 //! # Invariants
-//! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks.
+//! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks, from
+//!   somebody who has the authority.
 //! - Only `/metrics`, `/healthz` and `/readyz` answer to any host name.
 //! - No answer is ever stored by a cache.
 
@@ -16,8 +17,10 @@ use penstock_exchange::{
     Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody, Response,
 };
 use penstock_http::{Method, RequestHead, Status};
+use penstock_runtime::clock;
 use serde::Serialize;
 
+use crate::authority::{Authority, Permission};
 use crate::events::{EVENT_INTERVAL, Feed};
 use crate::manage::BadChange;
 use crate::page::{ASSETS, Asset, POLICY};
@@ -30,14 +33,75 @@ use crate::{
 pub struct Admin {
     source: Arc<dyn Source>,
     feed: Arc<Feed>,
+    authority: Authority,
 }
 
 impl Admin {
-    /// The admin API of the server behind `source`.
+    /// The admin API of the server behind `source`, which those with `authority` may change.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>) -> Self {
+    pub fn new(source: Arc<dyn Source>, authority: Authority) -> Self {
         let feed = Feed::new(Arc::clone(&source), EVENT_INTERVAL);
-        Self { source, feed }
+        Self {
+            source,
+            feed,
+            authority,
+        }
+    }
+
+    /// The answer to somebody who may not make this change; none to somebody who may.
+    fn refuse(&self, request: &Request, change: Change<'_>) -> Option<Result<Response, Fault>> {
+        if matches!(change, Change::Publish(_)) {
+            // Applications publish with a GRIP library, over TCP.
+            return None;
+        }
+        let permission = self.authority.permit(&request.head, clock::now());
+        let socket = self.source.control();
+        let socket = socket.map_or_else(String::new, |socket| format!(" ({socket})"));
+        let (status, error) = match permission {
+            Permission::Granted => return None,
+            Permission::Closed => (
+                Status::FORBIDDEN,
+                format!(
+                    "no changes are made over TCP: use `penstock reload` and the other commands, \
+                     which use the control socket{socket}, or set server.admin_token and send it as \
+                     `Authorization: Bearer TOKEN`"
+                ),
+            ),
+            Permission::Missing => (
+                Status::UNAUTHORIZED,
+                format!(
+                    "a change over TCP needs the token of server.admin_token, as \
+                     `Authorization: Bearer TOKEN`; `penstock reload` and the other commands use \
+                     the control socket{socket}"
+                ),
+            ),
+            Permission::Wrong => {
+                let path = String::from_utf8_lossy(request.path()).into_owned();
+                let from = request.peer_name();
+                log::warn!("admin: POST {path} refused: wrong token (client={from})");
+                let error = "that is not the token of server.admin_token".to_owned();
+                (Status::UNAUTHORIZED, error)
+            }
+            Permission::TooManyWrong => (
+                Status::TOO_MANY_REQUESTS,
+                "too many wrong tokens: wait a second".to_owned(),
+            ),
+        };
+        let made = match change {
+            // Libraries that publish show the text.
+            Change::Publish(_) => Ok(text(status, format!("{error}\n"))),
+            _ => json(status, &Outcome::failed(error)),
+        };
+        Some(made.map(|mut response| {
+            match status {
+                Status::UNAUTHORIZED => response
+                    .fields
+                    .push_static("WWW-Authenticate", "Bearer realm=\"penstock\""),
+                Status::TOO_MANY_REQUESTS => response.fields.push_static("Retry-After", "1"),
+                _ => {}
+            }
+            response
+        }))
     }
 
     fn read(&self, what: Read, method: Method) -> Result<Response, Fault> {
@@ -131,9 +195,27 @@ impl Handler for Admin {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match decide(&request) {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
-            Ok(Route::Change(what)) => self.change(what, body),
+            Ok(Route::Change(what)) => match self.refuse(&request, what) {
+                None => self.change(what, body),
+                Some(refused) => self.now(refused),
+            },
             Err(refusal) => self.now(Ok(refusal.respond())),
         }
+    }
+}
+
+/// The answer to callers of the control socket who may not use it: 403, whatever they ask.
+#[derive(Debug)]
+pub struct Refusing;
+
+impl Handler for Refusing {
+    fn handle(&self, _: Request) -> Handling {
+        let error = "refused: only root and whoever started this server may use this socket, and no \
+                     process that the server has started; the server's log says which this is";
+        Handling::Now(sign(json(
+            Status::FORBIDDEN,
+            &Outcome::failed(error.to_owned()),
+        )))
     }
 }
 

@@ -254,6 +254,7 @@ impl Source for FakeSource {
                 ServerState::Running
             },
             listeners: vec!["http://127.0.0.1:8080".into()],
+            control: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
             config: Some("/srv/penstock.toml".into()),
             threads: 2,
             connections: Use { used: 5, max: 100 },
@@ -429,6 +430,10 @@ impl Source for FakeSource {
     fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>> {
         self.ask("reopen");
         Box::pin(std::future::ready(Ok("opened".into())))
+    }
+
+    fn control(&self) -> Option<String> {
+        Some("unix:/run/penstock/127.0.0.1_8080.sock".into())
     }
 
     fn stop(&self) {

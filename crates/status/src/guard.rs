@@ -1,8 +1,8 @@
 //! What may come in on the admin listener: nothing that a foreign web page could have sent.
 //!
-//! The admin API has no password; it trusts whoever reaches its socket. A browser on the same
-//! machine reaches it on behalf of any page it shows, so two things are refused: a name that a
-//! stranger's DNS could have pointed here (rebinding), and a POST that another origin started.
+//! Whoever reaches the listener may read. A browser on the same machine reaches it on behalf of any
+//! page it shows, so two things are refused: a name that a stranger's DNS could have pointed here
+//! (rebinding), and a POST that another origin started.
 //! Pure; asked by `api` for every request.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

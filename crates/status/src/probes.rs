@@ -12,6 +12,7 @@ use penstock_exchange::{Handler, Handling, Request};
 use penstock_http::Status;
 
 use crate::api::{Admin, sign, text};
+use crate::authority::Authority;
 use crate::source::Source;
 
 /// Health, readiness and metrics as a handler.
@@ -25,7 +26,7 @@ impl Probes {
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
         Self {
-            admin: Admin::new(source),
+            admin: Admin::new(source, Authority::Nobody),
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub state: ServerState,
     /// Its listeners as printed at start, admin included.
     pub listeners: Vec<String>,
+    /// The Unix socket by which the command line changes things, if there is one.
+    pub control: Option<String>,
     /// The configuration file, if there is one.
     pub config: Option<String>,
     /// Event loops.

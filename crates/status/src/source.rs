@@ -86,6 +86,9 @@ pub trait Source: Send + Sync + Debug {
     /// Which could not be opened, and why; their old files are written on.
     fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>>;
 
+    /// Where the control socket is, as printed at the start.
+    fn control(&self) -> Option<String>;
+
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);
 

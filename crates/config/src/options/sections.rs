@@ -23,6 +23,13 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         like: None,
     },
     SectionDoc {
+        name: "server.admin_token",
+        heading: "admin_token = { ... } in [server]",
+        sample: "",
+        doc: "The secret by which changes are made over TCP; see admin.md.",
+        like: None,
+    },
+    SectionDoc {
         name: "server.join",
         heading: "join = { ... } in [server]",
         sample: "",

@@ -30,7 +30,11 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("server", "threads", Count(1, 1024), Means("number of cores"), "2",
         "Number of event loops."),
     row("server", "admin", Text(ADDRESS_OR_OFF), Is(r#""127.0.0.1:8090""#), r#""127.0.0.1:8090""#,
-        "Address of the status page, metrics and the admin API, or \"off\"."),
+        "Address of the status page, metrics and the admin API, or \"off\". Over TCP it shows the server to whoever reaches it, and takes changes only with `server.admin_token`; a Unix socket is for its owner and root, and takes both."),
+    row("server", "control", Text(SOCKET_OR_OFF), Means("a socket named after the first listener, in `/run/penstock` (root), `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/penstock` or `/tmp/penstock-UID`"), r#""unix:/run/penstock/control.sock""#,
+        "Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use; only root and whoever starts the server may connect, and no process that the server has started. \"off\" leaves signals. See admin.md."),
+    row("server", "admin_token", Table("server.admin_token"), Means("none: no changes over TCP"), r#"{ file = "/etc/penstock/token" }"#,
+        "The secret that a change over TCP needs, as `Authorization: Bearer`."),
     row("server", "probes", Text(ADDRESS), Means("none"), r#"":9090""#,
         "Address where `/healthz`, `/readyz` and `/metrics` answer to any host name, and nothing else does: for orchestrators and Prometheus on other machines."),
     row("server", "access_log", TextOrTable("\"off\", \"stdout\", \"stderr\" or a path", "server.access_log"),
@@ -76,6 +80,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Whose the file of a Unix socket is; another user than the server's needs a start as root."),
     row("server.listen", "proxy_protocol", Bool, Is("false"), "true",
         "Whether its connections begin with a PROXY protocol header, of version 1 or 2."),
+
+    row("server.admin_token", "file", Path, Required, r#""/etc/penstock/token""#,
+        "File with the token, for example from `openssl rand -base64 32`; only its owner and its group may read it, and root or whoever starts the server owns it."),
 
     row("server.join", "listen", Text(ADDRESS), Required, r#""10.0.0.1:7000""#,
         "Address that it listens at: one that only those machines reach, since nothing there is encrypted."),
@@ -338,6 +345,7 @@ const V1: &str = "0.1";
 pub(super) const ADDRESS: &str = crate::ListenAddr::EXPECTED;
 const ADDRESS_OR_OFF: &str =
     "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
+const SOCKET_OR_OFF: &str = "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
 const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
 pub(super) const SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
 pub(super) const THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";

@@ -12,6 +12,7 @@ const EVERY_TABLE: &str = r#"
 [server]
 listen = [{}]
 join = {}
+admin_token = {}
 access_log = { path = "x" }
 [limits]
 [blocking.default]

@@ -1,7 +1,7 @@
 //! Listeners with a PROXY protocol header, who is trusted, what the process itself is.
 
 use crate::testing::{Folder, accept, check, check_errors};
-use crate::{ListenAddr, LogTarget, SocketFile};
+use crate::{Control, ListenAddr, LogTarget, SocketFile};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
@@ -180,4 +180,44 @@ fn reports_unix_sockets_that_cannot_be() {
             "{item}: {report:?}"
         );
     }
+}
+
+#[test]
+fn reads_where_the_server_is_changed() {
+    let folder = Folder::site();
+    let read = |lines: &str| accept(&folder, &format!("[apps.a]\n[server]\n{lines}")).server;
+    assert_eq!(read("").control, Control::Auto);
+    assert_eq!(read("control = \"off\"\n").control, Control::Off);
+    let server = read("control = \"unix:c.sock\"\nadmin_token = { file = \"token\" }\n");
+    assert_eq!(server.control, Control::At(folder.join("c.sock")));
+    assert_eq!(server.admin_token, Some(folder.join("token")));
+    let expected = "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
+    check_errors(&[
+        (
+            "no socket",
+            "[apps.a]\n[server]\ncontrol = \"127.0.0.1:8091\"\n",
+            &[&format!(
+                "penstock.toml:3:11: `control` cannot be \"127.0.0.1:8091\": expected {expected}"
+            )],
+        ),
+        (
+            "a listener's",
+            "[apps.a]\n[server]\nlisten = [\"unix:/run/a.sock\"]\ncontrol = \"unix:/run/a.sock\"\n",
+            &[
+                "penstock.toml:4:11: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
+            ],
+        ),
+        (
+            "the admin interface's",
+            "[apps.a]\n[server]\nadmin = \"unix:/run/a.sock\"\ncontrol = \"unix:/run/a.sock\"\n",
+            &[
+                "penstock.toml:4:11: unix:/run/a.sock is already taken by unix:/run/a.sock on line 3",
+            ],
+        ),
+        (
+            "a token without a file",
+            "[apps.a]\n[server]\nadmin_token = {}\n",
+            &["penstock.toml:3:15: `file` is missing in [server.admin_token]: expected a path"],
+        ),
+    ]);
 }

@@ -5,15 +5,13 @@
 //! server cannot be reached or says no, with its own words.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use penstock_config::{Invocation, ListenAddr};
 use serde_json::{Value, json};
 
+use super::target::{self, Target, connect};
 use super::words::{in_words, text};
 use super::{AdminArguments, PurgeArguments, complain, count, say};
 use crate::succession::Follows;
@@ -34,8 +32,8 @@ const FOLLOWS: Duration = Duration::from_secs(10);
 const STOP: Duration = Duration::from_secs(120);
 
 pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
-    finish(address(to).and_then(|address| {
-        let answer = ask(&address, "GET", "/status.json", ANSWER)?.ok()?;
+    finish(target::to_look(to).and_then(|target| {
+        let answer = ask(&target, "GET", "/status.json", ANSWER)?.ok()?;
         if json {
             return Ok(answer);
         }
@@ -46,42 +44,49 @@ pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
 }
 
 pub(super) fn reload(to: &AdminArguments) -> ExitCode {
-    let answer = address(to).and_then(|address| ask(&address, "POST", "/reload", CHANGE)?.ok());
+    let answer =
+        target::to_change(to).and_then(|target| ask(&target, "POST", "/reload", CHANGE)?.ok());
     finish(answer.map(|_| "reloaded".to_owned()))
 }
 
 pub(super) fn restart(to: &AdminArguments, app: &str) -> ExitCode {
     let path = format!("/apps/{app}/restart");
-    let answer = address(to).and_then(|address| ask(&address, "POST", &path, CHANGE)?.ok());
+    let answer = target::to_change(to).and_then(|target| ask(&target, "POST", &path, CHANGE)?.ok());
     finish(answer.map(|_| format!("{app}: restarted")))
 }
 
 /// Upgrades, and waits until the server that follows answers: here, or where its configuration has it.
 pub(super) fn upgrade(to: &AdminArguments, binary: Option<&Path>) -> ExitCode {
-    finish(address(to).and_then(|address| {
+    finish(target::to_change(to).and_then(|target| {
         let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
         let body = match binary {
             Some(binary) => json!({ "binary": cwd.join(binary).display().to_string() }).to_string(),
             None => String::new(),
         };
-        let old = process_at(&address)?;
-        let answer = ask_with(&address, ("POST", "/upgrade"), &body, CHANGE)?.ok()?;
+        let old = process_at(&target)?;
+        let answer = ask_with(&target, ("POST", "/upgrade"), &body, CHANGE)?.ok()?;
         let value: Value = serde_json::from_str(&answer).unwrap_or_default();
         let told = text(&value["message"]);
-        let address = match Follows::admin_in(&told) {
-            // Nobody can ask it.
-            Some(None) => return Ok(format!("upgraded: {told}")),
-            Some(Some(elsewhere)) => elsewhere,
-            None => address,
-        };
+        // Its control socket may be another, too.
+        let mut places = vec![target];
+        match Follows::admin_in(&told) {
+            // Where it is changed is all there may be.
+            Some(None) => {}
+            Some(Some(elsewhere)) => places.insert(0, Target::open(elsewhere)),
+            None => places.extend(target::to_look(to)),
+        }
         let deadline = Instant::now() + FOLLOWS;
         loop {
-            let follows = process_at(&address).is_ok_and(|pid| pid != old);
-            if follows && ask(&address, "GET", "/readyz", ANSWER).is_ok_and(|it| it.status == 200) {
+            let follows = |place: &&Target| process_at(place).is_ok_and(|pid| pid != old);
+            let place = places.iter().find(follows);
+            let readiness = place.map(|place| ask(place, "GET", "/readyz", ANSWER));
+            if readiness.is_some_and(|answer| answer.is_ok_and(|it| it.status == 200)) {
                 return Ok(format!("upgraded: {told}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("{told}, but does not answer at {address}"));
+                let place = places.first().map(|place| place.address.to_string());
+                let place = place.unwrap_or_default();
+                return Err(format!("{told}, but does not answer at {place}"));
             }
             pause();
         }
@@ -89,16 +94,16 @@ pub(super) fn upgrade(to: &AdminArguments, binary: Option<&Path>) -> ExitCode {
 }
 
 /// The number of the process that answers.
-fn process_at(address: &ListenAddr) -> Result<u64, String> {
-    let status = ask(address, "GET", "/status.json", ANSWER)?.ok()?;
+fn process_at(target: &Target) -> Result<u64, String> {
+    let status = ask(target, "GET", "/status.json", ANSWER)?.ok()?;
     let status: Option<Value> = serde_json::from_str(&status).ok();
     let pid = status.as_ref().and_then(|status| status["pid"].as_u64());
-    pid.ok_or_else(|| format!("{address} does not say which process it is"))
+    pid.ok_or_else(|| format!("{} does not say which process it is", target.address))
 }
 
 pub(super) fn reopen(to: &AdminArguments) -> ExitCode {
-    finish(address(to).and_then(|address| {
-        let answer = ask(&address, "POST", "/logs/reopen", ANSWER)?.ok()?;
+    finish(target::to_change(to).and_then(|target| {
+        let answer = ask(&target, "POST", "/logs/reopen", ANSWER)?.ok()?;
         let value: Value = serde_json::from_str(&answer).unwrap_or_default();
         Ok(text(&value["message"]))
     }))
@@ -110,11 +115,11 @@ fn pause() {
 }
 
 pub(super) fn stop(to: &AdminArguments) -> ExitCode {
-    finish(address(to).and_then(|address| {
-        ask(&address, "POST", "/stop", ANSWER)?.ok()?;
+    finish(target::to_change(to).and_then(|target| {
+        ask(&target, "POST", "/stop", ANSWER)?.ok()?;
         let deadline = Instant::now() + STOP;
         // The admin interface is the last to go.
-        while connect(&address, ANSWER).is_ok() {
+        while connect(&target.address, ANSWER).is_ok() {
             if Instant::now() > deadline {
                 return Err("it is still finishing requests".to_owned());
             }
@@ -134,9 +139,9 @@ pub(super) fn purge(to: &AdminArguments, what: &PurgeArguments, cache: Option<&s
     if let Some(name) = cache {
         wanted["cache"] = json!(name);
     }
-    let answer = address(to).and_then(|address| {
+    let answer = target::to_change(to).and_then(|target| {
         let body = wanted.to_string();
-        let answer = ask_with(&address, ("POST", "/cache/purge"), &body, PURGE)?.ok()?;
+        let answer = ask_with(&target, ("POST", "/cache/purge"), &body, PURGE)?.ok()?;
         let value: Option<Value> = serde_json::from_str(&answer).ok();
         let objects = value.as_ref().and_then(|value| value["objects"].as_u64());
         objects.ok_or_else(|| format!("unreadable answer: {answer}"))
@@ -157,61 +162,21 @@ pub(super) fn finish(answer: Result<String, String>) -> ExitCode {
     }
 }
 
-pub(super) fn address(to: &AdminArguments) -> Result<ListenAddr, String> {
-    if let Some(address) = &to.admin {
-        return Ok(address.clone());
-    }
-    let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
-    let file = to
-        .config
-        .clone()
-        .unwrap_or_else(|| cwd.join(penstock_config::FILE_NAME));
-    if to.config.is_none() && !file.exists() {
-        return Ok(ListenAddr::loopback(8090));
-    }
-    let invocation = Invocation {
-        config: Some(file),
-        cwd,
-        ..Invocation::default()
-    };
-    let config = penstock_config::resolve(&invocation).map_err(|report| report.to_string())?;
-    config
-        .server
-        .admin
-        .ok_or_else(|| "the configuration has `admin = \"off\"`".to_owned())
-}
-
 pub(super) trait Channel: Read + Write {}
 impl<T: Read + Write> Channel for T {}
 
-pub(super) fn connect(
-    address: &ListenAddr,
-    patience: Duration,
-) -> std::io::Result<Box<dyn Channel>> {
-    let tcp = |address: SocketAddr| {
-        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
-        stream.set_read_timeout(Some(patience))?;
-        Ok(Box::new(stream) as Box<dyn Channel>)
-    };
-    match address {
-        ListenAddr::Tcp(address) => tcp(*address),
-        ListenAddr::Port(port) => tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))),
-        ListenAddr::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(patience))?;
-            Ok(Box::new(stream))
-        }
-    }
-}
-
 /// A server's answer.
-struct Answer {
+pub(super) struct Answer {
     status: u16,
     body: String,
 }
 
 impl Answer {
-    fn ok(self) -> Result<String, String> {
+    /// What it says.
+    ///
+    /// # Errors
+    /// The server's own words, when it says no.
+    pub(super) fn ok(self) -> Result<String, String> {
         if self.status < 300 {
             return Ok(self.body);
         }
@@ -221,27 +186,32 @@ impl Answer {
     }
 }
 
-fn ask(
-    address: &ListenAddr,
+/// Asks a server.
+///
+/// # Errors
+/// That it cannot be reached, or speaks of something else.
+pub(super) fn ask(
+    target: &Target,
     method: &str,
     path: &str,
     patience: Duration,
 ) -> Result<Answer, String> {
-    ask_with(address, (method, path), "", patience)
+    ask_with(target, (method, path), "", patience)
 }
 
 /// The same with a JSON text.
 fn ask_with(
-    address: &ListenAddr,
+    target: &Target,
     (method, path): (&str, &str),
     body: &str,
     patience: Duration,
 ) -> Result<Answer, String> {
+    let address = &target.address;
     let exchange = || -> std::io::Result<Vec<u8>> {
         let mut channel = connect(address, patience)?;
-        let length = body.len();
+        let (length, authorization) = (body.len(), target.authorization());
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         channel.write_all(head.as_bytes())?;
@@ -249,7 +219,7 @@ fn ask_with(
         channel.read_to_end(&mut answer)?;
         Ok(answer)
     };
-    let answer = exchange().map_err(|error| format!("no server at {address}: {error}"))?;
+    let answer = exchange().map_err(|error| target::explain(address, &error))?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());

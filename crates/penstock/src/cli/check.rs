@@ -9,7 +9,7 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, USAGE, complain, count, say};
 use crate::preflight::Findings;
-use crate::{boundary, held, identity, temporary};
+use crate::{boundary, control, held, identity, temporary};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     // It loads the code of applications.
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
         }
     };
     let mut findings = Findings {
-        warnings: held::warnings(&config),
+        warnings: [held::warnings(&config), control::warnings(&config)].concat(),
         ..Findings::default()
     };
     if !arguments.config_only
@@ -64,6 +64,7 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
 /// Everything that a start would need from this machine; what needs root comes first.
 fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::io::Result<()> {
     findings.check_addresses(config);
+    findings.check_token(config);
     findings.check_descriptors(config);
     findings.warnings.extend(temporary::warning(&config.limits));
     findings.check_names(config)?;

@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use penstock_config::ListenAddr;
 use serde_json::{Value, json};
 
 use super::admin::{self, ANSWER, Channel};
+use super::target::{self, Target};
 use super::{AdminArguments, PublishArguments, count};
 
 /// The longest line: thrice that, and its JSON, is still a message and a body that a server takes.
@@ -31,8 +31,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 const ANSWER_BYTES: usize = 64 << 10;
 
 pub(super) fn run(to: &AdminArguments, what: &PublishArguments) -> ExitCode {
-    let published = admin::address(to).and_then(|address| {
-        let mut server = Server::connect(address)?;
+    let published = target::to_change(to).and_then(|target| {
+        let mut server = Server::connect(target)?;
         match &what.message {
             Some(message) => {
                 server.publish(&[item(what, message)])?;
@@ -120,7 +120,7 @@ fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
 
 /// The admin interface, over a connection that is kept.
 struct Server {
-    address: ListenAddr,
+    target: Target,
     channel: Box<dyn Channel>,
     /// Whether it has answered on this connection.
     has_answered: bool,
@@ -128,11 +128,11 @@ struct Server {
 }
 
 impl Server {
-    fn connect(address: ListenAddr) -> Result<Self, String> {
-        let channel = admin::connect(&address, ANSWER);
-        let channel = channel.map_err(|error| format!("no server at {address}: {error}"))?;
+    fn connect(target: Target) -> Result<Self, String> {
+        let channel = target::connect(&target.address, ANSWER);
+        let channel = channel.map_err(|error| target::explain(&target.address, &error))?;
         Ok(Self {
-            address,
+            target,
             channel,
             has_answered: false,
             received: Vec::new(),
@@ -162,16 +162,16 @@ impl Server {
     /// The server's answer to some messages.
     fn ask(&mut self, items: &[Value]) -> Result<(u16, String), String> {
         let body = json!({ "items": items }).to_string();
-        let request = request(&body);
+        let request = request(&self.target, &body);
         let answer = match self.exchange(&request) {
             // There was nothing to say for longer than a server keeps a connection.
             Err(error) if self.has_answered && is_closed(error.kind()) => {
-                *self = Self::connect(self.address.clone())?;
+                *self = Self::connect(self.target.clone())?;
                 self.exchange(&request)
             }
             other => other,
         }
-        .map_err(|error| format!("{}: {error}", self.address))?;
+        .map_err(|error| format!("{}: {error}", self.target.address))?;
         self.has_answered = true;
         Ok(answer)
     }
@@ -200,11 +200,11 @@ impl Server {
     }
 }
 
-fn request(body: &str) -> Vec<u8> {
-    let length = body.len();
+fn request(target: &Target, body: &str) -> Vec<u8> {
+    let (length, authorization) = (body.len(), target.authorization());
     format!(
-        "POST /publish/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
+        "POST /publish/ HTTP/1.1\r\nHost: localhost\r\n{authorization}\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
 }

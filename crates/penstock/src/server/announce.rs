@@ -55,24 +55,32 @@ impl Server {
     /// Prints where it listens, then each application as it becomes ready.
     pub(super) async fn announce_ready(&self) {
         let announce = &self.options.announce;
-        let (names, (admin, probes), upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
+        let (names, own, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
             let live = self.live();
             let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
             names.extend(live.streams.iter().map(TcpServing::name));
-            let admin = live.admin.as_ref().map(|a| a.name().to_owned());
-            let probes = live.probes.as_ref().map(|probes| probes.name().to_owned());
+            let admin = live
+                .admin
+                .as_ref()
+                .map(|a| format!("status {}/\n", a.name()));
+            let control = live
+                .control
+                .as_ref()
+                .map(|c| format!("control {}\n", c.name()));
+            let probes = live
+                .probes
+                .as_ref()
+                .map(|p| format!("probes {}\n", p.name()));
+            let own: Vec<String> = admin.into_iter().chain(control).chain(probes).collect();
             let upstreams = live.config.upstreams.values().map(described).collect();
             let apps = live.rooms.apps.values().cloned().collect();
-            (names, (admin, probes), upstreams, apps)
+            (names, own, upstreams, apps)
         };
         for name in names {
             announce.write(format!("listening {name}\n").into_bytes());
         }
-        if let Some(admin) = admin {
-            announce.write(format!("status {admin}/\n").into_bytes());
-        }
-        if let Some(probes) = probes {
-            announce.write(format!("probes {probes}\n").into_bytes());
+        for line in own {
+            announce.write(line.into_bytes());
         }
         for upstream in upstreams {
             announce.write(upstream.into_bytes());

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use penstock_config::{Config, ListenAddr};
-use penstock_edge::Edge;
+use penstock_exchange::TunnelHandler;
 use penstock_runtime::LoopHandle;
 
+use super::Server;
+use crate::control;
 use crate::inherited::{Inherited, Role};
 use crate::listeners::{self, Opened, Serving, Supply};
 use crate::tcp::{self, Bound, Targets, TcpServing};
@@ -20,6 +22,7 @@ pub(super) struct Doors {
     listeners: Vec<Opened>,
     streams: Vec<Bound>,
     admin: Option<Opened>,
+    control: Option<Opened>,
     probes: Option<Opened>,
     taken: Vec<ListenAddr>,
 }
@@ -43,6 +46,8 @@ impl Doors {
         let admin = admin
             .transpose()
             .map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
+        let first = listeners.first().map(Opened::address);
+        let control = control::open(config, first.as_ref(), &mut supply)?;
         let probes = config.server.probes.as_ref();
         let probes = probes.map(|at| listeners::open(at, (Role::Probes, false), &mut supply, 1));
         let probes = probes
@@ -59,16 +64,17 @@ impl Doors {
             listeners,
             streams,
             admin,
+            control,
             probes,
             taken: supply.inherited.taken().to_vec(),
         })
     }
 
-    /// The files of Unix sockets that were made, not given.
+    /// The files of Unix sockets that were made, not given, but for those by which the server is changed:
+    /// they stay with whoever starts it.
     pub(super) fn made(&self) -> impl Iterator<Item = &Path> {
         let streams = self.streams.iter().map(|(opened, _)| opened);
-        let all = self.listeners.iter().chain(streams).chain(&self.admin);
-        let all = all.chain(&self.probes);
+        let all = self.listeners.iter().chain(streams).chain(&self.probes);
         all.filter_map(Opened::made)
     }
 
@@ -80,7 +86,7 @@ impl Doors {
     /// Begins to accept: clients by the front end, administrators and probes by theirs.
     pub(super) fn serve(
         self,
-        (admin_edge, probes_edge): (&Arc<Edge>, &Arc<Edge>),
+        server: &Arc<Server>,
         targets: Targets<'_>,
         loops: &[LoopHandle],
     ) -> Served {
@@ -89,12 +95,27 @@ impl Doors {
             .map(|opened| opened.serve(targets.edge, loops))
             .collect();
         let streams = tcp::serve_all(self.streams, targets, loops);
-        let admin = self.admin.map(|opened| opened.serve_here(admin_edge));
-        let probes = self.probes.map(|opened| opened.serve_here(probes_edge));
+        let gated = |opened: Opened| {
+            // Nobody but root, if it cannot be told whose it is.
+            let owner = opened.owner().unwrap_or_default();
+            let edges = (&server.control_edge, &server.refused_edge);
+            let gate = control::Gate::new(owner, edges, Arc::downgrade(server));
+            let gate: Arc<dyn TunnelHandler> = Arc::new(gate);
+            opened.serve_tunnel_here(&server.control_edge, &gate)
+        };
+        let admin = self.admin.map(|opened| match opened.address() {
+            ListenAddr::Unix(_) => gated(opened),
+            ListenAddr::Tcp(_) | ListenAddr::Port(_) => opened.serve_here(&server.admin_edge),
+        });
+        let control = self.control.map(gated);
+        let probes = self
+            .probes
+            .map(|opened| opened.serve_here(&server.probes_edge));
         Served {
             listeners,
             streams,
             admin,
+            control,
             probes,
         }
     }
@@ -106,5 +127,6 @@ pub(super) struct Served {
     pub(super) listeners: Vec<Serving>,
     pub(super) streams: Vec<TcpServing>,
     pub(super) admin: Option<Serving>,
+    pub(super) control: Option<Serving>,
     pub(super) probes: Option<Serving>,
 }

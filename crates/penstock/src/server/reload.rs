@@ -368,6 +368,8 @@ fn at_start_only(
 ) -> Vec<&'static str> {
     let differ = [
         ("admin", old.admin != new.admin),
+        ("control", old.control != new.control),
+        ("admin_token", old.admin_token != new.admin_token),
         ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
         ("log_format", old.log_format != new.log_format),

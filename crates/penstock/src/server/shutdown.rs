@@ -101,7 +101,13 @@ impl Server {
         // Whoever waits for the end of this one takes it for the end of all.
         clock::until(deadline, self.predecessor_ends()).await;
         self.close_own_doors();
-        for edge in [&self.admin_edge, &self.probes_edge] {
+        let own = [
+            &self.admin_edge,
+            &self.control_edge,
+            &self.refused_edge,
+            &self.probes_edge,
+        ];
+        for edge in own {
             edge.drain.begin();
             clock::within(ADMIN_DRAIN, edge.drain.finished()).await;
         }
@@ -121,7 +127,8 @@ impl Server {
     fn close_own_doors(&self) {
         let mut live = self.live();
         let live = &mut *live;
-        for own in live.admin.iter_mut().chain(&mut live.probes) {
+        let own = live.admin.iter_mut().chain(&mut live.control);
+        for own in own.chain(&mut live.probes) {
             own.stop(std::iter::empty());
         }
     }

@@ -131,7 +131,7 @@ impl Signals {
 
 impl Server {
     /// A descendant in words: the application's process that it is or comes from, as the log names it.
-    fn who_is(&self, sender: Sender) -> String {
+    pub(crate) fn who_is(&self, sender: Sender) -> String {
         let Sender { pid, child, .. } = sender;
         let name = |pid: u32| signals::name(pid).unwrap_or_else(|| "gone".to_owned());
         if sender.is_of_predecessor {

@@ -273,7 +273,7 @@ impl Server {
             let live = self.live();
             let streams = live.streams.iter().map(TcpServing::serving);
             let all = live.listeners.iter().chain(streams).chain(&live.admin);
-            let all = all.chain(&live.probes);
+            let all = all.chain(&live.control).chain(&live.probes);
             let given = all.map(crate::listeners::Serving::handed_over);
             given.collect::<std::io::Result<Vec<_>>>()
         };
@@ -301,6 +301,9 @@ impl Server {
         };
         for size in &sizes {
             line.say(size, None).await?;
+        }
+        if let Some(digest) = self.token_digest {
+            line.say(&Word::Token(digest), None).await?;
         }
         line.say(&Word::Errors, Some(std::io::stderr().as_fd()))
             .await?;
@@ -330,6 +333,7 @@ impl Server {
             .iter_mut()
             .chain(streams)
             .chain(&mut live.admin)
+            .chain(&mut live.control)
             .chain(&mut live.probes)
         {
             if taken.contains(&serving.wanted) {

@@ -589,17 +589,18 @@ fn it_says_where_it_listens_and_what_it_runs() {
         lines[1],
         format!("status http://127.0.0.1:{}/", server.admin_port())
     );
+    assert!(lines[2].starts_with("control unix:/"), "{}", lines[2]);
     let (front, end) = (
         "app app: wsgi, 2 processes x 3 threads, ready in ",
         " s (CPython 3.",
     );
     assert!(
-        lines[2].starts_with(front) && lines[2].contains(end),
+        lines[3].starts_with(front) && lines[3].contains(end),
         "{}",
-        lines[2]
+        lines[3]
     );
     assert!(
-        lines[2].ends_with(", wsgi 1.0)") && lines.len() == 3,
+        lines[3].ends_with(", wsgi 1.0)") && lines.len() == 4,
         "{lines:?}"
     );
     assert_eq!(server.workers("app").len(), 2);
@@ -629,7 +630,7 @@ fn it_says_what_it_stands_in_front_of() {
     server.wait_log("upstream php: fastcgi, 1 server\n");
     let lines = server.announced();
     assert_eq!(
-        lines[2..],
+        lines[3..],
         [
             "upstream app: http, 2 servers",
             "upstream php: fastcgi, 1 server"
@@ -817,7 +818,7 @@ fn readiness_is_written_to_the_descriptor_once_all_is_ready() {
     assert_eq!(server.get("/").status, 200);
     let lines = server.announced();
     assert!(
-        lines[2].contains("ready in"),
+        lines[3].contains("ready in"),
         "not before the application: {lines:?}"
     );
     let broken = app_site()

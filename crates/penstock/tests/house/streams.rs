@@ -189,7 +189,7 @@ fn publish(server: &Server, channel: &str, message: &str) {
 
 /// Publishes a body, with more fields, each with its line end.
 fn post(server: &Server, path: &str, fields: &str, body: &str) -> Response {
-    let mut client = RawClient::connect(server.admin_port());
+    let mut client = server.control();
     let length = body.len();
     client.send(format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {length}\r\n\r\n{body}"

@@ -160,6 +160,7 @@ impl Site {
         let name = format!("penstock-house-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name).join("site");
         std::fs::create_dir_all(&dir).unwrap();
+        std::fs::create_dir_all(dir.with_file_name("run")).unwrap();
         Self {
             dir: Arc::new(TempDir(dir.canonicalize().unwrap())),
         }
@@ -168,6 +169,11 @@ impl Site {
     /// The folder.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir.0
+    }
+
+    /// Where its servers have their control sockets.
+    pub(crate) fn runtime_dir(&self) -> PathBuf {
+        self.dir().with_file_name("run")
     }
 
     /// Writes a file, with its folders; also to change one while a server runs.
@@ -238,6 +244,7 @@ impl Site {
         let mut command = Command::new("python3");
         command
             .args(["filter.py", how, env!("CARGO_BIN_EXE_penstock"), "serve"])
+            .env("RUNTIME_DIRECTORY", self.runtime_dir())
             .current_dir(self.dir())
             .stdin(Stdio::null())
             .process_group(0);
@@ -250,6 +257,7 @@ impl Site {
         command
             .args(["-c", &format!("{script}\nexec \"$0\" \"$@\"")])
             .args([env!("CARGO_BIN_EXE_penstock"), "serve"])
+            .env("RUNTIME_DIRECTORY", self.runtime_dir())
             .current_dir(self.dir())
             .stdin(Stdio::null())
             .process_group(0);
@@ -270,6 +278,7 @@ impl Site {
             let mut command = Command::new("unshare");
             command
                 .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+                .env("RUNTIME_DIRECTORY", self.runtime_dir())
                 .current_dir(self.dir())
                 .stdin(Stdio::null())
                 .process_group(0);
@@ -371,6 +380,7 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
         command
             .arg(verb)
+            .env("RUNTIME_DIRECTORY", self.runtime_dir())
             .current_dir(self.dir())
             .stdin(Stdio::null())
             .process_group(0);
@@ -498,9 +508,25 @@ impl Server {
         get(self.port(), path)
     }
 
-    /// A request to the admin interface.
+    /// The file of the control socket.
+    pub(crate) fn control_path(&self) -> PathBuf {
+        let path = |line: &String| line.strip_prefix("control unix:").map(PathBuf::from);
+        eventually(PATIENCE, "it says where its control socket is", || {
+            self.announced().iter().find_map(path)
+        })
+    }
+
+    /// A new connection to the control socket.
+    pub(crate) fn control(&self) -> RawClient {
+        RawClient::connect_unix(&self.control_path())
+    }
+
+    /// A request to the admin interface; one that changes something goes to the control socket.
     pub(crate) fn admin(&self, method: &str, path: &str) -> Response {
-        let mut client = RawClient::connect(self.admin_port());
+        let mut client = match method {
+            "POST" => self.control(),
+            _ => RawClient::connect(self.admin_port()),
+        };
         client.send(format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         ));

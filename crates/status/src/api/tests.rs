@@ -7,13 +7,19 @@ use std::task::{Context, Poll, Waker};
 use serde_json::Value;
 
 use super::*;
+use crate::authority::AdminToken;
 use crate::events::STREAMS_MAX;
 use crate::fake::{FakeSource, Pieces, Via, request};
 use crate::manage::BODY_BYTES;
 
+/// One that everybody may change who gets so far.
 fn admin() -> (Arc<FakeSource>, Admin) {
+    admin_of(Authority::Connected)
+}
+
+fn admin_of(authority: Authority) -> (Arc<FakeSource>, Admin) {
     let source = Arc::new(FakeSource::default());
-    let admin = Admin::new(Arc::clone(&source) as Arc<dyn Source>);
+    let admin = Admin::new(Arc::clone(&source) as Arc<dyn Source>, authority);
     (source, admin)
 }
 
@@ -174,6 +180,88 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
         assert_eq!(response.status.code(), status, "{line} {fields}");
     }
     assert!(source.asked().is_empty(), "{:?}", source.asked());
+}
+
+/// Every change that there is.
+const CHANGES: [&str; 7] = [
+    "/reload",
+    "/stop",
+    "/upgrade",
+    "/logs/reopen",
+    "/cache/purge",
+    "/apps/guestbook/restart",
+    "/upstreams/backends/servers",
+];
+
+const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
+
+#[test]
+fn without_authority_everything_is_shown_and_nothing_is_changed() {
+    let (source, admin) = admin_of(Authority::Nobody);
+    for path in ["/", "/status.json", "/metrics", "/healthz", "/readyz"] {
+        assert_eq!(
+            ask(&admin, &format!("GET {path}")).status,
+            Status::OK,
+            "{path}"
+        );
+    }
+    for path in CHANGES {
+        let response = ask(&admin, &format!("POST {path}"));
+        assert_eq!(response.status, Status::FORBIDDEN, "{path}");
+        let said = body(&response);
+        for part in [
+            "unix:/run/penstock/127.0.0.1_8080.sock",
+            "server.admin_token",
+            "penstock reload",
+        ] {
+            assert!(said.contains(part), "{path}: {said}");
+        }
+    }
+    assert!(source.asked().is_empty(), "{:?}", source.asked());
+}
+
+#[test]
+fn with_a_token_only_its_bearer_changes_anything() {
+    for path in CHANGES {
+        let (source, admin) = admin_of(Authority::Token(AdminToken::new(TOKEN)));
+        let ask = |field: &str| {
+            let head = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090{field}");
+            ask_via(&admin, &head, Via::Tcp)
+        };
+        for (field, status) in [("", 401), ("\nAuthorization: Bearer guess", 401)] {
+            let response = ask(field);
+            assert_eq!(response.status.code(), status, "{path}{field}");
+            let challenge = self::field(&response, "www-authenticate");
+            assert_eq!(challenge, "Bearer realm=\"penstock\"");
+            assert!(body(&response).contains("server.admin_token"), "{path}");
+        }
+        let wrong = (0..20).map(|_| ask("\nAuthorization: Bearer guess"));
+        let wrong: Vec<_> = wrong.collect();
+        let last = &wrong[wrong.len() - 1];
+        assert_eq!(last.status, Status::TOO_MANY_REQUESTS, "{path}");
+        assert_eq!(field(last, "retry-after"), "1");
+        let right = format!("\nAuthorization: Bearer {TOKEN}");
+        let foreign = ask(&format!("{right}\nOrigin: http://evil.example"));
+        assert_eq!(foreign.status, Status::FORBIDDEN, "{path}");
+        assert!(source.asked().is_empty(), "{:?}", source.asked());
+        let response = ask(&right);
+        assert!(!matches!(response.status.code(), 401 | 403 | 429), "{path}");
+    }
+}
+
+#[test]
+fn callers_who_may_not_use_the_socket_get_nothing_but_a_reason() {
+    for line in ["GET /", "GET /status.json", "POST /stop", "POST /publish/"] {
+        let request = request(&format!("{line} HTTP/1.1\nHost: localhost"), Via::Unix);
+        let Handling::Now(reply) = Refusing.handle(request) else {
+            panic!("it waits")
+        };
+        let Reply::Response(response) = reply.unwrap() else {
+            panic!("no response")
+        };
+        assert_eq!(response.status, Status::FORBIDDEN, "{line}");
+        assert!(body(&response).contains("the server's log says"), "{line}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn the_names_of_the_fields_are_stable() {
 }
 
 const KEYS: &str = "
-    apps[].counters.boots_failed apps[].counters.collections
+    control apps[].counters.boots_failed apps[].counters.collections
     apps[].counters.crashed apps[].counters.failed apps[].counters.io_bound
     apps[].counters.io_bound_alone apps[].counters.killed.boot_timeout
     apps[].counters.killed.memory apps[].counters.killed.protocol

@@ -135,6 +135,18 @@ function noticeText(isLost, silent) {
     : ["", ""];
 }
 
+/** Sends one change. A server with a token gets it from the person in front, who is asked once. */
+async function post(path) {
+  const send = () => fetch(path, {
+    method: "POST",
+    headers: page.token ? { Authorization: `Bearer ${page.token}` } : {},
+  });
+  const response = await send();
+  if (response.status !== 401) return response;
+  page.token = window.prompt("The token of server.admin_token")?.trim() ?? "";
+  return page.token === "" ? response : send();
+}
+
 /** Sends one change and shows how it went below its button. */
 async function act(button, result, path, done) {
   button.dataset.busy = "yes";
@@ -142,7 +154,7 @@ async function act(button, result, path, done) {
   result.hidden = true;
   let outcome;
   try {
-    const response = await fetch(path, { method: "POST" });
+    const response = await post(path);
     outcome = await response.json().catch(() => ({ ok: false, error: `status ${response.status}` }));
   } catch {
     outcome = { ok: false, error: "The server could not be reached." };

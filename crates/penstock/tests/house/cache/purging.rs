@@ -6,7 +6,7 @@ use super::{
     Front, IN_MEMORY, ON_DISK, answer, counting, in_front_of, is_hit, text, verb, wait_hit,
     wait_objects,
 };
-use crate::support::{Origin, RawClient, Response, Script, Server, head_of};
+use crate::support::{Origin, Response, Script, Server, head_of};
 
 const PAGES: [&str; 4] = ["/news/1", "/news/2", "/newest", "/?page=/news/"];
 
@@ -31,7 +31,7 @@ fn purge(server: &Server, arguments: &[&str]) -> String {
 }
 
 fn post(server: &Server, fields: &str, body: &str) -> Response {
-    let mut client = RawClient::connect(server.admin_port());
+    let mut client = server.control();
     client.send(format!(
         "POST /cache/purge HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {}\r\n\r\n{body}",
         body.len()

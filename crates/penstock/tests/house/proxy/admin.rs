@@ -25,7 +25,7 @@ fn named(name: &'static str) -> Origin {
 }
 
 fn post(server: &Server, upstream: &str, body: &str) -> Response {
-    let mut client = RawClient::connect(server.admin_port());
+    let mut client = server.control();
     client.send(format!(
         "POST /upstreams/{upstream}/servers HTTP/1.1\r\nHost: localhost\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

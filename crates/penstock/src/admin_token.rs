@@ -1,0 +1,139 @@
+//! The token for changes over TCP: read from its file before the server becomes another user.
+//!
+//! Asked by `server` at the start, by `preflight` for `penstock check`, and by `cli`, which sends it.
+//!
+//! # Invariants
+//! - A file that others than its owner and group can read, or that others than its owner can write, is
+//!   refused; so is a text that could be guessed.
+//! - The file is opened once: what is checked is what is read.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use penstock_config::is_random;
+use penstock_status::AdminToken;
+use penstock_sys::identity;
+
+/// The longest file: a token and its line end, and room for longer ones.
+const BYTES_MAX: u64 = 4096;
+
+/// The token in the file that the configuration names, if it names one. A server that follows another and may not read the
+/// file any more goes on with the one that was `handed_over`. May block.
+///
+/// # Errors
+/// What is wrong with the file, and what to do.
+pub(crate) fn read(
+    path: Option<&Path>,
+    handed_over: Option<[u8; 32]>,
+) -> Result<Option<AdminToken>, String> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    match (read_file(path), handed_over) {
+        (Ok(text), _) => Ok(Some(AdminToken::new(&text))),
+        (Err(_), Some(digest)) if identity::may_read(path).is_err() => {
+            Ok(Some(AdminToken::from_digest(digest)))
+        }
+        (Err(error), _) => Err(format!("server.admin_token: {error}")),
+    }
+}
+
+/// The token in a file. May block.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub(crate) fn read_file(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let named = |error: std::io::Error| format!("{shown}: {error}");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "before the first loop, or in no server"
+    )]
+    let file = std::fs::File::open(path).map_err(named)?;
+    let about = file.metadata().map_err(named)?;
+    if !about.is_file() {
+        return Err(format!("{shown}: no file"));
+    }
+    let (uid, _) = identity::current();
+    if about.uid() != 0 && about.uid() != uid {
+        let owner = about.uid();
+        return Err(format!(
+            "{shown}: belongs to user {owner}, who could change it: chown it to root or to whoever \
+             starts the server"
+        ));
+    }
+    if about.mode() & 0o026 != 0 {
+        let mode = about.mode() & 0o777;
+        return Err(format!(
+            "{shown}: others may read or change it (its permissions are {mode:04o}): chmod 0600 {shown}"
+        ));
+    }
+    let mut text = String::new();
+    file.take(BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(named)?;
+    let token = text.trim_ascii();
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.len() as u64 > BYTES_MAX || !is_plain || !is_random(token) {
+        return Err(format!(
+            "{shown}: not a token that nobody can guess: make one with `openssl rand -base64 32 > {shown}`"
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn takes_a_random_token_that_others_cannot_read() {
+        let name = format!("penstock-token-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let good = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
+        for (content, mode, error) in [
+            (format!("{good}\n"), 0o600, None),
+            (good.to_owned(), 0o640, None),
+            (good.to_owned(), 0o400, None),
+            (
+                good.to_owned(),
+                0o644,
+                Some("(its permissions are 0644): chmod 0600"),
+            ),
+            (good.to_owned(), 0o620, Some("others may read or change it")),
+            (good.to_owned(), 0o602, Some("others may read or change it")),
+            (String::new(), 0o600, Some("openssl rand -base64 32")),
+            ("secret".to_owned(), 0o600, Some("openssl rand -base64 32")),
+            (format!("{good} {good}"), 0o600, Some("openssl rand")),
+            (good.repeat(100), 0o600, Some("openssl rand")),
+        ] {
+            let mut file = std::fs::File::create(&path).unwrap();
+            file.write_all(content.as_bytes()).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let read = read_file(&path);
+            match error {
+                None => assert_eq!(read.as_deref(), Ok(good), "{mode:o}"),
+                Some(error) => {
+                    let said = read.unwrap_err();
+                    assert!(said.contains(error), "{content:?} {mode:o}: {said}");
+                    assert!(!said.contains("J8nC"), "{said}");
+                }
+            }
+        }
+        let _ = std::fs::remove_file(&path);
+        assert!(read_file(&path).unwrap_err().contains("No such file"));
+        assert!(read_file(&std::env::temp_dir()).is_err());
+    }
+
+    #[test]
+    fn a_server_that_follows_keeps_a_token_that_it_may_not_read() {
+        assert!(read(None, Some([1; 32])).unwrap().is_none(), "not wanted");
+        let path = Some(Path::new("/nowhere/token"));
+        let kept = read(path, Some([1; 32])).unwrap();
+        assert_eq!(kept.map(|token| token.digest()), Some([1; 32]));
+        assert!(read(path, None).is_err());
+    }
+}

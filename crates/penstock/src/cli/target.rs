@@ -1,0 +1,279 @@
+//! Where the verbs find the running server, and by what right they change it.
+//!
+//! Used by `admin` and `publish`. A verb that only looks asks the admin interface; one that changes
+//! something uses the control socket, or a token where that is all there is.
+//!
+//! # Invariants
+//! - A token is sent to an address only that the command line or the configuration names.
+//! - A socket that somebody over TCP has named is used only if it belongs to root or to this user, and
+//!   the server behind it is the one that was asked.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penstock_config::{Config, Control, Invocation, ListenAddr, Server};
+use penstock_sys::{caller, identity};
+use serde_json::Value;
+
+use super::AdminArguments;
+use super::admin::{ANSWER, Channel, ask};
+use crate::{admin_token, control};
+
+/// A server that a verb speaks to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: ListenAddr,
+    /// What a change over TCP needs.
+    pub(super) token: Option<String>,
+}
+
+impl Target {
+    /// One that asks for no token.
+    pub(super) fn open(address: ListenAddr) -> Self {
+        Self {
+            address,
+            token: None,
+        }
+    }
+
+    fn socket(path: PathBuf) -> Self {
+        Self::open(ListenAddr::Unix(path))
+    }
+
+    /// The field that a request needs, with its line end.
+    pub(super) fn authorization(&self) -> String {
+        let token = self.token.as_ref();
+        token.map_or_else(String::new, |token| {
+            format!("Authorization: Bearer {token}\r\n")
+        })
+    }
+}
+
+/// Where the server shows what it does.
+///
+/// # Errors
+/// The configuration's, or that nothing there leads to a server.
+pub(super) fn to_look(to: &AdminArguments) -> Result<Target, String> {
+    if let Some(address) = &to.admin {
+        return Ok(Target::open(address.clone()));
+    }
+    let Some(config) = configuration(to)? else {
+        return Ok(Target::open(ListenAddr::loopback(8090)));
+    };
+    match &config.server.admin {
+        Some(admin) => Ok(Target::open(admin.clone())),
+        None => find_socket(&config.server).map(Target::socket),
+    }
+}
+
+/// Where the server lets itself be changed.
+///
+/// # Errors
+/// The configuration's, or what was tried.
+pub(super) fn to_change(to: &AdminArguments) -> Result<Target, String> {
+    let config = match &to.admin {
+        // The file that would be found by itself may be another server's.
+        Some(_) if to.config.is_none() => None,
+        _ => configuration(to)?,
+    };
+    let token = config.as_ref().and_then(token);
+    match (&to.admin, &config) {
+        (Some(ListenAddr::Unix(path)), _) => Ok(Target::socket(path.clone())),
+        (Some(address), _) => over_tcp(address, token),
+        (None, None) => nearby(&Server::default(), token),
+        (None, Some(config)) => nearby(&config.server, token),
+    }
+}
+
+/// The server of a configuration: by its socket, else by its admin address.
+fn nearby(server: &Server, token: Option<Result<String, String>>) -> Result<Target, String> {
+    let socket = match find_socket(server) {
+        Ok(path) => return Ok(Target::socket(path)),
+        Err(error) => error,
+    };
+    match &server.admin {
+        Some(admin @ (ListenAddr::Tcp(_) | ListenAddr::Port(_))) => {
+            over_tcp(admin, token).map_err(|error| format!("{error} (nor {socket})"))
+        }
+        _ => Err(format!("no server: {socket}")),
+    }
+}
+
+/// The socket of a server with this configuration.
+fn find_socket(server: &Server) -> Result<PathBuf, String> {
+    match (&server.control, &server.admin) {
+        (Control::At(path), _) | (Control::Auto, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
+        (Control::Auto, _) => control::find(server),
+        (Control::Off, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
+        (Control::Off, _) => Err("the configuration has `control = \"off\"`".to_owned()),
+    }
+}
+
+/// The server at an admin address: with the token, else by the control socket that it names.
+fn over_tcp(address: &ListenAddr, token: Option<Result<String, String>>) -> Result<Target, String> {
+    let unread = match token {
+        Some(Ok(token)) => {
+            return Ok(Target {
+                address: address.clone(),
+                token: Some(token),
+            });
+        }
+        Some(Err(error)) => format!("; server.admin_token: {error}"),
+        None => String::new(),
+    };
+    let asked = status(&Target::open(address.clone()))?;
+    let Some(named) = asked.get("control") else {
+        // A version that takes changes here.
+        return Ok(Target::open(address.clone()));
+    };
+    let path = named.as_str().and_then(|named| named.strip_prefix("unix:"));
+    let path = path.ok_or_else(|| {
+        format!(
+            "the server at {address} has no control socket: set server.control, or \
+             server.admin_token and use -c FILE{unread}"
+        )
+    })?;
+    let target = Target::socket(path.into());
+    check_owner(Path::new(path))?;
+    let there = status(&target)?;
+    if is_same(&asked, &there, address) {
+        Ok(target)
+    } else {
+        Err(format!(
+            "the server at {address} names unix:{path}, which is another server's"
+        ))
+    }
+}
+
+/// Whether two answers come from one server, which listens at `address`.
+fn is_same(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
+    let port = match address {
+        ListenAddr::Tcp(address) => address.port(),
+        ListenAddr::Port(port) => *port,
+        ListenAddr::Unix(_) => return false,
+    };
+    let port = format!(":{port}");
+    let listeners = there["listeners"].as_array().into_iter().flatten();
+    let mut names = listeners.filter_map(Value::as_str);
+    asked["pid"].is_u64() && asked["pid"] == there["pid"] && names.any(|name| name.ends_with(&port))
+}
+
+/// Whether root or this user made the socket; root may use anybody's.
+fn check_owner(path: &Path) -> Result<(), String> {
+    let stream = UnixStream::connect(path);
+    let stream = stream.map_err(|error| control::explain_connect(path, &error))?;
+    let owner = caller::listener_owner(stream.as_fd()).map_err(|error| error.to_string())?;
+    let (uid, _) = identity::current();
+    if [0, uid].contains(&owner) || uid == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "unix:{} belongs to user {owner}, not to root or user {uid}",
+        path.display()
+    ))
+}
+
+fn status(target: &Target) -> Result<Value, String> {
+    let answer = ask(target, "GET", "/status.json", ANSWER)?.ok()?;
+    serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
+}
+
+/// The configuration that is meant; `None` when none is named and none is here.
+fn configuration(to: &AdminArguments) -> Result<Option<Config>, String> {
+    let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
+    let file = to
+        .config
+        .clone()
+        .unwrap_or_else(|| cwd.join(penstock_config::FILE_NAME));
+    if to.config.is_none() && !file.exists() {
+        return Ok(None);
+    }
+    let invocation = Invocation {
+        config: Some(file),
+        cwd,
+        ..Invocation::default()
+    };
+    let config = penstock_config::resolve(&invocation).map_err(|report| report.to_string())?;
+    Ok(Some(config))
+}
+
+/// The token of a configuration.
+fn token(config: &Config) -> Option<Result<String, String>> {
+    let path = config.server.admin_token.as_deref()?;
+    Some(admin_token::read_file(path))
+}
+
+/// Connects to a server; each answer has `patience`.
+pub(super) fn connect(
+    address: &ListenAddr,
+    patience: Duration,
+) -> std::io::Result<Box<dyn Channel>> {
+    let tcp = |address: SocketAddr| {
+        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        stream.set_read_timeout(Some(patience))?;
+        Ok(Box::new(stream) as Box<dyn Channel>)
+    };
+    match address {
+        ListenAddr::Tcp(address) => tcp(*address),
+        ListenAddr::Port(port) => tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))),
+        ListenAddr::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(patience))?;
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+/// Why there is no connection, with what to do.
+pub(super) fn explain(address: &ListenAddr, error: &std::io::Error) -> String {
+    match address {
+        ListenAddr::Unix(path) => format!("no server: {}", control::explain_connect(path, error)),
+        ListenAddr::Tcp(_) | ListenAddr::Port(_) => format!("no server at {address}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_named_socket_is_the_servers_that_was_asked() {
+        let address: ListenAddr = "127.0.0.1:8090".parse().unwrap();
+        let asked = json!({ "pid": 7 });
+        let named = ["http://127.0.0.1:80", "http://0.0.0.0:8090"];
+        for (name, there, expected) in [
+            ("it", json!({ "pid": 7, "listeners": named }), true),
+            (
+                "another process",
+                json!({ "pid": 8, "listeners": named }),
+                false,
+            ),
+            (
+                "another address",
+                json!({ "pid": 7, "listeners": ["http://127.0.0.1:8091"] }),
+                false,
+            ),
+            ("none", json!({ "pid": 7 }), false),
+            ("nothing", json!({}), false),
+        ] {
+            assert_eq!(is_same(&asked, &there, &address), expected, "{name}");
+        }
+        assert!(!is_same(
+            &json!({}),
+            &json!({ "listeners": named }),
+            &address
+        ));
+    }
+
+    #[test]
+    fn a_token_is_a_field() {
+        let mut target = Target::open(ListenAddr::loopback(1));
+        assert_eq!(target.authorization(), "");
+        target.token = Some("abc".to_owned());
+        assert_eq!(target.authorization(), "Authorization: Bearer abc\r\n");
+    }
+}

@@ -1,0 +1,478 @@
+//! The control socket: where it lies, who may use it, and what is open beside it.
+//!
+//! `server::doors` opens it, `cli` finds it by the same rules, and [`Gate`] looks at each caller before
+//! `status` hears it.
+//!
+//! # Invariants
+//! - A socket in a folder that nobody has named lies where only root and whoever starts the server can
+//!   make, remove or replace files.
+//! - A caller is root or whoever made the socket, and no process that this server, or the one that it
+//!   follows, has started.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use penstock_config::{Config, Control, ListenAddr};
+use penstock_edge::Edge;
+use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
+use penstock_runtime::{Stream, clock, repeats::Repeats};
+use penstock_sys::caller::Origin;
+use penstock_sys::identity;
+use penstock_sys::net::{PeerAddress, is_loopback};
+
+use crate::inherited::Role;
+use crate::listeners::{self, Opened, Supply};
+use crate::server::Server;
+
+/// Servers whose first listeners have the same address.
+const SAME_NAME_MAX: usize = 16;
+
+/// The longest name of a socket's file, without its ending: the folders are short.
+const NAME_MAX: usize = 60;
+
+/// What the file of the control socket is called, without its ending: the address of the first listener,
+/// or the upstream that a member joins.
+fn name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
+    let text = match (first, joined) {
+        (Some(ListenAddr::Tcp(address)), _) => address.to_string(),
+        (Some(ListenAddr::Port(port)), _) => port.to_string(),
+        // Two paths must not become one name.
+        (Some(ListenAddr::Unix(path)), _) => {
+            path.to_string_lossy().replace('_', "__").replace('/', "_")
+        }
+        (None, Some(upstream)) => format!("work_{upstream}"),
+        (None, None) => "penstock".to_owned(),
+    };
+    let plain = |c: char| match c {
+        c if c.is_ascii_alphanumeric() || "._-".contains(c) => c,
+        _ => '_',
+    };
+    let name: String = text.trim_start_matches('[').chars().map(plain).collect();
+    // The end of a path says more than its beginning.
+    name[name.len().saturating_sub(NAME_MAX)..].to_owned()
+}
+
+/// The upstream elsewhere that this server joins.
+fn joined(config: &Config) -> Option<&str> {
+    config.joins.as_ref().map(|joins| joins.upstream.as_str())
+}
+
+/// A folder for control sockets, and whether it is made when it is not there.
+#[derive(Debug, PartialEq, Eq)]
+struct Folder {
+    path: PathBuf,
+    /// The permissions that it is made with.
+    mode: Option<u32>,
+}
+
+/// The folders where the control socket of a server of this user may lie, the first choice first.
+fn folders(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Folder> {
+    let mut all = Vec::new();
+    let absolute = |path: &PathBuf| path.is_absolute();
+    // The service manager's; several are apart by colons (systemd.exec(5)).
+    let managed = variable("RUNTIME_DIRECTORY").and_then(|folders| {
+        let first = folders.as_os_str().as_bytes().split(|byte| *byte == b':');
+        first.map(OsStr::from_bytes).map(PathBuf::from).next()
+    });
+    all.extend(
+        managed
+            .filter(absolute)
+            .map(|path| Folder { path, mode: None }),
+    );
+    if uid == 0 {
+        all.push(Folder {
+            path: "/run/penstock".into(),
+            mode: Some(0o755),
+        });
+    } else {
+        let own = variable("XDG_RUNTIME_DIR").filter(absolute);
+        all.extend(
+            own.filter(|folder| is_private(folder, uid).is_ok())
+                .map(|folder| Folder {
+                    path: folder.join("penstock"),
+                    mode: Some(0o700),
+                }),
+        );
+    }
+    all.push(Folder {
+        path: format!("/tmp/penstock-{uid}").into(),
+        mode: Some(0o700),
+    });
+    all
+}
+
+fn folders_here() -> Vec<Folder> {
+    folders(identity::current().0, |name| {
+        std::env::var_os(name).map(PathBuf::from)
+    })
+}
+
+impl Folder {
+    /// Makes it where it is not there, and looks whether anybody else could put files into it.
+    fn prepare(&self, uid: u32) -> Result<(), String> {
+        if let Some(mode) = self.mode {
+            match std::fs::DirBuilder::new().mode(mode).create(&self.path) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(format!("{}: {error}", self.path.display()));
+                }
+                // Whoever was here first is looked at like anybody.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        is_private(&self.path, uid)
+    }
+}
+
+/// Whether only root and this user can make or remove files in a folder, which is no link.
+fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
+    let shown = folder.display();
+    let about = folder.symlink_metadata();
+    let about = about.map_err(|error| format!("{shown}: {error}"))?;
+    if !about.is_dir() {
+        return Err(format!("{shown}: not a folder"));
+    }
+    if about.uid() != uid && about.uid() != 0 {
+        return Err(format!("{shown}: belongs to user {}", about.uid()));
+    }
+    if about.mode() & 0o022 != 0 {
+        return Err(format!("{shown}: others may write there"));
+    }
+    Ok(())
+}
+
+/// Opens the control socket; `first` is the first listener, with its real port.
+///
+/// # Errors
+/// Why the socket that the configuration names cannot be opened. One that it does not name is left out
+/// with a warning.
+pub(crate) fn open(
+    config: &Config,
+    first: Option<&ListenAddr>,
+    supply: &mut Supply<'_>,
+) -> Result<Option<Opened>, String> {
+    let server = &config.server;
+    let role = (Role::Control, false);
+    match &server.control {
+        Control::Off => return Ok(None),
+        Control::At(path) => {
+            let opened = listeners::open(&ListenAddr::Unix(path.clone()), role, supply, 1);
+            return opened
+                .map(Some)
+                .map_err(|error| format!("{error} (server.control)"));
+        }
+        // That one takes changes, too.
+        Control::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => return Ok(None),
+        Control::Auto => {}
+    }
+    let name = name(first, joined(config));
+    let (uid, _) = identity::current();
+    let mut causes = Vec::new();
+    for folder in folders_here() {
+        if let Err(error) = folder.prepare(uid) {
+            causes.push(error);
+            continue;
+        }
+        match open_in(&folder.path, &name, supply) {
+            Ok(opened) => return Ok(Some(opened)),
+            Err(error) => causes.push(error),
+        }
+    }
+    if let Some(wanted) = supply.inherited.address_of(Role::Control) {
+        // This server may not make another one: it is no longer root.
+        return listeners::open(&wanted, role, supply, 1).map(Some);
+    }
+    log::warn!(
+        "control: no socket for `penstock reload` and the other commands: {}: set server.control to a \
+         path in a folder that this server may write; signals work without it",
+        causes.join("; ")
+    );
+    Ok(None)
+}
+
+fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened, String> {
+    for number in 1..=SAME_NAME_MAX {
+        let file = match number {
+            1 => format!("{name}.sock"),
+            number => format!("{name}-{number}.sock"),
+        };
+        let path = folder.join(file);
+        let wanted = ListenAddr::Unix(path.clone());
+        let is_given = supply.inherited.has(Role::Control, &wanted);
+        if is_given || UnixStream::connect(&path).is_err() {
+            return listeners::open(&wanted, (Role::Control, false), supply, 1);
+        }
+    }
+    Err(format!(
+        "{}: {SAME_NAME_MAX} servers have a socket named {name} there",
+        folder.display()
+    ))
+}
+
+/// Where the control socket of a server with this configuration may be, for the command line: the first
+/// that is there and can be connected to, or why none can.
+///
+/// # Errors
+/// What was tried.
+pub(crate) fn find(server: &penstock_config::Server) -> Result<PathBuf, String> {
+    let name = name(server.listen.first(), None);
+    let uid = identity::current().0;
+    let mut all = folders_here();
+    if uid != 0 {
+        // Root's: whoever may not connect is told so.
+        all.push(Folder {
+            path: "/run/penstock".into(),
+            mode: None,
+        });
+    }
+    let mut causes = Vec::new();
+    for folder in all {
+        let path = folder.path.join(format!("{name}.sock"));
+        let connected = match folder.path.starts_with("/tmp") {
+            true => is_private(&folder.path, uid),
+            false => Ok(()),
+        };
+        let connected = connected.and_then(|()| {
+            let connected = UnixStream::connect(&path);
+            connected.map_err(|error| explain_connect(&path, &error))
+        });
+        match connected {
+            Ok(_) => return Ok(path),
+            Err(error) => causes.push(error),
+        }
+    }
+    Err(causes.join("; "))
+}
+
+/// Why a control socket cannot be connected to, and what to do.
+pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            ": only root and whoever started the server may use it (try sudo)"
+        }
+        _ => "",
+    };
+    format!("unix:{}: {error}{hint}", path.display())
+}
+
+/// What of this configuration is open to others, a line each.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let server = &config.server;
+    let mut all = Vec::new();
+    let (uid, _) = identity::current();
+    let admin_socket = match &server.admin {
+        Some(ListenAddr::Unix(path)) => Some(("server.admin", path)),
+        _ => None,
+    };
+    let control = match &server.control {
+        Control::At(path) => Some(("server.control", path)),
+        Control::Auto | Control::Off => None,
+    };
+    for (key, path) in admin_socket.into_iter().chain(control) {
+        let folder = path.parent().filter(|folder| folder.exists());
+        if let Some(error) = folder.and_then(|folder| is_private(folder, uid).err()) {
+            all.push(format!(
+                "{key}: others can put a socket of theirs in place of {}: {error}",
+                path.display()
+            ));
+        }
+    }
+    let is_open = match &server.admin {
+        Some(ListenAddr::Tcp(address)) => !is_loopback(*address),
+        Some(ListenAddr::Port(_)) => true,
+        Some(ListenAddr::Unix(_)) | None => false,
+    };
+    if let Some(admin) = server.admin.as_ref().filter(|_| is_open) {
+        all.push(format!(
+            "server.admin: {admin} shows the status of this server to every machine that reaches it: \
+             use 127.0.0.1, and server.probes for orchestrators and Prometheus"
+        ));
+        if server.admin_token.is_some() {
+            all.push(format!(
+                "server.admin: changes are made at {admin} by whoever has the token, which travels \
+                 unencrypted: use 127.0.0.1 and a tunnel"
+            ));
+        }
+    }
+    all
+}
+
+/// Looks at each caller of a control socket before its request is read.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Whom the socket belongs to.
+    owner: u32,
+    /// Serves those who may make changes.
+    admitted: Arc<Edge>,
+    /// Tells the others that they may not.
+    refused: Arc<Edge>,
+    server: Weak<Server>,
+    told: Repeats,
+}
+
+impl Gate {
+    pub(crate) fn new(
+        owner: u32,
+        (admitted, refused): (&Arc<Edge>, &Arc<Edge>),
+        server: Weak<Server>,
+    ) -> Self {
+        Self {
+            owner,
+            admitted: Arc::clone(admitted),
+            refused: Arc::clone(refused),
+            server,
+            told: Repeats::default(),
+        }
+    }
+
+    /// Why whoever has connected may not make changes.
+    fn refusal(&self, client: &Stream) -> Option<String> {
+        let server = self.server.upgrade()?;
+        let caller = match client.caller() {
+            Ok(caller) => caller,
+            Err(error) => return Some(format!("a caller that cannot be looked at: {error}")),
+        };
+        let pid = caller.pid.unwrap_or_default();
+        if caller.uid != 0 && caller.uid != self.owner {
+            let (uid, owner) = (caller.uid, self.owner);
+            return Some(format!(
+                "process {pid} of user {uid}: the socket is for root and user {owner}"
+            ));
+        }
+        match caller.origin(server.predecessor()) {
+            Origin::Outside => None,
+            Origin::Inside(sender) => {
+                let who = server.who_is(sender);
+                Some(format!(
+                    "{who}: an application has no say in the server's life"
+                ))
+            }
+            Origin::Unknown => Some(format!(
+                "process {pid}, which is gone or hidden, and may come from an application"
+            )),
+        }
+    }
+}
+
+impl TunnelHandler for Gate {
+    fn serve(
+        &self,
+        client: Arc<Stream>,
+        peer: PeerAddress,
+        listener: Arc<ListenerInfo>,
+        early: Vec<u8>,
+    ) -> TakeoverFuture {
+        let edge = match self.refusal(&client) {
+            None => &self.admitted,
+            Some(who) => {
+                if let Some(left_out) = self.told.admit("control", clock::now()) {
+                    let more = match left_out {
+                        0 => String::new(),
+                        count => format!(" ({count} more before)"),
+                    };
+                    log::error!("{}: refused {who}{more}", listener.name);
+                }
+                &self.refused
+            }
+        };
+        penstock_edge::serve(edge, client, peer, listener, early);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn named(address: &str) -> String {
+        let address: ListenAddr = address.parse().unwrap();
+        name(Some(&address), None)
+    }
+
+    #[test]
+    fn a_socket_is_named_after_the_first_listener() {
+        for (address, expected) in [
+            ("127.0.0.1:8080", "127.0.0.1_8080"),
+            (":80", "80"),
+            ("[::1]:8080", "__1__8080"),
+            ("unix:/run/a/b.sock", "_run_a_b.sock"),
+            ("unix:/run/a_b.sock", "_run_a__b.sock"),
+            ("unix:/run/ä b", "_run___b"),
+        ] {
+            assert_eq!(named(address), expected, "{address}");
+        }
+        let long = named(&format!("unix:/run/{}/x.sock", "y".repeat(90)));
+        assert!(
+            long.len() == NAME_MAX && long.ends_with("_x.sock"),
+            "{long}"
+        );
+        assert_eq!(name(None, Some("shop")), "work_shop");
+        assert_eq!(name(None, None), "penstock");
+    }
+
+    #[test]
+    fn root_and_others_have_their_own_folders() {
+        let none = |_: &str| None;
+        let paths = |folders: Vec<Folder>| -> Vec<String> {
+            let shown = |folder: Folder| folder.path.display().to_string();
+            folders.into_iter().map(shown).collect()
+        };
+        assert_eq!(
+            paths(folders(0, none)),
+            ["/run/penstock", "/tmp/penstock-0"]
+        );
+        assert_eq!(paths(folders(7, none)), ["/tmp/penstock-7"]);
+        let managed = |name: &str| {
+            (name == "RUNTIME_DIRECTORY").then(|| PathBuf::from("/run/site:/run/other"))
+        };
+        let all = paths(folders(7, managed));
+        assert_eq!(all, ["/run/site", "/tmp/penstock-7"]);
+        // Somebody else's, or one that is not there, is not used.
+        let relative = |_: &str| Some(PathBuf::from("here"));
+        assert_eq!(paths(folders(7, relative)), ["/tmp/penstock-7"]);
+        let elsewhere = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/nowhere"));
+        assert_eq!(paths(folders(7, elsewhere)), ["/tmp/penstock-7"]);
+    }
+
+    #[test]
+    fn folders_of_others_are_not_used() {
+        let top = std::env::temp_dir().join(format!("penstock-control-{}", std::process::id()));
+        let folder = Folder {
+            path: top.join("own"),
+            mode: Some(0o700),
+        };
+        std::fs::create_dir_all(&top).unwrap();
+        let (uid, _) = identity::current();
+        assert_eq!(folder.prepare(uid), Ok(()));
+        assert_eq!(folder.prepare(uid), Ok(()), "it is there by now");
+        let mode = folder.path.metadata().unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let set = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&folder.path, mode).unwrap();
+        };
+        for mode in [0o770, 0o707, 0o1777] {
+            set(mode);
+            let error = folder.prepare(uid).unwrap_err();
+            assert!(error.ends_with("others may write there"), "{error}");
+        }
+        set(0o700);
+        let link = top.join("link");
+        symlink(&folder.path, &link).unwrap();
+        assert!(
+            is_private(&link, uid)
+                .unwrap_err()
+                .ends_with("not a folder")
+        );
+        if uid == 0 {
+            std::os::unix::fs::chown(&folder.path, Some(12345), None).unwrap();
+            let error = folder.prepare(uid).unwrap_err();
+            assert!(error.ends_with("belongs to user 12345"), "{error}");
+        }
+        std::fs::remove_dir_all(top).unwrap();
+    }
+}

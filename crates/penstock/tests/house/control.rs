@@ -1,0 +1,470 @@
+//! Who may change a running server: root and whoever started it, by the control socket; nobody else on this
+//! machine, no application, and nobody over TCP without the token.
+
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{
+    PATIENCE, RawClient, Response, Server, Site, eventually, is_alive, kill, texts,
+};
+use rustix::process::Signal;
+
+/// Does what a request says: `/socket?PATH&REQUEST` speaks to a Unix socket, `/tcp?PORT&REQUEST` to a port, in this
+/// process; `/child/...` in a child, `/orphan/...` in one that its parent has left, in a session of its own.
+const HOSTILE: &str = r#"
+import os
+import socket
+import subprocess
+import sys
+import urllib.parse
+
+CALL = '''
+import socket, sys
+kind, place, request = sys.argv[1:]
+s = socket.socket(socket.AF_UNIX if kind == 'socket' else socket.AF_INET)
+s.settimeout(10)
+try:
+    s.connect(place if kind == 'socket' else ('127.0.0.1', int(place)))
+    s.sendall(request.encode())
+    answer = b''
+    while piece := s.recv(4096):
+        answer += piece
+except OSError as error:
+    answer = str(error).encode()
+sys.stdout.buffer.write(answer)
+'''
+ORPHAN = '''
+import os, subprocess, sys
+if os.fork() == 0:
+    os.setsid()
+    parent = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == parent:
+            pass
+        os.execv(sys.executable, [sys.executable, '-c', os.environ['CALL'], *sys.argv[1:]])
+    os._exit(0)
+os.wait()
+'''
+
+
+def app(environ, start_response):
+    way = environ['PATH_INFO'].strip('/').split('/')
+    place, request = urllib.parse.unquote(environ['QUERY_STRING']).split('&', 1)
+    arguments = [way[-1], place, request]
+    if way[0] == 'child':
+        answer = subprocess.check_output([sys.executable, '-c', CALL, *arguments])
+    elif way[0] == 'orphan':
+        answer = subprocess.check_output(
+            [sys.executable, '-c', ORPHAN, *arguments],
+            env={**os.environ, 'CALL': CALL})
+    else:
+        saved, sys.argv = sys.argv, ['', *arguments]
+        out, sys.stdout = sys.stdout, type('Out', (), {'buffer': type('B', (), {'write': None})})
+        kept = []
+        sys.stdout.buffer.write = kept.append
+        try:
+            exec(CALL, {})
+        finally:
+            sys.argv, sys.stdout = saved, out
+        answer = kept[0]
+    start_response('200 OK', [('Content-Type', 'text/plain')])
+    return [answer]
+"#;
+
+const TOML: &str = "[server]\n[apps.site]\nentry = \"app:app\"\n";
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        let _ = writeln!(std::io::stderr(), "skipped: only root can become another");
+    }
+    is_root
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn post(path: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+}
+
+/// What the application is answered that sends `request` there.
+fn tricked(server: &Server, way: &str, place: &str, request: &str) -> String {
+    let quoted: String = request.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let place = place.replace('/', "%2f");
+    server.get(&format!("/{way}?{place}&{quoted}")).text()
+}
+
+/// Every change that there is.
+const CHANGES: [&str; 7] = [
+    "/reload",
+    "/stop",
+    "/upgrade",
+    "/logs/reopen",
+    "/cache/purge",
+    "/apps/site/restart",
+    "/upstreams/shop/servers",
+];
+
+/// A verb: its exit code and all that it said.
+fn verb(site: &Site, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = site.run(arguments);
+    let (said, complained) = texts(&output);
+    (output.status.code(), said + &complained)
+}
+
+#[test]
+fn the_socket_is_for_whoever_started_the_server_and_goes_with_it() {
+    let server = Site::with_app().config(TOML).serve(&[]);
+    server.wait_ready("site");
+    let path = server.control_path();
+    let about = path.symlink_metadata().unwrap();
+    assert!(about.file_type().is_socket());
+    assert_eq!(about.mode() & 0o777, 0o600);
+    assert_eq!(about.uid(), rustix::process::geteuid().as_raw());
+    let expected = format!("127.0.0.1_{}.sock", server.port());
+    assert_eq!(path.file_name().unwrap().to_str(), Some(&*expected));
+    let status = server.admin_json();
+    assert_eq!(status["control"], format!("unix:{}", path.display()));
+    // By its name, or by the admin address that says where it is.
+    let (socket, tcp) = (
+        format!("unix:{}", path.display()),
+        format!("127.0.0.1:{}", server.admin_port()),
+    );
+    for admin in [&socket, &tcp] {
+        let (code, said) = verb(server.site(), &["reload", "--admin", admin]);
+        assert_eq!(code, Some(0), "{admin}: {said}");
+        let (code, said) = verb(server.site(), &["status", "--admin", admin]);
+        assert!(code == Some(0) && said.contains("site"), "{admin}: {said}");
+    }
+    assert_eq!(server.admin_json()["reloads"], 2);
+    let (code, said) = verb(server.site(), &["stop", "--admin", &socket]);
+    assert_eq!((code, said.trim()), (Some(0), "stopped"));
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn verbs_find_the_server_of_a_configuration_without_an_admin_interface() {
+    let port = free_port();
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:{port}\"]\nadmin = \"off\"\n[apps.site]\nentry = \"app:app\"\n"
+    );
+    let server = Site::with_app().config(&toml).serve(&[]);
+    server.wait_ready("site");
+    for arguments in [
+        &["reload"][..],
+        &["status"],
+        &["restart", "site"],
+        &["reopen"],
+    ] {
+        let (code, said) = verb(server.site(), arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+    }
+    let (code, said) = verb(server.site(), &["stop"]);
+    assert_eq!((code, said.trim()), (Some(0), "stopped"));
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    let (code, said) = verb(server.site(), &["reload"]);
+    assert!(code == Some(1) && said.contains("no server"), "{said}");
+}
+
+#[test]
+fn nothing_is_changed_over_tcp() {
+    let server = Site::with_app().config(TOML).serve(&[]);
+    server.wait_ready("site");
+    for path in CHANGES {
+        let mut client = RawClient::connect(server.admin_port());
+        client.send(post(path));
+        let answer = client.response();
+        assert_eq!(answer.status, 403, "{path}");
+        let said = answer.text();
+        let socket = format!("unix:{}", server.control_path().display());
+        assert!(
+            said.contains(&socket) && said.contains("server.admin_token"),
+            "{said}"
+        );
+    }
+    assert_eq!(server.admin_json()["reloads"], 0);
+}
+
+#[test]
+fn an_application_and_whatever_it_starts_are_refused() {
+    let server = Site::new().file("app.py", HOSTILE).config(TOML).serve(&[]);
+    server.wait_ready("site");
+    let socket = server.control_path().display().to_string();
+    let admin = server.admin_port().to_string();
+    for way in ["", "child/", "orphan/"] {
+        for path in CHANGES.into_iter().chain(["/publish/"]) {
+            let answer = tricked(&server, &format!("{way}socket"), &socket, &post(path));
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{way}{path}: {answer}");
+        }
+        let look = "GET /status.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let answer = tricked(&server, &format!("{way}socket"), &socket, look);
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{way}: {answer}");
+        let answer = tricked(&server, &format!("{way}tcp"), &admin, &post("/stop"));
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{way}: {answer}");
+    }
+    server.wait_log("an application has no say in the server's life");
+    // By what its parent has left it is known all the same.
+    server.wait_log("refused site[");
+    let status = server.admin_json();
+    assert_eq!(
+        (&status["reloads"], &status["state"]),
+        (&0.into(), &"running".into())
+    );
+}
+
+/// A request over the socket by another user, with what Python says if there is no connection.
+fn as_another(user: u32, socket: &Path, request: &str) -> String {
+    let script = "import socket, sys\n\
+                  s = socket.socket(socket.AF_UNIX)\n\
+                  s.settimeout(10)\n\
+                  s.connect(sys.argv[1])\n\
+                  s.sendall(sys.argv[2].encode())\n\
+                  sys.stdout.write(s.recv(65536).decode())\n";
+    let output = Command::new("setpriv")
+        .args([
+            &format!("--reuid={user}"),
+            &format!("--regid={user}"),
+            "--clear-groups",
+        ])
+        .args(["/usr/bin/python3", "-c", script])
+        .arg(socket)
+        .arg(request)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (said, complained) = texts(&output);
+    said + &complained
+}
+
+#[test]
+fn another_user_of_this_machine_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let server = Site::with_app().config(TOML).serve(&[]);
+    server.wait_ready("site");
+    let socket = server.control_path();
+    let said = as_another(12345, &socket, &post("/stop"));
+    assert!(said.contains("PermissionError"), "{said}");
+    // Whatever somebody makes of the permissions.
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    for path in CHANGES {
+        let said = as_another(12345, &socket, &post(path));
+        assert!(said.starts_with("HTTP/1.1 403 "), "{path}: {said}");
+    }
+    server.wait_log("of user 12345: the socket is for root and user 0");
+    assert_eq!(server.admin_json()["state"], "running");
+}
+
+/// A site that another user serves, in folders that it can enter.
+fn served_by_another(app: &str, more: &str) -> Site {
+    let toml =
+        format!("[server]\nuser = \"12345:12346\"\n{more}[apps.site]\nentry = \"app:app\"\n");
+    let site = Site::new().file("app.py", app).config(&toml);
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(site.dir(), 0o777);
+    open(&site.dir().join("penstock.toml"), 0o644);
+    open(&site.dir().join("app.py"), 0o644);
+    site
+}
+
+#[test]
+fn root_stays_the_owner_where_the_server_becomes_another_user() {
+    if !is_root() {
+        return;
+    }
+    let server = served_by_another(HOSTILE, "").serve(&[]);
+    server.wait_ready("site");
+    let socket = server.control_path();
+    let about = socket.symlink_metadata().unwrap();
+    assert_eq!((about.uid(), about.mode() & 0o777), (0, 0o600));
+    let shown = socket.display().to_string();
+    // The application runs as the server's user, who is not its owner.
+    for way in ["socket", "child/socket", "orphan/socket"] {
+        let answer = tricked(&server, way, &shown, &post("/stop"));
+        assert!(answer.contains("Permission denied"), "{way}: {answer}");
+    }
+    let said = as_another(12345, &socket, &post("/stop"));
+    assert!(said.contains("PermissionError"), "{said}");
+    let admin = format!("unix:{shown}");
+    let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{said}");
+    // It goes over to a server that could not make it.
+    let (code, said) = verb(server.site(), &["upgrade", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    let again = socket.symlink_metadata().unwrap();
+    assert_eq!((again.ino(), again.uid()), (about.ino(), 0));
+    let (code, said) = verb(server.site(), &["restart", "site", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{said}");
+    let said = as_another(12345, &socket, &post("/stop"));
+    assert!(said.contains("PermissionError"), "{said}");
+    let (code, said) = verb(server.site(), &["stop", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+const TOKEN: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
+
+/// A site with a token in a file that only its owner can read.
+fn with_token(toml: &str) -> Site {
+    let site = Site::with_app()
+        .file("token", format!("{TOKEN}\n"))
+        .config(toml);
+    let token = site.dir().join("token");
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    site
+}
+
+fn reload_with(server: &Server, authorization: &str) -> Response {
+    let mut client = RawClient::connect(server.admin_port());
+    client.send(format!(
+        "POST /reload HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Length: 0\r\n\r\n"
+    ));
+    client.response()
+}
+
+#[test]
+fn the_bearer_of_the_token_makes_changes_over_tcp() {
+    let site = with_token(
+        "[server]\ncontrol = \"off\"\nadmin_token = { file = \"token\" }\n[apps.site]\nentry = \"app:app\"\n",
+    );
+    let server = site.serve(&[]);
+    server.wait_ready("site");
+    assert!(!server.log().contains("control unix:"), "{}", server.log());
+    for (authorization, status) in [
+        (String::new(), 401),
+        (format!("Authorization: Bearer {}\r\n", &TOKEN[1..]), 401),
+        (format!("Authorization: Basic {TOKEN}\r\n"), 401),
+        (
+            format!("Authorization: Bearer {TOKEN}\r\nOrigin: http://evil.example\r\n"),
+            403,
+        ),
+        (format!("Authorization: Bearer {TOKEN}\r\n"), 200),
+    ] {
+        let answer = reload_with(&server, &authorization);
+        assert_eq!(answer.status, status, "{authorization}{}", answer.text());
+    }
+    server.wait_log("POST /reload refused: wrong token (client=127.0.0.1:");
+    let log = server.log();
+    assert!(!log.contains(&TOKEN[1..8]), "{log}");
+    // Guesses are answered so often, and keep nobody out who has it.
+    let wrong = |_| reload_with(&server, "Authorization: Bearer guess\r\n").status;
+    let statuses: Vec<u16> = (0..30).map(wrong).collect();
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let right = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(reload_with(&server, &right).status, 200);
+    // The commands send it.
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let with_file = ["reload", "-c", "penstock.toml", "--admin", &admin];
+    let (code, said) = verb(server.site(), &with_file);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = verb(server.site(), &["reload", "--admin", &admin]);
+    assert!(code == Some(1) && said.contains("use -c FILE"), "{said}");
+    // And a server that follows has it.
+    let (code, said) = verb(
+        server.site(),
+        &["upgrade", "-c", "penstock.toml", "--admin", &admin],
+    );
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(reload_with(&server, &right).status, 200);
+    let next = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    kill(next, Signal::TERM);
+    eventually(PATIENCE, "the server that has followed ends", || {
+        !is_alive(next)
+    });
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn a_token_that_others_could_know_is_an_error() {
+    let toml = "[server]\nadmin_token = { file = \"token\" }\n[apps.site]\nentry = \"app:app\"\n";
+    for (content, mode, error) in [
+        (TOKEN, 0o644, "chmod 0600"),
+        (
+            "correct horse battery staple correct horse",
+            0o600,
+            "openssl rand -base64 32",
+        ),
+        ("", 0o600, "openssl rand -base64 32"),
+    ] {
+        let site = Site::with_app().file("token", content).config(toml);
+        let token = site.dir().join("token");
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(mode)).unwrap();
+        for (arguments, code) in [
+            (&["serve", "-l", "127.0.0.1:0", "--admin", "off"][..], 1),
+            (&["check", "penstock.toml"], 2),
+        ] {
+            let (exit, said) = verb(&site, arguments);
+            assert_eq!(exit, Some(code), "{arguments:?}: {said}");
+            let is_named = said.contains("server.admin_token: ") && said.contains(error);
+            assert!(is_named, "{arguments:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_socket_that_was_left_is_replaced_and_one_that_lives_is_not() {
+    let port = free_port();
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:{port}\"]\nreuse_port = true\n[apps.site]\nentry = \"app:app\"\n"
+    );
+    let site = Site::with_app().config(&toml);
+    let path =
+        |name: &str| -> PathBuf { site.runtime_dir().join(format!("127.0.0.1_{port}{name}")) };
+    drop(std::os::unix::net::UnixListener::bind(path(".sock")).unwrap());
+    let first = site.serve(&[]);
+    assert_eq!(first.control_path(), path(".sock"));
+    let second = site.serve(&[]);
+    assert_eq!(second.control_path(), path("-2.sock"));
+    drop(second);
+    assert!(path(".sock").exists() && !path("-2.sock").exists());
+    assert_eq!(first.admin("POST", "/reload").status, 200);
+}
+
+#[test]
+fn without_a_folder_of_its_own_it_serves_and_says_what_is_missing() {
+    if !is_root() {
+        return;
+    }
+    // Somebody was there first: neither is it used nor does it keep the server from its work.
+    let user = 54321;
+    let folder = PathBuf::from(format!("/tmp/penstock-{user}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::os::unix::fs::chown(&folder, Some(12345), Some(12345)).unwrap();
+    let site = Site::with_app().config(TOML);
+    for path in [site.dir(), site.dir().parent().unwrap()] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for file in ["app.py", "penstock.toml"] {
+        let mode = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(site.dir().join(file), mode).unwrap();
+    }
+    let drop_to = format!(
+        "exec setpriv --reuid={user} --regid={user} --clear-groups env -u RUNTIME_DIRECTORY \
+         -u XDG_RUNTIME_DIR HOME=/ \"$0\" \"$@\""
+    );
+    let server = site.serve_after(&drop_to, &[]);
+    server.wait_ready("site");
+    let _ = std::fs::remove_dir(&folder);
+    server.wait_log("/tmp/penstock-54321: belongs to user 12345");
+    server.wait_log("set server.control to a path");
+    assert!(server.admin_json()["control"].is_null());
+    assert_eq!(server.get("/").status, 200);
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let (code, said) = verb(&site, &["reload", "--admin", &admin]);
+    assert!(
+        code == Some(1) && said.contains("has no control socket"),
+        "{said}"
+    );
+}

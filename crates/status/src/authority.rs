@@ -1,0 +1,250 @@
+//! Who may change things over a listener: those who were let in, those with the token, or nobody.
+//!
+//! Asked by `api` for every change, behind the checks of `guard`.
+//!
+//! # Invariants
+//! - The token itself is not kept, and comparing takes as long whatever is wrong with what was sent.
+//! - A wrong token is answered with an error at most [`WRONG_MAX`] times a second, and logged as often;
+//!   the right one is taken however many wrong ones come.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_http::RequestHead;
+use ring::digest;
+
+/// Who may change things over a listener.
+#[derive(Debug)]
+pub enum Authority {
+    /// Everybody who is connected: callers are looked at before they are served.
+    Connected,
+    /// Whoever sends the token.
+    Token(AdminToken),
+    /// Nobody.
+    Nobody,
+}
+
+/// The secret of `server.admin_token`, by its SHA-256.
+pub struct AdminToken {
+    digest: [u8; DIGEST_BYTES],
+    wrong: Mutex<Attempts>,
+}
+
+/// Bytes of a SHA-256.
+const DIGEST_BYTES: usize = 32;
+
+/// Wrong tokens of late.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// When the present second began.
+    since: Option<Instant>,
+    count: u32,
+}
+
+/// Wrong tokens a second that are answered as such.
+const WRONG_MAX: u32 = 10;
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Whether a change may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permission {
+    Granted,
+    /// Nobody may over this listener.
+    Closed,
+    /// A token is needed, and none was sent.
+    Missing,
+    /// Another token was sent.
+    Wrong,
+    /// So were many others.
+    TooManyWrong,
+}
+
+impl Authority {
+    /// Whether the request with this head may change things; `now` is the time.
+    pub(crate) fn permit(&self, head: &RequestHead, now: Instant) -> Permission {
+        match self {
+            Self::Connected => Permission::Granted,
+            Self::Nobody => Permission::Closed,
+            Self::Token(token) => match bearer(head) {
+                None => Permission::Missing,
+                Some(sent) if token.is(sent) => Permission::Granted,
+                Some(_) if token.admit_wrong(now) => Permission::Wrong,
+                Some(_) => Permission::TooManyWrong,
+            },
+        }
+    }
+}
+
+impl AdminToken {
+    /// The token of this text.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self::from_digest(sha256(text.as_bytes()))
+    }
+
+    /// The token with this SHA-256.
+    #[must_use]
+    pub fn from_digest(digest: [u8; DIGEST_BYTES]) -> Self {
+        Self {
+            digest,
+            wrong: Mutex::default(),
+        }
+    }
+
+    /// Its SHA-256, for a server that follows and may not read the file.
+    #[must_use]
+    pub fn digest(&self) -> [u8; DIGEST_BYTES] {
+        self.digest
+    }
+
+    fn is(&self, sent: &[u8]) -> bool {
+        let sent = sha256(sent);
+        let pairs = self.digest.iter().zip(sent);
+        // Not stopped at the first difference.
+        pairs.fold(0, |difference, (ours, theirs)| difference | (ours ^ theirs)) == 0
+    }
+
+    /// Counts a wrong token; whether that is said.
+    fn admit_wrong(&self, now: Instant) -> bool {
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= PERIOD;
+        if wrong.since.is_none_or(is_over) {
+            *wrong = Attempts {
+                since: Some(now),
+                count: 0,
+            };
+        }
+        wrong.count = wrong.count.saturating_add(1);
+        wrong.count <= WRONG_MAX
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+/// The token that a request sends (RFC 6750 §2.1); none if it sends several.
+pub(crate) fn bearer(head: &RequestHead) -> Option<&[u8]> {
+    let mut fields = head.field_all("authorization");
+    let value = fields.next().filter(|_| fields.next().is_none())?;
+    let (scheme, token) = value.split_at_checked(7)?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
+fn sha256(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
+    let mut digest = [0; DIGEST_BYTES];
+    digest.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Via, request};
+
+    const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
+
+    fn permit(authority: &Authority, fields: &str, now: Instant) -> Permission {
+        let text = format!("POST /reload HTTP/1.1\nHost: 127.0.0.1:8090{fields}");
+        authority.permit(&request(&text, Via::Tcp).head, now)
+    }
+
+    #[test]
+    fn takes_the_token_and_nothing_like_it() {
+        let authority = Authority::Token(AdminToken::new(TOKEN));
+        let now = Instant::now();
+        for (name, fields, expected) in [
+            (
+                "the token",
+                format!("\nAuthorization: Bearer {TOKEN}"),
+                Permission::Granted,
+            ),
+            (
+                "any case",
+                format!("\nauthorization: bearer  {TOKEN} "),
+                Permission::Granted,
+            ),
+            ("nothing", String::new(), Permission::Missing),
+            (
+                "no scheme",
+                format!("\nAuthorization: {TOKEN}"),
+                Permission::Missing,
+            ),
+            (
+                "another scheme",
+                format!("\nAuthorization: Basic {TOKEN}"),
+                Permission::Missing,
+            ),
+            (
+                "empty",
+                "\nAuthorization: Bearer ".to_owned(),
+                Permission::Missing,
+            ),
+            (
+                "short",
+                "\nAuthorization: Bear".to_owned(),
+                Permission::Missing,
+            ),
+            (
+                "twice",
+                format!("\nAuthorization: Bearer {TOKEN}\nAuthorization: Bearer {TOKEN}"),
+                Permission::Missing,
+            ),
+            (
+                "cut",
+                format!("\nAuthorization: Bearer {}", &TOKEN[1..]),
+                Permission::Wrong,
+            ),
+            (
+                "longer",
+                format!("\nAuthorization: Bearer {TOKEN}A"),
+                Permission::Wrong,
+            ),
+            (
+                "its digest",
+                format!("\nAuthorization: Bearer {}", hex(&sha256(TOKEN.as_bytes()))),
+                Permission::Wrong,
+            ),
+        ] {
+            assert_eq!(permit(&authority, &fields, now), expected, "{name}");
+        }
+        let handed_over = AdminToken::from_digest(AdminToken::new(TOKEN).digest());
+        assert!(handed_over.is(TOKEN.as_bytes()));
+        assert_eq!(format!("{handed_over:?}"), "AdminToken");
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn wrong_tokens_are_answered_so_often_and_the_right_one_always() {
+        let authority = Authority::Token(AdminToken::new(TOKEN));
+        let (wrong, right) = (
+            "\nAuthorization: Bearer guess",
+            format!("\nAuthorization: Bearer {TOKEN}"),
+        );
+        let now = Instant::now();
+        for _ in 0..WRONG_MAX {
+            assert_eq!(permit(&authority, wrong, now), Permission::Wrong);
+        }
+        for _ in 0..3 {
+            assert_eq!(permit(&authority, wrong, now), Permission::TooManyWrong);
+            assert_eq!(permit(&authority, &right, now), Permission::Granted);
+        }
+        assert_eq!(permit(&authority, wrong, now + PERIOD), Permission::Wrong);
+    }
+
+    #[test]
+    fn without_a_token_nobody_may_but_who_was_let_in() {
+        let now = Instant::now();
+        let sent = format!("\nAuthorization: Bearer {TOKEN}");
+        assert_eq!(permit(&Authority::Nobody, &sent, now), Permission::Closed);
+        assert_eq!(permit(&Authority::Connected, "", now), Permission::Granted);
+    }
+}
