@@ -25,6 +25,7 @@ pub mod memory;
 pub mod net;
 pub mod notify;
 pub mod pages;
+pub mod path_entry;
 pub mod poll;
 pub mod port_owner;
 pub mod process;

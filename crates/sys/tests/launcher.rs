@@ -157,6 +157,7 @@ fn a_successor_leads_a_group_in_our_session(launcher: &Launcher) {
     );
     let successor = successor::Launch {
         program: "/bin/sh".into(),
+        file: None,
         called: Some("said".into()),
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),

@@ -1,32 +1,64 @@
-//! Which programs may follow this server: those that nobody but root and the server's user can change.
+//! Which programs may follow this server: those that nobody but root can change, or the server's user
+//! where that is who started it.
 //!
-//! Asked by `upgrade` for a program that a request names. What must stay true: the whole way to it is looked
-//! at, from the root on, every folder and every symbolic link, each before what lies in it: so what was
-//! found good cannot be replaced by anybody else, now or when the same path is started again later.
+//! Asked by `upgrade` for a program that a request names.
+//!
+//! # Invariants
+//! - The whole way is looked at, from the root on, every folder and every symbolic link, each before what
+//!   lies in it: what was found good cannot be replaced by anybody else, now or when the same path is
+//!   started again later.
+//! - What was looked at is what is started: each step goes on from the one before by its descriptor, and
+//!   the last descriptor is executed.
+//! - Where the server has become another user (`server.user`), that user's files do not count: an
+//!   application, which runs as that user, could have made them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::FileType;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use penstock_sys::identity;
+use penstock_sys::path_entry::PathEntry;
 
 /// Symbolic links that are followed, as many as the kernel does.
 const LINKS_MAX: usize = 40;
 
-/// The real place of a program that may follow. May block.
+/// Whose programs may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// Root's.
+    Root,
+    /// Root's, and those of whoever runs the server.
+    RootAndOwn,
+}
+
+/// A program that may follow.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// Its real place.
+    pub(super) path: PathBuf,
+    /// The file itself.
+    pub(super) file: OwnedFd,
+}
+
+/// The program at a path. May block.
 ///
 /// # Errors
 /// Which part of the way to it others can change, or what is wrong with it.
-pub(super) fn checked(program: &Path) -> Result<PathBuf, String> {
+pub(super) fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
     if !program.is_absolute() {
         return say(program, "not an absolute path");
     }
+    let root = PathEntry::root().map_err(|error| named(Path::new("/"), &error))?;
     let (mut at, mut links) = (PathBuf::from("/"), 0);
+    let mut kind = check(&at, &root, owners)?;
+    // The way from the root on: `..` goes back.
+    let mut way = vec![root];
     let mut rest = parts(program);
-    let mut is_folder = check(&at)?.is_dir();
     while let Some(part) = rest.pop_front() {
-        if !is_folder {
+        if !kind.is_dir() {
             return say(&at, "not a folder");
         }
         // Its links lead to what belongs to other processes.
@@ -34,31 +66,41 @@ pub(super) fn checked(program: &Path) -> Result<PathBuf, String> {
             return say(program, "lies in /proc");
         }
         if part == ".." {
-            at.pop();
+            if way.len() > 1 {
+                way.pop();
+                at.pop();
+            }
             continue;
         }
         let next = at.join(&part);
-        let about = check(&next)?;
-        if about.is_symlink() {
+        let folder = way.last().ok_or_else(|| named(&at, &"no folder"))?;
+        let entry = folder.open(&part).map_err(|error| named(&next, &error))?;
+        let found = check(&next, &entry, owners)?;
+        if found.is_symlink() {
             links += 1;
             if links > LINKS_MAX {
                 return say(program, "too many symbolic links");
             }
-            let target = std::fs::read_link(&next).map_err(|error| named(&next, &error))?;
+            let target = entry.link_target().map_err(|error| named(&next, &error))?;
+            let target = Path::new(&target);
             if target.is_absolute() {
                 at = PathBuf::from("/");
+                way.truncate(1);
             }
-            for part in parts(&target).into_iter().rev() {
+            for part in parts(target).into_iter().rev() {
                 rest.push_front(part);
             }
             continue;
         }
-        is_folder = about.is_dir();
-        at = next;
+        (kind, at) = (found, next);
+        way.push(entry);
     }
-    match is_folder {
-        true => say(&at, "a folder"),
-        false => Ok(at),
+    match way.pop() {
+        Some(entry) if !kind.is_dir() => Ok(Program {
+            path: at,
+            file: entry.into_fd(),
+        }),
+        _ => say(&at, "a folder"),
     }
 }
 
@@ -72,18 +114,24 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     parts.collect()
 }
 
-/// Whether only root and the server's user can change what stands there; a link is not followed.
-fn check(place: &Path) -> Result<std::fs::FileType, String> {
-    let about = place.symlink_metadata();
+/// Whether only those owners can change what was found at a place.
+fn check(place: &Path, entry: &PathEntry, owners: Owners) -> Result<FileType, String> {
+    let about = entry.metadata();
     let about = about.map_err(|error| named(place, &error))?;
     let kind = about.file_type();
-    let is_ours = about.uid() == 0 || about.uid() == identity::current().0;
+    let (is_theirs, who) = match owners {
+        Owners::Root => (about.uid() == 0, "root"),
+        Owners::RootAndOwn => (
+            about.uid() == 0 || about.uid() == identity::current().0,
+            "root and this user",
+        ),
+    };
     // In a folder such as /tmp (the sticky bit) others cannot replace what is not theirs; a link has no
     // permissions of its own.
     let is_sticky = kind.is_dir() && about.mode() & 0o1000 != 0;
     let is_open = about.mode() & 0o022 != 0 && !is_sticky && !kind.is_symlink();
-    if !is_ours || is_open {
-        return say(place, "others than root and this user can change it");
+    if !is_theirs || is_open {
+        return say(place, &format!("others than {who} can change it"));
     }
     if !(kind.is_dir() || kind.is_symlink() || kind.is_file()) {
         return say(place, "no file");
@@ -95,14 +143,20 @@ fn say<T>(place: &Path, why: &str) -> Result<T, String> {
     Err(format!("{}: {why}", place.display()))
 }
 
-fn named(place: &Path, error: &std::io::Error) -> String {
+fn named(place: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", place.display())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// Where a program of root's or this user's really is.
+    fn found_at(path: &Path) -> Result<PathBuf, String> {
+        checked(path, Owners::RootAndOwn).map(|program| program.path)
+    }
 
     fn set(path: &Path, mode: u32) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -127,7 +181,7 @@ mod tests {
     #[test]
     fn only_programs_that_nobody_else_can_change_are_started() {
         with_program("modes", |top, folder, program| {
-            assert_eq!(checked(program).as_deref(), Ok(program));
+            assert_eq!(found_at(program).as_deref(), Ok(program));
             for (place, mode) in [
                 (program, 0o775),
                 (program, 0o757),
@@ -137,18 +191,18 @@ mod tests {
                 (top, 0o775),
             ] {
                 set(place, mode);
-                let error = checked(program).unwrap_err();
+                let error = found_at(program).unwrap_err();
                 assert!(error.starts_with(&format!("{}: others", place.display())));
                 set(place, 0o755);
             }
             set(top, 0o1777);
-            assert_eq!(checked(program).as_deref(), Ok(program));
-            assert!(checked(Path::new("program")).is_err());
-            assert!(checked(&folder.join("none")).is_err());
-            assert!(checked(folder).is_err());
-            assert!(checked(&program.join("x")).is_err());
+            assert_eq!(found_at(program).as_deref(), Ok(program));
+            assert!(found_at(Path::new("program")).is_err());
+            assert!(found_at(&folder.join("none")).is_err());
+            assert!(found_at(folder).is_err());
+            assert!(found_at(&program.join("x")).is_err());
             let own = std::env::current_exe().unwrap();
-            assert!(own.exists() && checked(Path::new("/proc/self/exe")).is_err());
+            assert!(own.exists() && found_at(Path::new("/proc/self/exe")).is_err());
         });
     }
 
@@ -157,25 +211,60 @@ mod tests {
         with_program("links", |top, folder, program| {
             let link = folder.join("link");
             symlink("../folder/program", &link).unwrap();
-            assert_eq!(checked(&link).as_deref(), Ok(program));
+            assert_eq!(found_at(&link).as_deref(), Ok(program));
             let folder_link = top.join("current");
             symlink(folder, &folder_link).unwrap();
-            assert_eq!(checked(&folder_link.join("link")).as_deref(), Ok(program));
+            assert_eq!(found_at(&folder_link.join("link")).as_deref(), Ok(program));
             // Anybody could let it lead elsewhere a moment later.
             let open = top.join("open");
             std::fs::create_dir(&open).unwrap();
             set(&open, 0o777);
             symlink(program, open.join("link")).unwrap();
-            assert!(checked(&open.join("link")).is_err());
+            assert!(found_at(&open.join("link")).is_err());
             let around = folder.join("around");
             symlink(&around, &around).unwrap();
-            assert!(checked(&around).unwrap_err().contains("too many"));
+            assert!(found_at(&around).unwrap_err().contains("too many"));
             if identity::current().0 == 0 {
                 set(&open, 0o1777);
-                assert_eq!(checked(&open.join("link")).as_deref(), Ok(program));
+                assert_eq!(found_at(&open.join("link")).as_deref(), Ok(program));
                 std::os::unix::fs::lchown(open.join("link"), Some(12345), None).unwrap();
-                assert!(checked(&open.join("link")).is_err(), "a stranger's link");
+                assert!(found_at(&open.join("link")).is_err(), "a stranger's link");
             }
+        });
+    }
+
+    #[test]
+    fn what_was_checked_is_what_is_started() {
+        with_program("swapped", |_, folder, program| {
+            let found = checked(program, Owners::RootAndOwn).unwrap();
+            let other = folder.join("other");
+            std::fs::File::create(&other).unwrap();
+            std::fs::rename(&other, program).unwrap();
+            let held = format!("/proc/self/fd/{}", found.file.as_raw_fd());
+            let ino = |path: &Path| path.metadata().unwrap().ino();
+            assert_ne!(ino(Path::new(&held)), ino(program));
+        });
+    }
+
+    #[test]
+    fn where_the_server_is_another_user_only_what_is_roots_follows() {
+        if identity::current().0 != 0 {
+            return;
+        }
+        with_program("root", |top, folder, program| {
+            assert!(checked(program, Owners::Root).is_ok());
+            let link = top.join("link");
+            symlink(program, &link).unwrap();
+            assert!(checked(&link, Owners::Root).is_ok());
+            for place in [program, folder, top] {
+                std::os::unix::fs::chown(place, Some(12345), None).unwrap();
+                let error = checked(program, Owners::Root).unwrap_err();
+                let expected = format!("{}: others than root can", place.display());
+                assert!(error.starts_with(&expected), "{error}");
+                std::os::unix::fs::chown(place, Some(0), None).unwrap();
+            }
+            std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+            assert!(checked(&link, Owners::Root).is_err());
         });
     }
 }

@@ -146,10 +146,14 @@ impl Server {
                     .to_owned(),
             );
         }
-        let (patience, pool) = {
+        let (patience, owners, pool) = {
             let live = self.live();
             let patience = reload::boot_bound(&live.config) + SLACK;
-            (patience, default_pool(&live.rooms.pools))
+            let owners = match live.config.server.user {
+                Some(_) => program::Owners::Root,
+                None => program::Owners::RootAndOwn,
+            };
+            (patience, owners, default_pool(&live.rooms.pools))
         };
         let deadline = clock::now() + patience;
         let (ours, theirs) = handover::pair().map_err(|error| error.to_string())?;
@@ -158,7 +162,9 @@ impl Server {
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
-                launch.program = program::checked(&binary)?;
+                let found = program::checked(&binary, owners)?;
+                launch.program = found.path;
+                launch.file = Some(found.file);
                 launch.called = Some(binary);
             }
             let what = format!("{} in {}", launch.program.display(), launch.dir.display());
@@ -214,6 +220,7 @@ impl Server {
     fn launch(&self, theirs: OwnedFd) -> Launch {
         Launch {
             program: self.options.program.clone(),
+            file: None,
             called: None,
             args: std::env::args_os().skip(1).collect(),
             dir: self.invocation.cwd.clone(),

@@ -314,6 +314,42 @@ fn root_stays_the_owner_where_the_server_becomes_another_user() {
     assert_eq!(code, Some(0), "{said}");
 }
 
+#[test]
+fn only_a_program_of_roots_follows_a_server_that_is_another_user() {
+    if !is_root() {
+        return;
+    }
+    let server = served_by_another(HOSTILE, "").serve(&[]);
+    server.wait_ready("site");
+    let site = server.site();
+    let admin = format!("unix:{}", server.control_path().display());
+    let own = Path::new(env!("CARGO_BIN_EXE_penstock"));
+    let folder = site.dir().with_file_name("programs");
+    std::fs::create_dir(&folder).unwrap();
+    let program = folder.join("penstock");
+    std::fs::copy(own, &program).unwrap();
+    let upgrade = |path: &Path| {
+        let path = path.display().to_string();
+        verb(site, &["upgrade", "--binary", &path, "--admin", &admin])
+    };
+    // The application's, though the server runs as the same user.
+    for place in [&program, &folder] {
+        std::os::unix::fs::chown(place, Some(12345), None).unwrap();
+        let (code, said) = upgrade(&program);
+        let expected = format!("{}: others than root can change it", place.display());
+        assert!(code == Some(1) && said.contains(&expected), "{said}");
+        std::os::unix::fs::chown(place, Some(0), None).unwrap();
+    }
+    let (code, said) = upgrade(&program);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    let pid = server.admin_json()["pid"].to_string();
+    let runs = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert_eq!(runs, program);
+    let (code, said) = verb(site, &["stop", "--admin", &admin]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
 const TOKEN: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
 /// A site with a token in a file that only its owner can read.

@@ -31,7 +31,7 @@ use super::{
     Launch, Started, as_pid, become_subreaper, exit_watch, output_pipe, successor, wait_by,
 };
 use crate::net::DESCRIPTORS_MAX;
-use crate::{daemon, file, handover, isolation};
+use crate::{daemon, file, handover, isolation, kernel};
 
 /// How long one start may take: a program on a slow network disk.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -152,17 +152,29 @@ impl Launcher {
         let mut env = launch.env;
         env.push((name, number.to_string().into()));
         let program = launch.program.into_os_string();
+        let arg0 = launch.called.map_or_else(|| program.clone(), Into::into);
+        let (mut numbers, mut descriptors) = (vec![1, 2, number], vec![output]);
+        descriptors.extend([stderr_theirs.as_fd(), socket.as_fd()]);
+        // Without /proc a descriptor has no path.
+        let file = launch.file.filter(|_| kernel::has_proc());
+        let program = match &file {
+            Some(file) => {
+                numbers.push(file.as_raw_fd());
+                descriptors.push(file.as_fd());
+                format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+            }
+            None => program,
+        };
         let order = Order {
-            arg0: launch.called.map_or_else(|| program.clone(), Into::into),
+            arg0,
             program,
             args: launch.args,
             dir: launch.dir,
             env,
             env_removed: launch.env_removed,
-            numbers: vec![1, 2, number],
+            numbers,
             lifetime: Lifetime::OfItsOwn,
         };
-        let descriptors = vec![output, stderr_theirs.as_fd(), socket.as_fd()];
         let ((pid, exit), known) = self.order(&order, descriptors)?;
         Ok(Successor {
             pid,

@@ -22,6 +22,8 @@ use crate::kernel;
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
+    /// The program's file, where that very file is to be started, whatever stands at its path by then.
+    pub file: Option<OwnedFd>,
     /// What it is told that it is called; its own path when none.
     pub called: Option<PathBuf>,
     /// Its arguments.

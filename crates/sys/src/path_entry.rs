@@ -1,0 +1,99 @@
+//! One entry of a path, held by a descriptor: what is looked at is what is used, whatever its name
+//! leads to by then.
+//!
+//! Used by `penstock` to walk to a program that is to follow the server.
+//!
+//! # Invariants
+//! - A symbolic link is never followed: it is an entry like any other.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// A file, folder or symbolic link that can be looked at, gone on from and executed, but not read.
+#[derive(Debug)]
+pub struct PathEntry(File);
+
+const FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl PathEntry {
+    /// The root folder.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn root() -> io::Result<Self> {
+        let root = rustix::fs::openat(CWD, "/", FLAGS, Mode::empty())?;
+        Ok(Self(root.into()))
+    }
+
+    /// What has that name in this folder.
+    ///
+    /// # Errors
+    /// What `openat` says.
+    pub fn open(&self, name: &OsStr) -> io::Result<Self> {
+        let entry = rustix::fs::openat(&self.0, name, FLAGS, Mode::empty())?;
+        Ok(Self(entry.into()))
+    }
+
+    /// Owner, permissions and kind.
+    ///
+    /// # Errors
+    /// What `fstat` says.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.0.metadata()
+    }
+
+    /// Where this symbolic link leads.
+    ///
+    /// # Errors
+    /// What `readlinkat` says, for example that it is no link.
+    pub fn link_target(&self) -> io::Result<OsString> {
+        let target = rustix::fs::readlinkat(self.0.as_fd(), "", Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    /// Its descriptor.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.0.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn an_entry_is_what_it_was_whatever_stands_in_its_place() {
+        let name = format!("penstock-entry-{}", std::process::id());
+        let folder = std::env::temp_dir().join(&name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("file"), "one").unwrap();
+        symlink("file", folder.join("link")).unwrap();
+        let mut at = PathEntry::root().unwrap();
+        let canonical = folder.canonicalize().unwrap();
+        for part in canonical.components().skip(1) {
+            at = at.open(part.as_os_str()).unwrap();
+            assert!(at.metadata().unwrap().is_dir());
+        }
+        let file = at.open(OsStr::new("file")).unwrap();
+        let link = at.open(OsStr::new("link")).unwrap();
+        assert!(link.metadata().unwrap().is_symlink());
+        assert_eq!(link.link_target().unwrap(), "file");
+        assert!(file.link_target().is_err() && at.open(OsStr::new("none")).is_err());
+        std::fs::remove_file(folder.join("file")).unwrap();
+        std::fs::write(folder.join("file"), "another one").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        let shown = std::fs::read_link(format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&file.into_fd())
+        ));
+        assert!(shown.unwrap().to_string_lossy().ends_with("file (deleted)"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
