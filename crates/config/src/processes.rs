@@ -28,6 +28,7 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
         "cookie" => Sticky::Cookie,
         _ => Sticky::ClientAddress,
     });
+    table.flag("isolation", &mut app.isolation);
     let compression = "websocket_compression";
     table.flag(compression, &mut app.websocket_compression);
     table.duration("stop_timeout", &mut app.stop_timeout);

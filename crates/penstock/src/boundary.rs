@@ -1,7 +1,7 @@
 //! What keeps applications, and others of the same user, out of the server's own process.
 //!
-//! `cli` asks for it before anything is read; `server` again once the process is another user's, and
-//! for what is to be warned of.
+//! `cli` asks for it before anything is read; `server` again once the process is another user's,
+//! and for what is to be warned of.
 //!
 //! # Invariants
 //! - It is done before a secret is read.
@@ -28,7 +28,8 @@ pub(crate) fn deny_inspection() -> Result<(), String> {
     isolation::deny_inspection().map_err(|error| format!("prctl(PR_SET_DUMPABLE): {error}"))
 }
 
-/// What weakens the boundary and should be changed, a line each; of a process that is whom it will be.
+/// What weakens the boundary and should be changed, a line each; of a process that is whom it will
+/// be.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if identity::current().0 == 0 {
@@ -39,6 +40,13 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         warnings.push(format!(
             "{whose} as root: name a user of their own in server.user (docs/isolation.md)"
         ));
+    }
+    if config.apps.values().any(|app| app.isolation) {
+        let missing = isolation::missing().iter();
+        warnings.extend(missing.map(|part| {
+            let isolation::MissingPart { name, allows } = part;
+            format!("this kernel or sandbox has no {name}: {allows} (docs/isolation.md)")
+        }));
     }
     warnings
 }

@@ -1,15 +1,19 @@
 //! Walls between processes: what keeps others out of this one, and which calls a program may make.
 //!
-//! `penstock` shuts its own process at the start ([`deny_inspection`]) and keeps descriptors that it
-//! was started with to itself ([`close_on_exec`]).
+//! `penstock` shuts its own process at the start ([`deny_inspection`]) and keeps descriptors that
+//! it was started with to itself ([`close_on_exec`]); `apps` starts programs within a [`Sandbox`].
 //!
 //! # Invariants
 //! - A descriptor that nobody passed on by name reaches no program that is started.
+
+mod sandbox;
 
 use std::io;
 use std::os::fd::RawFd;
 
 use rustix::process::DumpableBehavior;
+
+pub use sandbox::{MissingPart, Sandbox, missing};
 
 /// Descriptors above the standard streams.
 const FIRST: libc::c_uint = 3;
@@ -17,9 +21,9 @@ const FIRST: libc::c_uint = 3;
 /// Where a kernel can neither mark all descriptors in one call nor list them, so many are tried.
 const TRIED_MAX: RawFd = 65_536;
 
-/// Lets no process of the same user read this one's memory, its environment or its descriptors, trace
-/// it or copy one of its descriptors; and it leaves no core file. Holds until the process becomes
-/// another user or another program: say it again then.
+/// Lets no process of the same user read this one's memory, its environment or its descriptors,
+/// trace it or copy one of its descriptors; and it leaves no core file. Holds until the process
+/// becomes another user or another program: say it again then.
 ///
 /// # Errors
 /// What `prctl(PR_SET_DUMPABLE)` says.
@@ -29,8 +33,8 @@ pub fn deny_inspection() -> io::Result<()> {
     )?)
 }
 
-/// Marks each descriptor but the standard streams so that no program inherits it that is started from
-/// now on. For the start of a process: what it opens itself is marked anyway.
+/// Marks each descriptor but the standard streams so that no program inherits it that is started
+/// from now on. For the start of a process: what it opens itself is marked anyway.
 ///
 /// # Errors
 /// Only where there is neither `close_range` (Linux 5.11) nor `/proc`: what `getrlimit` says.

@@ -32,6 +32,7 @@ use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
 
+use crate::isolation::Sandbox;
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
@@ -50,6 +51,8 @@ pub struct Launch {
     /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
     /// must not be one of `inherit`'s.
     pub place: Vec<(OwnedFd, RawFd)>,
+    /// What it is not to do to others; none lets it.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
@@ -142,14 +145,16 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     let place: Vec<(RawFd, RawFd)> = launch.place.iter().map(raw).collect();
     let parent = rustix::process::getpid();
     let open_files = *inherited_open_files();
+    let sandbox = launch.sandbox;
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
-    // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2); it allocates nothing and its lists
-    // are only read.
+    // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2, Landlock's and seccomp); it
+    // allocates nothing and its lists are only read.
     unsafe {
         command.pre_exec(move || {
             restore(open_files)?;
-            prepare_child(&keep, &place, parent)
+            prepare_child(&keep, &place, parent)?;
+            sandbox.map_or(Ok(()), Sandbox::enter)
         });
     }
     let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
@@ -428,6 +433,7 @@ mod tests {
             env: vec![("GREETING".into(), "hello".into())],
             inherit,
             place,
+            sandbox: None,
         })
         .unwrap()
     }

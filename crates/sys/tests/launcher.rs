@@ -50,6 +50,7 @@ fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Start
         env: vec![("GREETING".into(), "hello".into())],
         inherit: Vec::new(),
         place,
+        sandbox: None,
     };
     launcher.launch(&launch).unwrap()
 }
@@ -88,6 +89,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         env: vec![("GREETING".into(), "hello".into())],
         inherit: vec![inherited],
         place: vec![(file, 3)],
+        sandbox: None,
     };
     let started = launcher.launch(&launch).unwrap();
     let pid = started.pid;
@@ -118,6 +120,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         env: Vec::new(),
         inherit: Vec::new(),
         place: Vec::new(),
+        sandbox: None,
     };
     for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
         let error = launcher.launch(&launch(program, dir)).unwrap_err();
@@ -205,6 +208,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             env: Vec::new(),
             inherit: Vec::new(),
             place: Vec::new(),
+            sandbox: None,
         };
         let error = launcher.launch(&launch).unwrap_err().to_string();
         assert!(

@@ -24,6 +24,7 @@ fn shell(script: &str) -> (Started, u32) {
         env: Vec::new(),
         inherit: Vec::new(),
         place: vec![(theirs, 5)],
+        sandbox: None,
     })
     .unwrap();
     let mut buffer = [0; 64];

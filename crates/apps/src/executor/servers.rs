@@ -17,6 +17,7 @@ use penstock_sys::process;
 use super::follow::Readiness;
 use super::place::{Blank, Folder, Place, SocketFile};
 use super::probe::{Probe, Sign};
+use super::workers::sandbox;
 use super::{Executor, Input, Prepared, Role};
 use crate::app::Way;
 use crate::interpreter;
@@ -56,6 +57,7 @@ impl Executor {
             env: self.server_environment(blank, &place.address),
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
+            sandbox: sandbox(&self.config),
         };
         let program = self.config.command.first().cloned().unwrap_or_default();
         Ok(Prepared {

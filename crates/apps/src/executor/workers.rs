@@ -16,6 +16,7 @@ use penstock_config as config;
 use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
+use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
 use penstock_wire::Dialect;
 use penstock_wire::control::SocketKind;
@@ -173,6 +174,11 @@ impl Executor {
     }
 }
 
+/// The walls around a process of an application, unless it has none.
+pub(super) fn sandbox(config: &config::App) -> Option<Sandbox> {
+    config.isolation.then(Sandbox::available)
+}
+
 /// What the command line of a worker or a template is made of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerCommand<'a> {
@@ -224,6 +230,7 @@ impl WorkerCommand<'_> {
             env: self.environment(),
             inherit: vec![bundle, control],
             place: Vec::new(),
+            sandbox: sandbox(config),
         })
     }
 

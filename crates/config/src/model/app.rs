@@ -80,6 +80,8 @@ pub struct App {
     pub stream_timeout: Duration,
     /// The folder inside which a response's `X-Sendfile` may name files; none ignores the field.
     pub sendfile_root: Option<PathBuf>,
+    /// Whether its processes are kept from those of others, and from calls that they do not need.
+    pub isolation: bool,
     /// Variables added to the environment of its workers.
     pub env: BTreeMap<String, String>,
     /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
@@ -125,6 +127,7 @@ impl App {
             stop_timeout: Duration::from_secs(10),
             stream_timeout: Duration::from_secs(300),
             sendfile_root: None,
+            isolation: true,
             env: BTreeMap::new(),
             command: Vec::new(),
             upstream: None,

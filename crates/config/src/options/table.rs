@@ -188,6 +188,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How long a worker may take to answer; after it the answer is 504."),
     row("apps.NAME", "boot_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
         "How long a worker may take to load the application."),
+    row("apps.NAME", "isolation", Bool, Is("true"), "false",
+        "Whether its processes gain no privileges (`sudo`, set-user-ID programs), do not reach other processes (signals, memory, \
+         abstract sockets), and make no system calls that only debuggers and administrators need."),
     row("apps.NAME", "stop_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
         "How long a worker that was asked to end may take before it is killed; 2s in development."),
     row("apps.NAME", "stream_timeout", Time(1), Is(r#""5m""#), r#""5m""#,

@@ -132,7 +132,9 @@ fn set_up_launcher(server: &config::Server, identity: Option<&Identity>) -> std:
     if let Some(mask) = server.umask {
         penstock_sys::identity::set_umask(mask);
     }
-    identity.map_or(Ok(()), Identity::become_it)
+    identity.map_or(Ok(()), Identity::become_it)?;
+    // Another user may look into it until then.
+    penstock_sys::isolation::deny_inspection()
 }
 
 /// The server before this one and what it hands over, if this process was started by one.

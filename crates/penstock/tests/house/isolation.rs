@@ -1,4 +1,5 @@
-//! Applications are kept out of the server's process: what one that is hostile tries comes to nothing.
+//! Applications are kept out of the server's process: what one that is hostile tries comes to
+//! nothing.
 //!
 //! It runs as the same user as the server, which is the worst that a deployment can be.
 
@@ -49,9 +50,76 @@ def read_by_call():
     vector = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 16)
     return f"{checked(libc.process_vm_readv(SERVER, vector, 1, vector, 1, 0))} bytes"
 
+def signal_server():
+    os.kill(SERVER, signal.SIGTERM)
+    return "sent"
+
+def stop_server():
+    os.kill(SERVER, signal.SIGSTOP)
+    return "sent"
+
+def signal_another():
+    """The worker of another application, which has told its number in a file."""
+    os.kill(int(open("victim.pid").read()), signal.SIGKILL)
+    return "sent"
+
+def read_another():
+    with open(f"/proc/{open('victim.pid').read()}/mem", "rb") as memory:
+        return f"opened {memory}"
+
+def read_its_environment():
+    with open(f"/proc/{open('victim.pid').read()}/environ", "rb") as file:
+        return f"{len(file.read())} bytes"
+
+def open_its_descriptors():
+    """Their numbers are plain to see for its user, what they lead to is not."""
+    folder = f"/proc/{open('victim.pid').read()}/fd"
+    return str([os.readlink(f"{folder}/{number}") for number in os.listdir(folder)])
+
+def trace_another():
+    return f"attached {checked(libc.ptrace(16, int(open('victim.pid').read()), None, None))}"
+
+def connect_abstract():
+    import socket
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("\0" + open("abstract.name").read())
+    return "connected"
+
+def own_status():
+    return open("/proc/self/status").read()
+
+def call(number, *arguments):
+    return f"returned {checked(libc.syscall(number, *arguments))}"
+
+def mount():
+    return f"mounted {checked(libc.mount(b'none', b'/tmp', b'tmpfs', 0, None))}"
+
+def load_program():
+    return call(321, 0, ctypes.create_string_buffer(128), 128)
+
+def watch_the_processor():
+    attributes = ctypes.create_string_buffer(128)
+    attributes[4:5] = b"\x80"
+    return call(298, attributes, 0, -1, -1, 0)
+
+def fault_by_hand():
+    return call(323, 1)
+
+def read_keys():
+    return call(250, 0, -4, 0)
+
+def read_kernel_log():
+    return call(103, 3, ctypes.create_string_buffer(64), 64)
+
+def open_by_handle():
+    return call(304, -100, ctypes.create_string_buffer(64), 0)
+
+def call_as_32_bit_x32():
+    return call(0x40000000 + 101, 16, SERVER, 0, 0)
+
 def find_leaked():
-    links = [(number, os.readlink(f"/proc/self/fd/{number}")) for number in os.listdir("/proc/self/fd")
-             if os.path.lexists(f"/proc/self/fd/{number}")]
+    paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    links = [(path, os.readlink(path)) for path in paths if os.path.lexists(path)]
     leaked = [link for link in links if "leaked" in link[1]]
     if not leaked:
         raise OSError(0, "no such descriptor")
@@ -59,10 +127,10 @@ def find_leaked():
 
 def find_leaked_in_a_program():
     import subprocess
-    seen = subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, capture_output=True, text=True)
-    if "leaked" not in seen.stdout:
+    seen = subprocess.check_output(["ls", "-l", "/proc/self/fd"], close_fds=False)
+    if b"leaked" not in seen:
         raise OSError(0, "no such descriptor")
-    return seen.stdout
+    return seen.decode()
 
 def app(environ, start_response):
     start_response("200 OK", [])
@@ -71,6 +139,21 @@ def app(environ, start_response):
     except OSError as error:
         text = f"refused: {error}"
     return [text.encode()]
+"#;
+
+/// Another application of the same user.
+const VICTIM: &str = r#"
+import os, socket
+SOCKET = socket.socket(socket.AF_UNIX)
+SOCKET.bind(f"\0penstock-test-{os.getpid()}")
+SOCKET.listen()
+for name, text in (("victim.pid", os.getpid()), ("abstract.name", f"penstock-test-{os.getpid()}")):
+    with open(name, "w") as file:
+        file.write(str(text))
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [str(os.getpid()).encode()]
 "#;
 
 /// A program that is a server of its own, and tells which files it was started with.
@@ -93,11 +176,19 @@ const TOML: &str = r#"
 entry = "hostile:app"
 kind = "wsgi"
 processes = 1
+[apps.victim]
+entry = "victim:app"
+kind = "wsgi"
+processes = 1
+preload = false
 [apps.program]
 kind = "command"
 command = "python3 program.py {port}"
 processes = 1
 [[sites]]
+[[sites.routes]]
+path = "/victim"
+app = "victim"
 [[sites.routes]]
 path = "/program"
 app = "program"
@@ -105,26 +196,41 @@ app = "program"
 app = "hostile"
 "#;
 
-/// The server as an ordinary user, whoever runs the tests, started by a shell that has left a file open.
+/// The server as an ordinary user, whoever runs the tests, started by a shell that has left a file
+/// open.
 fn serve_as_ordinary_user() -> Server {
+    let server = prepare(TOML).serve();
+    server.wait_all_ready(&["hostile", "victim", "program"]);
+    server
+}
+
+/// A site that an ordinary user can serve.
+struct Prepared(Site);
+
+fn prepare(toml: &str) -> Prepared {
     let site = Site::new()
         .file("hostile.py", HOSTILE)
         .file("program.py", PROGRAM)
+        .file("victim.py", VICTIM)
         .file("leaked.txt", "a secret of whoever started it")
-        .config(TOML);
+        .config(toml);
     let open = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
     };
     open(site.dir());
     open(site.dir().parent().unwrap());
-    let other = match rustix::process::geteuid().is_root() {
-        true => "setpriv --reuid=12345 --regid=12346 --clear-groups",
-        false => "",
-    };
-    let script = format!("exec 9<leaked.txt\nexec {other} \"$0\" \"$@\"");
-    let server = site.serve_after(&script, &[]);
-    server.wait_all_ready(&["hostile", "program"]);
-    server
+    Prepared(site)
+}
+
+impl Prepared {
+    fn serve(&self) -> Server {
+        let other = match rustix::process::geteuid().is_root() {
+            true => "setpriv --reuid=12345 --regid=12346 --clear-groups",
+            false => "",
+        };
+        let script = format!("exec 9<leaked.txt\nexec {other} \"$0\" \"$@\"");
+        self.0.serve_after(&script, &[])
+    }
 }
 
 #[test]
@@ -144,6 +250,81 @@ fn an_application_neither_reads_nor_traces_the_server_of_its_user() {
     }
     // It serves on, and what it needs of its own it still reads.
     assert!(server.admin_json()["resident_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn an_application_reaches_no_process_outside_of_its_own() {
+    if !has_scopes() {
+        eprintln!("left out: Landlock has no scopes here");
+        return;
+    }
+    let server = serve_as_ordinary_user();
+    let victim = server.get("/victim").text();
+    for attempt in [
+        "signal_server",
+        "stop_server",
+        "signal_another",
+        "read_another",
+        "read_its_environment",
+        "open_its_descriptors",
+        "trace_another",
+        "connect_abstract",
+    ] {
+        let text = server.get(&format!("/{attempt}")).text();
+        assert!(text.starts_with("refused: [Errno "), "{attempt}: {text}");
+    }
+    assert_eq!(server.get("/victim").text(), victim, "it was not replaced");
+}
+
+#[test]
+fn an_application_makes_no_calls_of_administrators() {
+    let server = serve_as_ordinary_user();
+    for attempt in DENIED_CALLS {
+        let text = server.get(&format!("/{attempt}")).text();
+        let is_refused = text == "refused: [Errno 1] Operation not permitted";
+        assert!(is_refused, "{attempt}: {text}");
+    }
+    if cfg!(target_arch = "x86_64") {
+        let text = server.get("/call_as_32_bit_x32").text();
+        assert_eq!(text, "refused: [Errno 38] Function not implemented");
+    }
+    let status = server.get("/own_status").text();
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{status}");
+    }
+}
+
+/// Those whose numbers are the same nowhere but on this processor.
+#[cfg(target_arch = "x86_64")]
+const DENIED_CALLS: &[&str] = &[
+    "trace",
+    "read_by_call",
+    "copy_a_descriptor",
+    "mount",
+    "load_program",
+    "watch_the_processor",
+    "fault_by_hand",
+    "read_keys",
+    "read_kernel_log",
+    "open_by_handle",
+];
+#[cfg(not(target_arch = "x86_64"))]
+const DENIED_CALLS: &[&str] = &["trace", "read_by_call", "mount"];
+
+#[test]
+fn isolation_is_switched_off_by_application() {
+    let toml = TOML.replace("[apps.victim]\n", "[apps.victim]\nisolation = false\n");
+    let server = prepare(&toml).serve();
+    server.wait_all_ready(&["hostile", "victim", "program"]);
+    let status = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let open = status(&server.get("/victim").text());
+    assert!(open.contains("NoNewPrivs:\t0"), "{open}");
+    let text = server.get("/own_status").text();
+    assert!(text.contains("NoNewPrivs:\t1"), "{text}");
+}
+
+fn has_scopes() -> bool {
+    penstock_sys::isolation::missing().is_empty()
 }
 
 #[test]

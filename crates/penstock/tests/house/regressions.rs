@@ -201,7 +201,8 @@ fn a_stuck_thread_beside_an_open_stream_is_no_outage() {
 
 #[test]
 fn files_handed_over_in_a_batch_all_arrive_at_once() {
-    let server = serve_ready(&site("response_timeout = \"2s\"", ""));
+    // It stops the server, which isolation would forbid.
+    let server = serve_ready(&site("response_timeout = \"2s\"\nisolation = false", ""));
     warm_up(&server);
     for round in 0..5 {
         let paths = ["/freeze", "/file", "/file", "/file", "/file"];

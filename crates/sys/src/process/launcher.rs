@@ -128,6 +128,7 @@ impl Launcher {
             env_removed: Vec::new(),
             numbers: places.iter().map(|(_, number)| *number).collect(),
             lifetime: Lifetime::OfServer,
+            sandbox: launch.sandbox,
         };
         let descriptors = places.iter().map(|(fd, _)| *fd).collect();
         let ((pid, exit), known) = self.order(&order, descriptors)?;
@@ -174,6 +175,7 @@ impl Launcher {
             env_removed: launch.env_removed,
             numbers,
             lifetime: Lifetime::OfItsOwn,
+            sandbox: None,
         };
         let ((pid, exit), known) = self.order(&order, descriptors)?;
         Ok(Successor {

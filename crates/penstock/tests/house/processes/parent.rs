@@ -1,7 +1,8 @@
 //! Applications that send signals to the server: it goes on, and says who it was.
 //!
 //! By themselves, by programs that they start, and by processes that have left them; not by those that are gone
-//! before the server hears of it. What must stay true: signals of everybody else are obeyed.
+//! before the server hears of it. What must stay true: signals of everybody else are obeyed. Where
+//! applications are isolated the kernel delivers no such signal at all (`isolation`).
 
 use rustix::process::Signal;
 
@@ -14,7 +15,7 @@ const SIGNALS: [&str; 5] = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"]
 fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
     for model in [FORKED, PLAIN, ASGI, RACK] {
         let Model(name, ..) = model;
-        let house = model.serve("processes = 2");
+        let house = model.serve("processes = 2\nisolation = false");
         let old = house.settled(2);
         let server = house.pid().to_string();
         // Every model can do it itself; what its children do is the same for all.
@@ -47,7 +48,7 @@ fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
 #[test]
 fn a_signal_of_code_that_is_loaded_is_ignored_too() {
     for model in [FORKED, RACK] {
-        let site = model.site("processes = 1");
+        let site = model.site("processes = 1\nisolation = false");
         site.write("boot", "kill_parent");
         let house = House::new(&site);
         house.wait_ready("app");

@@ -22,7 +22,7 @@ def app(environ, start):
 "#;
 
 fn serve(server: &str) -> Server {
-    let toml = format!("[server]\n{server}\n[apps.site]\nprocesses = 1\n");
+    let toml = format!("[server]\n{server}\n[apps.site]\nprocesses = 1\nisolation = false\n");
     let server = Site::new().file("app.py", APP).config(&toml).serve(&[]);
     server.wait_ready("site");
     server

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
 
 use super::exit;
 use super::order::{Lifetime, Order};
+use crate::isolation::Sandbox;
 use crate::process::{inherited_open_files, restore, stay_open};
 
 /// How long a process may wait to become the server's child: its parent ends at once.
@@ -154,6 +155,7 @@ fn set_up(order: &Order, descriptors: &[OwnedFd], server: Pid) -> io::Result<Com
     for gone in &order.env_removed {
         command.env_remove(gone);
     }
+    order.sandbox.map_or(Ok(()), Sandbox::enter)?;
     Ok(command)
 }
 

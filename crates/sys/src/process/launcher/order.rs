@@ -10,6 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::isolation::Sandbox;
+
 /// Longest order: the kernel takes no longer command line and environment by far (`execve(2)`).
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -26,6 +28,8 @@ pub(super) struct Order {
     /// The number of each descriptor that comes with the order, in the program.
     pub(super) numbers: Vec<RawFd>,
     pub(super) lifetime: Lifetime,
+    /// What it is not to do to others; none lets it.
+    pub(super) sandbox: Option<Sandbox>,
 }
 
 /// How long a program may live.
@@ -54,6 +58,7 @@ impl Order {
             Lifetime::OfServer => 0,
             Lifetime::OfItsOwn => 1,
         });
+        out.0.push(self.sandbox.map_or(0, Sandbox::encode));
         out.0
     }
 
@@ -83,6 +88,10 @@ impl Order {
                 [0] => Lifetime::OfServer,
                 [1] => Lifetime::OfItsOwn,
                 _ => return None,
+            },
+            sandbox: match input.array()? {
+                [0] => None,
+                [parts] => Some(Sandbox::decode(parts)?),
             },
         };
         input.0.is_empty().then_some(order)
@@ -149,6 +158,7 @@ mod tests {
             env_removed: vec!["GONE".into()],
             numbers: vec![1, 2, 19_999],
             lifetime: Lifetime::OfItsOwn,
+            sandbox: Sandbox::decode(5),
         }
     }
 
@@ -173,7 +183,10 @@ mod tests {
         assert_eq!(Order::decode(&[0xff; 64]), None);
         let mut lists = bytes.clone();
         let last = lists.len() - 1;
-        lists[last] = 7;
+        lists[last - 1] = 7;
+        assert_eq!(Order::decode(&lists), None);
+        lists[last - 1] = 1;
+        lists[last] = 2;
         assert_eq!(Order::decode(&lists), None);
     }
 }
