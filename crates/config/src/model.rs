@@ -238,6 +238,8 @@ pub enum LogFormat {
 pub struct Limits {
     /// Client connections open at once.
     pub connections: usize,
+    /// Of these, how many one client may have; 0 is no bound, `None` half of all.
+    pub connections_per_client: Option<usize>,
     /// Bytes of a request line's target (414 above; RFC 9110 §15.5.15).
     pub target_bytes: usize,
     /// Bytes of a whole request head (431 above; RFC 6585 §5).
@@ -275,6 +277,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 100_000,
+            connections_per_client: None,
             target_bytes: 8 << 10,
             header_bytes: 32 << 10,
             headers: 100,

@@ -143,6 +143,7 @@ fn read_limits(top: &Section<'_>) -> Limits {
         return limits;
     };
     table.count("connections", &mut limits.connections);
+    limits.connections_per_client = table.count_said("connections_per_client");
     table.size("target_bytes", &mut limits.target_bytes);
     table.size("header_bytes", &mut limits.header_bytes);
     table.count("headers", &mut limits.headers);

@@ -1,27 +1,36 @@
 //! Accepting connections on one loop's listener.
 //!
-//! One task per listener and loop. When descriptors or `limits.connections` run out it waits instead
-//! of spinning; the kernel's backlog holds the newcomers meanwhile. It takes a few at a time, so that a
-//! rush of them keeps nobody waiting who is in. When the drain begins it still takes whoever already
-//! waits in the backlog, so that no connection is reset, then closes.
+//! One task per listener and loop. When connections or descriptors run short it closes the ones that
+//! have waited longest for a request. If none waits, it waits instead of spinning; the kernel's backlog
+//! holds the newcomers meanwhile. It takes a few at a time, so that a rush of them keeps nobody waiting
+//! who is in. When the drain begins it still takes whoever already waits in the backlog, so that no
+//! connection is reset, then closes.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{ListenerInfo, Trust, TunnelHandler};
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
+use penstock_sys::descriptors;
 use penstock_sys::net::PeerAddress;
 
 use crate::connection::Connection;
+use crate::room::Shortage;
 use crate::tunnel::Counted;
 use crate::{Edge, access_log, heralded, tunnel};
 
 /// How long to wait for a descriptor or a connection slot to come free.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long to wait for a connection that was told to close: its loop does so in its next turn.
+const CLOSING_PAUSE: Duration = Duration::from_millis(1);
+
+/// So many may be told to close and still be open. More newcomers are not let in: if a loop does
+/// not get to it, that many descriptors too many are open at most.
+const LEAVING_MAX: usize = 16;
 
 /// Newcomers taken in a row before those who are in get their turn: in a rush of new connections, what
 /// is ready on others must not wait until all of them are in.
@@ -69,7 +78,8 @@ pub fn serve(
 ) {
     edge.metrics().accepted.increment();
     let (edge, sender) = (Counted::new(edge), Sender::Peer(peer));
-    Service::Http.begin(edge, stream, sender, info, early);
+    let connection = Connection::new(edge, stream, sender, info, early);
+    loops::spawn_here(connection.made_ahead().run());
 }
 
 async fn accept_for(
@@ -94,13 +104,6 @@ async fn accept_for(
             in_a_row = 0;
             loops::yield_now().await;
         }
-        if door.is_full() {
-            door.warn("limits.connections reached, not accepting for now");
-            clock::sleep(PAUSE).await;
-            if !stop.is_draining() {
-                continue;
-            }
-        }
         let next = std::future::poll_fn(|cx| match listener.poll_accept(cx) {
             Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
             Poll::Pending => {
@@ -113,7 +116,14 @@ async fn accept_for(
             None => break,
             Some(Ok((socket, peer))) => {
                 in_a_row += 1;
+                door.make_room(&socket, &stop).await;
                 door.admit(socket, peer);
+            }
+            // Nothing is taken from the backlog then.
+            Some(Err(error))
+                if descriptors::is_exhausted(&error) && door.evict_one("no descriptor is left") =>
+            {
+                clock::sleep(CLOSING_PAUSE).await;
             }
             Some(Err(error)) => {
                 if door.warnings.is_due() {
@@ -223,8 +233,58 @@ struct Door {
 }
 
 impl Door {
-    fn is_full(&self) -> bool {
-        self.edge.open.load(Ordering::Relaxed) >= self.edge.settings().limits.connections
+    /// Waits until there is room for a connection that was accepted. The longest idle one is closed
+    /// for it.
+    async fn make_room(&mut self, socket: &OwnedFd, stop: &Drain) {
+        let mut number = Some(socket.as_raw_fd());
+        while let Some(shortage) = self.shortage(number) {
+            if self.edge.waiting.leaving() >= LEAVING_MAX {
+                clock::sleep(CLOSING_PAUSE).await;
+            } else if self.evict_one(self.describe(shortage)) || stop.is_draining() {
+                return;
+            } else {
+                self.warn(&format!(
+                    "not accepting for now: {}, and no connection is idle",
+                    self.describe(shortage)
+                ));
+                clock::sleep(PAUSE).await;
+            }
+            number = descriptors::next_number(socket).ok();
+        }
+    }
+
+    /// What is short, if anything is; `number` is that of a new descriptor, none if there was none.
+    fn shortage(&self, number: Option<RawFd>) -> Option<Shortage> {
+        let leaving = self.edge.waiting.leaving();
+        let open = self.edge.connections().saturating_sub(leaving);
+        if open >= self.edge.max_connections() {
+            return Some(Shortage::Connections);
+        }
+        let number = number.and_then(|number| u64::try_from(number).ok());
+        let open = number.map_or(u64::MAX, |number| number.saturating_sub(leaving as u64));
+        let is_scarce = self.edge.descriptors.is_scarce(open);
+        is_scarce.then_some(Shortage::Descriptors)
+    }
+
+    fn describe(&self, shortage: Shortage) -> &'static str {
+        let configured = self.edge.settings().limits.connections;
+        match shortage {
+            Shortage::Connections if self.edge.max_connections() < configured => {
+                "all connections that the limit of open files allows are open"
+            }
+            Shortage::Connections => "limits.connections is reached",
+            Shortage::Descriptors => "the limit of open files is near",
+        }
+    }
+
+    /// Closes the connection that has been idle for longest, for `cause`; `false` if there is none.
+    fn evict_one(&self, cause: &str) -> bool {
+        let now = clock::now();
+        let is_closing = self.edge.waiting.close_oldest(now);
+        if is_closing && let Some(count) = self.edge.evictions.count(now) {
+            log::warn!("edge: idle connections closed to make room: {cause} (closed={count})");
+        }
+        is_closing
     }
 
     fn warn(&mut self, what: &str) {
@@ -234,6 +294,17 @@ impl Door {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: PeerAddress) {
+        self.edge.metrics().accepted.increment();
+        if self.info.proxy_protocol && !self.edge.settings().trust.covers(peer) {
+            return self.warn(&format!(
+                "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
+                access_log::peer(peer)
+            ));
+        }
+        let mut edge = Counted::new(&self.edge);
+        if let Err(max) = edge.count_client(peer) {
+            return edge.log_refused(&self.info, peer, max);
+        }
         let stream = match Stream::new(socket) {
             Ok(stream) => Arc::new(stream),
             Err(error) => {
@@ -241,21 +312,13 @@ impl Door {
                 return;
             }
         };
-        self.edge.metrics().accepted.increment();
         let info = Arc::clone(&self.info);
-        if !info.proxy_protocol {
-            let edge = Counted::new(&self.edge);
-            let sender = Sender::Peer(peer);
-            self.service.begin(edge, stream, sender, info, Vec::new());
-        } else if self.edge.settings().trust.covers(peer) {
-            let edge = Counted::new(&self.edge);
+        if info.proxy_protocol {
             let service = self.service.clone();
             loops::spawn_here(heralded::receive(edge, stream, peer, info, service));
         } else {
-            self.warn(&format!(
-                "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
-                access_log::peer(peer)
-            ));
+            let sender = Sender::Peer(peer);
+            self.service.begin(edge, stream, sender, info, Vec::new());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The idle state is small and owns no buffer: heads are read into the loop's shared buffer and, in
 //! the common case, parsed, answered and forgotten in one poll. Whatever needs more (bodies, slow
 //! sends, lingering) is boxed when it begins. What must stay true: bytes behind a request are kept
-//! for the next one; after any doubt about framing the connection closes; a client that leaves is
+//! for the next one; one that waits for a request may be told to close, to make room for others; after any doubt about framing the connection closes; a client that leaves is
 //! noticed while its request waits; one that only closes its sending side gets its answer (RFC 9112 §9.6).
 
 mod answering;
@@ -31,6 +31,7 @@ use crate::received::Received;
 use crate::redirect::Redirected;
 use crate::send::{self, Outgoing, Rest, Started};
 use crate::tunnel::{Counted, Heir};
+use crate::waiting::WaitingPlace;
 use crate::watch::{Behind, Watch};
 use crate::{Settings, faults};
 
@@ -64,8 +65,12 @@ pub(crate) struct Connection {
     is_granted: bool,
     /// The client closed its sending side: what is here is all that it asks.
     has_ended: bool,
+    /// No request has come yet: its head counts from the accept.
+    is_new: bool,
     /// When the first byte of an unfinished head came.
     head_began: Option<Instant>,
+    /// Where it is found when it waits for a request and there is no room for others.
+    place: WaitingPlace,
 }
 
 /// A head that is none, with as much of its first line as the log shows.
@@ -183,8 +188,9 @@ impl Connection {
         early: Vec<u8>,
     ) -> Self {
         let guard = edge.drain.guard();
-        let settings = edge.settings();
-        let deadline = LazyDeadline::new(clock::now() + settings.limits.idle_timeout);
+        let now = clock::now();
+        let deadline = LazyDeadline::new(now + edge.settings().limits.header_timeout);
+        let place = WaitingPlace::new(&edge.waiting, now);
         Self {
             edge,
             stream,
@@ -199,8 +205,19 @@ impl Connection {
             is_granted: false,
             has_ended: false,
             pending: Received::from(early),
+            is_new: true,
             head_began: None,
+            place,
         }
+    }
+
+    /// Lets the first request come as late as any other: the connection was made for requests to
+    /// come.
+    pub(crate) fn made_ahead(mut self) -> Self {
+        self.is_new = false;
+        let idle = self.edge.settings().limits.idle_timeout;
+        self.deadline.set(clock::now() + idle);
+        self
     }
 
     /// Serves the connection until it ends.
@@ -246,10 +263,16 @@ impl Connection {
         Poll::Ready(match ready!(self.poll_head(cx)) {
             Next::Head(head) => match self.exchange(head) {
                 Ok(fate) => Begun::Done(fate),
-                Err(left) => Begun::Left(left),
+                Err(left) => {
+                    self.edge.waiting.leave(&mut self.place);
+                    Begun::Left(left)
+                }
             },
             Next::Over => Begun::Done(Fate::Close),
-            refused => Begun::Refused(Box::new(refused)),
+            refused => {
+                self.edge.waiting.leave(&mut self.place);
+                Begun::Refused(Box::new(refused))
+            }
         })
     }
 
@@ -290,6 +313,10 @@ impl Connection {
                 return Poll::Ready(Next::Over);
             }
             self.deadline.set(until.min(self.deadline.at()));
+        }
+        if self.edge.waiting.wait(&mut self.place, cx.waker()) {
+            self.edge.metrics().evicted.increment();
+            return Poll::Ready(Next::Over);
         }
         self.deadline.poll(cx).map(|()| match self.head_began {
             Some(_) => Next::HeadTimeout,
@@ -344,17 +371,21 @@ impl Connection {
     fn head_complete(&mut self, head: RequestHead) -> Next {
         self.scanner.reset();
         self.head_began = None;
+        self.is_new = false;
         self.unscanned = !self.pending.is_empty();
         Next::Head(head)
     }
 
-    /// The clock for a head runs from its first byte.
+    /// The clock for a head runs from its first byte; that for the first one, from the accept.
     fn head_incomplete(&mut self) {
         if self.head_began.is_none() {
             let now = clock::now();
             self.head_began = Some(now);
-            self.deadline
-                .set(now + self.edge.settings().limits.header_timeout);
+            self.place.touch(&self.edge.waiting, now);
+            if !self.is_new {
+                self.deadline
+                    .set(now + self.edge.settings().limits.header_timeout);
+            }
         }
     }
 
@@ -579,6 +610,12 @@ async fn linger(stream: Arc<Stream>) {
     .await;
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.edge.waiting.leave(&mut self.place);
+    }
+}
+
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
@@ -599,11 +636,11 @@ mod tests {
             size_of::<F>()
         }
         assert!(
-            size_of::<Connection>() <= 288,
+            size_of::<Connection>() <= 312,
             "{}",
             size_of::<Connection>()
         );
         let task = size(Connection::run);
-        assert!(task <= 336, "{task}");
+        assert!(task <= 360, "{task}");
     }
 }

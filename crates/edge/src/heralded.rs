@@ -19,7 +19,7 @@ use crate::tunnel::Counted;
 
 /// Reads the header, then lets the connection be served.
 pub(crate) async fn receive(
-    edge: Counted,
+    mut edge: Counted,
     stream: Arc<Stream>,
     peer: PeerAddress,
     info: Arc<ListenerInfo>,
@@ -50,7 +50,12 @@ pub(crate) async fn receive(
     match header {
         Ok((header, len)) => {
             received.drain(..len);
-            service.begin(edge, stream, client(header, peer), info, received);
+            let sender = client(header, peer);
+            let address = sender.address();
+            if let Err(max) = edge.count_client(address) {
+                return edge.log_refused(&info, address, max);
+            }
+            service.begin(edge, stream, sender, info, received);
         }
         Err(End::Over) => {}
         Err(End::TooSlow) => {

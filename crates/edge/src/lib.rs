@@ -19,25 +19,31 @@ mod pace;
 mod plan;
 mod received;
 mod redirect;
+mod room;
 mod router;
 mod send;
 mod tunnel;
+mod waiting;
 mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
 use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, loops};
+use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, clock, loops};
+
+use self::room::{ClientCounts, OncePerSecond};
+use self::waiting::WaitingConnections;
 
 pub use accept::{accept, accept_tunnel, serve};
 pub use access_log::AccessLog;
 pub use error_pages::ErrorPages;
 pub use filters::{FilterError, Filters, PathsInResponses};
+pub use room::DescriptorBudget;
 pub use router::{Handlers, Route, Routing, Site};
 
 /// What all connections of one front end share.
@@ -51,6 +57,14 @@ pub struct Edge {
     /// Tells listeners and connections to finish; not those that are held.
     pub drain: Drain,
     open: AtomicUsize,
+    /// Those of them that may be closed to make room.
+    waiting: WaitingConnections,
+    clients: ClientCounts,
+    descriptors: DescriptorBudget,
+    /// Connections closed to make room, for the log.
+    evictions: OncePerSecond,
+    /// Connections refused, for the log.
+    refusals: OncePerSecond,
     /// What the log was told of failures of late.
     repeats: Repeats,
 }
@@ -91,7 +105,21 @@ impl Edge {
             metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
             open: AtomicUsize::new(0),
+            waiting: WaitingConnections::new(loops, clock::now()),
+            clients: ClientCounts::default(),
+            descriptors: DescriptorBudget::default(),
+            evictions: OncePerSecond::default(),
+            refusals: OncePerSecond::default(),
             repeats: Repeats::default(),
+        }
+    }
+
+    /// Leaves a part of the process's descriptors to others.
+    #[must_use]
+    pub fn with_descriptors(self, descriptors: DescriptorBudget) -> Self {
+        Self {
+            descriptors,
+            ..self
         }
     }
 
@@ -145,7 +173,43 @@ impl Edge {
     /// Connections open now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.open.load(std::sync::atomic::Ordering::Relaxed)
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// How many there may be: `limits.connections`, or fewer where descriptors are.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.max_by(&self.settings().limits)
+    }
+
+    /// Why there may not be more, in words.
+    #[must_use]
+    pub fn connections_bound(&self) -> String {
+        let configured = self.settings().limits.connections;
+        match self.descriptors.limit() {
+            Some(files) if self.max_connections() < configured => format!(
+                "{files} open files, less {} that are kept for servers, workers and files \
+                 (limits.connections = {configured})",
+                self.descriptors.kept_back()
+            ),
+            _ => "limits.connections".to_owned(),
+        }
+    }
+
+    fn max_by(&self, limits: &Limits) -> usize {
+        let max = limits.connections;
+        self.descriptors.connections().map_or(max, |it| it.min(max))
+    }
+
+    /// How many of them one client may have; `None` is no bound.
+    #[must_use]
+    pub fn max_per_client(&self) -> Option<usize> {
+        let settings = self.settings();
+        match settings.limits.connections_per_client {
+            None => Some(room::default_per_client(self.max_by(&settings.limits))),
+            Some(0) => None,
+            Some(max) => Some(max),
+        }
     }
 
     /// Of these, those that were handed over to be held ([`penstock_exchange::Hold`]). [`Edge::drain`] does not

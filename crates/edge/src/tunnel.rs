@@ -11,26 +11,76 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use penstock_exchange::{Front, HeldFraming, Hold, Place, Takeover, TakeoverFuture};
-use penstock_runtime::{Stream, loops};
+use penstock_exchange::{Front, HeldFraming, Hold, ListenerInfo, Place, Takeover, TakeoverFuture};
+use penstock_runtime::{Stream, clock, loops};
+use penstock_sys::net::PeerAddress;
 
-use crate::Edge;
+use crate::room::ClientKey;
+use crate::{Edge, access_log};
 
 /// The edge, with one connection counted in it; the drop is the connection's end.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<Edge>);
+pub(crate) struct Counted {
+    edge: Arc<Edge>,
+    /// The client that it counts for.
+    client: Option<ClientKey>,
+}
 
 impl Counted {
     /// Counts one more open connection.
     pub(crate) fn new(edge: &Arc<Edge>) -> Self {
         edge.open.fetch_add(1, Ordering::Relaxed);
         edge.metrics().open.add(1);
-        Self(Arc::clone(edge))
+        Self {
+            edge: Arc::clone(edge),
+            client: None,
+        }
+    }
+
+    /// Counts it for its client, unless that one has too many already. A trusted proxy has any
+    /// number.
+    ///
+    /// # Errors
+    /// The bound that is reached.
+    pub(crate) fn count_client(&mut self, client: PeerAddress) -> Result<(), usize> {
+        let Some(key) = ClientKey::of(client) else {
+            return Ok(());
+        };
+        let Some(max) = self.edge.max_per_client() else {
+            return Ok(());
+        };
+        if self.edge.settings().trust.covers(client) {
+            return Ok(());
+        }
+        if !self.edge.clients.admit(key, max) {
+            return Err(max);
+        }
+        self.client = Some(key);
+        Ok(())
+    }
+
+    /// Notes that the connection is closed, since its client has `max` of them.
+    pub(crate) fn log_refused(&self, listener: &ListenerInfo, client: PeerAddress, max: usize) {
+        self.edge.metrics().refused.increment();
+        if let Some(count) = self.edge.refusals.count(clock::now()) {
+            log::warn!(
+                "{}: connection of {} closed: the client has {max} connections already \
+                 (limits.connections_per_client; list a proxy in server.trusted_proxies) \
+                 (closed={count})",
+                listener.name,
+                access_log::peer(client),
+            );
+        }
     }
 
     /// Counts the same connection for another owner.
     pub(crate) fn again(&self) -> Self {
-        Self::new(&self.0)
+        if let Some(key) = self.client {
+            self.edge.clients.add(key);
+        }
+        let mut again = Self::new(&self.edge);
+        again.client = self.client;
+        again
     }
 
     /// Counts the same connection as one that is held; [`Edge::left`] is its end.
@@ -40,8 +90,12 @@ impl Counted {
         metrics.open.add(1);
         metrics.held.add(1);
         metrics.held_total.increment();
-        let edge = Arc::clone(&self.0);
-        Place::new(edge)
+        let edge = Arc::clone(&self.edge);
+        let Some(client) = self.client else {
+            return Place::new(edge);
+        };
+        edge.clients.add(client);
+        Place::new(Arc::new(HeldOfClient { edge, client }))
     }
 }
 
@@ -49,14 +103,31 @@ impl Deref for Counted {
     type Target = Edge;
 
     fn deref(&self) -> &Edge {
-        &self.0
+        &self.edge
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics().open.add(-1);
+        self.edge.open.fetch_sub(1, Ordering::Relaxed);
+        self.edge.metrics().open.add(-1);
+        if let Some(key) = self.client {
+            self.edge.clients.remove(key);
+        }
+    }
+}
+
+/// A held connection of a client that is counted.
+#[derive(Debug)]
+struct HeldOfClient {
+    edge: Arc<Edge>,
+    client: ClientKey,
+}
+
+impl Front for HeldOfClient {
+    fn left(&self) {
+        self.edge.left();
+        self.edge.clients.remove(self.client);
     }
 }
 

@@ -197,6 +197,10 @@ pub struct EdgeMetrics {
     pub client_gone: LocalCounter,
     /// Connections cut because the client was too slow.
     pub too_slow: LocalCounter,
+    /// Idle connections closed to make room for others.
+    pub evicted: LocalCounter,
+    /// Connections closed at once, since their client had too many.
+    pub refused: LocalCounter,
     /// Body bytes received.
     pub bytes_in: LocalCounter,
     /// Bytes sent, heads included.
@@ -223,6 +227,8 @@ impl EdgeMetrics {
                 (&total.malformed, &set.malformed),
                 (&total.client_gone, &set.client_gone),
                 (&total.too_slow, &set.too_slow),
+                (&total.evicted, &set.evicted),
+                (&total.refused, &set.refused),
                 (&total.bytes_in, &set.bytes_in),
                 (&total.bytes_out, &set.bytes_out),
             ];

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{io, iter};
 
 use penstock_config::{App, AppKind, Config, Control, Limits, ListenAddr, ServerAddr};
+use penstock_edge::DescriptorBudget;
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::identity::may_write;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
@@ -29,12 +30,8 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Descriptors that the server itself needs besides those of its clients: logs, pipes and sockets of
-/// its processes, files that are sent.
-const OWN_DESCRIPTORS: u64 = 64;
-
 /// Clients that a server is expected to take when nobody says how many.
-const FEW_DESCRIPTORS: u64 = 1024;
+const FEW_CONNECTIONS: usize = 1024;
 
 impl Findings {
     /// Binds each address of the configuration once, without listening. Blocks.
@@ -181,16 +178,19 @@ impl Findings {
         let Some(allowed) = config.server.open_files.or_else(process::max_open_files) else {
             return;
         };
-        let connections = match config.limits.connections {
-            default if default == Limits::default().connections => FEW_DESCRIPTORS,
-            wanted => wanted as u64,
+        let budget = DescriptorBudget::new(Some(allowed));
+        let wanted = match config.limits.connections {
+            default if default == Limits::default().connections => FEW_CONNECTIONS,
+            wanted => wanted,
         };
-        if connections + OWN_DESCRIPTORS > allowed {
+        if let Some(most) = budget.connections().filter(|most| *most < wanted) {
             self.warnings.push(format!(
                 "limits.connections: {} clients, but this process may open {allowed} \
-                 files and connections: raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
+                 files and connections, and keeps {} of them for servers, workers and files: \
+                 {most} clients at most. Raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
                  server.open_files) or lower limits.connections",
-                config.limits.connections
+                config.limits.connections,
+                budget.kept_back(),
             ));
         }
     }

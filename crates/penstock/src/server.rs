@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use penstock_apps::App;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{Edge, Route, Routing, Settings, Site};
+use penstock_edge::{DescriptorBudget, Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::LineWriter;
@@ -274,6 +274,20 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
+/// Connections to the admin interface, and to the listener of probes: of the descriptors that
+/// clients' connections leave, these take a few. Idle ones give way to new ones.
+const OWN_CONNECTIONS_MAX: usize = 64;
+
+/// The bounds of the admin interface and of probes.
+fn own_limits(limits: &Limits) -> Limits {
+    Limits {
+        connections: OWN_CONNECTIONS_MAX,
+        // Whoever asks comes from a few addresses.
+        connections_per_client: Some(0),
+        ..limits.clone()
+    }
+}
+
 /// The settings of an edge that is not for clients, without a route.
 fn of_house(limits: Limits) -> Settings {
     Settings {
@@ -314,19 +328,20 @@ impl Server {
             settings,
             cached_routes,
         } = wiring::settings(&config, &rooms, &held, count, options.development)?;
-        let admin_settings = of_house(config.limits.clone());
-        let control_settings = of_house(config.limits.clone());
-        let refused_settings = of_house(config.limits.clone());
-        let probes_settings = of_house(config.limits.clone());
+        let admin_settings = of_house(own_limits(&config.limits));
+        let control_settings = of_house(own_limits(&config.limits));
+        let refused_settings = of_house(own_limits(&config.limits));
+        let probes_settings = of_house(own_limits(&config.limits));
         let join_settings = of_house(Limits {
             connections: MEETINGS_MAX,
             ..config.limits.clone()
         });
+        let descriptors = DescriptorBudget::new(penstock_sys::descriptors::limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
         let token_digest = token.as_ref().map(AdminToken::digest);
         let server = Arc::new(Self {
             invocation,
-            edge: Arc::new(Edge::new(settings, count)),
+            edge: Arc::new(Edge::new(settings, count).with_descriptors(descriptors)),
             admin_edge: Arc::new(Edge::new(admin_settings, 1)),
             control_edge: Arc::new(Edge::new(control_settings, 1)),
             refused_edge: Arc::new(Edge::new(refused_settings, 1)),
@@ -363,6 +378,11 @@ impl Server {
             reloading: tokio::sync::Mutex::new(()),
             upgrading: AtomicBool::new(false),
         });
+        log::info!(
+            "at most {} connections from clients: {}",
+            server.edge.max_connections(),
+            server.edge.connections_bound()
+        );
         server.wire_admin(token);
         server.wire_probes();
         let counted = Arc::downgrade(&server);
@@ -541,7 +561,7 @@ impl Server {
                 ..Site::default()
             },
         );
-        let limits = self.live().config.limits.clone();
+        let limits = own_limits(&self.live().config.limits);
         let settings = Settings {
             routing,
             development: shows_causes,

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
 use penstock_config::{Limits, ListenAddr};
+use penstock_edge::Edge;
 use penstock_exchange::bodies::TempUsage;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_proxy::{Joiner, JoinerState};
@@ -239,8 +240,9 @@ fn snapshot(server: &Server) -> Snapshot {
         threads: server.threads(),
         connections: Use {
             used: connections,
-            max: limits.connections as u64,
+            max: server.edge.max_connections() as u64,
         },
+        connections_bound: server.edge.connections_bound(),
         resident_bytes: penstock_sys::file::resident_bytes(std::process::id()).ok(),
         traffic: Traffic::new(&server.edge.totals()),
         generation: live.reloads + 1,
@@ -268,7 +270,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .collect(),
         pools: pools(&live),
         limits: {
-            let mut all = bounds(limits, connections, live.rooms.temp_space.usage());
+            let mut all = bounds(limits, &server.edge, live.rooms.temp_space.usage());
             all.extend(hub::limits(&server.held.hub));
             all
         },
@@ -316,9 +318,13 @@ fn spent(times: PoolTimes) -> Spent {
     Spent::new(times.count, Duration::from_micros(times.sum_us))
 }
 
-fn bounds(limits: &Limits, connections: u64, temp: TempUsage) -> Vec<Limit> {
+fn bounds(limits: &Limits, edge: &Edge, temp: TempUsage) -> Vec<Limit> {
+    let (max, used) = (edge.max_connections(), edge.connections());
+    // 0 is no bound.
+    let per_client = edge.max_per_client().unwrap_or_default();
     vec![
-        Limit::count("connections", limits.connections as u64, Some(connections)),
+        Limit::count("connections", max as u64, Some(used as u64)),
+        Limit::count("connections_per_client", per_client as u64, None),
         Limit::bytes("target_bytes", limits.target_bytes as u64),
         Limit::bytes("header_bytes", limits.header_bytes as u64),
         Limit::count("headers", limits.headers as u64, None),
@@ -406,6 +412,7 @@ fn ended() -> Snapshot {
         config: None,
         threads: 0,
         connections: Use { used: 0, max: 0 },
+        connections_bound: String::new(),
         resident_bytes: None,
         traffic: Traffic::new(&EdgeMetrics::default()),
         generation: 0,

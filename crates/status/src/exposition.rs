@@ -174,6 +174,16 @@ impl Page {
                 &edge.too_slow,
             ),
             (
+                "connections_evicted_total",
+                "Idle connections closed to make room for others.",
+                &edge.evicted,
+            ),
+            (
+                "connections_refused_total",
+                "Connections closed at once, since their client had too many.",
+                &edge.refused,
+            ),
+            (
                 "received_bytes_total",
                 "Body bytes received.",
                 &edge.bytes_in,

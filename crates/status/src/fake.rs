@@ -258,6 +258,7 @@ impl Source for FakeSource {
             config: Some("/srv/penstock.toml".into()),
             threads: 2,
             connections: Use { used: 5, max: 100 },
+            connections_bound: "limits.connections".into(),
             resident_bytes: Some(2 << 20),
             traffic: Traffic::new(&self.edge),
             generation: 1,

@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub threads: usize,
     /// Open client connections against their bound.
     pub connections: Use,
+    /// What that bound comes from.
+    pub connections_bound: String,
     /// Resident memory of the server process, without its workers.
     pub resident_bytes: Option<u64>,
     /// What edge counted since the start.
@@ -126,6 +128,10 @@ pub struct Traffic {
     pub client_gone: u64,
     /// Connections cut because the client was too slow.
     pub too_slow: u64,
+    /// Idle connections closed to make room for others.
+    pub evicted: u64,
+    /// Connections closed at once, since their client had too many.
+    pub refused: u64,
     /// Body bytes received.
     pub received_bytes: u64,
     /// Bytes sent.
@@ -289,6 +295,8 @@ impl Traffic {
             malformed: metrics.malformed.value(),
             client_gone: metrics.client_gone.value(),
             too_slow: metrics.too_slow.value(),
+            evicted: metrics.evicted.value(),
+            refused: metrics.refused.value(),
             received_bytes: metrics.bytes_in.value(),
             sent_bytes: metrics.bytes_out.value(),
             total_time: Times::new(&metrics.total_time),

@@ -15,6 +15,7 @@ pub mod alloc;
 pub mod caller;
 pub mod confine;
 pub mod daemon;
+pub mod descriptors;
 pub mod file;
 pub mod handover;
 pub mod identity;

@@ -342,6 +342,7 @@ impl Connection {
     fn record(&mut self, told: Told<'_>, end: &Ending, bytes: u64) {
         let now = clock::now();
         let idle = now + told.settings.limits.idle_timeout;
+        self.place.touch(&self.edge.waiting, now);
         let drained = self.guard.drain().idle_after(now);
         // It may have said that the connection is kept before the drain began.
         self.is_granted = drained.is_some();

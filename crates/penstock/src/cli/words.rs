@@ -9,12 +9,13 @@ use super::count;
 /// The status as a person reads it at a terminal.
 pub(super) fn in_words(status: &Value) -> String {
     let mut lines = vec![format!(
-        "{}, pid {}, up {} s, {}, {}",
+        "{}, pid {}, up {} s, {}, {} (at most {})",
         text(&status["state"]),
         text(&status["pid"]),
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
         many(&status["traffic"]["requests_total"], "request"),
         many(&status["connections"]["used"], "connection"),
+        text(&status["connections"]["max"]),
     )];
     lines.extend(join_in_words(&status["joins"]));
     for app in elements(&status["apps"]) {

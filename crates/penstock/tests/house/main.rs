@@ -18,6 +18,7 @@ mod boot;
 mod cache;
 mod clock_jump;
 mod command_line;
+mod connections;
 mod control;
 mod daemon;
 mod dev;

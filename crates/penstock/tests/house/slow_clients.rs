@@ -60,7 +60,25 @@ fn ends_a_connection_that_never_says_anything() {
     let server = server();
     let began = Instant::now();
     let mut client = server.connect();
-    ends(&mut client, began, 700, None);
+    ends(&mut client, began, 400, None);
+}
+
+/// The clock of the first head runs from the accept: silence before it is no grace.
+#[test]
+fn ends_a_first_head_that_begins_late() {
+    let limits = "[limits]\nheader_timeout = \"1500ms\"\n[apps.site]\nprocesses = 1\n";
+    let server = Site::with_app().config(limits).serve(&[]);
+    let began = Instant::now();
+    let mut client = server.connect();
+    client.patience(Duration::from_millis(1300));
+    assert_eq!(client.read_some(), None);
+    client.patience(PATIENCE).send("GET / HTTP/1.1\r\n");
+    ends(&mut client, began, 1500, Some(408));
+    let took = began.elapsed();
+    assert!(
+        took < Duration::from_millis(2800),
+        "{took:?}: it began anew"
+    );
 }
 
 #[test]

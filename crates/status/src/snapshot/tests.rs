@@ -104,7 +104,7 @@ const KEYS: &str = "
     cached_routes[].counters.passed cached_routes[].counters.stale
     cached_routes[].counters.stored cached_routes[].counters.validated
     cached_routes[].hit_ratio cached_routes[].name
-    config connections.max connections.used generation
+    config connections.max connections.used connections_bound generation
     hub.backlog_bytes.max hub.backlog_bytes.used hub.channels.max hub.channels.used
     hub.counters.beats hub.counters.closed hub.counters.closed_slow hub.counters.delivered
     hub.counters.dropped hub.counters.opened hub.counters.published hub.held.max hub.held.used
@@ -119,8 +119,8 @@ const KEYS: &str = "
     pid pools[].active pools[].max_queue pools[].name pools[].oldest_seconds
     pools[].queue_time_max_seconds pools[].queued pools[].refused pools[].threads
     reload_error reloads resident_bytes state threads
-    traffic.accepted traffic.active traffic.client_gone traffic.malformed
-    traffic.received_bytes traffic.requests_total traffic.responses[] traffic.sent_bytes
+    traffic.accepted traffic.active traffic.client_gone traffic.evicted traffic.malformed
+    traffic.received_bytes traffic.refused traffic.requests_total traffic.responses[] traffic.sent_bytes
     traffic.too_slow uptime_seconds version
     upstreams[].counters.queue_abandoned upstreams[].counters.queue_full
     upstreams[].counters.queue_timeout upstreams[].counters.requests

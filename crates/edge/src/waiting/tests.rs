@@ -1,0 +1,193 @@
+//! The list against a plain vector, and connections of several loops by their marks.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::Wake;
+use std::time::Duration;
+
+use super::*;
+
+/// A seeded sequence (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let number = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        usize::try_from(number).unwrap() % bound
+    }
+}
+
+/// What the list is compared with: connections by number, oldest first.
+#[derive(Default)]
+struct Model {
+    waiting: Vec<(u32, u32)>,
+    leaving: Vec<u32>,
+}
+
+#[test]
+fn the_list_has_those_that_wait_in_order_whatever_is_done() {
+    for seed in 1..=300 {
+        let mut random = Random(seed * 0x9e37_79b9);
+        let (mut list, mut model) = (WaitingList::default(), Model::default());
+        let mut slots: Vec<(u32, u32)> = Vec::new();
+        for now in 1..=400_u32 {
+            match random.below(5) {
+                0 | 1 => {
+                    slots.push((now, list.insert(now, now)));
+                    model.waiting.push((now, now));
+                }
+                2 if !slots.is_empty() => {
+                    let (number, slot) = slots[random.below(slots.len())];
+                    let was_leaving = model.leaving.contains(&number);
+                    assert_eq!(list.renew(slot, now), was_leaving, "seed {seed}");
+                    model.leaving.retain(|other| *other != number);
+                    model.waiting.retain(|(other, _)| *other != number);
+                    model.waiting.push((number, now));
+                }
+                3 if !slots.is_empty() => {
+                    let (number, slot) = slots.swap_remove(random.below(slots.len()));
+                    let was_leaving = model.leaving.contains(&number);
+                    assert_eq!(list.remove(slot), (Some(number), was_leaving));
+                    model.leaving.retain(|other| *other != number);
+                    model.waiting.retain(|(other, _)| *other != number);
+                }
+                _ => {
+                    let oldest = model.waiting.first().filter(|(_, since)| *since < now);
+                    let expected = oldest.map(|(number, _)| *number);
+                    assert_eq!(list.take_oldest(now), expected, "seed {seed}");
+                    if let Some(number) = expected {
+                        model.waiting.remove(0);
+                        model.leaving.push(number);
+                    }
+                }
+            }
+            let oldest = model.waiting.first().map(|(_, since)| *since);
+            assert_eq!(list.oldest(), oldest, "seed {seed}");
+            assert_eq!(list.count, slots.len());
+            for (number, slot) in &slots {
+                assert_eq!(list.is_leaving(*slot), model.leaving.contains(number));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_list_keeps_no_memory_to_speak_of() {
+    let mut list = WaitingList::default();
+    let slots: Vec<u32> = (0..10_000).map(|number| list.insert(1, number)).collect();
+    for slot in slots {
+        list.remove(slot);
+    }
+    assert!(list.nodes.capacity() <= KEPT_NODES);
+    assert_eq!(list.oldest(), None);
+}
+
+/// Whether a task was woken.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection and the mark that it was woken.
+struct Fake {
+    place: WaitingPlace,
+    flag: Arc<Flag>,
+}
+
+impl Fake {
+    fn new(waiting: &WaitingConnections, shard: u16, now: Instant) -> Self {
+        let mut fake = Self {
+            place: WaitingPlace::new(waiting, now),
+            flag: Arc::default(),
+        };
+        // As if its loop had this number.
+        fake.place.shard = shard;
+        let waker = Waker::from(Arc::clone(&fake.flag));
+        let shard = &waiting.shards[usize::from(shard)];
+        let mut list = shard.lock();
+        fake.place.slot = list.insert(fake.place.since, waker);
+        shard.publish(&list);
+        drop(list);
+        fake.place.is_fresh = false;
+        fake
+    }
+
+    fn is_woken(&self) -> bool {
+        self.flag.0.load(Ordering::Relaxed)
+    }
+
+    /// Polls it as its task does when nothing has come; `true` if it is to close.
+    fn poll(&mut self, waiting: &WaitingConnections) -> bool {
+        let waker = Waker::from(Arc::clone(&self.flag));
+        waiting.wait(&mut self.place, &waker)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn the_oldest_of_all_loops_is_told_to_close_and_no_other() {
+    let now = Instant::now();
+    let waiting = WaitingConnections::new(3, now);
+    let ages = [(0, 3), (2, 1), (1, 2), (2, 4)];
+    let mut all: Vec<Fake> = ages
+        .map(|(shard, at)| Fake::new(&waiting, shard, now + at * SECOND))
+        .into();
+    for (count, expected) in [1, 2, 0].into_iter().enumerate() {
+        assert!(waiting.close_oldest(now + 4 * SECOND));
+        assert!(all[expected].is_woken());
+        assert!(all[expected].poll(&waiting), "it is to close");
+        assert_eq!(waiting.leaving(), count + 1);
+    }
+    // The last one came in this very tick.
+    assert!(!waiting.close_oldest(now + 4 * SECOND));
+    assert!(!all[3].is_woken() && !all[3].poll(&waiting));
+    for fake in &mut all {
+        waiting.leave(&mut fake.place);
+    }
+    assert_eq!(waiting.leaving(), 0);
+    assert!(!waiting.close_oldest(now + 9 * SECOND));
+}
+
+#[test]
+fn one_that_got_a_request_before_it_could_close_stays() {
+    let now = Instant::now();
+    let waiting = WaitingConnections::new(1, now);
+    let mut kept = Fake::new(&waiting, 0, now);
+    let mut busy = Fake::new(&waiting, 0, now);
+    assert!(waiting.close_oldest(now + SECOND) && waiting.close_oldest(now + SECOND));
+    // Answered at once, or in the hands of a handler.
+    kept.place.touch(&waiting, now + SECOND);
+    assert!(!kept.poll(&waiting));
+    waiting.leave(&mut busy.place);
+    assert_eq!(waiting.leaving(), 0);
+    assert!(!kept.poll(&waiting), "nobody has asked it since");
+    assert!(waiting.close_oldest(now + 2 * SECOND) && kept.poll(&waiting));
+    assert!(
+        !waiting.close_oldest(now + 2 * SECOND),
+        "the busy one is not there"
+    );
+    busy.place.touch(&waiting, now + 2 * SECOND);
+    assert!(!busy.poll(&waiting));
+    assert!(waiting.close_oldest(now + 3 * SECOND) && busy.poll(&waiting));
+}
+
+#[test]
+fn what_happens_makes_it_the_last_to_close_and_a_poll_alone_does_not() {
+    let now = Instant::now();
+    let waiting = WaitingConnections::new(1, now);
+    let mut first = Fake::new(&waiting, 0, now);
+    let mut second = Fake::new(&waiting, 0, now + SECOND);
+    assert!(!first.poll(&waiting) && !second.poll(&waiting));
+    first.place.touch(&waiting, now + 2 * SECOND);
+    assert!(!first.poll(&waiting));
+    assert!(waiting.close_oldest(now + 3 * SECOND));
+    assert!(second.poll(&waiting) && !first.poll(&waiting));
+}
