@@ -25,6 +25,7 @@ pub(crate) fn read(top: &Section<'_>, limits: &Limits) -> Hub {
         return hub;
     };
     hub.streams_max = table.count_said("streams_max");
+    hub.max_streams_per_client = table.count_said("max_streams_per_client");
     check_streams(&table, &hub, limits);
     table.count("channels_max", &mut hub.channels_max);
     table.count("channels_per_stream", &mut hub.channels_per_stream);

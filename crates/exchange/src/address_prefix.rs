@@ -9,10 +9,10 @@
 //! - A table has an entry only for a client that holds something now.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_sys::net::PeerAddress;
 
@@ -64,49 +64,76 @@ impl fmt::Display for AddressPrefix {
 #[derive(Debug, Default)]
 pub struct ClientPermits {
     /// Held for a look-up only.
-    counts: Mutex<HashMap<AddressPrefix, usize>>,
+    counts: Mutex<HashMap<AddressPrefix, Arc<Count>>>,
+    refused: AtomicU64,
 }
 
-/// One of them; its drop gives it back.
+/// What one client has.
 #[derive(Debug)]
-pub struct ClientPermit {
+struct Count {
     permits: Arc<ClientPermits>,
     client: AddressPrefix,
+    /// Changed under the lock of all.
+    permit_count: AtomicUsize,
 }
+
+/// One of them; its drop gives it back. As small as can be: held streams have one each.
+#[derive(Debug)]
+pub struct ClientPermit(Arc<Count>);
 
 impl ClientPermits {
     /// One more for a client that has less than `max`.
     #[must_use]
     pub fn claim(self: &Arc<Self>, client: AddressPrefix, max: usize) -> Option<ClientPermit> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.get(&client).copied().unwrap_or_default();
-        if count >= max {
+        let mut counts = self.lock();
+        let has = counts.get(&client);
+        if has.map_or(0, |count| count.permit_count.load(Ordering::Relaxed)) >= max {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        counts.insert(client, count + 1);
-        Some(ClientPermit {
-            permits: Arc::clone(self),
-            client,
-        })
+        let count = counts.entry(client).or_insert_with(|| {
+            Arc::new(Count {
+                permits: Arc::clone(self),
+                client,
+                permit_count: AtomicUsize::new(0),
+            })
+        });
+        count.permit_count.fetch_add(1, Ordering::Relaxed);
+        Some(ClientPermit(Arc::clone(count)))
     }
 
-    /// How many clients have one, and how many the one has that has most.
+    /// How many the client has that has most.
     #[must_use]
-    pub fn usage(&self) -> (usize, usize) {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        (counts.len(), counts.values().copied().max().unwrap_or(0))
+    pub fn most(&self) -> usize {
+        let counts = self.lock();
+        let each = counts.values();
+        each.map(|count| count.permit_count.load(Ordering::Relaxed))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// How many clients have some.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How often there was none.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<Count>>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ClientPermit {
     fn drop(&mut self) {
-        let counts = &self.permits.counts;
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut entry) = counts.entry(self.client) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
+        let mut counts = self.0.permits.lock();
+        if self.0.permit_count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            counts.remove(&self.0.client);
         }
     }
 }
@@ -146,9 +173,10 @@ mod tests {
         let held: Vec<_> = (0..3).map_while(|_| permits.claim(one, 2)).collect();
         assert_eq!(held.len(), 2);
         assert!(permits.claim(other, 2).is_some());
-        assert_eq!(permits.usage(), (1, 2));
+        assert_eq!((permits.clients(), permits.most()), (1, 2));
+        assert_eq!(permits.refused(), 1);
         drop(held);
-        assert_eq!(permits.usage(), (0, 0));
+        assert_eq!((permits.clients(), permits.most()), (0, 0));
         assert!(permits.claim(one, 1).is_some());
         assert!(permits.claim(one, 0).is_none());
     }

@@ -22,6 +22,7 @@ pub struct ClientState {
     gone: AtomicBool,
     /// Of the client of the present request: behind a proxy each may have another.
     prefix: AtomicU64,
+    is_proxy: AtomicBool,
     has_interim: AtomicBool,
     /// Interim heads, encoded; held for a copy only.
     interim: Mutex<Vec<u8>>,
@@ -33,9 +34,17 @@ impl ClientState {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Notes whose request it is now.
-    pub(crate) fn set_prefix(&self, prefix: AddressPrefix) {
+    /// Notes whose request it is now. A proxy that names no client has many of them.
+    pub(crate) fn set_prefix(&self, prefix: AddressPrefix, is_proxy: bool) {
         self.prefix.store(prefix.to_bits(), Ordering::Relaxed);
+        self.is_proxy.store(is_proxy, Ordering::Relaxed);
+    }
+
+    /// By what bounds for each client count the present request; none for the requests of a trusted
+    /// proxy that does not say whose they are, which are of many clients.
+    #[must_use]
+    pub fn counted_prefix(&self) -> Option<AddressPrefix> {
+        (!self.is_proxy.load(Ordering::Relaxed)).then(|| self.prefix())
     }
 
     /// What the client of the present request counts by.

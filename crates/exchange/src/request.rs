@@ -178,7 +178,8 @@ impl Request {
             mount,
         } = arrival;
         let named = forwarded.as_ref().and_then(|it| it.client);
-        client.set_prefix(AddressPrefix::of(named.unwrap_or(peer)));
+        let address = named.unwrap_or(peer);
+        client.set_prefix(AddressPrefix::of(address), trust.covers(address));
         Self {
             head,
             body,

@@ -7,6 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use penstock_exchange::{AddressPrefix, ClientPermit, ClientPermits};
+use penstock_runtime::repeats::Repeats;
+
 use crate::Refused;
 use crate::channel::Channel;
 use crate::hub::Shared;
@@ -16,6 +19,12 @@ use crate::hub::Shared;
 pub(crate) struct Tally {
     /// Streams and polls, also those on their way.
     seats: AtomicUsize,
+    /// Of each client.
+    pub(crate) clients: Arc<ClientPermits>,
+    /// What the log was told of streams that were sent away.
+    pub(crate) repeats: Repeats,
+    /// How often there was none of all.
+    pub(crate) refused: AtomicU64,
     pub(crate) polls: AtomicUsize,
     pub(crate) opened: AtomicU64,
     pub(crate) closed: AtomicU64,
@@ -64,23 +73,42 @@ pub(crate) fn change(number: &AtomicUsize, before: usize, after: usize) {
     }
 }
 
-/// A place among `streams_max`; its drop gives it back.
+/// A place among `streams_max`, and among those of its client; its drop gives it back.
 #[derive(Debug)]
-pub(crate) struct Seat(Option<Arc<Shared>>);
+pub(crate) struct Seat {
+    shared: Option<Arc<Shared>>,
+    permit: Option<ClientPermit>,
+}
 
 impl Seat {
     /// Takes one.
     ///
     /// # Errors
     /// When there is none, or the server stops.
-    pub(crate) fn take(shared: &Arc<Shared>) -> Result<Self, Refused> {
+    pub(crate) fn take(
+        shared: &Arc<Shared>,
+        client: Option<AddressPrefix>,
+    ) -> Result<Self, Refused> {
         if shared.is_draining() {
             return Err(Refused::Draining);
         }
-        let max = shared.settings.load().streams_max.unwrap_or(usize::MAX);
+        let settings = shared.settings.load();
+        let max = settings.streams_max.unwrap_or(usize::MAX);
+        let max_of_client = settings.max_streams_per_client.unwrap_or(usize::MAX);
+        let permit = match client {
+            Some(client) => {
+                let permit = shared.tally.clients.claim(client, max_of_client);
+                Some(permit.ok_or(Refused::StreamsOfClient(client, max_of_client))?)
+            }
+            None => None,
+        };
         // Counted before the bound is looked at: the drop takes it back.
-        let seat = Self(Some(shared.clone()));
+        let seat = Self {
+            shared: Some(shared.clone()),
+            permit,
+        };
         if shared.tally.seats.fetch_add(1, Ordering::AcqRel) >= max {
+            shared.tally.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Refused::Streams(max));
         }
         // Begun meanwhile, it may have seen no seat taken.
@@ -90,9 +118,10 @@ impl Seat {
         Ok(seat)
     }
 
-    /// Leaves it taken: [`Seat::give_back`] is now somebody's to call.
-    pub(crate) fn keep(mut self) {
-        self.0 = None;
+    /// Leaves it taken: [`Seat::give_back`] is now somebody's to call, and its client's part to drop.
+    pub(crate) fn keep(mut self) -> Option<ClientPermit> {
+        self.shared = None;
+        self.permit.take()
     }
 
     /// Gives back one that was kept.
@@ -105,7 +134,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
+        if let Some(shared) = self.shared.take() {
             Self::give_back(&shared);
         }
     }

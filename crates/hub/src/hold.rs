@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_exchange::AddressPrefix;
 
 use crate::HeldResponse;
 
 /// A stream that is to be held once its head is sent.
 #[derive(Debug, Default)]
 pub struct HeldStream {
+    /// Whose it is, for the bound on each client; none is not counted.
+    pub client: Option<AddressPrefix>,
     /// At least one; at most `hub.channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
     /// What its client takes.
@@ -90,6 +93,8 @@ pub struct KeepAlive {
 /// A response that waits for its message.
 #[derive(Debug, Default)]
 pub struct LongPoll {
+    /// Whose it is, for the bound on each client; none is not counted.
+    pub client: Option<AddressPrefix>,
     /// At least one.
     pub subscriptions: Vec<Subscription>,
     /// How long.

@@ -16,8 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_exchange::Body;
-use penstock_runtime::LoopHandle;
+use bytes::Bytes;
+use penstock_exchange::{AddressPrefix, Body};
+use penstock_http::RequestHead;
+use penstock_runtime::{LoopHandle, clock};
 
 pub use bus::{Bus, Prepared};
 pub(crate) use holding::{AtEnd, Expected, Holding, Wanted};
@@ -27,6 +29,9 @@ pub(crate) use shared::Shared;
 
 use crate::shard::{Command, Pace, Shard};
 use crate::{HeldStream, LongPoll, PollOutcome, Publication, Settings};
+
+/// Some time, so that those who come back do not take more than streams would.
+const COME_BACK: Bytes = Bytes::from_static(b"retry: 15000\n\n");
 
 /// All that is held in this process. Cheap to clone; clones are the same hub.
 #[derive(Debug, Clone)]
@@ -40,9 +45,15 @@ pub enum Refused {
     /// `hub.streams_max` are held.
     #[error("hub.streams_max ({0}) connections are held")]
     Streams(usize),
+    /// One client has `hub.max_streams_per_client`.
+    #[error("{0} holds hub.max_streams_per_client ({1}) connections")]
+    StreamsOfClient(AddressPrefix, usize),
     /// `hub.channels_max` are there.
     #[error("hub.channels_max ({0}) channels are in use")]
     Channels(usize),
+    /// Three quarters of them are there: messages that nobody hears of leave the rest to streams.
+    #[error("{0} channels are in use: the rest of hub.channels_max is for those who listen")]
+    Unheard(usize),
     /// More than `hub.channels_per_stream`.
     #[error("a stream may have hub.channels_per_stream ({0}) channels")]
     ChannelsOfStream(usize),
@@ -69,6 +80,12 @@ pub struct Counts {
     pub polls: u64,
     /// All that `streams_max` bounds: these, WebSockets that hear of messages, and what is on its way.
     pub held: u64,
+    /// How many of these the client has that has most.
+    pub client_most: u64,
+    /// How often one more was refused because of `streams_max`.
+    pub refused_streams: u64,
+    /// How often because of `max_streams_per_client`.
+    pub refused_of_client: u64,
     /// Channels with subscribers or a history.
     pub channels: u64,
     /// Streams held since the start.
@@ -157,12 +174,32 @@ impl Hub {
         Ok(Box::pin(polls::wait(&self.shared, poll)?))
     }
 
+    /// What a browser's `EventSource` gets for which there is no room: the time after which it comes
+    /// back. An error would end it for good (HTML, Server-sent events). `None` for other clients, and
+    /// where another answer is due. The log is told.
+    pub(crate) fn come_back(&self, head: &RequestHead, refused: &Refused) -> Option<Bytes> {
+        let is_full = matches!(refused, Refused::Streams(_) | Refused::StreamsOfClient(..));
+        let accept = head.field("accept").unwrap_or_default();
+        if !is_full || !accept.starts_with(b"text/event-stream") {
+            return None;
+        }
+        let repeats = &self.shared.tally.repeats;
+        if let Some(count) = repeats.admit("a stream is sent away", clock::now()) {
+            let more = match count {
+                0 => String::new(),
+                count => format!(" (and {count} more were sent away)"),
+            };
+            log::warn!("hub: a stream is sent away, to come back later: {refused}{more}");
+        }
+        Some(COME_BACK)
+    }
+
     /// Lets a task hear of messages. It takes a place among `streams_max`, and no channel yet.
     ///
     /// # Errors
     /// Which bound is met.
-    pub(crate) fn listen(&self) -> Result<Listener, Refused> {
-        Listener::new(&self.shared)
+    pub(crate) fn listen(&self, client: Option<AddressPrefix>) -> Result<Listener, Refused> {
+        Listener::new(&self.shared, client)
     }
 
     /// Publishes: to this node's subscribers, or to those of all nodes if there is a bus. From any thread;
@@ -265,6 +302,9 @@ impl Hub {
             streams: opened.saturating_sub(closed),
             polls: bytes(&tally.polls),
             held: tally.seats() as u64,
+            client_most: tally.clients.most() as u64,
+            refused_streams: tally.refused.load(Ordering::Relaxed),
+            refused_of_client: tally.clients.refused(),
             channels: self.shared.registry.len() as u64,
             opened,
             closed,

@@ -13,9 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_config::{CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern, RouteHub};
 use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody, Response,
+    AddressPrefix, Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody,
+    Response,
 };
-use penstock_http::{Method, Status};
+use penstock_http::{Method, RequestHead, Status};
 
 use crate::{
     EventPart, HeldStream, Hub, KeepAlive, Publication, Refused, StreamForm, Subscription,
@@ -91,12 +92,14 @@ impl Streams {
             return Handling::Now(Ok(sign(events(Body::Omitted(None)))));
         }
         let after = last_event_id(request);
+        let client = request.client.counted_prefix();
+        let head = Arc::clone(&request.head);
         let (hub, every) = (self.hub.clone(), self.keep_alive);
         match hub.prepare(&names) {
-            None => Handling::Now(hold(&hub, names, after, every).map(sign)),
+            None => Handling::Now(hold(&hub, names, after, &head, client, every).map(sign)),
             Some(prepared) => Handling::Later(Box::pin(async move {
                 prepared.await;
-                hold(&hub, names, after, every).map(sign)
+                hold(&hub, names, after, &head, client, every).map(sign)
             })),
         }
     }
@@ -205,6 +208,8 @@ fn hold(
     hub: &Hub,
     names: Vec<Arc<str>>,
     after: Option<Arc<str>>,
+    head: &RequestHead,
+    client: Option<AddressPrefix>,
     keep_alive: Option<Duration>,
 ) -> Result<Response, Fault> {
     let subscriptions = names.into_iter().map(|channel| Subscription {
@@ -221,13 +226,17 @@ fn hold(
         }),
         gap: Some(GAP),
         after,
+        client,
         ..HeldStream::default()
     };
     match hub.body(stream) {
         Ok(body) => Ok(events(body)),
         // A browser comes back to whoever serves then after a stream that ends, not after an error.
         Err(Refused::Draining) => Ok(events(Body::Empty)),
-        Err(error) => Err(refused(error)),
+        Err(error) => match hub.come_back(head, &error) {
+            Some(bytes) => Ok(events(Body::Bytes(bytes))),
+            None => Err(refused(error)),
+        },
     }
 }
 
@@ -288,9 +297,12 @@ fn refused(refused: Refused) -> Fault {
     let kind = match refused {
         Refused::Message(_) => FaultKind::BodyTooLarge,
         Refused::ChannelsOfStream(_) => FaultKind::House,
-        Refused::Streams(_) | Refused::Channels(_) | Refused::Behind(_) | Refused::Draining => {
-            FaultKind::Overloaded
-        }
+        Refused::Streams(_)
+        | Refused::StreamsOfClient(..)
+        | Refused::Channels(_)
+        | Refused::Unheard(_)
+        | Refused::Behind(_)
+        | Refused::Draining => FaultKind::Overloaded,
     };
     Fault::new(kind, refused.to_string())
 }

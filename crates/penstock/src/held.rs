@@ -174,11 +174,25 @@ fn signer(config: &Config) -> Result<Option<Signer>, String> {
     Ok(Some(signer))
 }
 
+/// A client may be an office behind one address.
+const CLIENT_STREAMS_MIN: usize = 100;
+
 /// The bounds of the hub: a held stream is a connection too.
 fn bounds(config: &Config) -> Settings {
+    let hub = &config.hub;
+    let streams_max = match hub.streams_max {
+        Some(max) => max,
+        // Pages need connections, too.
+        None => (config.limits.connections / 4 * 3).max(1),
+    };
+    let of_client = match hub.max_streams_per_client {
+        Some(max) => max,
+        None => (streams_max / 8).max(CLIENT_STREAMS_MIN),
+    };
     Settings {
-        streams_max: config.hub.streams_max.or(Some(config.limits.connections)),
-        ..config.hub.clone()
+        streams_max: Some(streams_max),
+        max_streams_per_client: Some(of_client),
+        ..hub.clone()
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) fn texts(texts: &[&str]) -> Vec<String> {
 fn reads_every_key_of_the_hub() {
     let lines = r#"
 streams_max = 1000
+max_streams_per_client = 50
 channels_max = 2000
 channels_per_stream = 5
 message_bytes = "64KiB"
@@ -51,6 +52,7 @@ grip_issuer = "front"
 "#;
     let expected = Hub {
         streams_max: Some(1000),
+        max_streams_per_client: Some(50),
         channels_max: 2000,
         channels_per_stream: 5,
         message_bytes: 64 << 10,

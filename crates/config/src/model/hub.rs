@@ -5,8 +5,11 @@ use std::time::Duration;
 /// The `[hub]` table: bounds on what is held and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hub {
-    /// Streams and long polls held at once; one more is refused with 503. None is `limits.connections`.
+    /// Streams and long polls held at once; one more is refused with 503. None is three quarters of
+    /// `limits.connections`.
     pub streams_max: Option<usize>,
+    /// Those of one client; none is an eighth of all, and 100 at least.
+    pub max_streams_per_client: Option<usize>,
     /// Channels that have subscribers or a history.
     pub channels_max: usize,
     /// Channels of one stream.
@@ -61,6 +64,7 @@ impl Default for Hub {
     fn default() -> Self {
         Self {
             streams_max: None,
+            max_streams_per_client: None,
             channels_max: 1_000_000,
             channels_per_stream: 20,
             message_bytes: 1 << 20,

@@ -12,8 +12,10 @@ use super::table::row;
 /// Every option of held streams.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: &[Opt] = &[
-    row("hub", "streams_max", Count(1, 10_000_000), Means("`limits.connections`"), "50000",
-        "Streams and long polls held at once; one more is answered 503. At most `limits.connections`, since each is a connection."),
+    row("hub", "streams_max", Count(1, 10_000_000), Means("three quarters of `limits.connections`"), "50000",
+        "Streams and long polls held at once; one more is answered 503. At most `limits.connections`, since each is a connection; by default pages find room beside them."),
+    row("hub", "max_streams_per_client", Count(1, 10_000_000), Means("an eighth of `streams_max`, and 100 at least"), "1000",
+        "Streams and long polls of one client, which is an IPv4 address or a /64 of IPv6; one more is answered 503. Behind a trusted proxy the client is the one that the proxy names; where it names none, nobody is counted."),
     row("hub", "channels_max", Count(1, 100_000_000), Is("1000000"), "1000000",
         "Channels that have subscribers or a history; what would need one more is refused, a stream with 503."),
     row("hub", "channels_per_stream", Count(1, 1000), Is("20"), "20",

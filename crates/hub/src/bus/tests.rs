@@ -75,7 +75,7 @@ impl Node {
         if let Some(prepared) = self.hub.prepare(&[CHANNEL.into()]) {
             prepared.await;
         }
-        let mut listener = self.hub.listen().unwrap();
+        let mut listener = self.hub.listen(None).unwrap();
         let subscription = Subscription {
             channel: CHANNEL.into(),
             ..Subscription::default()

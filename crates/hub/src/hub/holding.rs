@@ -56,7 +56,7 @@ pub(crate) struct AtEnd(Option<Ended>);
 impl Holding {
     pub(crate) fn new(shared: &Arc<Shared>, stream: HeldStream) -> Result<Self, Refused> {
         let ended = AtEnd(stream.ended);
-        let seat = Seat::take(shared)?;
+        let seat = Seat::take(shared, stream.client)?;
         let settings = shared.settings.load();
         let subscriptions = distinct(stream.subscriptions, settings.channels_per_stream)?;
         let expected = subscriptions

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use penstock_exchange::AddressPrefix;
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
@@ -99,8 +100,11 @@ impl Feed {
 }
 
 impl Listener {
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self, Refused> {
-        let seat = Seat::take(shared)?;
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        client: Option<AddressPrefix>,
+    ) -> Result<Self, Refused> {
+        let seat = Seat::take(shared, client)?;
         Ok(Self {
             shared: shared.clone(),
             feed: Arc::default(),

@@ -52,7 +52,7 @@ pub(super) fn wait(
     shared: &Arc<Shared>,
     poll: LongPoll,
 ) -> Result<impl Future<Output = PollOutcome> + Send + use<>, Refused> {
-    let seat = Seat::take(shared)?;
+    let seat = Seat::take(shared, poll.client)?;
     let settings = shared.settings.load();
     let subscriptions = distinct(poll.subscriptions, settings.channels_per_stream)?;
     let (answer, answered) = oneshot::channel();

@@ -71,8 +71,10 @@ impl Shared {
             let channel = if !keeps {
                 self.registry.find(&publication.channel)
             } else {
-                let max = settings.channels_max;
-                Some(self.registry.open(&publication.channel, max)?)
+                // Whoever may publish may name ever new channels; streams find room beside.
+                let max = settings.channels_max - settings.channels_max / 4;
+                let opened = self.registry.open(&publication.channel, max);
+                Some(opened.map_err(|_| Refused::Unheard(max))?)
             };
             let Some(channel) = channel else {
                 // Nobody is there, and nothing is kept.

@@ -9,11 +9,17 @@
 mod index;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
+
+use penstock_exchange::AddressPrefix;
 
 use super::selector::Selectors;
 use super::update::Update;
 use index::Index;
+
+/// One client may have so small a part of all variables: others subscribe beside it.
+const CLIENT_PART: usize = 8;
 
 /// What the subscribers of an audience ask for and what they may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -30,6 +36,8 @@ pub(super) struct Audiences {
     by_wish: HashMap<Arc<Wish>, u64>,
     by_number: HashMap<u64, Audience>,
     index: Index,
+    /// Variables in the templates of the audiences that each client has made.
+    of_clients: HashMap<AddressPrefix, usize>,
     /// Numbers are never used twice: what is still on its way to an audience that is gone must not reach
     /// another.
     next_number: u64,
@@ -47,6 +55,8 @@ pub(super) struct Audience {
     /// Updates before this position have been published to it, or came before its first member.
     pub covered: u64,
     members: usize,
+    /// Who made it has so many variables in it.
+    charged: Option<(AddressPrefix, usize)>,
 }
 
 impl Wish {
@@ -64,10 +74,11 @@ impl Wish {
 impl Audiences {
     /// One more member for the audience of that wish, which is made if there is none: then its channel is
     /// `channel` of its number, and `covered` is the position that it begins at. `None` when the
-    /// different templates in use would have more variables than [`index::VARIABLES_MAX`].
+    /// different templates in use would have more variables than [`index::VARIABLES_MAX`], or those of
+    /// this client more than its share.
     pub(super) fn join(
         &mut self,
-        wish: Wish,
+        (wish, client): (Wish, Option<AddressPrefix>),
         covered: u64,
         channel: impl FnOnce(u64) -> Arc<str>,
     ) -> Option<&Audience> {
@@ -78,6 +89,16 @@ impl Audiences {
         }
         if !self.index.has_room_for(&wish.topics) {
             return None;
+        }
+        let variables = wish.topics.iter().map(index::variables).sum::<usize>();
+        let charged = client.filter(|_| variables > 0);
+        let charged = charged.map(|client| (client, variables));
+        if let Some((client, variables)) = charged {
+            let has = self.of_clients.get(&client).copied().unwrap_or_default();
+            if has + variables > index::VARIABLES_MAX / CLIENT_PART {
+                return None;
+            }
+            self.of_clients.insert(client, has + variables);
         }
         let number = self.next_number;
         self.next_number += 1;
@@ -92,6 +113,7 @@ impl Audiences {
             channel: channel(number),
             covered,
             members: 1,
+            charged,
         });
         Some(audience)
     }
@@ -107,6 +129,14 @@ impl Audiences {
         }
         if let Some(audience) = self.by_number.remove(&number) {
             self.by_wish.remove(&audience.wish);
+            if let Some((client, variables)) = audience.charged
+                && let Entry::Occupied(mut entry) = self.of_clients.entry(client)
+            {
+                *entry.get_mut() -= variables;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
+            }
             self.index.remove(&audience.wish.topics, number);
         }
     }

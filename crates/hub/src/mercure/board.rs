@@ -13,7 +13,7 @@ mod roll;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use penstock_exchange::parts;
+use penstock_exchange::{AddressPrefix, parts};
 use penstock_runtime::{LoopHandle, clock, loops};
 
 use super::audiences::{Audience, Wish};
@@ -56,6 +56,8 @@ struct State {
 /// What a subscriber comes with.
 #[derive(Debug)]
 pub(super) struct Arrival<'a> {
+    /// Whose it is, for the bound on each client's templates; none is not counted.
+    pub client: Option<AddressPrefix>,
     /// What it subscribes to and may see.
     pub wish: Wish,
     /// The last update that it knows.
@@ -135,7 +137,7 @@ impl Board {
         state.order.prune(clock::now(), &bounds);
         let channel = |number| format!("{}{number}", self.channels).into();
         let joined = state.order.join(
-            arrival.wish,
+            (arrival.wish, arrival.client),
             arrival.after,
             arrival.replay_bytes_max,
             channel,

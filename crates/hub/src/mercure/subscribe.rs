@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, Request, Response};
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Request, Response};
 use penstock_http::{Method, Status};
 use penstock_runtime::clock;
 
@@ -49,7 +49,9 @@ pub(super) fn answer(shared: &Shared, request: &Request) -> Result<Response, Fau
     let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
     let subscriber = (shared.has_subscriptions)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
+    let client = request.client.counted_prefix();
     let arrival = Arrival {
+        client,
         wish: Wish {
             topics: Selectors::new(topics),
             grants: claims.subscribe,
@@ -60,9 +62,15 @@ pub(super) fn answer(shared: &Shared, request: &Request) -> Result<Response, Fau
     };
     let joined = shared
         .board
-        .join(arrival, |start| respond(shared, start, lifetime));
+        .join(arrival, |start| respond(shared, start, client, lifetime));
     let full = |full| Fault::new(FaultKind::Overloaded, format!("mercure: {full}"));
-    joined.map_err(full)?.map_err(refused)
+    match joined.map_err(full)? {
+        Ok(response) => Ok(response),
+        Err(error) => match shared.board.hub().come_back(head, &error) {
+            Some(bytes) => Ok(events(Body::Bytes(bytes))),
+            None => Err(refused(error)),
+        },
+    }
 }
 
 /// What a subscriber asks for, or what is wrong with it.
@@ -81,7 +89,12 @@ fn selectors(shared: &Shared, query: &Query<'_>) -> Result<Vec<Selector>, String
     selectors.map_err(|error| format!("Invalid \"topic\" parameter: {error}"))
 }
 
-fn respond(shared: &Shared, start: Start, lifetime: Option<Duration>) -> Result<Response, Refused> {
+fn respond(
+    shared: &Shared,
+    start: Start,
+    client: Option<AddressPrefix>,
+    lifetime: Option<Duration>,
+) -> Result<Response, Refused> {
     let hub = shared.board.hub();
     let initial: Bytes = [COMMENT, &start.replay].concat().into();
     let body = match start.member {
@@ -103,6 +116,7 @@ fn respond(shared: &Shared, start: Start, lifetime: Option<Duration>) -> Result<
             initial,
             ended: Some(member.until_ended()),
             lifetime: lifetime.map(|lifetime| lifetime.max(LIFETIME_MIN)),
+            client,
             ..HeldStream::default()
         })?,
     };

@@ -91,6 +91,7 @@ impl Shard {
                         is: Flags::default(),
                         backlog: None,
                         extra: None,
+                        permit: None,
                     };
                     self.see_to_silence(&held, &wanted);
                     self.hold(held, *wanted);
@@ -165,7 +166,7 @@ impl Shard {
             let filters = expected.iter().map(|each| each.filters.clone());
             extra.filters = filters.collect();
         }
-        seat.keep();
+        held.permit = seat.keep();
         let stream = self.streams.insert(held);
         let found = self.subscribe_all(stream, &expected, after.as_deref());
         let known = after.or_else(|| expected.iter().find_map(|each| each.prev_id.clone()));

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::Place;
+use penstock_exchange::{ClientPermit, Place};
 
 use super::backlog::Backlog;
 use super::beats::BeatAt;
@@ -40,6 +40,8 @@ pub(super) struct Held {
     pub(super) is: Flags,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) extra: Option<Box<Extra>>,
+    /// Its drop gives it back to its client.
+    pub(super) permit: Option<ClientPermit>,
 }
 
 const _: () = assert!(size_of::<Option<Held>>() <= 96);

@@ -71,13 +71,21 @@ fn nodes(bus: &RedisBus) -> NodesStatus {
 }
 
 /// The hub's bounds by their configured names.
-pub(super) fn limits(hub: &Hub) -> [Limit; 8] {
+pub(super) fn limits(hub: &Hub) -> [Limit; 9] {
     let (counts, bounds) = (hub.counts(), hub.settings());
     let streams_max = bounds.streams_max.unwrap_or_default() as u64;
     let channels_max = bounds.channels_max as u64;
+    let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
     let of_a_stream = bounds.channels_per_stream as u64;
     [
-        Limit::count("hub.streams_max", streams_max, Some(counts.held)),
+        Limit::count("hub.streams_max", streams_max, Some(counts.held))
+            .with_reached(counts.refused_streams),
+        Limit::count(
+            "hub.max_streams_per_client",
+            of_client,
+            Some(counts.client_most),
+        )
+        .with_reached(counts.refused_of_client),
         Limit::count("hub.channels_max", channels_max, Some(counts.channels)),
         Limit::count("hub.channels_per_stream", of_a_stream, None),
         Limit::bytes("hub.message_bytes", bounds.message_bytes as u64),

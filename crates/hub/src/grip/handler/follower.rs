@@ -61,7 +61,7 @@ impl Follower {
         meta: Vec<(Box<str>, Box<str>)>,
         next: NextLink,
     ) -> Result<Self, Refused> {
-        let mut listener = shared.hub.listen()?;
+        let mut listener = shared.hub.listen(None)?;
         listener.set_meta(meta);
         let mut known = Vec::with_capacity(subscriptions.len());
         for subscription in subscriptions {

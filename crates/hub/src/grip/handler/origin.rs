@@ -40,7 +40,7 @@ pub(in crate::grip) struct Origin {
     peer: PeerAddress,
     listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
-    pub(super) client: Arc<ClientState>,
+    pub(in crate::grip) client: Arc<ClientState>,
     trust: Arc<Trust>,
     forwarded: Option<Arc<ForwardedInfo>>,
     mount: Mount,

@@ -176,6 +176,7 @@ impl Session {
             keep_alive,
             initial,
             gap: (form == StreamForm::Events).then_some(GAP),
+            client: self.origin.client.counted_prefix(),
             ..HeldStream::default()
         };
         let mut told = Vec::new();
@@ -214,6 +215,7 @@ impl Session {
             self.origin.resolve(link)?;
         }
         let poll = LongPoll {
+            client: self.origin.client.counted_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
             meta: hold.meta,

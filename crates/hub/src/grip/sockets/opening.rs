@@ -77,7 +77,8 @@ fn agreed(dialog: Dialog, answer: Answer, accept: &str) -> Result<Response, Faul
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
     let timing = answer.timing.clone();
-    let listener = dialog.shared.hub.listen().map_err(|refused| {
+    let client = dialog.origin.client.counted_prefix();
+    let listener = dialog.shared.hub.listen(client).map_err(|refused| {
         let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
         fault.timed(timing.clone())
     })?;

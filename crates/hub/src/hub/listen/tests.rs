@@ -55,7 +55,7 @@ async fn heard(listener: &Listener) -> Result<Vec<u8>, u64> {
 fn hears_its_channels_in_order_until_it_leaves_them() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen().unwrap();
+        let mut listener = hub.listen(None).unwrap();
         for channel in ["a", "b"] {
             listener.subscribe(subscription(channel, &[])).unwrap();
         }
@@ -81,7 +81,7 @@ fn hears_its_channels_in_order_until_it_leaves_them() {
 fn who_falls_behind_loses_the_oldest_and_is_told() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen().unwrap();
+        let mut listener = hub.listen(None).unwrap();
         listener.subscribe(subscription("a", &[])).unwrap();
         for number in 0..150_u8 {
             publish(&hub, "a", &[number]);
@@ -103,7 +103,7 @@ fn what_waits_is_bounded_in_bytes_too() {
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);
-        let mut listener = hub.listen().unwrap();
+        let mut listener = hub.listen(None).unwrap();
         listener.subscribe(subscription("a", &[])).unwrap();
         for number in 0..10 {
             publish(&hub, "a", &[number; 40_000]);
@@ -123,7 +123,7 @@ fn what_waits_is_bounded_in_bytes_too() {
 fn filters_keep_messages_back_and_may_change() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen().unwrap();
+        let mut listener = hub.listen(None).unwrap();
         listener.set_meta(vec![("user".into(), "alice".into())]);
         listener
             .subscribe(subscription("a", &[Filter::SkipSelf]))
@@ -150,8 +150,8 @@ fn bounds_and_the_drain_hold_for_listeners() {
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);
-        let mut listener = hub.listen().unwrap();
-        assert_eq!(hub.listen().map(drop), Err(Refused::Streams(1)));
+        let mut listener = hub.listen(None).unwrap();
+        assert_eq!(hub.listen(None).map(drop), Err(Refused::Streams(1)));
         listener.subscribe(subscription("a", &[])).unwrap();
         assert_eq!(
             listener.subscribe(subscription("b", &[])),
@@ -196,7 +196,7 @@ fn who_says_what_it_knows_hears_what_came_after() {
             ("z", Some("0"), &["1", "2", "3"]),
             ("none", None, &[]),
         ] {
-            let mut listener = hub.listen().unwrap();
+            let mut listener = hub.listen(None).unwrap();
             let mut subscription = subscription(channel, &[]);
             subscription.prev_id = known.map(Arc::from);
             listener.subscribe(subscription).unwrap();

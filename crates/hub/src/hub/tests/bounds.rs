@@ -1,5 +1,8 @@
 //! Each bound, and that what it refuses leaves nothing behind.
 
+use penstock_exchange::AddressPrefix;
+use penstock_sys::net::PeerAddress;
+
 use super::*;
 
 #[test]
@@ -35,6 +38,60 @@ fn streams_and_channels_are_bounded() {
 }
 
 #[test]
+fn each_client_has_a_bound_of_its_own() {
+    let rig = Rig::new(Settings {
+        streams_max: Some(10),
+        max_streams_per_client: Some(2),
+        ..settings()
+    });
+    let client = |last| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, last], 0));
+        Some(AddressPrefix::of(PeerAddress::tcp(address)))
+    };
+    let of = |client| HeldStream {
+        client,
+        ..stream(&["a"])
+    };
+    let poll_of = |client| LongPoll {
+        subscriptions: vec![subscription("a")],
+        client,
+        ..LongPoll::default()
+    };
+    let first = rig.hold(of(client(1)));
+    let polls = rig.hub.wait(poll_of(client(1))).unwrap();
+    let full = Refused::StreamsOfClient(client(1).unwrap(), 2);
+    assert_eq!(rig.hub.body(of(client(1))).unwrap_err(), full);
+    assert_eq!(rig.hub.wait(poll_of(client(1))).err(), Some(full.clone()));
+    assert_eq!(rig.hub.listen(client(1)).err(), Some(full));
+    // Others, and those of a proxy that names nobody, are held.
+    let _other = rig.hub.body(of(client(2))).unwrap();
+    let _unnamed: Vec<_> = (0..4).map(|_| rig.hub.body(of(None)).unwrap()).collect();
+    let counts = rig.hub.counts();
+    assert_eq!((counts.client_most, counts.refused_of_client), (2, 3));
+    drop(polls);
+    let _second = rig.hub.listen(client(1)).unwrap();
+    drop(first);
+    rig.until("its place is free", |hub| hub.listen(client(1)).is_ok());
+}
+
+#[test]
+fn messages_that_nobody_hears_leave_channels_to_streams() {
+    let rig = Rig::new(Settings {
+        channels_max: 8,
+        ..with_history(10)
+    });
+    let refused = (0..20).find_map(|number| {
+        let publication = message(&format!("new-{number}"), "x");
+        rig.hub.publish(publication).err().map(|why| (number, why))
+    });
+    assert_eq!(refused, Some((6, Refused::Unheard(6))));
+    rig.hub.publish(message("new-1", "again")).unwrap();
+    let _first = rig.hub.body(stream(&["one"])).unwrap();
+    let _second = rig.hub.body(stream(&["two"])).unwrap();
+    rig.hub.publish(message("one", "x")).unwrap();
+}
+
+#[test]
 fn a_message_is_bounded_in_all_its_forms() {
     let rig = Rig::new(Settings {
         message_bytes: 1_000,
@@ -60,7 +117,8 @@ fn a_message_is_bounded_in_all_its_forms() {
 #[test]
 fn a_hundred_thousand_channels_come_and_go() {
     let rig = Rig::new(Settings {
-        channels_max: 100_000,
+        // Three quarters for messages that nobody hears.
+        channels_max: 133_333,
         ..with_history(1)
     });
     for number in 0..100_000 {
@@ -69,7 +127,7 @@ fn a_hundred_thousand_channels_come_and_go() {
             .unwrap();
     }
     let refused = rig.hub.publish(message("one more", "x")).unwrap_err();
-    assert_eq!(refused, Refused::Channels(100_000));
+    assert_eq!(refused, Refused::Unheard(100_000));
     assert_eq!(rig.hub.counts().channels, 100_000);
     let mut client = rig.hold(stream(&["channel 77777"]));
     rig.hub.publish(message("channel 77777", "heard")).unwrap();

@@ -31,6 +31,7 @@ fn part(channel: &str, part: ResponsePart) -> Publication {
 fn poll(channels: &[&str]) -> LongPoll {
     let channels = channels.iter();
     LongPoll {
+        client: None,
         subscriptions: channels.map(|&channel| subscription(channel)).collect(),
         timeout: PATIENCE,
         meta: Vec::new(),

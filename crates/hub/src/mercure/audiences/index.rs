@@ -230,7 +230,7 @@ fn prefix(selector: &Selector) -> &str {
     selector.template().map_or("", |template| template.prefix())
 }
 
-fn variables(selector: &Selector) -> usize {
+pub(super) fn variables(selector: &Selector) -> usize {
     selector
         .template()
         .map_or(0, |template| template.variables())

@@ -1,6 +1,8 @@
 //! Who is found for which topics, by hand and against a search without an index.
 
 use super::index::VARIABLES_MAX;
+use penstock_sys::net::PeerAddress;
+
 use super::*;
 use crate::mercure::selector::Selector;
 use crate::mercure::update::Draft;
@@ -19,7 +21,7 @@ fn wish(topics: &[&str], grants: &[&str]) -> Wish {
 
 fn join(audiences: &mut Audiences, wish: Wish) -> u64 {
     let channel = |number: u64| number.to_string().into();
-    audiences.join(wish, 0, channel).unwrap().number
+    audiences.join((wish, None), 0, channel).unwrap().number
 }
 
 fn topics(texts: &[&str]) -> Vec<Box<str>> {
@@ -109,7 +111,7 @@ fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
     }
     let full = |audiences: &mut Audiences, text: &str| {
         audiences
-            .join(wish(&[text], &["x"]), 0, |_| "".into())
+            .join((wish(&[text], &["x"]), None), 0, |_| "".into())
             .is_none()
     };
     assert!(full(&mut audiences, "/new/{id}"));
@@ -120,6 +122,29 @@ fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
     assert!(!full(&mut audiences, "/new/{a,b,c}"));
     assert!(full(&mut audiences, "/newer/{a,b}"));
     assert!(!full(&mut audiences, "/newer/{a}"));
+}
+
+#[test]
+fn one_client_has_a_share_of_the_variables() {
+    let mut audiences = Audiences::default();
+    let client = |last| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, last], 0));
+        Some(AddressPrefix::of(PeerAddress::tcp(address)))
+    };
+    let join = |audiences: &mut Audiences, number: usize, client| {
+        let wish = wish(&[&format!("/{number}/{{a}}/{{b,c,d}}")], &[]);
+        let joined = audiences.join((wish, client), 0, |_| "".into());
+        joined.map(|audience| audience.number)
+    };
+    let taken = (0..).map_while(|number| join(&mut audiences, number, client(1)));
+    assert_eq!(taken.count(), VARIABLES_MAX / 8 / 4);
+    // What is there already costs no more, and others have a share of their own.
+    assert!(join(&mut audiences, 7, client(1)).is_some());
+    assert!(join(&mut audiences, 100_000, client(2)).is_some());
+    assert!(join(&mut audiences, 100_001, None).is_some());
+    audiences.leave(0);
+    assert!(join(&mut audiences, 100_002, client(1)).is_some());
+    assert!(join(&mut audiences, 100_003, client(1)).is_none());
 }
 
 /// Subscribers come and go; the index must find what a look at every audience finds, and be empty in the end.

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_exchange::AddressPrefix;
 use thiserror::Error;
 
 use crate::History as Bounds;
@@ -111,7 +112,7 @@ impl Order {
     /// When its templates are too many.
     pub(super) fn join(
         &mut self,
-        wish: Wish,
+        (wish, client): (Wish, Option<AddressPrefix>),
         after: Option<&str>,
         replay_bytes_max: usize,
         channel: impl FnOnce(u64) -> Arc<str>,
@@ -122,7 +123,7 @@ impl Order {
         let covered = settled + u64::from(self.current.is_some());
         let audience = self
             .audiences
-            .join(wish, covered, channel)
+            .join((wish, client), covered, channel)
             .ok_or(Full::Templates)?;
         let mut joined = Joined {
             audience: audience.number,

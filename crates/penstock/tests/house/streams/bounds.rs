@@ -111,6 +111,75 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
 }
 
 #[test]
+fn streams_leave_connections_to_pages() {
+    let server = serve_with("", "[limits]\nconnections = 40\n");
+    let mut streams: Vec<_> = (0..36)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send("GET /stream/news HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        })
+        .collect();
+    // They keep their connections, those that are refused, too.
+    wait_held(&server, 30);
+    for _ in 0..5 {
+        assert_eq!(server.get("/plain").text(), "/plain");
+    }
+    let held = "penstock_limit_used{limit=\"hub.streams_max\"}";
+    assert_eq!(server.metric(held), Some(30.0));
+    let reached = "penstock_limit_reached_total{limit=\"hub.streams_max\"}";
+    assert_eq!(server.metric(reached), Some(6.0));
+    streams.clear();
+}
+
+#[test]
+fn an_event_source_without_room_is_told_to_come_back() {
+    let route = "[[sites]]\n[[sites.routes]]\npath = \"/e/*\"\nhub = \"{path.2}\"\n\
+                 [[sites.routes]]\npath = \"/.well-known/mercure\"\nmercure = { anonymous = true, \
+                 publisher_key = \"!ChangeThisMercureHubJWTSecretKey!\" }\n";
+    let site = Site::new().config(&format!("[hub]\nstreams_max = 1\n{route}"));
+    let server = site.serve(&[]);
+    let mut first = server.connect();
+    first.send("GET /e/news HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_held(&server, 1);
+    for path in ["/e/news", "/.well-known/mercure?topic=a"] {
+        let mut browser = server.connect();
+        browser.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"
+        ));
+        let answer = browser.expect_status(200);
+        assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+        assert_eq!(answer.text(), "retry: 15000\n\n");
+        assert_eq!(server.get(path).status, 503, "{path}");
+    }
+    server.wait_log("a stream is sent away, to come back later: hub.streams_max (1)");
+}
+
+#[test]
+fn one_client_behind_a_proxy_holds_no_more_than_its_bound() {
+    let server = serve_with("", "[hub]\nmax_streams_per_client = 2\n");
+    let ask = |address: &str| {
+        let mut client = server.connect();
+        client.send(format!(
+            "GET /stream/news HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {address}\r\n\r\n"
+        ));
+        client
+    };
+    let held = ["2001:db8::1", "2001:db8::2", "192.0.2.1"].map(ask);
+    wait_held(&server, 3);
+    let refused = ask("2001:db8::3").expect_status(503);
+    assert!(refused.header("retry-after").is_some());
+    server.wait_log("2001:db8::/64 holds hub.max_streams_per_client (2) connections");
+    let _other = ask("192.0.2.1");
+    // Of a proxy that names nobody all are held.
+    let _unnamed: Vec<_> = (0..3)
+        .map(|_| Listener::open(&server, "/stream/news"))
+        .collect();
+    wait_held(&server, 7);
+    drop(held);
+}
+
+#[test]
 fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
     let server = serve();
     let mut talking = Listener::open(&server, "/stream/news");

@@ -47,7 +47,7 @@ impl Simulation {
         let channel = |number: u64| number.to_string().into();
         let joined = self
             .order
-            .join(wish.clone(), name.as_deref(), usize::MAX, channel)
+            .join((wish.clone(), None), name.as_deref(), usize::MAX, channel)
             .unwrap();
         assert!(joined.is_whole);
         let got: Vec<usize> = numbers(&joined.replay);
@@ -212,7 +212,7 @@ fn what_is_not_known_any_more_is_everything_there_is() {
     let mut join = |after: Option<&str>| {
         let order = &mut simulation.order;
         let joined = order
-            .join(public(&["/a"]), after, 1000, |_| "".into())
+            .join((public(&["/a"]), None), after, 1000, |_| "".into())
             .unwrap();
         (
             joined.before.as_deref().map(str::to_owned),
@@ -251,7 +251,9 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
     ] {
         let order = &mut simulation.order;
         let joined = order
-            .join(public(&["/a"]), Some(after), bytes_max, |_| "".into())
+            .join((public(&["/a"]), None), Some(after), bytes_max, |_| {
+                "".into()
+            })
             .unwrap();
         assert_eq!(numbers(&joined.replay), expected, "{bytes_max} {after}");
         assert_eq!(joined.is_whole, is_whole, "{bytes_max} {after}");
