@@ -141,6 +141,55 @@ def app(environ, start_response):
     return [text.encode()]
 "#;
 
+/// The same in Ruby. `syscall` has the numbers of one processor.
+const RUBY: &str = r##"
+require "socket"
+
+SERVER = Process.ppid
+VICTIM = -> { File.read("../victim.pid").to_i }
+
+def call(*arguments)
+  $VERBOSE = nil
+  "returned #{syscall(*arguments)}"
+end
+
+ATTEMPTS = {
+  "read_memory" => -> { File.open("/proc/#{SERVER}/mem", "rb") { |file| "opened #{file}" } },
+  "read_environment" => -> { File.binread("/proc/#{SERVER}/environ") },
+  "list_descriptors" => -> { Dir.children("/proc/#{SERVER}/fd").inspect },
+  "read_another" => -> { File.open("/proc/#{VICTIM.call}/mem", "rb") { |file| "opened #{file}" } },
+  "read_its_environment" => -> { File.binread("/proc/#{VICTIM.call}/environ") },
+  "open_its_descriptors" => lambda {
+    folder = "/proc/#{VICTIM.call}/fd"
+    Dir.children(folder).map { |number| File.readlink("#{folder}/#{number}") }.inspect
+  },
+  "signal_server" => -> { Process.kill(:TERM, SERVER) },
+  "stop_server" => -> { Process.kill(:STOP, SERVER) },
+  "signal_another" => -> { Process.kill(:KILL, VICTIM.call) },
+  "connect_abstract" => -> { UNIXSocket.new("\0#{File.read("../abstract.name")}") },
+  "trace" => -> { call(101, 16, SERVER, 0, 0) },
+  "trace_another" => -> { call(101, 16, VICTIM.call, 0, 0) },
+  "mount" => -> { call(165, "none", "/tmp", "tmpfs", 0, 0) },
+  "load_program" => -> { call(321, 0, "x" * 128, 128) },
+  "read_keys" => -> { call(250, 0, -4, 0) },
+  "call_x32" => -> { call(0x40000000 + 101, 16, SERVER, 0, 0) },
+  "find_leaked" => lambda {
+    links = Dir.children("/proc/self/fd").map { |number| "/proc/self/fd/#{number}" }
+    links = links.select { |link| File.symlink?(link) }.map { |link| File.readlink(link) }
+    links.grep(/leaked/).first || raise(Errno::EBADF)
+  }
+}.freeze
+
+run(lambda do |env|
+  text = begin
+    "DONE: #{ATTEMPTS.fetch(env["PATH_INFO"].split("/").last).call}"
+  rescue SystemCallError => e
+    "refused: #{e.class}"
+  end
+  [200, {}, [text]]
+end)
+"##;
+
 /// Another application of the same user.
 const VICTIM: &str = r#"
 import os, socket
@@ -181,6 +230,10 @@ entry = "victim:app"
 kind = "wsgi"
 processes = 1
 preload = false
+[apps.rack]
+dir = "rack"
+kind = "rack"
+processes = 1
 [apps.program]
 kind = "command"
 command = "python3 program.py {port}"
@@ -189,6 +242,9 @@ processes = 1
 [[sites.routes]]
 path = "/victim"
 app = "victim"
+[[sites.routes]]
+path = "/rack/*"
+app = "rack"
 [[sites.routes]]
 path = "/program"
 app = "program"
@@ -200,7 +256,7 @@ app = "hostile"
 /// open.
 fn serve_as_ordinary_user() -> Server {
     let server = prepare(TOML).serve();
-    server.wait_all_ready(&["hostile", "victim", "program"]);
+    server.wait_all_ready(&["hostile", "victim", "rack", "program"]);
     server
 }
 
@@ -211,6 +267,7 @@ fn prepare(toml: &str) -> Prepared {
     let site = Site::new()
         .file("hostile.py", HOSTILE)
         .file("program.py", PROGRAM)
+        .file("rack/config.ru", RUBY)
         .file("victim.py", VICTIM)
         .file("leaked.txt", "a secret of whoever started it")
         .config(toml);
@@ -315,12 +372,56 @@ const DENIED_CALLS: &[&str] = &["trace", "read_by_call", "mount"];
 fn isolation_is_switched_off_by_application() {
     let toml = TOML.replace("[apps.victim]\n", "[apps.victim]\nisolation = false\n");
     let server = prepare(&toml).serve();
-    server.wait_all_ready(&["hostile", "victim", "program"]);
-    let status = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let open = status(&server.get("/victim").text());
-    assert!(open.contains("NoNewPrivs:\t0"), "{open}");
-    let text = server.get("/own_status").text();
-    assert!(text.contains("NoNewPrivs:\t1"), "{text}");
+    server.wait_all_ready(&["hostile", "victim", "rack", "program"]);
+    // Whoever runs the tests may be within a filter.
+    let filters = |status: &str| -> usize {
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("Seccomp_filters:"));
+        count.unwrap().trim().parse().unwrap()
+    };
+    let victim = server.get("/victim").text();
+    let open = std::fs::read_to_string(format!("/proc/{victim}/status")).unwrap();
+    let isolated = server.get("/own_status").text();
+    assert_eq!(filters(&open) + 1, filters(&isolated), "{open}{isolated}");
+}
+
+#[test]
+fn an_application_in_ruby_achieves_as_little() {
+    let server = serve_as_ordinary_user();
+    let victim = server.get("/victim").text();
+    let is_x86 = cfg!(target_arch = "x86_64");
+    let denied = ["Errno::EACCES", "Errno::EPERM"];
+    // What it tries, whether this kernel and processor can refuse it, and how.
+    for (attempt, is_tried, errors) in [
+        ("read_memory", true, &denied[..]),
+        ("read_environment", true, &denied),
+        ("list_descriptors", true, &denied),
+        ("find_leaked", true, &["Errno::EBADF"]),
+        ("read_another", has_scopes(), &denied),
+        ("read_its_environment", has_scopes(), &denied),
+        ("open_its_descriptors", has_scopes(), &denied),
+        ("signal_server", has_scopes(), &denied),
+        ("stop_server", has_scopes(), &denied),
+        ("signal_another", has_scopes(), &denied),
+        ("connect_abstract", has_scopes(), &denied),
+        ("trace", is_x86, &denied),
+        ("trace_another", is_x86, &denied),
+        ("mount", is_x86, &denied),
+        ("load_program", is_x86, &denied),
+        ("read_keys", is_x86, &denied),
+        ("call_x32", is_x86, &["Errno::ENOSYS"]),
+    ] {
+        if !is_tried {
+            continue;
+        }
+        let text = server.get(&format!("/rack/{attempt}")).text();
+        let error = text.strip_prefix("refused: ");
+        assert!(
+            error.is_some_and(|error| errors.contains(&error)),
+            "{attempt}: {text}"
+        );
+    }
+    assert_eq!(server.get("/victim").text(), victim, "it was not replaced");
 }
 
 fn has_scopes() -> bool {
