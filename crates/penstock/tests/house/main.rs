@@ -27,6 +27,7 @@ mod environment;
 mod error_pages;
 mod faults;
 mod files;
+mod guarded_paths;
 mod half_closed;
 mod hostile_framing;
 mod hostile_heads;
