@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use penstock_wire::join::{
     Answer, LINE_MAX, Meeting, Nonce, Purpose, Secret, ToFront, ToJoiner, greeting, label,
-    parse_challenge, parse_greeting, parse_request, request,
+    challenge, parse_challenge, parse_greeting, parse_request, request, verify_front, verify_joiner,
 };
 
 const MEETING: Meeting = Meeting {
@@ -23,7 +23,11 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(nonce) = parse_greeting(line) {
             assert_eq!(greeting(&nonce), format!("{line}\n"));
         }
-        assert!(parse_challenge(&secret, MEETING.joiner, line).is_err());
+        if let Ok(nonce) = parse_challenge(line) {
+            assert_eq!(challenge(&nonce), format!("{line}\n"));
+        }
+        assert!(verify_joiner(&secret, &MEETING, line).is_err());
+        assert!(verify_front(&secret, &MEETING, line).is_err());
         assert!(parse_request(&secret, &MEETING, line).is_err());
         if let Ok(answer) = Answer::parse(line) {
             assert!(answer.encode().len() <= LINE_MAX);

@@ -1,16 +1,17 @@
 //! The `join` of `[server]`: where programs dial in that serve an application elsewhere.
 //!
 //! Called by `parse` once the other listeners are known. What must stay true: it listens where nothing else of the server
-//! does, its key is long enough to prove anything (RFC 2104 §3), and no message shows it.
+//! does, its key is long enough to prove anything (RFC 2104 §3) and cannot be guessed, and no message shows it.
 
 use crate::error::Problem;
 use crate::model::{Join, TcpStream, Upstream};
 use crate::place::At;
+use crate::secret::is_random;
 use crate::section::Section;
 use crate::server;
 
 /// What a message says was expected of a key.
-pub(crate) const KEY_EXPECTED: &str = "a secret of at least 32 bytes without control characters";
+pub(crate) const KEY_EXPECTED: &str = "a random secret of at least 32 bytes without control characters, such as `openssl rand -base64 32` makes";
 
 const KEY_BYTES_MIN: usize = 32;
 
@@ -41,7 +42,7 @@ pub(crate) fn read(server: &Section<'_>) -> Option<At<Join>> {
 
 /// Whether a text can be a key.
 pub(crate) fn is_key(text: &str) -> bool {
-    text.len() >= KEY_BYTES_MIN && !text.contains(char::is_control)
+    text.len() >= KEY_BYTES_MIN && !text.contains(char::is_control) && is_random(text)
 }
 
 /// Reports where it listens if something else does, and upstreams that nobody can join.
@@ -74,10 +75,11 @@ pub(crate) fn check<'u>(
 
 #[cfg(test)]
 mod tests {
+    use super::KEY_EXPECTED;
     use crate::ListenAddr;
     use crate::testing::{Folder, accept, check_errors};
 
-    const KEY: &str = "0123456789abcdef0123456789abcdef";
+    const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
     #[test]
     fn reads_where_and_by_which_key_and_what_may_be_joined() {
@@ -93,8 +95,16 @@ mod tests {
         assert!(upstream.joined && upstream.servers.is_empty());
     }
 
+    fn with_key(key: &str) -> String {
+        format!(
+            "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\njoin = {{ listen = \":7000\", key = \"{key}\" }}\n"
+        )
+    }
+
     #[test]
     fn refuses_what_cannot_be() {
+        let guessed = with_key("0123456789abcdef0123456789abcdef");
+        let words = with_key("32 bytes or more that nobody else knows");
         let short = "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\njoin = { listen = \":7000\", key = \"short\" }\n";
         let join = |listen: &str, rest: &str| {
             format!(
@@ -138,16 +148,32 @@ mod tests {
             (
                 "short",
                 short,
-                &[
-                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected a secret of at least 32 bytes without control characters",
-                ],
+                &[&format!(
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                )],
+            ),
+            (
+                "a row of digits",
+                &guessed,
+                &[&format!(
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                )],
+            ),
+            (
+                "words",
+                &words,
+                &[&format!(
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                )],
             ),
             (
                 "empty",
                 "[upstreams.a]\nservers = [\"127.0.0.1:1\"]\n[server]\njoin = {}\n",
                 &[
                     "penstock.toml:4:8: `listen` is missing in [server.join]: expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
-                    "penstock.toml:4:8: `key` is missing in [server.join]: expected a secret of at least 32 bytes without control characters",
+                    &format!(
+                        "penstock.toml:4:8: `key` is missing in [server.join]: expected {KEY_EXPECTED}"
+                    ),
                 ],
             ),
             (

@@ -4,15 +4,20 @@
 //! a **control** connection and once for each connection that **carries** requests.
 //!
 //! ```text
-//! joiner      penstock-join 1 NONCE
-//! front end   NONCE PROOF
+//! joiner      penstock-join 2 NONCE
+//! front end   NONCE
+//! joiner      PROOF
+//! front end   PROOF
 //! joiner      PROOF control CAPACITY UPSTREAM LABEL      or   PROOF carry MEMBER
 //! front end   ok MEMBER                                  or   no WHY
 //! ```
 //!
+//! The joiner proves itself first: the front end has said a random number by then and done nothing, so a stranger has
+//! nothing to try keys on. Then the front end does, before the joiner says who it is and what for.
+//!
 //! From there on a connection that carries is one of HTTP/1.1 whose client is the front end, and a control connection has
-//! [`ToFront`] one way and [`ToJoiner`] the other. A proof is an HMAC (RFC 2104, SHA-256) of both nonces and of all that
-//! its side says in that line: whoever has not the key gets no request and can take no one's place, and what was heard
+//! [`ToFront`] one way and [`ToJoiner`] the other. A proof is an HMAC (RFC 2104, SHA-256) of which line it stands in, of both
+//! nonces and of all that is said behind it: whoever has not the key gets no request and can take no one's place, and what was heard
 //! once proves nothing later. Nothing is encrypted.
 //!
 //! What must stay true: lines are bounded ([`LINE_MAX`]), and what is not a line to the letter is an error.
@@ -27,7 +32,7 @@ pub const LINE_MAX: usize = 512;
 /// Bytes of a key, at least: as many as its hash has (RFC 2104 §3).
 pub const KEY_BYTES_MIN: usize = 32;
 
-const GREETING: &str = "penstock-join 1 ";
+const GREETING: &str = "penstock-join 2 ";
 
 /// What both sides know.
 #[derive(Clone)]
@@ -119,27 +124,27 @@ impl Secret {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
     }
 
-    fn sign(&self, side: &str, meeting: &Meeting, said: &str) -> String {
-        hex(hmac::sign(&self.0, &message(side, meeting, said)).as_ref())
+    fn sign(&self, line: &str, meeting: &Meeting, said: &str) -> String {
+        hex(hmac::sign(&self.0, &message(line, meeting, said)).as_ref())
     }
 
     fn verify(
         &self,
-        side: &str,
+        line: &str,
         meeting: &Meeting,
         said: &str,
         proof: &str,
     ) -> Result<(), JoinError> {
         let proof: [u8; 32] = unhex(proof).ok_or(JoinError::Malformed)?;
-        let message = message(side, meeting, said);
+        let message = message(line, meeting, said);
         hmac::verify(&self.0, &message, &proof).map_err(|_| JoinError::Proof)
     }
 }
 
-/// What is proved: which side says it, in which meeting, and what.
-fn message(side: &str, meeting: &Meeting, said: &str) -> Vec<u8> {
+/// What is proved: in which line, in which meeting, and what.
+fn message(line: &str, meeting: &Meeting, said: &str) -> Vec<u8> {
     let parts = [
-        side.as_bytes(),
+        line.as_bytes(),
         &meeting.joiner.0,
         &meeting.front.0,
         said.as_bytes(),
@@ -147,8 +152,9 @@ fn message(side: &str, meeting: &Meeting, said: &str) -> Vec<u8> {
     parts.concat()
 }
 
-const FRONT: &str = "penstock-join front ";
 const JOINER: &str = "penstock-join joiner ";
+const FRONT: &str = "penstock-join front ";
+const REQUEST: &str = "penstock-join request ";
 
 /// The joiner's first line.
 #[must_use]
@@ -167,28 +173,51 @@ pub fn parse_greeting(line: &str) -> Result<Nonce, JoinError> {
 
 /// The front end's first line.
 #[must_use]
-pub fn challenge(secret: &Secret, meeting: &Meeting) -> String {
-    let proof = secret.sign(FRONT, meeting, "");
-    format!("{} {proof}\n", hex(&meeting.front.0))
+pub fn challenge(nonce: &Nonce) -> String {
+    format!("{}\n", hex(&nonce.0))
 }
 
-/// Reads it, without its end, in a meeting that began with the nonce `joiner`.
+/// Reads it, without its end.
+///
+/// # Errors
+/// [`JoinError::Malformed`].
+pub fn parse_challenge(line: &str) -> Result<Nonce, JoinError> {
+    unhex(line).map(Nonce).ok_or(JoinError::Malformed)
+}
+
+/// The joiner's second line: it has the key.
+#[must_use]
+pub fn prove_joiner(secret: &Secret, meeting: &Meeting) -> String {
+    format!("{}\n", secret.sign(JOINER, meeting, ""))
+}
+
+/// Reads it, without its end.
 ///
 /// # Errors
 /// A malformed line, or a proof of another key.
-pub fn parse_challenge(secret: &Secret, joiner: Nonce, line: &str) -> Result<Meeting, JoinError> {
-    let (front, proof) = line.split_once(' ').ok_or(JoinError::Malformed)?;
-    let front = Nonce(unhex(front).ok_or(JoinError::Malformed)?);
-    let meeting = Meeting { joiner, front };
-    secret.verify(FRONT, &meeting, "", proof)?;
-    Ok(meeting)
+pub fn verify_joiner(secret: &Secret, meeting: &Meeting, line: &str) -> Result<(), JoinError> {
+    secret.verify(JOINER, meeting, "", line)
 }
 
-/// The joiner's second line.
+/// The front end's second line: it has it, too.
+#[must_use]
+pub fn prove_front(secret: &Secret, meeting: &Meeting) -> String {
+    format!("{}\n", secret.sign(FRONT, meeting, ""))
+}
+
+/// Reads it, without its end.
+///
+/// # Errors
+/// A malformed line, or a proof of another key.
+pub fn verify_front(secret: &Secret, meeting: &Meeting, line: &str) -> Result<(), JoinError> {
+    secret.verify(FRONT, meeting, "", line)
+}
+
+/// The joiner's third line.
 #[must_use]
 pub fn request(secret: &Secret, meeting: &Meeting, purpose: &Purpose) -> String {
     let said = purpose.to_string();
-    let proof = secret.sign(JOINER, meeting, &said);
+    let proof = secret.sign(REQUEST, meeting, &said);
     format!("{proof} {said}\n")
 }
 
@@ -198,7 +227,7 @@ pub fn request(secret: &Secret, meeting: &Meeting, purpose: &Purpose) -> String 
 /// A malformed line, or a proof of another key.
 pub fn parse_request(secret: &Secret, meeting: &Meeting, line: &str) -> Result<Purpose, JoinError> {
     let (proof, said) = line.split_once(' ').ok_or(JoinError::Malformed)?;
-    secret.verify(JOINER, meeting, said, proof)?;
+    secret.verify(REQUEST, meeting, said, proof)?;
     Purpose::parse(said).ok_or(JoinError::Malformed)
 }
 
@@ -411,9 +440,12 @@ mod tests {
         let secret = secret();
         let greeting = greeting(&MEETING.joiner);
         assert_eq!(parse_greeting(line(&greeting)), Ok(MEETING.joiner));
-        let challenge = challenge(&secret, &MEETING);
-        let met = parse_challenge(&secret, MEETING.joiner, line(&challenge));
-        assert_eq!(met, Ok(MEETING));
+        let challenge = challenge(&MEETING.front);
+        assert_eq!(parse_challenge(line(&challenge)), Ok(MEETING.front));
+        let proof = prove_joiner(&secret, &MEETING);
+        assert_eq!(verify_joiner(&secret, &MEETING, line(&proof)), Ok(()));
+        let proof = prove_front(&secret, &MEETING);
+        assert_eq!(verify_front(&secret, &MEETING, line(&proof)), Ok(()));
         for purpose in [
             control(),
             Purpose::Carry { member: 7 },
@@ -449,43 +481,61 @@ mod tests {
             secret(),
             Secret::new("another key, of which nobody here knows"),
         );
-        let told = challenge(&secret, &MEETING);
-        let refused = parse_challenge(&other, MEETING.joiner, line(&told));
-        assert_eq!(refused, Err(JoinError::Proof));
         let elsewhere = Nonce([1; 16]);
-        let refused = parse_challenge(&secret, elsewhere, line(&told));
-        assert_eq!(refused, Err(JoinError::Proof));
+        let later = Meeting {
+            front: elsewhere,
+            ..MEETING
+        };
+        let before = Meeting {
+            joiner: elsewhere,
+            ..MEETING
+        };
+        let (joiner, front) = (
+            prove_joiner(&secret, &MEETING),
+            prove_front(&secret, &MEETING),
+        );
+        for (secret, meeting) in [(&other, MEETING), (&secret, later), (&secret, before)] {
+            let proof = verify_joiner(secret, &meeting, line(&joiner));
+            assert_eq!(proof, Err(JoinError::Proof));
+            let proof = verify_front(secret, &meeting, line(&front));
+            assert_eq!(proof, Err(JoinError::Proof));
+        }
+        // Neither proves itself by what the other has said.
+        let reflected = verify_front(&secret, &MEETING, line(&joiner));
+        assert_eq!(reflected, Err(JoinError::Proof));
+        let reflected = verify_joiner(&secret, &MEETING, line(&front));
+        assert_eq!(reflected, Err(JoinError::Proof));
         let asked = request(&secret, &MEETING, &control());
         let refused = |asked: &str, meeting| parse_request(&secret, meeting, asked);
         assert_eq!(
             parse_request(&other, &MEETING, line(&asked)),
             Err(JoinError::Proof)
         );
-        let later = Meeting {
-            front: elsewhere,
-            ..MEETING
-        };
         assert_eq!(refused(line(&asked), &later), Err(JoinError::Proof));
         let more = asked.replace("control 8 ", "control 80 ");
         assert_eq!(refused(line(&more), &MEETING), Err(JoinError::Proof));
-        // What the front end proves is no proof of a joiner.
-        let (_, proof) = line(&told).split_once(' ').unwrap();
-        let reflected = format!("{proof} {}", control());
-        assert_eq!(refused(&reflected, &MEETING), Err(JoinError::Proof));
+        // Nor by a proof of another line.
+        for proof in [line(&joiner), line(&front)] {
+            let reflected = format!("{proof} {}", control());
+            assert_eq!(refused(&reflected, &MEETING), Err(JoinError::Proof));
+        }
     }
 
     #[test]
     fn what_is_no_line_is_refused() {
         for text in [
             "",
-            "penstock-join 1",
-            "penstock-join 2 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
-            "penstock-join 1 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0",
-            "penstock-join 1 0F0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
-            "penstock-join 1 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f ",
+            "penstock-join 2",
+            "penstock-join 1 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
+            "penstock-join 2 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0",
+            "penstock-join 2 0F0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
+            "penstock-join 2 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f ",
             "GET / HTTP/1.1",
         ] {
             assert_eq!(parse_greeting(text), Err(JoinError::Greeting), "{text:?}");
+        }
+        for text in ["", "0f", "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f 1"] {
+            assert_eq!(parse_challenge(text), Err(JoinError::Malformed), "{text:?}");
         }
         for text in [
             "",

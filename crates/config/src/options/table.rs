@@ -65,7 +65,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client, scheme, host, port and prefix that they say are the request's. Left out, this machine is trusted for client and scheme alone."),
     row("server", "client_address", Text("the name of a field such as \"X-Real-IP\""), Means("`X-Forwarded-For`, else `X-Real-IP`; `Forwarded` if there is none of the `X-` fields"), r#""CF-Connecting-IP""#,
         "The one field by which trusted proxies name the client. With `\"Forwarded\"`, scheme and host come from that field, too."),
-    row("server", "join", Table("server.join"), Means("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "0123456789abcdef0123456789abcdef" }"#,
+    row("server", "join", Table("server.join"), Means("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=" }"#,
         "Where `penstock work` on other machines dials in, to become a server of an upstream that is `joined`."),
     row("server", "redis", Text(crate::server::REDIS_EXPECTED), Means("none: this server is alone"), r#""redis://127.0.0.1:6379""#,
         "The Redis or Valkey that several servers share: what is published on one reaches the streams of all, but for \
@@ -86,7 +86,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
 
     row("server.join", "listen", Text(ADDRESS), Required, r#""10.0.0.1:7000""#,
         "Address that it listens at: one that only those machines reach, since nothing there is encrypted."),
-    row("server.join", "key", Text(crate::join::KEY_EXPECTED), Required, r#""0123456789abcdef0123456789abcdef""#,
+    row("server.join", "key", Text(crate::join::KEY_EXPECTED), Required, r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#,
         "What whoever dials in must know as well, by which each side proves to the other who it is."),
 
     row("server.access_log", "path", Text("a path, \"stdout\" or \"stderr\""), Required, r#""logs/access.log""#,

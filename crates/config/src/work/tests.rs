@@ -6,7 +6,7 @@ use super::*;
 use crate::resolve;
 use crate::testing::{Folder, write};
 
-const KEY: &str = "0123456789abcdef0123456789abcdef";
+const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
 fn work(join: &str) -> Work {
     Work {

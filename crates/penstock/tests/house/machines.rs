@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
 
-const KEY: &str = "0123456789abcdef0123456789abcdef";
+const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
 /// The front end's configuration with more lines for its upstream.
 fn front_toml(upstream: &str) -> String {
@@ -396,6 +396,10 @@ fn a_front_end_that_reloads_upgrades_or_comes_back_is_served_on() {
     assert_eq!(front.wait_exit(PATIENCE).code(), Some(0));
     // Without a word, and another in its place.
     kill(heir, Signal::KILL);
+    let socket = front.site().dir().join("join.sock");
+    eventually(PATIENCE, "it has let go of its sockets", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_err()
+    });
     let again = front.site().serve(&[]);
     wait_up(&again, 2);
     assert_eq!(again.get("/again").status, 200);
@@ -501,7 +505,7 @@ fn what_is_missing_is_said() {
     }
     // One who knows another key tries on, and says why.
     let front = front("");
-    let stranger = Site::with_app().file("key", "another key, of which nobody here knows\n");
+    let stranger = Site::with_app().file("key", "Vx7Kq2Zt9LbW4mPc8RsYd1HgNf6JuEo3AiQlXvBzTkM=\n");
     let worker = join(&stranger, &front, &["--admin", "127.0.0.1:0"]);
     worker.wait_log("not a server of `site`: its key is another");
     front.wait_log("join: a Unix socket is not let in");

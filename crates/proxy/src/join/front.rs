@@ -142,7 +142,10 @@ impl Inner {
             joiner: join::parse_greeting(&lines.next().await?)?,
             front: draw()?,
         };
-        lines.say(&join::challenge(secret, &meeting)).await?;
+        lines.say(&join::challenge(&meeting.front)).await?;
+        // A stranger is told nothing else, and nothing is done for him.
+        join::verify_joiner(secret, &meeting, &lines.next().await?)?;
+        lines.say(&join::prove_front(secret, &meeting)).await?;
         let line = lines.next().await?;
         match join::parse_request(secret, &meeting, &line)? {
             Purpose::Control {

@@ -315,16 +315,24 @@ impl Inner {
         let mut lines = Lines::new(stream, Vec::new());
         let nonce = draw()?;
         lines.say(&join::greeting(&nonce)).await?;
-        let line = lines.next().await?;
-        let meeting: Meeting = join::parse_challenge(&self.secret, nonce, &line)?;
-        let request = join::request(&self.secret, &meeting, purpose);
-        lines.say(&request).await?;
+        let meeting = Meeting {
+            joiner: nonce,
+            front: join::parse_challenge(&lines.next().await?)?,
+        };
+        lines
+            .say(&join::prove_joiner(&self.secret, &meeting))
+            .await?;
         // A front end that knows another key says nothing more.
-        let answered = lines.next().await;
-        let answered = answered.map_err(|failure| match failure {
+        let proved = lines.next().await;
+        let proved = proved.map_err(|failure| match failure {
             JoinFailure::Closed => JoinError::Proof.into(),
             failure => failure,
         })?;
+        // Who cannot prove to be the front end does not learn who wants to join, and brings no request.
+        join::verify_front(&self.secret, &meeting, &proved)?;
+        let request = join::request(&self.secret, &meeting, purpose);
+        lines.say(&request).await?;
+        let answered = lines.next().await?;
         match Answer::parse(&answered)? {
             Answer::Ok(member) => Ok((lines, member)),
             Answer::No(why) => Err(JoinFailure::Refused(why)),

@@ -21,7 +21,7 @@ use crate::maintain::tests::{claim, eventually, on_a_loop, release, start, state
 use crate::testing::request;
 use crate::{Buffering, Change, Upstream};
 
-const KEY: &str = "0123456789abcdef0123456789abcdef";
+const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
 /// An upstream of that name that may be joined, and nothing else.
 fn joined(name: &str) -> Arc<Upstream> {
@@ -259,7 +259,11 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
         // One that does not look at the front end's proof, and has none of its own.
         let failed = by_hand_as(address, KEY, other, control("shop")).await;
         assert_eq!(failed.unwrap_err(), "the connection was closed");
-        for text in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "penstock-join 2 x\n"] {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "penstock-join 2 x\n",
+            "penstock-join 1 0f\n",
+        ] {
             let stream = Stream::connect_tcp(address).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
             let mut buffer = [0; 64];
@@ -280,6 +284,53 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
                 .expect("in time")
         );
         assert_eq!(states(&upstream), []);
+    });
+}
+
+#[test]
+fn a_stranger_gets_a_number_and_nothing_to_try_keys_on() {
+    on_a_loop(async {
+        let (front, upstream) = (Front::default(), joined("shop"));
+        configure(&front, KEY, &[&upstream]);
+        let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
+        let mut lines = Lines::new(stream, Vec::new());
+        let nonce = draw().unwrap();
+        lines.say(&words::greeting(&nonce)).await.unwrap();
+        let told = clock::within(Duration::from_secs(10), lines.next()).await;
+        let told = told.expect("in time").unwrap();
+        assert_eq!(told.len(), 32, "16 bytes of a random number: {told}");
+        lines.say(&format!("{}\n", "0".repeat(64))).await.unwrap();
+        let told = clock::within(Duration::from_secs(10), lines.next()).await;
+        assert!(told.expect("in time").is_err(), "it is closed");
+    });
+}
+
+#[test]
+fn whoever_cannot_prove_to_be_the_front_end_does_not_learn_who_joins() {
+    on_a_loop(async {
+        let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = net::local_address(&socket).unwrap();
+        let listener = Listener::new(socket).unwrap();
+        let (joiner, brought) = joiner(address, "shop", KEY);
+        let (socket, _) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
+        let mut lines = Lines::new(Stream::new(socket).unwrap(), Vec::new());
+        let heard = lines.next().await.unwrap();
+        let joiner_nonce = words::parse_greeting(&heard).unwrap();
+        let meeting = words::Meeting {
+            joiner: joiner_nonce,
+            front: draw().unwrap(),
+        };
+        lines.say(&words::challenge(&meeting.front)).await.unwrap();
+        let proof = lines.next().await.unwrap();
+        // What it has said itself is no proof of the other side, nor is another key's.
+        lines.say(&format!("{proof}\n")).await.unwrap();
+        let more = clock::within(Duration::from_secs(10), lines.next()).await;
+        assert!(more.expect("in time").is_err(), "it says nothing more");
+        eventually("it is told", || {
+            joiner.state() == JoinerState::Out("its key is another".to_owned())
+        })
+        .await;
+        assert_eq!(brought.load(Ordering::Relaxed), 0);
     });
 }
 
@@ -535,8 +586,14 @@ async fn by_hand_as(
         let mut lines = Lines::new(Stream::connect_tcp(address).await?, Vec::new());
         let nonce = draw()?;
         lines.say(&words::greeting(&nonce)).await?;
-        let line = lines.next().await?;
-        let meeting = words::parse_challenge(&Secret::new(key), nonce, &line)?;
+        let meeting = words::Meeting {
+            joiner: nonce,
+            front: words::parse_challenge(&lines.next().await?)?,
+        };
+        lines
+            .say(&words::prove_joiner(&Secret::new(proved), &meeting))
+            .await?;
+        words::verify_front(&Secret::new(key), &meeting, &lines.next().await?)?;
         let request = words::request(&Secret::new(proved), &meeting, &purpose);
         lines.say(&request).await?;
         let line = lines.next().await?;
