@@ -16,6 +16,7 @@ use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault, Handler};
 use penstock_runtime::{LoopHandle, clock};
+use penstock_sys::identity::Account;
 use penstock_sys::process::Launcher;
 use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -50,6 +51,8 @@ pub struct Setup {
     pub loops: Vec<LoopHandle>,
     /// Starts its processes; without one this process does.
     pub launcher: Option<Arc<Launcher>>,
+    /// Whom the launcher starts them as; none is the server's user.
+    pub account: Option<Account>,
     /// Where bodies wait.
     pub store: BodyStore,
     /// Answers with a file below the application's `sendfile_root`, if it has one.

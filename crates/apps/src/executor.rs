@@ -36,6 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
+use penstock_sys::identity::Account;
 use penstock_sys::process::{self, Exit, Handle, Launcher};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -178,6 +179,7 @@ pub(crate) struct Executor {
     config: config::App,
     loops: Vec<LoopHandle>,
     launcher: Option<Arc<Launcher>>,
+    account: Option<Account>,
     supervisor: Supervisor,
     children: HashMap<WorkerId, Child>,
     inputs: mpsc::Sender<Input>,
@@ -266,6 +268,7 @@ impl Executor {
             config,
             loops: setup.loops.clone(),
             launcher: setup.launcher.clone(),
+            account: setup.account.clone(),
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
             inputs,

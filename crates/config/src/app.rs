@@ -111,6 +111,9 @@ fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
     match words {
         Some(words) => {
             check_placeholders(table, &words, protocol);
+            if app.user.is_some() && words.value.iter().any(|word| word.contains("{socket}")) {
+                table.add(words.at, Problem::SocketOfOtherUser);
+            }
             app.command = words.value;
         }
         None if !table.has("command") => table.missing("command"),

@@ -252,6 +252,11 @@ pub enum Problem {
         "`command` needs one of `{{port}}`, `{{socket}}` and `{{fd}}`: it is how a process is told where to listen"
     )]
     NoPlaceholder,
+    /// A socket in a folder of the server, for a process of another user.
+    #[error(
+        "`command` has {{socket}}, which is in a folder of the server's: with a `user` of its own the application needs `{{port}}` or `{{fd}}`"
+    )]
+    SocketOfOtherUser,
     /// A command that is told to listen in several places.
     #[error("`command` has {}: one of them says where to listen", .0.join(" and "))]
     Placeholders(Vec<&'static str>),

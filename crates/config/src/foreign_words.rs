@@ -142,7 +142,6 @@ const WORDS: &[ForeignWord] = &[
     word("apps.NAME", "exec", "command"),
     word("apps.NAME", "bind", "server.listen"),
     word("apps.NAME", "listen", "server.listen"),
-    word("apps.NAME", "user", "server.user"),
     word("apps.NAME", "instances", "processes"),
     word("apps.NAME", "num_workers", "processes"),
     word("apps.NAME", "worker_count", "processes"),

@@ -10,6 +10,7 @@ use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sti
 use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::{FlagOrWord, Section};
+use crate::server::read_account;
 
 /// Everything of it that means the same for each kind; the defaults are in `app`.
 pub(crate) fn read(table: &Section<'_>, app: &mut App) {
@@ -34,6 +35,14 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     table.duration("stop_timeout", &mut app.stop_timeout);
     table.duration("stream_timeout", &mut app.stream_timeout);
     read_replacement(table, app);
+    (app.user, app.group) = read_account(table);
+    if app.user.is_none() && app.group.is_some() {
+        let what = "an application with a `user`";
+        table.add(
+            table.key_at(&["group"]),
+            Problem::OnlyFor { key: "group", what },
+        );
+    }
     if let Some(root) = table.path("sendfile_root") {
         check_folder(table, "sendfile_root", &root);
         app.sendfile_root = Some(root.value);

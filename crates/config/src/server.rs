@@ -113,21 +113,7 @@ fn read_process(table: &Section<'_>, server: &mut Server) {
             _ => ServerLogFormat::Text,
         };
     }
-    let named = table.parsed("user", |text| {
-        let (user, group) = match text.split_once(':') {
-            Some((user, group)) => (user, Some(group)),
-            None => (text, None),
-        };
-        let is_good = is_account(user) && group.is_none_or(is_account);
-        is_good.then(|| (user.to_owned(), group.map(str::to_owned)))
-    });
-    if let Some((user, group)) = named.map(|named| named.value) {
-        (server.user, server.group) = (Some(user), group);
-    }
-    let group = table.parsed("group", |text| is_account(text).then(|| text.to_owned()));
-    if let Some(group) = group {
-        server.group = Some(group.value);
-    }
+    (server.user, server.group) = read_account(table);
     if let Some(umask) = table.parsed("umask", umask) {
         server.umask = Some(umask.value);
     }
@@ -136,6 +122,24 @@ fn read_process(table: &Section<'_>, server: &mut Server) {
         check_folder(table, "directory", &directory);
         server.directory = Some(directory.value);
     }
+}
+
+/// The keys `user`, which may name the group too, and `group`.
+pub(crate) fn read_account(table: &Section<'_>) -> (Option<String>, Option<String>) {
+    let named = table.parsed("user", |text| {
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        let is_good = is_account(user) && group.is_none_or(is_account);
+        is_good.then(|| (user.to_owned(), group.map(str::to_owned)))
+    });
+    let (user, group) = named.map(|named| named.value).unzip();
+    let named = table.parsed("group", |text| is_account(text).then(|| text.to_owned()));
+    (
+        user,
+        named.map(|group| group.value).or_else(|| group.flatten()),
+    )
 }
 
 /// Whether a text can be the name or the number of a user or a group.

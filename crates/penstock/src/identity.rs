@@ -4,18 +4,19 @@
 //! first thread that serves. What must stay true: nothing of an application runs before, and there is no way
 //! back.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use penstock_config::{Config, Server};
-use penstock_sys::identity::{self, User};
+use penstock_config::{App, Config, Server};
+use penstock_sys::identity::{self, Account, User};
+use penstock_sys::process::{Privileges, SuccessorCommand};
 
 /// A user to become.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    user: User,
-    gid: u32,
-    /// As the configuration has it.
-    shown: String,
+    account: Account,
+    /// Processes of other users are to be signalled afterwards: those of applications.
+    keeps_signals: bool,
 }
 
 /// Whom the configuration wants the server to be; `None` is whoever it is already. May block.
@@ -27,11 +28,11 @@ pub(crate) fn wanted(server: &Server) -> Result<Option<Identity>, String> {
         return Ok(None);
     };
     let (uid, gid) = identity::current();
-    if (identity.user.uid, identity.gid) == (uid, gid) {
+    if (identity.account.user.uid, identity.account.gid) == (uid, gid) {
         return Ok(None);
     }
     if uid != 0 {
-        let shown = &identity.shown;
+        let shown = &identity.account.name;
         return Err(format!(
             "server.user: only root can become `{shown}`, and this is user {uid}, group {gid}"
         ));
@@ -44,16 +45,28 @@ pub(crate) fn wanted(server: &Server) -> Result<Option<Identity>, String> {
 /// # Errors
 /// There is no such user or group.
 pub(crate) fn found(server: &Server) -> Result<Option<Identity>, String> {
-    let (named, group) = (server.user.as_deref(), server.group.as_deref());
-    let shown = match (named, group) {
+    let account = account("server", server.user.as_deref(), server.group.as_deref())?;
+    Ok(account.map(|account| Identity {
+        account,
+        keeps_signals: false,
+    }))
+}
+
+/// Looks up what `user` and `group` of a section name, if they name anything. May block.
+fn account(
+    section: &str,
+    named: Option<&str>,
+    group: Option<&str>,
+) -> Result<Option<Account>, String> {
+    let name = match (named, group) {
         (None, None) => return Ok(None),
         (Some(user), Some(group)) => format!("{user}:{group}"),
         (Some(one), None) | (None, Some(one)) => one.to_owned(),
     };
     let user = match named {
         Some(named) => identity::user(named)
-            .map_err(|error| format!("server.user: `{named}`: {error}"))?
-            .ok_or_else(|| format!("server.user: there is no user `{named}`"))?,
+            .map_err(|error| format!("{section}.user: `{named}`: {error}"))?
+            .ok_or_else(|| format!("{section}.user: there is no user `{named}`"))?,
         None => User {
             name: None,
             uid: identity::current().0,
@@ -63,34 +76,111 @@ pub(crate) fn found(server: &Server) -> Result<Option<Identity>, String> {
     };
     let gid = match group {
         Some(group) => identity::group(group)
-            .map_err(|error| format!("server.group: `{group}`: {error}"))?
-            .ok_or_else(|| format!("server.group: there is no group `{group}`"))?,
+            .map_err(|error| format!("{section}.group: `{group}`: {error}"))?
+            .ok_or_else(|| format!("{section}.group: there is no group `{group}`"))?,
         None => user.gid.ok_or_else(|| {
-            format!("server.user: user {shown} has no entry that says its group: set server.group")
+            format!(
+                "{section}.user: user {name} has no entry that says its group: set {section}.group"
+            )
         })?,
     };
-    Ok(Some(Identity { user, gid, shown }))
+    Ok(Some(Account { name, user, gid }))
+}
+
+/// Users that applications have for themselves, by the name that the configuration has for each.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    /// By name. `None` is the user of the server itself.
+    all: BTreeMap<String, Option<Account>>,
+}
+
+impl Accounts {
+    /// Those of a configuration, for a server that becomes `server` or stays who it is. May block.
+    ///
+    /// # Errors
+    /// There is no such user or group, or this process cannot become that one.
+    pub(crate) fn find(config: &Config, server: Option<&Identity>) -> Result<Self, String> {
+        let mut all = BTreeMap::new();
+        let (uid, gid) = identity::current();
+        let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
+        for (name, app) in &config.apps {
+            let section = format!("apps.{name}");
+            let found = account(&section, app.user.as_deref(), app.group.as_deref())?;
+            let Some(account) = found else { continue };
+            let is_own = (account.user.uid, account.gid) == own;
+            if !is_own && uid != 0 {
+                let shown = &account.name;
+                return Err(format!(
+                    "{section}.user: only root can start programs as `{shown}`, and this is user \
+                     {uid}, group {gid}"
+                ));
+            }
+            all.insert(account.name.clone(), (!is_own).then_some(account));
+        }
+        Ok(Self { all })
+    }
+
+    /// Whom an application runs as; `None` is the server's user.
+    ///
+    /// # Errors
+    /// No application had that user when the server was started.
+    pub(crate) fn of(&self, app: &App) -> Result<Option<&Account>, String> {
+        let Some(user) = &app.user else {
+            return Ok(None);
+        };
+        let name = match &app.group {
+            Some(group) => format!("{user}:{group}"),
+            None => user.clone(),
+        };
+        let known = self.all.get(&name).map(Option::as_ref);
+        known.ok_or_else(|| {
+            format!(
+                "apps.{}.user: `{name}` was no user of an application when the server was started: \
+                 restart the server",
+                app.name
+            )
+        })
+    }
+
+    /// What a launcher needs to start programs as these users.
+    pub(crate) fn privileges(
+        &self,
+        server: Option<&Identity>,
+        successor: Option<SuccessorCommand>,
+    ) -> Privileges {
+        Privileges {
+            server: server.map(|it| it.account.clone()),
+            accounts: self.all.values().flatten().cloned().collect(),
+            successor,
+        }
+    }
+
+    /// Whether there is any that the server is not.
+    pub(crate) fn is_any(&self) -> bool {
+        self.all.values().any(Option::is_some)
+    }
 }
 
 impl Identity {
     /// Variables that programs look at to find who they are.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
-        let (name, home) = (self.user.name.clone(), self.user.home.clone());
-        let user = name
-            .iter()
-            .flat_map(|name| [("USER", name), ("LOGNAME", name)]);
-        let home = home.iter().map(|home| ("HOME", home));
-        user.chain(home)
-            .map(|(key, value)| (key, value.clone()))
-            .collect()
+        self.account.variables()
+    }
+
+    /// Keeps the right to signal processes of other users, which applications are.
+    pub(crate) fn keep_signals(&mut self) {
+        self.keeps_signals = true;
     }
 
     /// Becomes it, for good, without a look at anything.
     ///
     /// # Errors
     /// What the calls say.
-    pub(crate) fn become_it(&self) -> std::io::Result<()> {
-        identity::become_user(&self.user, self.gid)
+    fn become_it(&self) -> std::io::Result<()> {
+        match self.keeps_signals {
+            true => self.account.assume_and_keep_signals(),
+            false => self.account.assume(),
+        }
     }
 
     /// Becomes it, for good, and looks whether it can use what the configuration names, and `cwd`, where the
@@ -104,17 +194,17 @@ impl Identity {
         cwd: &Path,
         made: impl Iterator<Item = &'p Path>,
     ) -> Result<(), String> {
-        let shown = &self.shown;
+        let shown = &self.account.name;
         for path in made {
-            let given = identity::give_socket(path, self.user.uid, self.gid);
+            let given = identity::give_socket(path, self.account.user.uid, self.account.gid);
             given.map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
         }
         self.become_it()
             .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;
         log::info!(
             "from now on {shown} (user {}, group {})",
-            self.user.uid,
-            self.gid
+            self.account.user.uid,
+            self.account.gid
         );
         self.warn_of_later(config, cwd);
         self.check_folders(config)
@@ -122,15 +212,20 @@ impl Identity {
 
     /// What works now and will not when it is asked for: the configuration was read by root.
     fn warn_of_later(&self, config: &Config, cwd: &Path) {
-        let shown = &self.shown;
+        let shown = &self.account.name;
         let key_file = config
             .joins
             .as_ref()
             .and_then(|joins| joins.key_file.as_ref());
+        // The next server begins as root again if applications have users of their own.
+        let lost = match self.keeps_signals {
+            true => "no reload will work",
+            false => "no reload or upgrade will work",
+        };
         for path in config.path.iter().chain(key_file) {
             if let Err(error) = identity::may_read(path) {
                 let path = path.display();
-                log::warn!("`{shown}` cannot read {path}: {error}; no reload or upgrade will work");
+                log::warn!("`{shown}` cannot read {path}: {error}; {lost}");
             }
         }
         if let Err(error) = identity::may_enter(cwd) {
@@ -142,9 +237,9 @@ impl Identity {
     }
 
     fn check_folders(&self, config: &Config) -> Result<(), String> {
-        for (name, app) in &config.apps {
+        for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             identity::may_enter(&app.dir).map_err(|error| {
-                let (shown, dir) = (&self.shown, app.dir.display());
+                let (shown, dir) = (&self.account.name, app.dir.display());
                 format!("apps.{name}: `{shown}` cannot enter {dir}: {error}")
             })?;
         }
@@ -156,7 +251,7 @@ impl Identity {
             identity::may_write(existing(path)).map_err(|error| {
                 format!(
                     "{key}: `{}` cannot write {}: {error}",
-                    self.shown,
+                    self.account.name,
                     path.display()
                 )
             })?;

@@ -17,9 +17,11 @@ use penstock_edge::DescriptorBudget;
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::identity::may_write;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
+use penstock_sys::process::Launcher;
 use penstock_sys::{daemon, net, process};
 
-use crate::{admin_token, identity};
+use crate::admin_token;
+use crate::identity::{self, Accounts};
 
 /// What a check of the machine has found.
 #[derive(Debug, Default)]
@@ -139,6 +141,32 @@ impl Findings {
         self.errors.extend(assumed.err());
     }
 
+    /// What starts programs as the users of applications, where they have some of their own; before this
+    /// process becomes the server's user.
+    ///
+    /// # Errors
+    /// When it cannot be split off.
+    pub(crate) fn start_launcher(
+        &mut self,
+        config: &Config,
+    ) -> io::Result<Option<(Launcher, Accounts)>> {
+        let server = identity::found(&config.server).ok().flatten();
+        let accounts = match Accounts::find(config, server.as_ref()) {
+            Ok(accounts) if accounts.is_any() => accounts,
+            Ok(_) => return Ok(None),
+            Err(error) if penstock_sys::identity::current().0 != 0 => {
+                self.warnings.push(format!("{error}: not checked"));
+                return Ok(None);
+            }
+            Err(error) => {
+                self.errors.push(error);
+                return Ok(None);
+            }
+        };
+        let launcher = Launcher::start(&accounts.privileges(server.as_ref(), None), || Ok(()))?;
+        Ok(Some((launcher, accounts)))
+    }
+
     /// Looks for symbolic links in served folders that are not followed: what they lead to is 404 though it
     /// is plainly there.
     pub(crate) fn check_links(&mut self, config: &Config) {
@@ -160,10 +188,24 @@ impl Findings {
     ///
     /// # Errors
     /// When descriptors ran out.
-    pub(crate) fn check_applications(&mut self, config: &Config) -> io::Result<()> {
+    pub(crate) fn check_applications(
+        &mut self,
+        config: &Config,
+        launcher: Option<&(Launcher, Accounts)>,
+    ) -> io::Result<()> {
         let is_program = |app: &&App| matches!(app.kind, AppKind::Command | AppKind::FastCgi);
         for app in config.apps.values().filter(|app| !is_program(app)) {
-            if let Err(report) = loops::block_on(penstock_apps::load_once(app))? {
+            let account = match launcher.map(|(_, accounts)| accounts.of(app)).transpose() {
+                Ok(account) => account.flatten(),
+                Err(error) => {
+                    self.errors.push(error);
+                    continue;
+                }
+            };
+            let launcher = launcher.map(|(launcher, _)| launcher);
+            if let Err(report) =
+                loops::block_on(penstock_apps::load_once(app, launcher.zip(account)))?
+            {
                 let report = report.trim_end();
                 let text = format!("apps.{}: the code does not load\n{report}", app.name);
                 self.errors.push(text);

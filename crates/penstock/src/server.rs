@@ -37,13 +37,14 @@ use tokio::sync::Notify;
 pub(crate) use self::announce::ReadyFd;
 use self::doors::Doors;
 use self::signals::Signals;
+pub(crate) use self::upgrade::successor_command;
 use crate::admin_token;
 use crate::boundary;
 use crate::caches::CachedRoute;
 use crate::control;
 use crate::dev;
 use crate::held::Held;
-use crate::identity::Identity;
+use crate::identity::{Accounts, Identity};
 use crate::inherited::Inherited;
 use crate::listeners::Serving;
 use crate::logs;
@@ -75,6 +76,8 @@ pub(crate) struct Options {
     pub(crate) log: LineWriter,
     /// Starts all programs.
     pub(crate) launcher: Arc<Launcher>,
+    /// Whom applications run as.
+    pub(crate) accounts: Arc<Accounts>,
     /// Takes lines for the person at the terminal; nobody may be reading there.
     pub(crate) announce: LineWriter,
     /// Who started us, if it wants to be told.
@@ -314,6 +317,7 @@ impl Server {
         let beside = Beside {
             loops: loops.handles(),
             launcher: &options.launcher,
+            accounts: &options.accounts,
             gives_way: predecessor.is_some(),
             development: options.development,
             sizes: predecessor.map_or(&alone, Predecessor::sizes),

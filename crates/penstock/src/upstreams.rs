@@ -20,6 +20,7 @@ use penstock_runtime::blocking::Pool;
 use penstock_sys::process::Launcher;
 
 use crate::caches::{self, Bounds, Caches};
+use crate::identity::Accounts;
 use crate::wiring;
 
 /// Running applications by name.
@@ -61,6 +62,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) loops: &'a [LoopHandle],
     /// Starts processes of applications.
     pub(crate) launcher: &'a Arc<Launcher>,
+    /// Whom it may start them as.
+    pub(crate) accounts: &'a Accounts,
     /// Others serve while they boot.
     pub(crate) gives_way: bool,
     /// Under `serve --dev`.
@@ -105,6 +108,7 @@ pub(crate) fn start(
     let setup = AppSetup {
         loops: beside.loops.to_vec(),
         launcher: Some(Arc::clone(beside.launcher)),
+        account: None,
         store: store.clone(),
         sendfile: None,
         gives_way: beside.gives_way,
@@ -131,6 +135,7 @@ pub(crate) fn start(
                 let before = old.apps.get(name).map(|app| app.size());
                 let setup = AppSetup {
                     size: before.or_else(|| beside.sizes.get(name).copied()),
+                    account: beside.accounts.of(wanted)?.cloned(),
                     ..setup.clone()
                 };
                 let app = start_app(wanted, &setup, beside.loops, started)?;

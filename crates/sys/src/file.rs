@@ -278,11 +278,19 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
 }
 
 /// The proportional set size of process `pid` in bytes: its own memory, and its share of what it shares with
-/// others. The kernel walks the whole address space: some milliseconds for a large process.
+/// others. The kernel walks the whole address space: some milliseconds for a large process. Of a process of
+/// another user, whose memory this one may not look at, it is the resident set size.
 ///
 /// # Errors
-/// When the process is gone, or is another user's.
+/// When the process is gone.
 pub fn proportional_bytes(pid: u32) -> io::Result<u64> {
+    match read_proportional(pid) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => resident_bytes(pid),
+        read => read,
+    }
+}
+
+fn read_proportional(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
         reason = "for the threads of a pool: nobody waits for them on a loop"

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// A user as the system knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,57 @@ pub struct User {
     pub gid: Option<u32>,
     /// Its home, if it has an entry.
     pub home: Option<String>,
+}
+
+/// A user and a group that programs are started as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// As the configuration has it: how an order for a program names it.
+    pub name: String,
+    /// The user.
+    pub user: User,
+    /// Its group there.
+    pub gid: u32,
+}
+
+impl Account {
+    /// Makes the whole process that user, for good ([`become_user`]).
+    ///
+    /// # Errors
+    /// As [`become_user`].
+    pub fn assume(&self) -> io::Result<()> {
+        become_user(&self.user, self.gid)
+    }
+
+    /// As [`Self::assume`], but the calling thread, and threads that it starts from then on, keep the right
+    /// to signal processes of other users (`CAP_KILL`), and no other right.
+    ///
+    /// # Errors
+    /// As [`become_user`], and what `prctl` and `capset` say.
+    pub fn assume_and_keep_signals(&self) -> io::Result<()> {
+        rustix::thread::set_keep_capabilities(true)?;
+        self.assume()?;
+        let kill = CapabilitySet::KILL;
+        let kept = CapabilitySets {
+            effective: kill,
+            permitted: kill,
+            inheritable: CapabilitySet::empty(),
+        };
+        Ok(rustix::thread::set_capabilities(None, kept)?)
+    }
+
+    /// Variables that programs look at to find who they are.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let (name, home) = (&self.user.name, &self.user.home);
+        let user = name
+            .iter()
+            .flat_map(|name| [("USER", name), ("LOGNAME", name)]);
+        let home = home.iter().map(|home| ("HOME", home));
+        user.chain(home)
+            .map(|(key, value)| (key, value.clone()))
+            .collect()
+    }
 }
 
 /// Room for the texts of an entry.

@@ -27,7 +27,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use handle::Handle;
-pub use launcher::Launcher;
+pub use launcher::{Command as SuccessorCommand, Launcher, Privileges};
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
@@ -46,6 +46,9 @@ pub struct Launch {
     pub dir: PathBuf,
     /// Environment variables set on top of ours.
     pub env: Vec<(OsString, OsString)>,
+    /// The user that it runs as, by the name of an [`Account`](crate::identity::Account) of the launcher;
+    /// none is the server's.
+    pub account: Option<String>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherit: Vec<OwnedFd>,
     /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
@@ -431,6 +434,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             dir: "/".into(),
             env: vec![("GREETING".into(), "hello".into())],
+            account: None,
             inherit,
             place,
             sandbox: None,

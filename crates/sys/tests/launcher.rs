@@ -15,7 +15,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use penstock_sys::process::{self, Exit, Launch, Launcher, Started, successor};
+use penstock_sys::process::{
+    self, Exit, Launch, Launcher, Privileges, Started, SuccessorCommand, successor,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The first argument of the process that is a server in a test.
@@ -30,7 +32,7 @@ fn main() {
     // One that is open in whoever started the server, and not closed by a start of programs.
     let stray = penstock_sys::file::in_memory("stray", b"not for workers").unwrap();
     rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
-    let launcher = Launcher::start(|| Ok(())).unwrap();
+    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
     programs_have_what_they_were_given(&launcher);
     programs_have_nothing_else(&launcher, &stray);
     short_programs_are_told_from_ones_that_do_not_start(&launcher);
@@ -48,6 +50,7 @@ fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Start
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
         env: vec![("GREETING".into(), "hello".into())],
+        account: None,
         inherit: Vec::new(),
         place,
         sandbox: None,
@@ -87,6 +90,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         args: vec!["-c".into(), script.into()],
         dir: "/usr".into(),
         env: vec![("GREETING".into(), "hello".into())],
+        account: None,
         inherit: vec![inherited],
         place: vec![(file, 3)],
         sandbox: None,
@@ -118,6 +122,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         args: Vec::new(),
         dir: dir.into(),
         env: Vec::new(),
+        account: None,
         inherit: Vec::new(),
         place: Vec::new(),
         sandbox: None,
@@ -155,17 +160,18 @@ fn a_successor_leads_a_group_in_our_session(launcher: &Launcher) {
     let (ours, theirs) = penstock_sys::handover::pair().unwrap();
     let session = own_session();
     let script = format!(
-        "test -S /dev/fd/$THE_FD && test -z \"$GONE\" && \
+        "test -S /dev/fd/$THE_FD && \
          test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {session}\" && echo $0 >&2; exit 7"
     );
     let successor = successor::Launch {
-        program: "/bin/sh".into(),
+        command: SuccessorCommand {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            dir: "/".into(),
+            env: Vec::new(),
+        },
         file: None,
         called: Some("said".into()),
-        args: vec!["-c".into(), script.into()],
-        dir: "/".into(),
-        env: vec![("GONE".into(), "x".into())],
-        env_removed: vec!["GONE".into()],
         inherit: ("THE_FD".into(), theirs),
     };
     let mut successor = launcher.launch_successor(successor).unwrap();
@@ -187,7 +193,7 @@ fn own_session() -> String {
 }
 
 fn a_launcher_that_ends_leaves_its_programs() {
-    let launcher = Launcher::start(|| Ok(())).unwrap();
+    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
     let mut program = shell(&launcher, "exec sleep 1000", Vec::new());
     launcher.end().unwrap();
     let orphans = process::orphans().unwrap();
@@ -206,6 +212,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             args: Vec::new(),
             dir: "/".into(),
             env: Vec::new(),
+            account: None,
             inherit: Vec::new(),
             place: Vec::new(),
             sandbox: None,
@@ -220,7 +227,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
 
 /// The server of the next test: it starts a program, tells both numbers, and waits to be killed.
 fn serve() {
-    let launcher = Launcher::start(|| Ok(())).unwrap();
+    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
     let program = shell(
         &launcher,
         "trap '' TERM HUP INT; exec sleep 1000",

@@ -22,6 +22,7 @@ fn shell(script: &str) -> (Started, u32) {
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
         env: Vec::new(),
+        account: None,
         inherit: Vec::new(),
         place: vec![(theirs, 5)],
         sandbox: None,

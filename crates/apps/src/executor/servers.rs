@@ -17,7 +17,7 @@ use penstock_sys::process;
 use super::follow::Readiness;
 use super::place::{Blank, Folder, Place, SocketFile};
 use super::probe::{Probe, Sign};
-use super::workers::sandbox;
+use super::workers::{account_variables, sandbox};
 use super::{Executor, Input, Prepared, Role};
 use crate::app::Way;
 use crate::interpreter;
@@ -55,6 +55,7 @@ impl Executor {
             args: words.collect(),
             dir: self.config.dir.clone(),
             env: self.server_environment(blank, &place.address),
+            account: self.account.as_ref().map(|account| account.name.clone()),
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),
@@ -116,6 +117,7 @@ impl Executor {
             (Blank::Descriptor, _) => env.push(("LISTEN_FDS".into(), "1".into())),
             _ => {}
         }
+        env.extend(account_variables(self.account.as_ref()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         env.extend(own);
         env

@@ -166,6 +166,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
     let setup = Setup {
         loops: Vec::new(),
         launcher: None,
+        account: None,
         store: BodyStore {
             body_memory: 0,
             response_memory: 0,

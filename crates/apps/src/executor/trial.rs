@@ -9,6 +9,8 @@
 
 use penstock_config as config;
 use penstock_runtime::{clock, loops, process as watch_process};
+use penstock_sys::identity::Account;
+use penstock_sys::process::Launcher;
 use penstock_sys::{net, process};
 use tokio::sync::mpsc;
 
@@ -21,16 +23,21 @@ use crate::embed::Sockets;
 /// Messages of one process that serves nothing: READY or the traceback.
 const MESSAGES_MAX: usize = 8;
 
-/// Loads the code of an application of kind `wsgi`, `asgi` or `rack`.
+/// Loads the code of an application of kind `wsgi`, `asgi` or `rack`; as another user by a launcher that
+/// may.
 ///
 /// # Errors
 /// The traceback, or a sentence and the last lines that the process wrote.
-pub async fn load_once(config: &config::App) -> Result<(), String> {
+pub async fn load_once(
+    config: &config::App,
+    account: Option<(&Launcher, &Account)>,
+) -> Result<(), String> {
     let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
     let (kept, line) = Control::open(socket, true).map_err(say("control socket"))?;
     let command = WorkerCommand {
         config,
+        account: account.map(|(_, account)| account),
         interface_is_guess: config.kind_is_guess,
         is_development: false,
     };
@@ -40,7 +47,11 @@ pub async fn load_once(config: &config::App) -> Result<(), String> {
     };
     let mut started = {
         let launch = command.launch(sockets, theirs)?;
-        process::start(&launch).map_err(|error| format!("cannot be started: {error}"))?
+        let started = match account {
+            Some((launcher, _)) => launcher.launch(&launch),
+            None => process::start(&launch),
+        };
+        started.map_err(|error| format!("cannot be started: {error}"))?
     };
     let tail = Tail::default();
     for pipe in [started.stdout.try_clone(), started.stderr.try_clone()] {

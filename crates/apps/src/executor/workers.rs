@@ -16,6 +16,7 @@ use penstock_config as config;
 use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
+use penstock_sys::identity::Account;
 use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
 use penstock_wire::Dialect;
@@ -163,6 +164,7 @@ impl Executor {
         let (control, line) = Control::open(socket, is_template).map_err(say("control socket"))?;
         let command = WorkerCommand {
             config: &self.config,
+            account: self.account.as_ref(),
             interface_is_guess: self.is_kind_open(),
             is_development: self.is_development,
         };
@@ -183,6 +185,7 @@ pub(super) fn sandbox(config: &config::App) -> Option<Sandbox> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerCommand<'a> {
     pub(super) config: &'a config::App,
+    pub(super) account: Option<&'a Account>,
     pub(super) interface_is_guess: bool,
     pub(super) is_development: bool,
 }
@@ -228,6 +231,7 @@ impl WorkerCommand<'_> {
             args: argv.collect(),
             dir: config.dir.clone(),
             env: self.environment(),
+            account: self.account.map(|account| account.name.clone()),
             inherit: vec![bundle, control],
             place: Vec::new(),
             sandbox: sandbox(config),
@@ -248,7 +252,8 @@ impl WorkerCommand<'_> {
         let surroundings =
             (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.surroundings()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
-        house.into_iter().chain(surroundings).chain(own).collect()
+        let house = house.into_iter().chain(account_variables(self.account));
+        house.chain(surroundings).chain(own).collect()
     }
 
     /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else in
@@ -266,6 +271,14 @@ impl WorkerCommand<'_> {
             false => "production".into(),
         })
     }
+}
+
+/// Who a process is that runs as a user of its own.
+pub(super) fn account_variables(
+    account: Option<&Account>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    let variables = account.map(Account::variables).unwrap_or_default();
+    (variables.into_iter()).map(|(name, value)| (name.into(), value.into()))
 }
 
 /// What has the requests of an application in progress, when threads have not.

@@ -82,6 +82,10 @@ pub struct App {
     pub sendfile_root: Option<PathBuf>,
     /// Whether its processes are kept from those of others, and from calls that they do not need.
     pub isolation: bool,
+    /// The user that its processes run as, if not the server's.
+    pub user: Option<String>,
+    /// The group beside `user`; none is the user's own.
+    pub group: Option<String>,
     /// Variables added to the environment of its workers.
     pub env: BTreeMap<String, String>,
     /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
@@ -128,6 +132,8 @@ impl App {
             stream_timeout: Duration::from_secs(300),
             sendfile_root: None,
             isolation: true,
+            user: None,
+            group: None,
             env: BTreeMap::new(),
             command: Vec::new(),
             upstream: None,

@@ -224,6 +224,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "collect_when_idle", Bool, Is("false"), "true",
         "Whether garbage is collected between requests, when the queue is empty, not within them.")
         .only(THREADED),
+    row("apps.NAME", "user", Text("a user's name or number, or `user:group`"), Means("`server.user`, or whoever starts the server"), r#""shop""#,
+        "Whom its processes run as; needs to be started as root."),
+    row("apps.NAME", "group", Text("a group's name or number"), Means("the groups of `user`"), r#""shop""#,
+        "The group beside `user`."),
     row("apps.NAME", "env", Map, Is("{}"), r#"{ GREETING = "hello" }"#,
         "Variables added to the workers' environment."),
     row("apps.NAME", "upstream", Table("apps.NAME.upstream"), Means("every default"),

@@ -69,10 +69,11 @@ fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::i
     findings.warnings.extend(temporary::warning(&config.limits));
     findings.check_names(config)?;
     findings.check_links(config);
+    let launcher = findings.start_launcher(config)?;
     findings.check_user(config, cwd);
     findings.warnings.extend(boundary::warnings(config));
     // As whom it will run.
-    findings.check_applications(config)
+    findings.check_applications(config, launcher.as_ref())
 }
 
 /// What a configuration has, in numbers: upstreams and streams where there are any.

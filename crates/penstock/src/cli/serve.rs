@@ -17,7 +17,7 @@ use penstock_sys::process::{self, Launcher};
 
 use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
 use crate::boundary;
-use crate::identity::{self, Identity};
+use crate::identity::{self, Accounts};
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
 use crate::succession::{self, Predecessor};
@@ -66,7 +66,8 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;
     let program = program(&invocation.cwd);
     let config = check::resolve(&invocation).map_err(End::Usage)?;
-    let identity = identity::wanted(&config.server).map_err(End::Usage)?;
+    let mut identity = identity::wanted(&config.server).map_err(End::Usage)?;
+    let accounts = Accounts::find(&config, identity.as_ref()).map_err(End::Usage)?;
     if let Some(identity) = &identity {
         daemon::set_variables(&identity.variables())
             .map_err(|error| failed("the environment", error))?;
@@ -80,7 +81,13 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     // A server that follows a daemon is one already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
-    let launcher = Launcher::start(|| set_up_launcher(&config.server, identity.as_ref()));
+    let manager = words.manager();
+    let successor = server::successor_command(&program, &invocation, &manager);
+    let privileges = accounts.privileges(identity.as_ref(), Some(successor));
+    let launcher = Launcher::start(&privileges, || set_up_launcher(&config.server));
+    if let Some(identity) = identity.as_mut().filter(|_| accounts.is_any()) {
+        identity.keep_signals();
+    }
     let launcher = launcher.map_err(|error| failed("cannot split the launcher off", error))?;
     let confined = confine::forbid_programs();
     let level = if process.verbose {
@@ -105,7 +112,8 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         log: log.clone(),
         launcher: Arc::new(launcher),
         announce: announce.clone(),
-        manager: words.manager(),
+        accounts: Arc::new(accounts),
+        manager,
         program,
         daemonize: process.daemonize,
     };
@@ -122,7 +130,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
 }
 
 /// What programs inherit, in the process that starts them.
-fn set_up_launcher(server: &config::Server, identity: Option<&Identity>) -> std::io::Result<()> {
+fn set_up_launcher(server: &config::Server) -> std::io::Result<()> {
     // The server says in its log what it may open; the numbers of descriptors are the same here.
     match server.open_files {
         Some(wanted) => penstock_sys::identity::limit_open_files(wanted)?,
@@ -132,9 +140,7 @@ fn set_up_launcher(server: &config::Server, identity: Option<&Identity>) -> std:
     if let Some(mask) = server.umask {
         penstock_sys::identity::set_umask(mask);
     }
-    identity.map_or(Ok(()), Identity::become_it)?;
-    // Another user may look into it until then.
-    penstock_sys::isolation::deny_inspection()
+    Ok(())
 }
 
 /// The server before this one and what it hands over, if this process was started by one.

@@ -109,6 +109,7 @@ impl Server {
         let beside = Beside {
             loops: self.loops.handles(),
             launcher: &self.options.launcher,
+            accounts: &self.options.accounts,
             gives_way: true,
             development: self.options.development,
             sizes: &Sizes::new(),

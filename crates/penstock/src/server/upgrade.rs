@@ -6,18 +6,20 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_config::ListenAddr;
+use penstock_config::{Invocation, ListenAddr};
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::handover;
+use penstock_sys::process::SuccessorCommand;
 use penstock_sys::process::successor::{Launch, Reach, Successor};
 use tokio::sync::oneshot;
 
-use super::{STOPPING, Server, program, reload};
+use super::{Options, STOPPING, Server, program, reload};
+use crate::manager::Manager;
 use crate::succession::{Follows, Line, PROMPT, VARIABLE, Word};
 use crate::tcp::TcpServing;
 use crate::upstreams::default_pool;
@@ -36,6 +38,20 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Lines of a new server's output that an error repeats.
 const TAIL_LINES: usize = 40;
+
+/// How the next server is started: as this one was.
+pub(crate) fn successor_command(
+    program: &Path,
+    invocation: &Invocation,
+    manager: &Manager,
+) -> SuccessorCommand {
+    SuccessorCommand {
+        program: program.to_owned(),
+        args: std::env::args_os().skip(1).collect(),
+        dir: invocation.cwd.clone(),
+        env: manager.variables(),
+    }
+}
 
 impl Server {
     /// Starts `binary`, or the program that runs here, and lets it follow; gives a sentence with its number.
@@ -163,11 +179,14 @@ impl Server {
         let started = pool.run(move || {
             if let Some(binary) = binary {
                 let found = program::checked(&binary, owners)?;
-                launch.program = found.path;
+                launch.command.program = found.path;
                 launch.file = Some(found.file);
                 launch.called = Some(binary);
             }
-            let what = format!("{} in {}", launch.program.display(), launch.dir.display());
+            let what = {
+                let SuccessorCommand { program, dir, .. } = &launch.command;
+                format!("{} in {}", program.display(), dir.display())
+            };
             let started = launcher.launch_successor(launch);
             started.map_err(|error| format!("cannot start {what}: {error}"))
         });
@@ -218,14 +237,13 @@ impl Server {
 
     /// How the next server is started: as this one was, with one end of the conversation.
     fn launch(&self, theirs: OwnedFd) -> Launch {
+        let Options {
+            program, manager, ..
+        } = &self.options;
         Launch {
-            program: self.options.program.clone(),
+            command: successor_command(program, &self.invocation, manager),
             file: None,
             called: None,
-            args: std::env::args_os().skip(1).collect(),
-            dir: self.invocation.cwd.clone(),
-            env: self.options.manager.variables(),
-            env_removed: Vec::new(),
             inherit: (VARIABLE.into(), theirs),
         }
     }

@@ -11,6 +11,7 @@
     reason = "tests: a failure is a panic, nothing here runs on a loop, the log of a failed server is printed"
 )]
 
+mod accounts;
 mod behind_proxy;
 mod bench;
 mod bodies;

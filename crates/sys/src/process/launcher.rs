@@ -11,18 +11,24 @@
 //! - A program gets the descriptors of its order and no other.
 //! - Every order is answered within [`ORDER_TIMEOUT`], or the launcher is given up.
 //! - The launcher ends when the server does: its socket ends.
+//! - It keeps root's rights only if an application has a user of its own. It then starts programs as
+//!   users of a list that it has from before the server gave its rights up, and the next server
+//!   exactly as this one was started.
 
 mod child;
 mod order;
+mod privileges;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
-use rustix::process::{Signal, WaitIdOptions, getpid};
+use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 
 use self::order::{Lifetime, Order};
 use super::orphans::{Known, known};
@@ -30,6 +36,7 @@ use super::successor::Successor;
 use super::{
     Launch, Started, as_pid, become_subreaper, exit_watch, output_pipe, successor, wait_by,
 };
+use crate::identity::Account;
 use crate::net::DESCRIPTORS_MAX;
 use crate::{daemon, file, handover, isolation, kernel};
 
@@ -41,6 +48,30 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest answer: a kind, a number and the text of an error.
 const ANSWER_BYTES: usize = 1024;
+
+/// Whom the launcher may start programs as.
+#[derive(Debug, Default)]
+pub struct Privileges {
+    /// Whom the server becomes, if it becomes another user.
+    pub server: Option<Account>,
+    /// Users of applications.
+    pub accounts: Vec<Account>,
+    /// How the next server is started.
+    pub successor: Option<Command>,
+}
+
+/// A command line and its surroundings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The program, by its path.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Its working directory.
+    pub dir: PathBuf,
+    /// Environment variables set on top of those of this process.
+    pub env: Vec<(OsString, OsString)>,
+}
 
 /// The process that starts programs. It ends when this is dropped.
 #[derive(Debug)]
@@ -61,11 +92,14 @@ struct Line {
 
 impl Launcher {
     /// Splits the launcher off. `set_up` runs in it, before its first order: limits and the like, which
-    /// programs inherit.
+    /// programs inherit. Then it becomes the server's user, unless it may start programs as others.
     ///
     /// # Errors
     /// When other threads exist, or what `socketpair`, `fork` and `prctl` say.
-    pub fn start(set_up: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
+    pub fn start(
+        privileges: &Privileges,
+        set_up: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Self> {
         daemon::check_alone()?;
         // Before the fork: only descendants that come later look for a subreaper.
         become_subreaper()?;
@@ -78,8 +112,11 @@ impl Launcher {
             match unsafe { libc::fork() } {
                 -1 => Err(io::Error::last_os_error()),
                 0 => {
-                    let prepared = become_launcher(&theirs).and_then(|()| set_up());
-                    exit(prepared.is_ok_and(|()| serve(&theirs, server).is_ok()))
+                    let prepared = become_launcher(&theirs)
+                        .and_then(|()| set_up())
+                        .and_then(|()| privileges.give_up());
+                    let served = prepared.and_then(|()| serve(&theirs, server, privileges));
+                    exit(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
             }
@@ -125,10 +162,10 @@ impl Launcher {
             args: launch.args.clone(),
             dir: launch.dir.clone(),
             env: launch.env.clone(),
-            env_removed: Vec::new(),
             numbers: places.iter().map(|(_, number)| *number).collect(),
             lifetime: Lifetime::OfServer,
             sandbox: launch.sandbox,
+            account: launch.account.clone(),
         };
         let descriptors = places.iter().map(|(fd, _)| *fd).collect();
         let ((pid, exit), known) = self.order(&order, descriptors)?;
@@ -150,9 +187,12 @@ impl Launcher {
         let (name, socket) = launch.inherit;
         let output = rustix::stdio::stdout();
         let number = socket.as_raw_fd();
-        let mut env = launch.env;
+        let mut env = launch.command.env.clone();
         env.push((name, number.to_string().into()));
-        let program = launch.program.into_os_string();
+        let Command {
+            program, args, dir, ..
+        } = launch.command;
+        let program = program.into_os_string();
         let arg0 = launch.called.map_or_else(|| program.clone(), Into::into);
         let (mut numbers, mut descriptors) = (vec![1, 2, number], vec![output]);
         descriptors.extend([stderr_theirs.as_fd(), socket.as_fd()]);
@@ -169,13 +209,13 @@ impl Launcher {
         let order = Order {
             arg0,
             program,
-            args: launch.args,
-            dir: launch.dir,
+            args,
+            dir,
             env,
-            env_removed: launch.env_removed,
             numbers,
             lifetime: Lifetime::OfItsOwn,
             sandbox: None,
+            account: None,
         };
         let ((pid, exit), known) = self.order(&order, descriptors)?;
         Ok(Successor {
@@ -357,9 +397,12 @@ fn close_all_but(kept: RawFd) -> io::Result<()> {
 }
 
 /// Takes orders until the server is gone.
-fn serve(socket: &OwnedFd, server: rustix::process::Pid) -> io::Result<()> {
+fn serve(socket: &OwnedFd, server: Pid, privileges: &Privileges) -> io::Result<()> {
     while let Some((order, descriptors)) = receive_order(socket.as_fd())? {
-        let started = order.and_then(|order| child::start(&order, descriptors, server));
+        let started = order.and_then(|mut order| {
+            let account = privileges.account_for(&mut order)?;
+            child::start(&order, descriptors, account, server)
+        });
         let answer = Answer::of(started).encode();
         let deadline = Instant::now() + ORDER_TIMEOUT;
         handover::send_within(socket.as_fd(), &answer, &[], deadline)?;
@@ -434,7 +477,7 @@ mod tests {
     fn beside_other_threads_there_is_no_launcher() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv());
-        assert!(Launcher::start(|| Ok(())).is_err());
+        assert!(Launcher::start(&Privileges::default(), || Ok(())).is_err());
         drop(stop);
         assert!(thread.join().unwrap().is_err());
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use rustix::process::{PidfdFlags, Signal, WaitIdOptions};
 
+use super::launcher::Command;
 use super::orphans::Known;
 use super::{Exit, Handle, as_pid, wait_by};
 use crate::kernel;
@@ -20,20 +21,12 @@ use crate::kernel;
 /// How to start the next server.
 #[derive(Debug)]
 pub struct Launch {
-    /// The program.
-    pub program: PathBuf,
+    /// The program, and how it is run.
+    pub command: Command,
     /// The program's file, where that very file is to be started, whatever stands at its path by then.
     pub file: Option<OwnedFd>,
     /// What it is told that it is called; its own path when none.
     pub called: Option<PathBuf>,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// Its working directory.
-    pub dir: PathBuf,
-    /// Environment variables set on top of ours.
-    pub env: Vec<(OsString, OsString)>,
-    /// Environment variables that it does not get.
-    pub env_removed: Vec<OsString>,
     /// A descriptor that stays open in it; the variable of that name tells its number.
     pub inherit: (OsString, OwnedFd),
 }

@@ -95,6 +95,7 @@ impl Rig {
         let setup = Setup {
             loops: loops.handles().to_vec(),
             launcher: None,
+            account: None,
             store: BodyStore {
                 body_memory: 1 << 20,
                 response_memory: 1 << 16,

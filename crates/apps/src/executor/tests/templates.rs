@@ -90,6 +90,7 @@ impl Running {
         let setup = Setup {
             loops: loops.handles().to_vec(),
             launcher: None,
+            account: None,
             store: BodyStore {
                 body_memory: 1 << 16,
                 response_memory: 1 << 16,

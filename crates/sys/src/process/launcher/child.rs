@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
 
 use super::exit;
 use super::order::{Lifetime, Order};
+use crate::identity::Account;
 use crate::isolation::Sandbox;
 use crate::process::{inherited_open_files, restore, stay_open};
 
@@ -28,11 +29,17 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 50_000,
 };
 
-/// Starts the program: its process id, once it runs.
+/// Starts the program, as another user than this process's if there is an account: its process id, once
+/// it runs.
 ///
 /// # Errors
 /// What kept it from running.
-pub(super) fn start(order: &Order, descriptors: Vec<OwnedFd>, server: Pid) -> io::Result<u32> {
+pub(super) fn start(
+    order: &Order,
+    descriptors: Vec<OwnedFd>,
+    account: Option<&Account>,
+    server: Pid,
+) -> io::Result<u32> {
     if descriptors.len() != order.numbers.len() {
         return Err(io::Error::other("an order without its descriptors"));
     }
@@ -41,7 +48,7 @@ pub(super) fn start(order: &Order, descriptors: Vec<OwnedFd>, server: Pid) -> io
     let told = out_of_the_way(told, &order.numbers)?;
     let helper = fork(|| {
         let program = fork(|| {
-            let error = run(order, &descriptors, server);
+            let error = run(order, &descriptors, account, server);
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             tell(&told, b'e', number);
             false
@@ -118,19 +125,33 @@ fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
 }
 
 /// Becomes the program, in a process that is forked for it. Returns only what kept it.
-fn run(order: &Order, descriptors: &[OwnedFd], server: Pid) -> io::Error {
-    match set_up(order, descriptors, server) {
+fn run(
+    order: &Order,
+    descriptors: &[OwnedFd],
+    account: Option<&Account>,
+    server: Pid,
+) -> io::Error {
+    match set_up(order, descriptors, account, server) {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     }
 }
 
-fn set_up(order: &Order, descriptors: &[OwnedFd], server: Pid) -> io::Result<Command> {
+fn set_up(
+    order: &Order,
+    descriptors: &[OwnedFd],
+    account: Option<&Account>,
+    server: Pid,
+) -> io::Result<Command> {
     become_child_of(server)?;
     for (fd, &number) in descriptors.iter().zip(&order.numbers) {
         place(fd, number)?;
     }
     restore(*inherited_open_files())?;
+    // Before the signal of the server's death, which a change of users takes back (prctl(2)).
+    if let Some(account) = account {
+        become_account(account, order)?;
+    }
     match order.lifetime {
         Lifetime::OfServer => {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -152,9 +173,6 @@ fn set_up(order: &Order, descriptors: &[OwnedFd], server: Pid) -> io::Result<Com
             true => Stdio::inherit(),
             false => Stdio::null(),
         });
-    for gone in &order.env_removed {
-        command.env_remove(gone);
-    }
     order.sandbox.map_or(Ok(()), Sandbox::enter)?;
     Ok(command)
 }
@@ -171,6 +189,17 @@ fn become_child_of(server: Pid) -> io::Result<()> {
     }
     debug_assert_ne!(getpid(), server);
     Ok(())
+}
+
+/// Becomes the user. Its outputs are its own then, so that it may open `/dev/stdout` and `/dev/stderr`.
+fn become_account(account: &Account, order: &Order) -> io::Result<()> {
+    for output in [1, 2] {
+        if order.numbers.contains(&output) {
+            let path = format!("/proc/self/fd/{output}");
+            std::os::unix::fs::chown(path, Some(account.user.uid), Some(account.gid))?;
+        }
+    }
+    account.assume()
 }
 
 /// A server that follows may still write to our terminal, from behind (`stty tostop`).

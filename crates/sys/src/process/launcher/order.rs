@@ -24,12 +24,13 @@ pub(super) struct Order {
     pub(super) dir: PathBuf,
     /// On top of the launcher's own.
     pub(super) env: Vec<(OsString, OsString)>,
-    pub(super) env_removed: Vec<OsString>,
     /// The number of each descriptor that comes with the order, in the program.
     pub(super) numbers: Vec<RawFd>,
     pub(super) lifetime: Lifetime,
     /// What it is not to do to others; none lets it.
     pub(super) sandbox: Option<Sandbox>,
+    /// The user of its own that it runs as.
+    pub(super) account: Option<String>,
 }
 
 /// How long a program may live.
@@ -52,13 +53,13 @@ impl Order {
             out.text(name);
             out.text(value);
         });
-        out.list(&self.env_removed, |out, it| out.text(it));
         out.list(&self.numbers, |out, it| out.0.extend(it.to_le_bytes()));
         out.0.push(match self.lifetime {
             Lifetime::OfServer => 0,
             Lifetime::OfItsOwn => 1,
         });
         out.0.push(self.sandbox.map_or(0, Sandbox::encode));
+        out.list(self.account.as_slice(), |out, it| out.text(it.as_ref()));
         out.0
     }
 
@@ -82,7 +83,6 @@ impl Order {
             args: input.list(Reader::text)?,
             dir: PathBuf::from(input.text()?),
             env: input.list(|input| Some((input.text()?, input.text()?)))?,
-            env_removed: input.list(Reader::text)?,
             numbers: input.list(|input| Some(RawFd::from_le_bytes(input.array()?)))?,
             lifetime: match input.array()? {
                 [0] => Lifetime::OfServer,
@@ -92,6 +92,11 @@ impl Order {
             sandbox: match input.array()? {
                 [0] => None,
                 [parts] => Some(Sandbox::decode(parts)?),
+            },
+            account: match &mut input.list(Reader::text)?[..] {
+                [] => None,
+                [name] => Some(std::mem::take(name).into_string().ok()?),
+                _ => return None,
             },
         };
         input.0.is_empty().then_some(order)
@@ -155,10 +160,10 @@ mod tests {
             args: vec!["-c".into(), OsString::from_vec(vec![0xff, b'\n'])],
             dir: "/srv/shop".into(),
             env: vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())],
-            env_removed: vec!["GONE".into()],
             numbers: vec![1, 2, 19_999],
             lifetime: Lifetime::OfItsOwn,
             sandbox: Sandbox::decode(5),
+            account: Some("shop".to_owned()),
         }
     }
 
@@ -181,12 +186,15 @@ mod tests {
         assert_eq!(Order::decode(&more), None);
         // Lists and texts of 4 GiB that are not there.
         assert_eq!(Order::decode(&[0xff; 64]), None);
-        let mut lists = bytes.clone();
-        let last = lists.len() - 1;
-        lists[last - 1] = 7;
-        assert_eq!(Order::decode(&lists), None);
-        lists[last - 1] = 1;
-        lists[last] = 2;
-        assert_eq!(Order::decode(&lists), None);
+        let mut without = order();
+        without.account = None;
+        let good = without.encode();
+        assert_eq!(Order::decode(&good), Some(without));
+        // The bytes before the empty list are how long it may live, and its sandbox.
+        for (place, byte) in [(good.len() - 6, 7), (good.len() - 5, 2)] {
+            let mut odd = good.clone();
+            odd[place] = byte;
+            assert_eq!(Order::decode(&odd), None);
+        }
     }
 }
