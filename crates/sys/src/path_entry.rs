@@ -89,10 +89,9 @@ mod tests {
         std::fs::remove_file(folder.join("file")).unwrap();
         std::fs::write(folder.join("file"), "another one").unwrap();
         assert_eq!(file.metadata().unwrap().len(), 3);
-        let shown = std::fs::read_link(format!(
-            "/proc/self/fd/{}",
-            std::os::fd::AsRawFd::as_raw_fd(&file.into_fd())
-        ));
+        let fd = file.into_fd();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        let shown = std::fs::read_link(format!("/proc/self/fd/{number}"));
         assert!(shown.unwrap().to_string_lossy().ends_with("file (deleted)"));
         std::fs::remove_dir_all(folder).unwrap();
     }
