@@ -201,11 +201,7 @@ mod tests {
             |order| order.arg0 = "ls".into(),
             |order| order.args.push("-c".into()),
             |order| order.dir = "/tmp".into(),
-            |order| {
-                order
-                    .env
-                    .insert(0, ("LD_PRELOAD".into(), "/tmp/x.so".into()))
-            },
+            |order| order.env.push(("LD_PRELOAD".into(), "/tmp/x.so".into())),
             |order| order.env.clear(),
         ];
         for (number, change) in changes.into_iter().enumerate() {
