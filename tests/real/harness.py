@@ -12,6 +12,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,19 @@ class Response:
         return self.body.decode()
 
 
+class ControlConnection(http.client.HTTPConnection):
+    """A connection to a server's control socket, where it is changed."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=20)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
 class Server:
     """`penstock serve`, from its ready line to its clean end; a context manager."""
 
@@ -182,6 +196,17 @@ class Server:
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
+
+    def change(self, path, body=""):
+        """Asks for a change over the control socket: the status and the text of the answer."""
+        control = self._child.wait_for(r"^control unix:(.+)$", self.seconds)[1]
+        connection = ControlConnection(control)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
 
     @property
     def lines(self):

@@ -81,13 +81,9 @@ class Front(Server):
 
     def manage(self, action, address):
         body = json.dumps({"action": action, "server": address})
-        self._admin.request(
-            "POST", "/upstreams/b/servers", body, {"Content-Type": "application/json"}
-        )
-        answer = self._admin.getresponse()
-        text = answer.read().decode()
-        if answer.status != 200:
-            raise AssertionError(f"{action} {address}: {answer.status} {text}")
+        status, text = self.change("/upstreams/b/servers", body)
+        if status != 200:
+            raise AssertionError(f"{action} {address}: {status} {text}")
 
     def causes(self):
         """Why requests failed, by their ids, as the log has it."""

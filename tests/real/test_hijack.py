@@ -17,15 +17,8 @@ from websockets import handshake
 class Case(RealCase):
     def restart(self):
         """Replaces every worker, as `penstock restart` does; waits until the successors serve."""
-        lines = [line for line in self.server.lines if line.startswith("status ")]
-        admin = lines[0].split()[1]
-
-        async def ask():
-            async with aiohttp.ClientSession() as session:
-                answer = await session.post(f"{admin}apps/it/restart")
-                self.assertLess(answer.status, 300, await answer.text())
-
-        asyncio.run(ask())
+        status, text = self.server.change("/apps/it/restart")
+        self.assertLess(status, 300, text)
 
 
 class EchoClients(SocketIoChecks):

@@ -13,8 +13,6 @@ import socket
 import subprocess
 import threading
 
-import requests
-
 from harness import RealCase, until
 from listening import PATIENCE, Events, Front
 
@@ -104,19 +102,17 @@ class Publisher:
 
     def _run(self):
         try:
-            with requests.Session() as session:
-                while not self._is_over.wait(EVERY):
-                    self._publish(session, f"{self.name}-{self.sent}")
-                    self.sent += 1
+            while not self._is_over.wait(EVERY):
+                self._publish(f"{self.name}-{self.sent}")
+                self.sent += 1
         except Exception as error:
             self.failure = error
 
-    def _publish(self, session, data):
+    def _publish(self, data):
         item = {"channel": "news", "event": {"data": data}}
-        url = f"{self.server.admin}/publish/"
-        answer = session.post(url, data=json.dumps({"items": [item]}), timeout=PATIENCE)
-        if answer.status_code != 200:
-            raise AssertionError(f"{data}: {answer.status_code} {answer.text}")
+        status, text = self.server.change("/publish/", json.dumps({"items": [item]}))
+        if status != 200:
+            raise AssertionError(f"{data}: {status} {text}")
 
     def wait_for_more(self, count=30):
         goal = self.sent + count
@@ -232,10 +228,8 @@ class OneHub(RealCase):
         first = self.servers[0]
         for number in range(200):
             item = {"channel": "news", "event": {"data": f"a-{number}"}}
-            answer = requests.post(
-                f"{first.admin}/publish/", json={"items": [item]}, timeout=PATIENCE
-            )
-            self.assertEqual(answer.status_code, 200)
+            status, text = first.change("/publish/", json.dumps({"items": [item]}))
+            self.assertEqual(status, 200, text)
         ending = first._child._process
         ending.send_signal(signal.SIGTERM)
         for listener in self.listeners[LISTENERS:]:

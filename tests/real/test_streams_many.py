@@ -10,6 +10,7 @@ import json
 import os
 import re
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ CONFIG = """\
 [server]
 threads = {threads}
 drain_idle = "100ms"
+admin_token = {{ file = "token" }}
 
 [limits]
 connections = {connections}
@@ -94,6 +96,9 @@ class Many(RealCase):
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         self.home = self.folder()
         self.settings = self.home / "penstock.toml"
+        self.token = secrets.token_urlsafe(32)
+        (self.home / "token").touch(0o600)
+        (self.home / "token").write_text(self.token)
 
     def configure(self, streams, threads=2, beat=2, hub=""):
         folder = json.dumps(str(EXAMPLES / "million"))
@@ -183,6 +188,7 @@ class Exchanged(Many):
         self.server = self.enterContext(Front(self.settings))
         # Every stream hears numbered messages all the time: one that is missed or repeated is counted.
         publish = ["--publish", f"{self.server.admin}/publish/", "--channel", "everybody"]
+        publish += ["--publish-header", f"Authorization: Bearer {self.token}"]
         publish += ["--publish-rate", max(1, min(PUBLISHED_PER_SECOND, 200_000 // HELD))]
         holder = self.hold(HELD, "--beat", "5s", *publish)
         self.wait_held(HELD)
