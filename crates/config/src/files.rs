@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use crate::disk;
 use crate::error::Problem;
 use crate::headers::{is_token, is_value};
+use crate::hide;
 use crate::model::{Coding, Files, Symlinks};
 use crate::parse::check_folder;
 use crate::place::At;
@@ -46,6 +47,7 @@ pub(crate) fn read(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
         files.blocking = blocking.value.to_owned();
     }
     read_sending(&table, &mut files);
+    files.hide = hide::read(&table).unwrap_or_else(|| known.hide.to_vec());
     root.map(|_| files)
 }
 

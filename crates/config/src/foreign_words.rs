@@ -240,6 +240,9 @@ const WORDS: &[ForeignWord] = &[
     word("sites.routes", "body_bytes", "max_body"),
     word("sites.routes", "max_body_size", "max_body"),
     word("sites.routes", "request_body", "max_body"),
+
+    word("sites.routes.files", "deny", "hide"),
+    word("sites.routes.files", "exclude", "hide"),
 ];
 
 /// What a flag of another server is here.

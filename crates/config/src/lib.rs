@@ -22,6 +22,7 @@ mod example;
 mod files;
 mod foreign_words;
 mod headers;
+mod hide;
 mod hub;
 mod join;
 mod model;

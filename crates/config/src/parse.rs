@@ -88,11 +88,16 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             upstreams: &upstream_names,
             caches: &caches,
             hub: &hub,
+            hide: &server.value.hide,
             blocking: &blocking,
         },
     );
     if !top.has("sites") {
         sites = default_sites(&top, &app_names, &apps, &upstream_names, &streams);
+        let routes = sites.iter_mut().flat_map(|site| &mut site.routes);
+        for files in routes.filter_map(|route| route.files.as_mut()) {
+            files.hide.clone_from(&server.value.hide);
+        }
         if sites.is_empty() && !streams.is_empty() {
             server.leave_out_default();
         }

@@ -19,6 +19,7 @@ use crate::parse::check_folder;
 use crate::place::{At, Findings, absolute};
 use crate::section::{Item, Section};
 use crate::values::{ListenAddr, UNIX_PATH_BYTES};
+use crate::{hide, join};
 
 pub(crate) use redis::EXPECTED as REDIS_EXPECTED;
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
+use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site};
 use crate::place::At;
 use crate::section::Section;
@@ -24,6 +25,8 @@ pub(crate) struct Known<'a> {
     pub(crate) caches: &'a BTreeMap<String, Cache>,
     /// Bounds on held streams.
     pub(crate) hub: &'a Hub,
+    /// Names of files that are hidden where a route does not say which.
+    pub(crate) hide: &'a [HidePattern],
     /// Pools by name.
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }

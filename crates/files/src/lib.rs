@@ -4,7 +4,7 @@
 //! call; else `resolve` turns the path into the places to look in, and `tree` opens them, on the loop as far
 //! as the kernel has them in memory and in a blocking pool else. `known` chooses the coding that the client
 //! gets, `compress` makes it if it is not there, and `reply` decides between 200, 206, 304, 412 and 416.
-//! `naming` and `description` say what is sent with it, `listing` makes bodies. `penstock`'s wiring
+//! `hidden` says which names are never sent, `naming` and `description` what is sent with a file, and `listing` makes bodies. `penstock`'s wiring
 //! makes one [`Files`] for each `files = { ... }` of a route.
 //!
 //! What must stay true: nothing outside the root is ever opened, whatever the path or the symbolic
@@ -25,6 +25,7 @@
 mod compress;
 mod description;
 mod handler;
+mod hidden;
 mod known;
 mod links;
 mod listing;

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::imf_fixdate;
 use penstock_runtime::blocking::Pool;
-use penstock_sys::file::{self, AccessTime};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
 
@@ -176,15 +175,15 @@ fn entry(tree: &Tree, path: &[u8], folder: &File, name: &[u8]) -> Option<Entry> 
         FileType::RegularFile => (false, u64::try_from(found.st_size).ok()?, found.st_mtime),
         // Where it leads is for the kernel to say, by the rules for the root.
         FileType::Symlink => {
-            let (root, symlinks) = tree.root();
-            let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
-            let target = file::open_beneath_with(root, &below, symlinks, AccessTime::Noted).ok()?;
-            let target = target.metadata().ok()?;
+            let target = tree.open_entry(path, name)?;
             let is_shown = target.is_file() || target.is_dir();
             is_shown.then(|| (target.is_dir(), target.size(), target.mtime()))?
         }
         _ => return None,
     };
+    if tree.hides_entry(path, name, is_folder) {
+        return None;
+    }
     Some(Entry {
         name: name.to_vec(),
         is_folder,

@@ -214,7 +214,7 @@ fn is_match(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 /// Goes back to the last star only, so the work is at most the product of both lengths.
-fn is_glob_of(pattern: &[u8], text: &[u8]) -> bool {
+pub(crate) fn is_glob_of(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_text) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while in_text < text.len() {

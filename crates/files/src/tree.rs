@@ -13,6 +13,7 @@ use std::fs::{File, Metadata};
 use std::hash::Hasher;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use penstock_sys::file;
 use penstock_sys::pages;
 use twox_hash::XxHash3_64;
 
-use self::opening::{EACCES, Unnoted, is_exhausted, is_missing, is_passing};
+use self::opening::{EACCES, ELOOP, Unnoted, is_exhausted, is_missing, is_passing};
 use crate::compress::{self, read_whole};
 use crate::description::{Description, Facts, Version, is_plausible};
+use crate::hidden::{HiddenNames, ToldHidden};
 use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
 use crate::links::ToldLinks;
 use crate::naming::{Naming, is_compressible};
@@ -63,6 +65,10 @@ pub(crate) struct Tree {
     symlinks: file::Symlinks,
     reading: Unnoted,
     told_links: ToldLinks,
+    hidden: HiddenNames,
+    told_hidden: ToldHidden,
+    /// Where the root really is, to tell where links have led.
+    real_root: Option<PathBuf>,
     /// Reads what is large.
     pool: Pool,
     /// The file system's number, if a loop may ask it.
@@ -112,6 +118,8 @@ struct Named<'a> {
 struct Regular {
     file: File,
     metadata: Metadata,
+    /// Whether a symbolic link below the root led there.
+    is_linked: bool,
 }
 
 impl Tree {
@@ -129,6 +137,7 @@ impl Tree {
             pages::FileSystem::Memory | pages::FileSystem::Disk => Some(device_of(&fd)?),
             pages::FileSystem::Layered | pages::FileSystem::Other => None,
         };
+        let real_root = file::path_of(&fd).ok();
         Ok(Self {
             root: fd,
             name: root.clone(),
@@ -144,6 +153,9 @@ impl Tree {
             },
             reading: Unnoted::default(),
             told_links: ToldLinks::default(),
+            hidden: HiddenNames::new(&files.hide),
+            told_hidden: ToldHidden::default(),
+            real_root,
             pool,
             asked_on_loops,
             script_index: None,
@@ -219,9 +231,20 @@ impl Tree {
         self.asked_on_loops.is_some()
     }
 
-    /// The root, to open what is below it.
-    pub(crate) fn root(&self) -> (&OwnedFd, file::Symlinks) {
-        (&self.root, self.symlinks)
+    /// Opens an entry of a folder that is at `path`, for a list of it: where a link leads that may be
+    /// followed, and whether that may be shown. Blocks.
+    pub(crate) fn open_entry(&self, path: &[u8], name: &[u8]) -> Option<Metadata> {
+        let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
+        let opened = self.open_any(&below, Reach::Disk).ok()??;
+        let is_hidden = self.leads_to_hidden(&opened, &below).unwrap_or(true);
+        (!is_hidden).then_some(opened.metadata)
+    }
+
+    /// Whether a list leaves out an entry of a folder that is at `path`.
+    pub(crate) fn hides_entry(&self, path: &[u8], name: &[u8], is_folder: bool) -> bool {
+        let slash: &[u8] = if is_folder { b"/" } else { b"" };
+        let below = [path.strip_prefix(b"/").unwrap_or(path), name, slash].concat();
+        self.hidden.hiding(&below).is_some()
     }
 
     fn search(&self, path: &[u8], known: Option<&Known>, reach: Reach) -> Result<Looked, Stop> {
@@ -237,7 +260,7 @@ impl Tree {
             if !place.expand_into(path, &mut name) {
                 continue;
             }
-            let Some(regular) = self.open_regular(&name, reach)? else {
+            let Some(regular) = self.open_shown(&name, reach)? else {
                 continue;
             };
             if place.is_index_of(path) {
@@ -275,12 +298,24 @@ impl Tree {
     /// The directory at `path`, where there is no index page.
     fn search_folder(&self, path: &[u8], reach: Reach) -> Result<Looked, Stop> {
         let name = path.strip_prefix(b"/").unwrap_or(path);
+        let mut folder = Vec::with_capacity(name.len() + 1);
+        folder.extend_from_slice(name);
+        if !name.ends_with(b"/") {
+            folder.push(b'/');
+        }
+        if self.hidden.hiding(&folder).is_some() {
+            return Ok(Looked::Known(Known::Absent));
+        }
         let opened = match self.open_any(name, reach) {
             Err(Stop::Fault(fault)) if fault.kind == FaultKind::Forbidden => None,
             opened => opened?,
         };
         let is_folder = |opened: &Regular| opened.metadata.is_dir();
-        Ok(match opened.filter(is_folder) {
+        let opened = match opened.filter(is_folder) {
+            Some(opened) if self.leads_to_hidden(&opened, name)? => None,
+            opened => opened,
+        };
+        Ok(match opened {
             None => Looked::Known(Known::Absent),
             Some(_) if !path.ends_with(b"/") => Looked::Known(Known::Directory),
             Some(folder) => Looked::Folder(folder.file),
@@ -356,7 +391,7 @@ impl Tree {
         let suffix = facts.coding.map_or("", Coding::suffix);
         let name_len = named.name.len();
         named.name.extend_from_slice(suffix.as_bytes());
-        let opened = self.open_regular(named.name, reach);
+        let opened = self.open_shown(named.name, reach);
         named.name.truncate(name_len);
         let opened = match opened {
             // What cannot be opened is no reason to refuse what can.
@@ -381,7 +416,7 @@ impl Tree {
         known: Option<&Representation>,
         reach: Reach,
     ) -> Result<Representation, Stop> {
-        let Regular { file, metadata } = regular;
+        let Regular { file, metadata, .. } = regular;
         let (name, place) = (named.name.as_slice(), named.place);
         let identity = Identity::new(&metadata, place);
         if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
@@ -433,26 +468,77 @@ impl Tree {
         })
     }
 
+    /// Opens a regular file that may be sent; none when there is no such thing. A hidden one is as good
+    /// as not there, but for the log.
+    fn open_shown(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
+        let Some(hiding) = self.hidden.hiding(name) else {
+            let opened = self.open_regular(name, reach)?;
+            return match opened {
+                Some(opened) if self.leads_to_hidden(&opened, name)? => Ok(None),
+                opened => Ok(opened),
+            };
+        };
+        if !hiding.is_default || self.told_hidden.covers(name) {
+            return Ok(None);
+        }
+        match self.open_regular(name, reach) {
+            Err(Stop::NeedsDisk) => return Err(Stop::NeedsDisk),
+            Ok(Some(_)) => self.told_hidden.tell(&self.name, name, hiding),
+            Ok(None) | Err(Stop::Fault(_)) => {}
+        }
+        Ok(None)
+    }
+
     /// Opens a regular file; none when there is no such thing.
     fn open_regular(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
         let opened = self.open_any(name, reach)?;
         Ok(opened.filter(|opened| opened.metadata.is_file()))
     }
 
+    /// Whether a symbolic link has led to what is hidden. Asks `/proc` only where there was one.
+    fn leads_to_hidden(&self, opened: &Regular, name: &[u8]) -> Result<bool, Stop> {
+        if !opened.is_linked || self.hidden.is_empty() {
+            return Ok(false);
+        }
+        let real = file::path_of(&opened.file).map_err(|error| self.stop(&error, name))?;
+        let root = self.real_root.as_deref();
+        // What is outside of the root keeps its first slash: patterns of paths are not for it.
+        let below = root.and_then(|root| real.strip_prefix(root).ok());
+        let mut real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
+        if opened.metadata.nlink() == 0 && real.ends_with(DELETED) {
+            real.truncate(real.len() - DELETED.len());
+        }
+        if opened.metadata.is_dir() {
+            real.push(b'/');
+        }
+        let Some(hiding) = self.hidden.hiding(&real) else {
+            return Ok(false);
+        };
+        if hiding.is_default {
+            self.told_hidden.tell(&self.name, name, hiding);
+        }
+        Ok(true)
+    }
+
     /// Opens whatever has that name; none when there is nothing.
     fn open_any(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
-        let opened = match reach {
-            Reach::Names | Reach::Disk => self.open_patiently(name).map(Some),
-            Reach::Memory => self.reading.open(|reading| {
-                file::open_beneath_cached_with(&self.root, name, self.symlinks, reading)
-            }),
-        };
+        let mut is_linked = false;
+        let mut opened = self.open_following(name, reach, file::Symlinks::Never);
+        let follows = self.symlinks != file::Symlinks::Never;
+        if follows && matches!(&opened, Err(error) if error.raw_os_error() == Some(ELOOP)) {
+            is_linked = true;
+            opened = self.open_following(name, reach, self.symlinks);
+        }
         let described = opened.and_then(|file| {
             let Some(file) = file else {
                 return Ok(None);
             };
             let metadata = file.metadata()?;
-            Ok(Some(Regular { file, metadata }))
+            Ok(Some(Regular {
+                file,
+                metadata,
+                is_linked,
+            }))
         });
         match described {
             Ok(None) => Err(Stop::NeedsDisk),
@@ -484,12 +570,22 @@ impl Tree {
         reach != Reach::Memory || self.asked_on_loops == Some(metadata.dev())
     }
 
-    fn open_patiently(&self, name: &[u8]) -> io::Result<File> {
+    /// Opens what has that name, by these rules for links; none when that takes more than `reach` has.
+    fn open_following(
+        &self,
+        name: &[u8],
+        reach: Reach,
+        symlinks: file::Symlinks,
+    ) -> io::Result<Option<File>> {
+        if reach == Reach::Memory {
+            let open =
+                |reading| file::open_beneath_cached_with(&self.root, name, symlinks, reading);
+            return self.reading.open(open);
+        }
         let mut attempts = 1;
         loop {
-            let opened = self
-                .reading
-                .open(|reading| file::open_beneath_with(&self.root, name, self.symlinks, reading));
+            let open = |reading| file::open_beneath_with(&self.root, name, symlinks, reading);
+            let opened = self.reading.open(open).map(Some);
             match opened {
                 Err(error) if is_passing(&error) && attempts < OPEN_ATTEMPTS => attempts += 1,
                 done => return done,
@@ -514,6 +610,9 @@ impl Tree {
         Fault::new(kind, format!("{place:?}: {error}"))
     }
 }
+
+/// What `/proc` says behind the name of a file that has none any more.
+const DELETED: &[u8] = b" (deleted)";
 
 /// What tells the versions of a file apart that is not kept in memory; none when that takes a reading which
 /// is out of `reach`. Blocks for that.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
 use penstock_config as config;
-use penstock_config::{Config, TryPattern};
+use penstock_config::{Config, HidePattern, TryPattern};
 use penstock_exchange::bodies::TempSpace;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
 use penstock_files::{Files, FilesSetup};
@@ -46,6 +46,8 @@ pub(crate) struct Rooms {
     pub(crate) bounds: Bounds,
     /// What temporary files take; one for as long as the server is there.
     pub(crate) temp_space: Arc<TempSpace>,
+    /// Names that the files of `X-Sendfile` do not have.
+    pub(crate) hide: Vec<HidePattern>,
 }
 
 /// What a start gave besides the rooms.
@@ -93,7 +95,9 @@ pub(crate) fn start(
     started.rooms.bounds = config.blocking.clone();
     // What `X-Sendfile` names is read in the pool that there was when it was started.
     let has_pool = old.bounds.get("default") == config.blocking.get("default");
-    let may_keep = |root: &Option<PathBuf>| has_pool || root.is_none();
+    let has_hidden = old.hide == config.server.hide;
+    started.rooms.hide.clone_from(&config.server.hide);
+    let may_keep = |root: &Option<PathBuf>| (has_pool && has_hidden) || root.is_none();
     for (name, wanted) in &config.upstreams {
         let kept = old
             .upstreams
@@ -101,7 +105,7 @@ pub(crate) fn start(
             .filter(|_| may_keep(&wanted.sendfile_root));
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
-            None => start_upstream(wanted, &store, &started.rooms.pools, beside.loops)?,
+            None => start_upstream(wanted, &store, &started.rooms, beside.loops)?,
         };
         started.rooms.upstreams.insert(name.clone(), upstream);
     }
@@ -157,7 +161,7 @@ fn start_app(
     let app = match &wanted.upstream {
         None => {
             let root = wanted.sendfile_root.as_deref();
-            let sendfile = open_sendfile(root, &started.rooms.pools, loops)?;
+            let sendfile = open_sendfile(root, &started.rooms, loops)?;
             let setup = AppSetup {
                 sendfile,
                 ..setup.clone()
@@ -165,8 +169,7 @@ fn start_app(
             App::start(wanted.clone(), &setup)
         }
         Some(behind) => {
-            let pools = &started.rooms.pools;
-            let upstream = start_upstream(behind, &setup.store, pools, loops)?;
+            let upstream = start_upstream(behind, &setup.store, &started.rooms, loops)?;
             let servers = Arc::new(Processes(Arc::clone(&upstream)));
             (started.rooms.upstreams).insert(wanted.name.clone(), upstream);
             App::start_servers(wanted.clone(), setup, servers)
@@ -179,10 +182,10 @@ fn start_app(
 fn start_upstream(
     wanted: &config::Upstream,
     store: &penstock_exchange::bodies::BodyStore,
-    pools: &Pools,
+    rooms: &Rooms,
     loops: &[LoopHandle],
 ) -> Result<Arc<Upstream>, String> {
-    let sendfile = open_sendfile(wanted.sendfile_root.as_deref(), pools, loops)?;
+    let sendfile = open_sendfile(wanted.sendfile_root.as_deref(), rooms, loops)?;
     let setup = Setup {
         loops: loops.len(),
         store: store.clone(),
@@ -197,15 +200,15 @@ fn start_upstream(
 /// A folder that cannot be opened.
 fn open_sendfile(
     root: Option<&Path>,
-    pools: &Pools,
+    rooms: &Rooms,
     loops: &[LoopHandle],
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     let Some(root) = root else {
         return Ok(None);
     };
     let setup = FilesSetup {
-        files: sent_for(root),
-        pool: default_pool(pools),
+        files: sent_for(root, &rooms.hide),
+        pool: default_pool(&rooms.pools),
         loops: loops.len(),
         falls_through: false,
         script_index: None,
@@ -229,8 +232,9 @@ pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
 
 /// The files that an application may name in `X-Sendfile`: one path each, and nothing said about them that
 /// the application does not say, since they may be meant for one client alone.
-fn sent_for(root: &Path) -> config::Files {
+fn sent_for(root: &Path, hide: &[HidePattern]) -> config::Files {
     config::Files {
+        hide: hide.to_vec(),
         try_: vec![TryPattern::path()],
         precompressed: Vec::new(),
         compress: Vec::new(),

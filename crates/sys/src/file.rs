@@ -200,6 +200,20 @@ fn leads_out(relative: &[u8]) -> bool {
     relative.starts_with(b"/") || parts.any(|part| part == b"..")
 }
 
+/// The path at which an open file or folder is, without symbolic links (`/proc/self/fd`). That of one
+/// which has no name any more ends in ` (deleted)`. Waits for no disk.
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub fn path_of(file: impl AsFd) -> io::Result<std::path::PathBuf> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStringExt;
+
+    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let path = rustix::fs::readlink(link, Vec::new())?;
+    Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
+}
+
 /// Reads at `offset` only what is in memory already (`preadv2` with `RWF_NOWAIT`): the loop may call
 /// it.
 ///

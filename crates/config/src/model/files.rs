@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::hide::HidePattern;
 use crate::values::TryPattern;
 
 /// A folder of static files.
@@ -32,6 +33,8 @@ pub struct Files {
     pub types: BTreeMap<String, String>,
     /// Which symbolic links below the root are followed.
     pub symlinks: Symlinks,
+    /// Names that are not found, whatever the path or link that leads to them.
+    pub hide: Vec<HidePattern>,
 }
 
 impl Files {
@@ -48,6 +51,7 @@ impl Files {
             cache_control: Vec::new(),
             types: BTreeMap::new(),
             symlinks: Symlinks::default(),
+            hide: HidePattern::defaults(),
         }
     }
 }

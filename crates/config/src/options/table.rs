@@ -65,6 +65,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Proxies whose `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are trusted: client, scheme, host, port and prefix that they say are the request's. Left out, this machine is trusted for client and scheme alone."),
     row("server", "client_address", Text("the name of a field such as \"X-Real-IP\""), Means("`X-Forwarded-For`, else `X-Real-IP`; `Forwarded` if there is none of the `X-` fields"), r#""CF-Connecting-IP""#,
         "The one field by which trusted proxies name the client. With `\"Forwarded\"`, scheme and host come from that field, too."),
+    row("server", "hide", Texts(HIDE), Is(r#"["default"]"#), r#"["default", "*.psd"]"#,
+        "Names that are not found below any folder of files: what `hide` of a route means where it is left out, and what `X-Sendfile` may not name."),
     row("server", "join", Table("server.join"), Means("nowhere"), r#"{ listen = "10.0.0.1:7000", key = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=" }"#,
         "Where `penstock work` on other machines dials in, to become a server of an upstream that is `joined`."),
     row("server", "redis", Text(crate::server::REDIS_EXPECTED), Means("none: this server is alone"), r#""redis://127.0.0.1:6379""#,
@@ -334,6 +336,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Media types by extension, over those that are known."),
     row("sites.routes.files", "symlinks", OneOf(&["inside", "none", "any"]), Is(r#""inside""#), r#""none""#,
         "Which symbolic links below the root are followed: those that stay inside it, none, or any, wherever they lead; others are not found."),
+    row("sites.routes.files", "hide", Texts(HIDE), Means("`server.hide`"), r#"["default", "!*.py", "drafts/"]"#,
+        "Names that are not found, whatever their case and whatever link leads to them: names (`*.psd`), folders (`drafts/`), paths below \
+         the root (`/internal/*`), exceptions (`!*.py`). The last that matches counts. `\"default\"` stands for sources, databases, \
+         keys, backups, logs and what holds passwords; names that begin with a dot are never found."),
 
     row("sites.routes.rewrite", "strip_prefix", Text(PREFIX), Means("nothing"), r#""/api""#,
         "Taken off the front of the path, if it is there."),
@@ -370,6 +376,7 @@ const FIELD: &str = crate::headers::FIELD_EXPECTED;
 pub(super) const UPSTREAM: &str = "the name of an [upstreams.NAME] table";
 const HOST: &str = "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
 const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+const HIDE: &str = crate::hide::HIDE_EXPECTED;
 const CODINGS: &[&str] = &["zstd", "br", "gzip"];
 const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";
 

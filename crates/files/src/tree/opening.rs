@@ -72,7 +72,7 @@ pub(super) const EACCES: i32 = 13;
 const ENODEV: i32 = 19;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
-const ELOOP: i32 = 40;
+pub(super) const ELOOP: i32 = 40;
 
 #[cfg(test)]
 mod tests {

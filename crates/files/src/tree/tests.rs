@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 
-use penstock_config::TryPattern;
+use penstock_config::{HidePattern, TryPattern};
 
 use super::*;
 use crate::testing::Folder;
@@ -483,4 +483,98 @@ fn of_a_huge_file_without_a_time_the_state_counts() {
     let (none, some) = (Duration::from_secs(1), Duration::from_secs(1_700_000_000));
     assert_ne!(tag(none), tag(none));
     assert_eq!(tag(some), tag(some));
+}
+
+#[test]
+fn what_is_hidden_is_not_there_whatever_leads_to_it() {
+    let folder = Folder::new();
+    for name in [
+        "index.html",
+        "app.py",
+        "site.db",
+        ".env",
+        "CVS/Entries",
+        "a.css",
+    ] {
+        folder.write(name, name);
+    }
+    folder.write("../outside/app.py", "outside");
+    folder.write("../outside/a.txt", "text");
+    folder.write("style.css", "css");
+    folder.link("app.py", "app.txt");
+    folder.link(".env", "env.txt");
+    folder.link("site.db", "style.css.gz");
+    folder.link("CVS", "history");
+    folder.link("a.css", "b.css");
+    folder.link("app.txt", "twice.txt");
+    folder.link(folder.root().join("../outside"), "outside");
+    folder.write("..data/real.html", "real");
+    folder.link("..data/real.html", "mounted.html");
+    let say = |files: &mut penstock_config::Files| {
+        files.listing = true;
+        files.try_.push(TryPattern::Fixed("/app.py".to_owned()));
+    };
+    let inside = open(&folder, say);
+    let anywhere = open(&folder, |files| {
+        say(files);
+        files.symlinks = Symlinks::Any;
+    });
+    for (path, of_inside, of_anywhere) in [
+        ("/", "index.html", "index.html"),
+        ("/app.py", "absent", "absent"),
+        ("/app.txt", "absent", "absent"),
+        ("/twice.txt", "absent", "absent"),
+        ("/env.txt", "absent", "absent"),
+        ("/site.db", "absent", "absent"),
+        ("/style.css.gz", "absent", "absent"),
+        ("/CVS/Entries", "absent", "absent"),
+        ("/CVS/", "absent", "absent"),
+        ("/CVS", "absent", "absent"),
+        ("/history/Entries", "absent", "absent"),
+        ("/history/", "absent", "absent"),
+        ("/b.css", "a.css", "a.css"),
+        ("/mounted.html", "real", "real"),
+        ("/outside/app.py", "absent", "absent"),
+        ("/outside/a.txt", "absent", "text"),
+    ] {
+        assert_eq!(found(&inside, path.as_bytes()), of_inside, "{path}");
+        assert_eq!(
+            found(&anywhere, path.as_bytes()),
+            of_anywhere,
+            "{path}, any"
+        );
+    }
+    let found_file = file(&inside, b"/style.css", None);
+    assert!(
+        found_file.beside(Coding::Gzip).is_none(),
+        "a database as a coding"
+    );
+    for tree in [&inside, &anywhere] {
+        for (name, is_folder) in [("app.py", false), ("CVS", true), ("site.db", false)] {
+            assert!(tree.hides_entry(b"/", name.as_bytes(), is_folder), "{name}");
+        }
+        assert!(!tree.hides_entry(b"/", b"a.css", false));
+        for name in ["app.txt", "history", "env.txt"] {
+            assert!(tree.open_entry(b"/", name.as_bytes()).is_none(), "{name}");
+        }
+        assert!(tree.open_entry(b"/", b"b.css").is_some());
+    }
+    let open_to_all = open(&folder, |files| files.hide.clear());
+    assert_eq!(found(&open_to_all, b"/app.txt"), "app.py");
+    let excepted = open(&folder, |files| {
+        let show = HidePattern::Show("*.py".to_owned());
+        files.hide.push(show);
+    });
+    assert_eq!(found(&excepted, b"/app.py"), "app.py");
+    assert_eq!(found(&excepted, b"/app.txt"), "app.py");
+    assert_eq!(found(&excepted, b"/site.db"), "absent");
+}
+
+#[test]
+fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
+    let folder = Folder::new();
+    let file = folder.write("app.py", "code");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    file.set_permissions(closed).unwrap();
+    assert_eq!(found(&tree(&folder), b"/app.py"), "absent");
 }

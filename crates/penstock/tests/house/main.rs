@@ -43,6 +43,7 @@ mod logs;
 mod machines;
 mod overload;
 mod pools;
+mod private_files;
 mod probes;
 mod processes;
 mod programs;

@@ -1,0 +1,321 @@
+//! Names that are never sent: the patterns of `hide`, compiled, and what the log says of them.
+//!
+//! `tree` asks for each name before it opens it and again for where a symbolic link has led, and `listing`
+//! for each entry. What is found is kept by `memory`, so a request that is answered from there is not
+//! matched again. Pure, but for the log.
+//!
+//! # Invariants
+//! - One name has one answer, however it is spelled: case, final dots and spaces, letters that a file
+//!   system folds or ignores, and codings behind it (`dump.sql.gz`) make no difference.
+//! - A match allocates nothing, unless a path is longer than [`FOLDED_BYTES`].
+//! - The log names a hidden file once, and at most [`TOLD_MAX`] files of a root.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use penstock_config::{HIDDEN_BY_DEFAULT, HidePattern};
+
+use crate::naming::is_glob_of;
+
+/// Paths up to this length are matched without an allocation.
+const FOLDED_BYTES: usize = 1024;
+
+/// Hidden files that the log names for one root.
+const TOLD_MAX: usize = 32;
+
+/// What hides a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hiding<'a> {
+    /// The pattern, as it is written.
+    pub(crate) pattern: &'a str,
+    /// Whether it is of the built-in list.
+    pub(crate) is_default: bool,
+}
+
+/// The patterns of one root.
+#[derive(Debug, Default)]
+pub(crate) struct HiddenNames {
+    /// In the order in which they were written; the last that matches decides.
+    rules: Vec<Rule>,
+    /// Places in `rules` by the whole name that they are of, sorted.
+    names: Vec<(Box<[u8]>, usize)>,
+    /// The same by the extension that they are of.
+    extensions: Vec<(Box<[u8]>, usize)>,
+    /// Places of the rules that have to be tried one by one.
+    globs: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    pattern: Box<str>,
+    origin: Origin,
+    /// The letters that a path has to have: most are told apart by those.
+    letters: u128,
+    matches: Matches,
+}
+
+/// Where a pattern comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The built-in list.
+    Default,
+    /// The configuration.
+    Own,
+    /// The configuration, as an exception.
+    Exception,
+}
+
+/// What a pattern is matched with.
+#[derive(Debug)]
+enum Matches {
+    /// The last segment.
+    Name(Box<[u8]>),
+    /// Any segment.
+    Segment(Box<[u8]>),
+    /// Any segment that is a folder's.
+    Folder(Box<[u8]>),
+    /// The whole path below the root.
+    Path(Box<[u8]>),
+}
+
+impl HiddenNames {
+    pub(crate) fn new(patterns: &[HidePattern]) -> Self {
+        let mut hidden = Self::default();
+        for pattern in patterns {
+            match pattern {
+                HidePattern::Defaults => {
+                    for pattern in HIDDEN_BY_DEFAULT {
+                        hidden.push(pattern, Origin::Default);
+                    }
+                }
+                HidePattern::Hide(pattern) => hidden.push(pattern, Origin::Own),
+                HidePattern::Show(pattern) => hidden.push(pattern, Origin::Exception),
+            }
+        }
+        hidden.names.sort();
+        hidden.extensions.sort();
+        hidden
+    }
+
+    /// Whether nothing is hidden.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    fn push(&mut self, pattern: &str, origin: Origin) {
+        let at = self.rules.len();
+        let folded = folded(pattern.as_bytes());
+        let matches = match (folded.strip_prefix(b"/"), folded.strip_suffix(b"/")) {
+            (Some(path), _) if path.ends_with(b"/") => Matches::Path([path, b"*"].concat().into()),
+            (Some(path), _) => Matches::Path(path.into()),
+            (None, Some(folder)) => Matches::Folder(folder.into()),
+            // A name of one's own hides folders of that name, too; an exception opens none.
+            (None, None) if origin != Origin::Own => Matches::Name(folded.as_slice().into()),
+            (None, None) => Matches::Segment(folded.as_slice().into()),
+        };
+        match &matches {
+            Matches::Name(name) if !name.contains(&b'*') => self.names.push((name.clone(), at)),
+            Matches::Name(name) => match name.strip_prefix(b"*.") {
+                Some(extension) if !extension.iter().any(|byte| b"*.".contains(byte)) => {
+                    self.extensions.push((extension.into(), at));
+                }
+                _ => self.globs.push(at),
+            },
+            _ => self.globs.push(at),
+        }
+        self.rules.push(Rule {
+            pattern: pattern.into(),
+            origin,
+            letters: letters(&folded) & !letters(b"*"),
+            matches,
+        });
+    }
+
+    /// What hides `name`, a path relative to the root; that of a folder ends in a slash.
+    pub(crate) fn hiding(&self, name: &[u8]) -> Option<Hiding<'_>> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let mut buffer = [0; FOLDED_BYTES];
+        let rule = match buffer.get_mut(..name.len()) {
+            Some(buffer) => {
+                let len = fold(name, buffer);
+                self.last_match(&buffer[..len])?
+            }
+            None => self.last_match(&folded(name))?,
+        };
+        (rule.origin != Origin::Exception).then_some(Hiding {
+            pattern: &rule.pattern,
+            is_default: rule.origin == Origin::Default,
+        })
+    }
+
+    /// The rule that decides about a folded path.
+    fn last_match(&self, path: &[u8]) -> Option<&Rule> {
+        let (folders, last) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&path[..0], path),
+        };
+        let mut found = None;
+        for name in spellings(last) {
+            found = found.max(place_of(&self.names, name));
+            let dot = name.iter().rposition(|&byte| byte == b'.');
+            if let Some(extension) = dot.and_then(|dot| name.get(dot + 1..)) {
+                found = found.max(place_of(&self.extensions, extension));
+            }
+        }
+        let absent = !letters(path);
+        let mut later = self.globs.iter().rev().copied();
+        let glob = later.find(|&at| {
+            let rule = self.rules.get(at);
+            rule.is_some_and(|rule| {
+                rule.letters & absent == 0 && rule.matches.is_met_by(path, folders, last)
+            })
+        });
+        self.rules.get(found.max(glob)?)
+    }
+}
+
+impl Matches {
+    fn is_met_by(&self, path: &[u8], folders: &[u8], last: &[u8]) -> bool {
+        let is_last = |pattern: &[u8]| spellings(last).any(|name| is_glob_of(pattern, name));
+        let is_folder = |pattern: &[u8]| {
+            let mut folders = folders.split(|&byte| byte == b'/');
+            folders.any(|folder| !folder.is_empty() && is_glob_of(pattern, folder))
+        };
+        match self {
+            Self::Path(pattern) => spellings(path).any(|path| is_glob_of(pattern, path)),
+            Self::Folder(pattern) => is_folder(pattern),
+            Self::Segment(pattern) => is_folder(pattern) || is_last(pattern),
+            Self::Name(pattern) => is_last(pattern),
+        }
+    }
+}
+
+/// The letters of a folded text, a bit each. A slash is none: a pattern's may be its own mark.
+fn letters(text: &[u8]) -> u128 {
+    let slash = 1_u128 << b'/';
+    let all = text
+        .iter()
+        .fold(0, |all, byte| all | 1_u128 << (byte & 127));
+    all & !slash
+}
+
+/// The last place of a key in a sorted table.
+fn place_of(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
+    let end = table.partition_point(|(other, _)| other.as_ref() <= key);
+    let (last, at) = table.get(end.checked_sub(1)?)?;
+    (last.as_ref() == key).then_some(*at)
+}
+
+/// A name, and what it is a compressed or numbered version of: `dump.sql.1.gz`, `dump.sql.1`, `dump.sql`.
+fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    fn original<'a>(name: &&'a [u8]) -> Option<&'a [u8]> {
+        let name: &'a [u8] = name;
+        let dot = name.iter().rposition(|&byte| byte == b'.')?;
+        let (original, ending) = (name.get(..dot)?, name.get(dot + 1..)?);
+        let is_number = !ending.is_empty() && ending.iter().all(u8::is_ascii_digit);
+        (is_number || PACKED.contains(&ending)).then_some(original)
+    }
+    std::iter::successors(Some(name), original)
+}
+
+/// Endings of what holds one file in a packed form.
+const PACKED: [&[u8]; 11] = [
+    b"7z", b"br", b"bz2", b"gz", b"lz4", b"lzma", b"rar", b"xz", b"z", b"zip", b"zst",
+];
+
+fn folded(name: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; name.len()];
+    let len = fold(name, &mut out);
+    out.truncate(len);
+    out
+}
+
+/// Writes `name` in the one spelling in which names are compared; says how long that is. `out` has room
+/// for as many bytes.
+///
+/// What only some file systems do counts for all, since it costs a hidden name at most: case (casefolded
+/// ext4, exFAT, NTFS), letters outside of ASCII that fold into it or are ignored (ext4, HFS+: U+200C,
+/// U+212A, U+017F), final dots and spaces (FAT), `\` as a slash (CIFS), `::$DATA` (NTFS).
+fn fold(name: &[u8], out: &mut [u8]) -> usize {
+    let (mut len, mut start) = (0, 0);
+    let mut rest = name;
+    while let Some((&byte, after)) = rest.split_first() {
+        let mut next = after;
+        let folded = match byte {
+            b'/' | b'\\' => {
+                len = trim(out, start, len);
+                start = len + 1;
+                Some(b'/')
+            }
+            _ if byte.is_ascii() => Some(byte.to_ascii_lowercase()),
+            _ => {
+                let special = FOLDED.iter().find(|(letter, _)| rest.starts_with(letter));
+                if let Some((letter, _)) = special {
+                    next = &rest[letter.len()..];
+                }
+                special.map(|(_, folded)| *folded)
+            }
+        };
+        if let (Some(folded), Some(place)) = (folded, out.get_mut(len)) {
+            *place = folded;
+            len += 1;
+        }
+        rest = next;
+    }
+    trim(out, start, len)
+}
+
+/// Letters outside of ASCII that are one within it when case is folded: the Kelvin sign, the long s.
+const FOLDED: [(&[u8], u8); 2] = [(b"\xe2\x84\xaa", b'k'), (b"\xc5\xbf", b's')];
+
+/// Where a segment ends without what a file system may leave out.
+fn trim(out: &[u8], start: usize, mut len: usize) -> usize {
+    while let Some(segment) = out.get(start..len) {
+        let shorter = match segment {
+            [.., b'.' | b' '] => len - 1,
+            _ if segment.ends_with(STREAM) => len - STREAM.len(),
+            _ => break,
+        };
+        len = shorter;
+    }
+    len
+}
+
+/// How NTFS writes the content of a file.
+const STREAM: &[u8] = b"::$data";
+
+/// The hidden files of one root that the log was told of.
+#[derive(Debug, Default)]
+pub(crate) struct ToldHidden {
+    names: Mutex<Vec<Box<[u8]>>>,
+}
+
+impl ToldHidden {
+    /// Whether the log need not be told of `name`.
+    pub(crate) fn covers(&self, name: &[u8]) -> bool {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.len() >= TOLD_MAX || names.iter().any(|told| told.as_ref() == name)
+    }
+
+    /// Tells the log of a file that is there and hidden, unless it was told.
+    pub(crate) fn tell(&self, root: &Path, name: &[u8], hiding: Hiding<'_>) {
+        {
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            if names.len() >= TOLD_MAX || names.iter().any(|told| told.as_ref() == name) {
+                return;
+            }
+            names.push(name.into());
+        }
+        let file = root.join(String::from_utf8_lossy(name).as_ref());
+        let pattern = hiding.pattern;
+        log::warn!(
+            "files: 404 for {file:?}: it is there, but \"{pattern}\" of the default list hides it; to \
+             serve such files set files = {{ ..., hide = [\"default\", \"!{pattern}\"] }}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Which names are hidden, in many spellings, and which are not.
+
+use super::*;
+
+fn hidden(patterns: &[&str]) -> HiddenNames {
+    let parse = |text: &&str| HidePattern::parse(text).unwrap();
+    let patterns: Vec<_> = patterns.iter().map(parse).collect();
+    HiddenNames::new(&patterns)
+}
+
+fn check(names: &HiddenNames, name: &str, expected: Option<&str>) {
+    let found = names.hiding(name.as_bytes());
+    assert_eq!(found.map(|found| found.pattern), expected, "{name}");
+}
+
+#[test]
+fn the_built_in_list_hides_what_is_private_however_it_is_spelled() {
+    let names = hidden(&["default"]);
+    for (name, pattern) in [
+        ("app.py", "*.py"),
+        ("APP.PY", "*.py"),
+        ("a/b/app.Py", "*.py"),
+        ("app.py.", "*.py"),
+        ("app.py ", "*.py"),
+        ("app.py. . ", "*.py"),
+        ("app.py::$DATA", "*.py"),
+        ("app.py.gz", "*.py"),
+        ("app.py.1.gz", "*.py"),
+        ("app.py.zip", "*.py"),
+        ("app.p\u{200c}y", "*.py"),
+        ("a\\app.py", "*.py"),
+        ("site.sqlite3", "*.sqlite3"),
+        ("site.sqlite3-wal", "*.sqlite3-*"),
+        ("dump.sql.gz", "*.sql"),
+        ("dump.sql.20260101", "*.sql"),
+        ("server.key", "*.key"),
+        ("server.\u{212a}ey", "*.key"),
+        ("ID_RSA", "id_rsa"),
+        ("id_r\u{17f}a", "id_rsa"),
+        ("prod.env", "*.env"),
+        ("prod.env.local", "*.env.*"),
+        (".env", "*.env"),
+        ("\u{200b}.env", "*.env"),
+        ("a\\.env", "*.env"),
+        (".env.production", "*.env.*"),
+        ("a/.git/config", ".git/"),
+        ("CVS/Entries", "cvs/"),
+        ("cvs /Entries", "cvs/"),
+        ("settings.py~", "*~"),
+        ("index.html.bak", "*.bak"),
+        ("index.html.bak.2", "*.bak"),
+        ("#index.html#", "#*#"),
+        ("backup-2026.tar.gz", "backup*.tar"),
+        ("debug.log", "*.log"),
+        ("debug.log.3.gz", "*.log"),
+        ("config.ru", "*.ru"),
+        ("Gemfile", "gemfile"),
+        ("Gemfile.lock", "*.lock"),
+        ("requirements-dev.txt", "requirements*.txt"),
+        ("docker-compose.override.yml", "docker-compose*.yml"),
+    ] {
+        check(&names, name, Some(pattern));
+    }
+    let long = format!("{}/app.py", "a".repeat(FOLDED_BYTES));
+    check(&names, &long, Some("*.py"));
+}
+
+#[test]
+fn the_built_in_list_leaves_ordinary_sites_alone() {
+    let names = hidden(&["default"]);
+    for name in [
+        "",
+        "/",
+        "index.html",
+        "app.js",
+        "app.js.map",
+        "app.js.gz",
+        "app.ts",
+        "data.json",
+        "openapi.yaml",
+        "config.yml",
+        "package.json",
+        "install.sh",
+        "tool.c",
+        "release-1.2.zip",
+        "release-1.2.tar.gz",
+        "release-1.2.tar.gz.asc",
+        "ca.crt",
+        "id_ed25519.pub",
+        "notebook.ipynb",
+        "country.dbf",
+        "env.js",
+        "secrets.html",
+        "backup.html",
+        "backups/",
+        "key/index.html",
+        "www.example.pl/index.html",
+        "docs.rs/index.html",
+        "docs.rs/",
+        "_sources/index.rst.txt",
+        "core.min.1.js",
+        "py",
+        "db",
+        "caf\u{e9}.html",
+        ".well-known/security.txt",
+    ] {
+        check(&names, name, None);
+    }
+}
+
+#[test]
+fn the_last_pattern_that_matches_decides() {
+    let names = hidden(&[
+        "default",
+        "!*.py",
+        "/private/*",
+        "drafts/",
+        "tmp*",
+        "!/private/a.css",
+    ]);
+    for (name, expected) in [
+        ("app.py", None),
+        ("app.py.gz", None),
+        ("app.rb", Some("*.rb")),
+        ("private/app.py", Some("/private/*")),
+        ("private/a/b.css", Some("/private/*")),
+        ("private/", Some("/private/*")),
+        ("private/a.css", None),
+        ("a/private/b.css", None),
+        ("drafts/a.html", Some("drafts/")),
+        ("a/Drafts/b/c.html", Some("drafts/")),
+        ("drafts", None),
+        ("tmp", Some("tmp*")),
+        ("tmp1/a.css", Some("tmp*")),
+        ("a/tmp.css", Some("tmp*")),
+    ] {
+        check(&names, name, expected);
+    }
+    let names = hidden(&["*.py", "default"]);
+    check(&names, "app.py", Some("*.py"));
+    assert!(names.hiding(b"app.py").unwrap().is_default);
+    assert!(hidden(&[]).is_empty());
+    check(&hidden(&[]), "app.py", None);
+}
+
+#[test]
+fn the_log_is_told_once_of_each_file_and_of_so_many() {
+    let told = ToldHidden::default();
+    let names = hidden(&["default"]);
+    let hiding = names.hiding(b"app.py").unwrap();
+    assert!(!told.covers(b"app.py"));
+    told.tell(Path::new("/srv"), b"app.py", hiding);
+    assert!(told.covers(b"app.py") && !told.covers(b"b.py"));
+    for number in 0..TOLD_MAX {
+        told.tell(Path::new("/srv"), format!("{number}.py").as_bytes(), hiding);
+    }
+    assert!(told.covers(b"b.py"));
+    assert_eq!(told.names.lock().unwrap().len(), TOLD_MAX);
+}
