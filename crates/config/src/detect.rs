@@ -4,11 +4,13 @@
 //! Modules are searched as text, never run. What must stay true: the same folder always gives the
 //! same answer, and a module that shows what it speaks is never taken for something else.
 
+mod advice;
 mod hints;
 mod ruby;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::advice::advice;
 use crate::disk;
 use crate::model::AppKind;
 
@@ -30,7 +32,7 @@ pub(crate) const LOOKED_FOR: [&str; 7] = [
      in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
      asgi_app, wsgi_app, server, api, create_app or make_app, or one module that makes an application",
     "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda or Grape::API",
-    "public/",
+    "public/index.html",
     "index.html",
 ];
 

@@ -480,8 +480,16 @@ pub enum Problem {
     )]
     NothingConfigured,
     /// A folder in which nothing was recognised.
-    #[error("nothing to serve was recognised here; looked for {}; say which application it is: penstock serve MODULE:CALLABLE", .0.join(", "))]
-    NothingDetected(Vec<&'static str>),
+    #[error("nothing to serve was recognised here; looked for {}; {advice}", looked_for.join(", "))]
+    NothingDetected {
+        /// In the order of looking.
+        looked_for: Vec<&'static str>,
+        /// The commands that would work.
+        advice: String,
+    },
+    /// The TARGET beside `--files` is no folder.
+    #[error("--files serves a folder, and this is none{}", Reached(*.0))]
+    FilesOfNoFolder(Option<io::ErrorKind>),
     /// The TARGET of the command line is neither a folder, a file nor a module.
     #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", Reached(*.0))]
     BadTarget(Option<io::ErrorKind>),

@@ -35,6 +35,8 @@ pub struct Invocation {
     pub threads: Option<usize>,
     /// What the application of a folder or module is, when its code is not to be looked at for that.
     pub kind: Option<AppKind>,
+    /// Whether the target is a folder whose files are served, and nothing else of it.
+    pub files: bool,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
     /// Whether the defaults are those of development: one process, a readable log of requests on
@@ -121,6 +123,9 @@ fn shorten(mut report: Report, cwd: &Path) -> Report {
 
 fn find(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
+    if invocation.files {
+        return plain_files(invocation.target.as_deref(), cwd);
+    }
     match (&invocation.target, &invocation.config) {
         (Some(target), Some(_)) => Err(Report::one(target, Problem::TargetAndFile)),
         (None, Some(file)) => load(&absolute(cwd, file), invocation),
@@ -221,24 +226,48 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     {
         return of_app(&dir.to_string_lossy(), found, dir, said);
     }
-    let root = if said.is_none() && public.is_dir() {
+    let root = if said.is_none() && public.join("index.html").is_file() {
         public
     } else if said.is_none() && dir.join("index.html").is_file() {
         dir.to_owned()
     } else if let Some(found) = detect::only_module_in(dir, said) {
         return of_app(&dir.to_string_lossy(), found, dir, said);
     } else {
+        let looked_for = LOOKED_FOR.to_vec();
+        let advice = detect::advice(dir);
         return Err(Report::one(
             dir,
-            Problem::NothingDetected(LOOKED_FOR.to_vec()),
+            Problem::NothingDetected { looked_for, advice },
         ));
     };
+    Ok(of_files(dir, root))
+}
+
+/// The files below a root and nothing else.
+fn of_files(dir: &Path, root: PathBuf) -> Config {
     let mut config = bare(dir);
     config.sites = vec![site::any(Route {
         files: Some(Files::new(root)),
         ..Route::new(PathPattern::any())
     })];
-    Ok(config)
+    config
+}
+
+/// What `--files` means: this very folder, whatever else it is.
+fn plain_files(target: Option<&str>, cwd: &Path) -> Result<Config, Report> {
+    let target = target.unwrap_or(".");
+    let dir = match target {
+        "." => cwd.to_owned(),
+        target => absolute(cwd, Path::new(target)),
+    };
+    match std::fs::metadata(&dir) {
+        Ok(found) if found.is_dir() => Ok(of_files(&dir, dir.clone())),
+        Ok(_) => Err(Report::one(target, Problem::FilesOfNoFolder(None))),
+        Err(error) => {
+            let kind = Some(error.kind());
+            Err(Report::one(target, Problem::FilesOfNoFolder(kind)))
+        }
+    }
 }
 
 /// A rackup file, or a Ruby file with the constant that is its application, if one is named.

@@ -111,6 +111,9 @@ struct ServeArguments {
     /// Where to listen: 127.0.0.1:8080, :80, unix:/run/x.sock; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<ListenAddr>,
+    /// Serve the files of the folder as they are, and run nothing of it
+    #[arg(long, conflicts_with_all = ["config", "kind"])]
+    files: bool,
     /// Show causes and tracebacks on error pages; never where strangers can reach it
     #[arg(long)]
     dev: bool,
@@ -301,6 +304,7 @@ impl ServeArguments {
         Ok(Invocation {
             target: self.target.clone(),
             listen: self.listen.clone(),
+            files: self.files,
             development: self.dev,
             ..self.process.invocation()?
         })

@@ -205,7 +205,7 @@ fn recognises_a_folder() {
             ],
             "asgi web.asgi:application",
         ),
-        ("public", &[("public/", "")], "none"),
+        ("public", &[("public/index.html", "")], "none"),
         ("static", &[("index.html", "")], "none"),
     ];
     for (name, files, expected) in rows {
@@ -319,7 +319,10 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
             }
             (Err(mut report), None) => {
                 let problem = report.errors.remove(0).what;
-                assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+                assert!(
+                    matches!(problem, Problem::NothingDetected { .. }),
+                    "{problem}"
+                );
             }
             (other, _) => panic!("{files:?}: {other:?}"),
         }
@@ -387,9 +390,15 @@ fn one_module_of_any_name_is_an_application_where_nothing_else_is() {
 
 #[test]
 fn refuses_a_folder_without_anything() {
+    let folder = Folder::with(&[("public/style.css", "")]);
+    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    assert!(problem.to_string().contains("/public"), "{problem}");
     let folder = Folder::with(&[("readme", "")]);
     let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
-    assert_eq!(problem, Problem::NothingDetected(LOOKED_FOR.to_vec()));
+    assert!(
+        matches!(problem, Problem::NothingDetected { .. }),
+        "{problem}"
+    );
 }
 
 #[test]

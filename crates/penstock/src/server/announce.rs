@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_apps::{App, Boot};
-use penstock_config::{AppKind, Processes, Upstream};
+use penstock_config::{AppKind, Config, Processes, Upstream};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::loops;
 use penstock_sys::handover;
@@ -85,6 +85,9 @@ impl Server {
         for upstream in upstreams {
             announce.write(upstream.into_bytes());
         }
+        if let Some(files) = files_only(&self.live().config) {
+            announce.write(files.into_bytes());
+        }
         let (announced, mut left) = mpsc::channel::<()>(1);
         for app in apps {
             let (announced, announce) = (announced.clone(), announce.clone());
@@ -124,6 +127,31 @@ impl Server {
             .collect();
         format!("serving {}", names.join(" "))
     }
+}
+
+/// The line of a server that runs nothing and asks nobody.
+fn files_only(config: &Config) -> Option<String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let roots: Vec<_> = routes
+        .map(|route| route.files.as_ref().filter(|_| is_files_alone(route)))
+        .collect::<Option<_>>()?;
+    let is_alone = config.apps.is_empty() && config.upstreams.is_empty();
+    let mut names: Vec<_> = roots
+        .iter()
+        .map(|files| files.root.display().to_string())
+        .collect();
+    names.sort();
+    names.dedup();
+    let is_told = is_alone && !names.is_empty();
+    is_told.then(|| format!("files only: {}\n", names.join(", ")))
+}
+
+/// Whether nothing but its files answers for a route.
+fn is_files_alone(route: &penstock_config::Route) -> bool {
+    route.app.is_none()
+        && route.upstream.is_none()
+        && route.hub.is_none()
+        && route.mercure.is_none()
 }
 
 /// An upstream as a person reads it at a terminal.
