@@ -136,6 +136,10 @@ pub struct Server {
     pub trusted_proxies: Option<Vec<String>>,
     /// The one field by which such a proxy names the client; none is the usual ones.
     pub client_address: Option<String>,
+    /// Names of parameters whose values the logs mask; `default` stands for the built-in list.
+    pub log_mask: Vec<String>,
+    /// Names of files that are not found below any root whose route does not say which.
+    pub hide: Vec<HidePattern>,
 }
 
 /// Where the Unix socket is by which the command line changes things.
@@ -187,6 +191,8 @@ impl Default for Server {
             proxy_protocol: Vec::new(),
             trusted_proxies: None,
             client_address: None,
+            hide: HidePattern::defaults(),
+            log_mask: vec!["default".to_owned()],
         }
     }
 }

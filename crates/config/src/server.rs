@@ -100,6 +100,15 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
         is_token(text).then(|| text.to_owned())
     });
     server.client_address = client_address.map(|name| name.value);
+    let mask = table.list("log_mask", |text| {
+        is_masked_name(text).then(|| text.to_owned())
+    });
+    if let Some(mask) = mask {
+        server.log_mask = mask.into_iter().map(|name| name.value).collect();
+    }
+    if let Some(hide) = hide::read(&table) {
+        server.hide = hide;
+    }
     read
 }
 
@@ -142,6 +151,19 @@ pub(crate) fn read_account(table: &Section<'_>) -> (Option<String>, Option<Strin
         named.map(|group| group.value).or_else(|| group.flatten()),
     )
 }
+
+/// Whether a text can be the name of a parameter, or the end of one behind a star.
+fn is_masked_name(text: &str) -> bool {
+    let name = text.strip_prefix('*').unwrap_or(text);
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.len() <= 64
+        && name.bytes().any(|byte| byte.is_ascii_alphanumeric())
+        && name.bytes().all(is_part)
+}
+
+/// What an item of `log_mask` may be.
+pub(crate) const MASK_EXPECTED: &str =
+    "\"default\", a parameter such as \"voucher\", or the end of one such as \"*_pin\"";
 
 /// Whether a text can be the name or the number of a user or a group.
 fn is_account(text: &str) -> bool {

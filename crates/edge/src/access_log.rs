@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use penstock_config::LogFormat;
 use penstock_exchange::Timing;
-use penstock_http::{RequestHead, Version};
+use penstock_http::{LogMask, RequestHead, Version};
 use penstock_runtime::{clock, logger::LineWriter};
 use penstock_sys::net::PeerAddress;
 
@@ -27,6 +27,8 @@ pub struct AccessLog {
     pub format: LogFormat,
     /// Whether lines for a person have colours.
     pub colours: bool,
+    /// Parameters of queries whose values are masked.
+    pub mask: LogMask,
 }
 
 /// What is known of one exchange at its end.
@@ -47,9 +49,9 @@ pub(crate) struct Record<'a> {
 impl AccessLog {
     pub(crate) fn write(&self, record: &Record<'_>) {
         let line = match self.format {
-            LogFormat::Combined => combined(record, clock::wall().as_secs()),
-            LogFormat::Json => json(record, clock::wall()),
-            LogFormat::Dev => readable::line(record, self.colours),
+            LogFormat::Combined => combined(record, clock::wall().as_secs(), &self.mask),
+            LogFormat::Json => json(record, clock::wall(), &self.mask),
+            LogFormat::Dev => readable::line(record, self.colours, &self.mask),
         };
         self.writer.write(line.into_bytes());
     }
@@ -60,6 +62,8 @@ impl AccessLog {
     pub(crate) fn write_refused(&self, sender: &Sender, status: u16, line: &[u8]) {
         let from = sender.address();
         let now = clock::wall();
+        let line = self.mask.apply(line);
+        let line = line.as_ref();
         let line = match self.format {
             LogFormat::Combined => {
                 let date = log_date(now.as_secs());
@@ -98,7 +102,7 @@ fn log_date(now: u64) -> String {
     )
 }
 
-fn combined(record: &Record<'_>, now: u64) -> String {
+fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
     let mut line = String::with_capacity(256);
     let head = record.head;
     // Writing to a String cannot fail.
@@ -108,14 +112,14 @@ fn combined(record: &Record<'_>, now: u64) -> String {
         peer(record.client),
         log_date(now),
         head.method_str(),
-        Escaped(head.target().as_bytes()),
+        Escaped(&mask.apply(head.target().as_bytes())),
         version(head),
         record.status,
         record.bytes,
     );
     for (name, end) in [("referer", "\" \""), ("user-agent", "\"")] {
         match head.field(name) {
-            Some(value) => drop(write!(line, "{}{end}", Escaped(value))),
+            Some(value) => drop(write!(line, "{}{end}", Escaped(&mask.apply(value)))),
             None => drop(write!(line, "-{end}")),
         }
     }
@@ -147,7 +151,7 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-fn json(record: &Record<'_>, now: Duration) -> String {
+fn json(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let head = record.head;
     let field = |name| head.field(name).map(String::from_utf8_lossy);
     let timing = record.timing;
@@ -157,11 +161,11 @@ fn json(record: &Record<'_>, now: Duration) -> String {
         "peer": peer(record.peer),
         "method": head.method_str(),
         "host": head.host(),
-        "target": head.target(),
+        "target": mask.apply_str(head.target()),
         "version": version(head),
         "status": record.status,
         "bytes_sent": record.bytes,
-        "referer": field("referer"),
+        "referer": field("referer").map(|value| mask.apply_str(&value).into_owned()),
         "user_agent": field("user-agent"),
         "queue_time": timing.queue.as_secs_f64(),
         "queue_position": timing.queue_position,
@@ -262,6 +266,7 @@ mod tests {
             retries: 1,
             ..Timing::default()
         };
+        let mask = LogMask::default();
         let mut record = Record {
             head: &head,
             client: PeerAddress::Unix,
@@ -272,12 +277,12 @@ mod tests {
             total: Duration::from_millis(2),
         };
         assert_eq!(
-            combined(&record, 1_795_298_901),
+            combined(&record, 1_795_298_901, &mask),
             "unix - - [21/Nov/2026:22:08:21 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"u\" \
              queue_time=0.000000 queue_position=0 app_time=0.000000 total_time=0.002000 \
              handler=- worker=0 connect_time=0.000123 server=127.0.0.1:3000 retries=1\n"
         );
-        let line = json(&record, Duration::ZERO);
+        let line = json(&record, Duration::ZERO, &mask);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["connect_time"], 0.000_123);
         assert_eq!(
@@ -286,14 +291,51 @@ mod tests {
         );
         let none = Timing::default();
         record.timing = &none;
-        assert!(combined(&record, 0).ends_with(" server=- retries=0\n"));
+        assert!(combined(&record, 0, &mask).ends_with(" server=- retries=0\n"));
         record.client = PeerAddress::Tcp("203.0.113.9:0".parse().unwrap());
-        assert!(combined(&record, 0).starts_with("203.0.113.9 - - ["));
-        let line = json(&record, Duration::ZERO);
+        assert!(combined(&record, 0, &mask).starts_with("203.0.113.9 - - ["));
+        let line = json(&record, Duration::ZERO, &mask);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
             (&line["client"], &line["peer"]),
             (&"203.0.113.9".into(), &"unix".into())
         );
+    }
+
+    #[test]
+    fn tokens_of_queries_are_masked_in_every_format() {
+        let raw = b"GET /a?b=c&access_token=s3cret HTTP/1.1\r\nHost: h\r\n\
+            Referer: https://u:s3cret@h/x?api_key=s3cret&d=e\r\n\
+            Authorization: Bearer s3cret\r\nCookie: a=s3cret\r\n\r\n";
+        let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        let timing = Timing::default();
+        let record = Record {
+            head: &head,
+            client: PeerAddress::Unix,
+            peer: PeerAddress::Unix,
+            status: 200,
+            bytes: 5,
+            timing: &timing,
+            total: Duration::from_millis(2),
+        };
+        let mask = LogMask::default();
+        for line in [
+            combined(&record, 0, &mask),
+            json(&record, Duration::ZERO, &mask),
+            readable::line(&record, false, &mask),
+        ] {
+            assert!(line.contains("/a?b=c&access_token=***"), "{line}");
+            assert!(!line.contains("s3cret"), "{line}");
+        }
+        let line = combined(&record, 0, &mask);
+        assert!(
+            line.contains("\"https://***@h/x?api_key=***&d=e\""),
+            "{line}"
+        );
+        let open = combined(&record, 0, &LogMask::new([]));
+        assert!(open.contains("access_token=s3cret"), "{open}");
     }
 }

@@ -16,6 +16,7 @@ mod fields;
 mod grammar;
 pub mod h1;
 mod head;
+mod mask;
 mod range;
 mod refresh;
 mod rehead;
@@ -37,6 +38,7 @@ pub use h1::{
     ResponseLimits, ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
+pub use mask::{LogMask, MASK, MASKED_BY_DEFAULT};
 pub use range::multipart::{Multipart, Piece};
 pub use range::{
     RangeOutcome, Span, content_range, content_range_unsatisfied, parse_content_range, select_range,

@@ -17,7 +17,7 @@ use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Reques
 use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Buffering, Upstream, names_script};
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::logger::LineWriter;
+use penstock_runtime::logger::{LineWriter, LogMask};
 
 use crate::caches::{self, CachedRoute};
 use crate::dev;
@@ -114,7 +114,7 @@ pub(crate) fn settings(
         .server
         .access_log
         .as_ref()
-        .map(open_access_log)
+        .map(|log| open_access_log(log, log_mask(&config.server)))
         .transpose()?;
     let settings = Settings {
         limits: config.limits.clone(),
@@ -286,14 +286,20 @@ fn behind(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handle
     })
 }
 
-fn open_access_log(log: &AccessLogConfig) -> Result<AccessLog, String> {
+fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, String> {
     let target = logs::open(&log.path).map_err(|error| format!("access log {error}"))?;
     let writer = LineWriter::start("access-log", target).map_err(|error| error.to_string())?;
     Ok(AccessLog {
         writer,
         format: log.format,
         colours: dev::has_colours(&log.path),
+        mask,
     })
+}
+
+/// What the logs mask.
+pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
+    LogMask::new(server.log_mask.iter().map(String::as_str))
 }
 
 /// Where bodies wait, and how much of them.

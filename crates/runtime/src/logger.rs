@@ -4,6 +4,7 @@
 //! dropped and counted, and the count is logged when there is room again. The server's log goes to
 //! standard error through the `log` crate, as text or as JSON; access lines go to their own target.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+
+pub use penstock_http::LogMask;
 
 /// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -171,6 +174,7 @@ struct ServerLog {
     writer: LineWriter,
     level: LevelFilter,
     format: LineFormat,
+    mask: LogMask,
 }
 
 impl Log for ServerLog {
@@ -184,8 +188,8 @@ impl Log for ServerLog {
         }
         let line = match self.format {
             _ if record.target() == VERBATIM => format!("{}\n", record.args()),
-            LineFormat::Text => text_line(record, crate::clock::wall()),
-            LineFormat::Json => json_line(record, crate::clock::wall()),
+            LineFormat::Text => text_line(record, crate::clock::wall(), &self.mask),
+            LineFormat::Json => json_line(record, crate::clock::wall(), &self.mask),
         };
         self.writer.write(line.into_bytes());
     }
@@ -206,7 +210,7 @@ const fn level_name(level: Level) -> &'static str {
 }
 
 /// A line for people. An application's own output begins with its name and process (`app`, `pid`).
-fn text_line(record: &Record<'_>, now: Duration) -> String {
+fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let fields = Fields::of(record);
     let mut source = String::new();
     if let Some(app) = fields.text("app") {
@@ -222,13 +226,14 @@ fn text_line(record: &Record<'_>, now: Duration) -> String {
         true => String::new(),
         false => format!(" ({})", others.join(" ")),
     };
-    let text = escape(&format!("{source}{}{others}", record.args()));
+    let message = message(record, &fields, mask);
+    let text = escape(&format!("{source}{message}{others}"));
     let time = penstock_http::rfc3339_millis(now);
     format!("{time} {} {text}\n", level_name(record.level()))
 }
 
 /// The same as one JSON object, in the order in which a person reads it.
-fn json_line(record: &Record<'_>, now: Duration) -> String {
+fn json_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let mut line = String::from("{");
     let mut add = |key: &str, value: &serde_json::Value| {
         let comma = if line.len() > 1 { "," } else { "" };
@@ -238,12 +243,25 @@ fn json_line(record: &Record<'_>, now: Duration) -> String {
     };
     add("time", &penstock_http::rfc3339_millis(now).into());
     add("level", &level_name(record.level()).into());
-    for (key, value) in Fields::of(record).0 {
-        add(&key, &value);
+    let fields = Fields::of(record);
+    for (key, value) in &fields.0 {
+        add(key, value);
     }
-    add("message", &record.args().to_string().trim_end().into());
+    add("message", &message(record, &fields, mask).trim_end().into());
     line.push_str("}\n");
     line
+}
+
+/// What a record says, with the secrets of URLs masked. An application's own output is its own.
+fn message(record: &Record<'_>, fields: &Fields, mask: &LogMask) -> String {
+    let message = record.args().to_string();
+    if fields.0.iter().any(|(key, _)| key == "app") {
+        return message;
+    }
+    match mask.apply_str(&message) {
+        Cow::Borrowed(_) => message,
+        Cow::Owned(masked) => masked,
+    }
 }
 
 /// A text without its quotes, anything else as JSON.
@@ -295,16 +313,21 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Installs the server's log on standard error. Returns its writer, for the final flush.
+/// Installs the server's log on standard error; what `mask` has is masked in its lines. Returns its writer, for the final flush.
 ///
 /// # Errors
 /// When no thread can be started or a log is installed already.
-pub fn install(level: LevelFilter, format: LineFormat) -> std::io::Result<LineWriter> {
+pub fn install(
+    level: LevelFilter,
+    format: LineFormat,
+    mask: LogMask,
+) -> std::io::Result<LineWriter> {
     let writer = LineWriter::start("log", Target::Stderr)?;
     let log = ServerLog {
         writer: writer.clone(),
         level,
         format,
+        mask,
     };
     log::set_boxed_logger(Box::new(log)).map_err(std::io::Error::other)?;
     log::set_max_level(level);
@@ -344,12 +367,13 @@ mod tests {
             ("tries", Value::from(3_u32)),
         ];
         let args = format_args!("a \"quoted\"\nsecond");
-        let text = record(args, &fields, |record| text_line(record, now));
+        let mask = LogMask::default();
+        let text = record(args, &fields, |record| text_line(record, now, &mask));
         assert_eq!(
             text,
             "1994-11-06T08:49:37.042Z warn shop[7]: a \"quoted\"\n    second (tries=3)\n"
         );
-        let json = record(args, &fields, |record| json_line(record, now));
+        let json = record(args, &fields, |record| json_line(record, now, &mask));
         let read: serde_json::Value = serde_json::from_str(&json).unwrap();
         let wanted = serde_json::json!({
             "time": "1994-11-06T08:49:37.042Z", "level": "warn", "app": "shop", "pid": 7, "tries": 3,
@@ -358,6 +382,16 @@ mod tests {
         assert_eq!(read, wanted);
         assert_eq!(json.lines().count(), 1, "{json}");
         assert!(json.starts_with("{\"time\":"), "{json}");
+        // Its own lines are masked, those of an application are not.
+        let args = format_args!("edge: 502 GET /a?token=s3cret b");
+        for (fields, is_masked) in [(&fields[..], false), (&fields[2..], true)] {
+            let text = record(args, &fields, |record| text_line(record, now, &mask));
+            let json = record(args, &fields, |record| json_line(record, now, &mask));
+            for line in [text, json] {
+                assert_eq!(line.contains("GET /a?token=*** b"), is_masked, "{line}");
+                assert_eq!(line.contains("s3cret"), !is_masked, "{line}");
+            }
+        }
     }
 
     #[test]

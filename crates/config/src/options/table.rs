@@ -50,6 +50,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Where the server's own log goes, and what applications print; opened again on SIGUSR1 and `penstock reopen`."),
     row("server", "log_format", OneOf(&["text", "json"]), Is(r#""text""#), r#""json""#,
         "The form of the server's own log: lines for people, or one JSON object a line. Lines of applications that are JSON objects stay as they are."),
+    row("server", "log_mask", Texts(crate::server::MASK_EXPECTED), Is(r#"["default"]"#), r#"["default", "voucher", "*_pin"]"#,
+        "Parameters of queries whose values stand as `***` in both logs, whatever their case and separators; `*` in front matches the \
+         ends of names. `\"default\"` stands for tokens, passwords, API keys, signatures of signed URLs and the like. Passwords in URLs are always masked."),
     row("server", "user", Text("a user's name or number, or `user:group`"), Means("whoever starts it"), r#""www-data""#,
         "Whom the server becomes once its sockets are open and before any application runs; needs to be started as root."),
     row("server", "group", Text("a group's name or number"), Means("the groups of `user`"), r#""www-data""#,

@@ -6,15 +6,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use penstock_http::LogMask;
+
 use super::{Escaped, Record, peer};
 
 /// `GET /path 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)`.
-pub(super) fn line(record: &Record<'_>, colours: bool) -> String {
+pub(super) fn line(record: &Record<'_>, colours: bool, mask: &LogMask) -> String {
     let head = record.head;
     let mut line = format!(
         "{} {} {} {} {}",
         head.method_str(),
-        Escaped(head.target().as_bytes()),
+        Escaped(&mask.apply(head.target().as_bytes())),
         Coloured(record.status, colours),
         Size(record.bytes),
         Time(record.total),
@@ -117,13 +119,16 @@ mod tests {
             total: Duration::from_micros(3400),
         };
         let expected = "GET /a?b=c 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
-        assert_eq!(line(&record, false), expected);
+        assert_eq!(line(&record, false, &LogMask::default()), expected);
         let coloured = "GET /a?b=c \x1b[32m200\x1b[0m 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
-        assert_eq!(line(&record, true), coloured);
+        assert_eq!(line(&record, true, &LogMask::default()), coloured);
         let none = Timing::default();
         (record.timing, record.status, record.bytes) = (&none, 404, 0);
         record.total = Duration::from_millis(1500);
-        assert_eq!(line(&record, false), "GET /a?b=c 404 0 B 1.5 s\n");
+        assert_eq!(
+            line(&record, false, &LogMask::default()),
+            "GET /a?b=c 404 0 B 1.5 s\n"
+        );
         let refused = refused(PeerAddress::Unix, 400, false);
         assert_eq!(refused, "- 400 refused, from unix\n");
     }

@@ -9,7 +9,7 @@
 use std::fmt::Write as _;
 
 use penstock_exchange::{Fault, Side};
-use penstock_http::{RequestHead, Status};
+use penstock_http::{LogMask, RequestHead, Status};
 
 /// What a page is made of.
 pub(super) struct Page<'a> {
@@ -115,14 +115,17 @@ fn sections(detail: &str) -> Vec<Part<'_>> {
 
 /// The head as it was sent, but for what would let its reader act as the client.
 fn request(head: &RequestHead) -> String {
-    let mut text = format!("{} {}\n", head.method_str(), head.target());
+    let mask = LogMask::default();
+    let target = mask.apply_str(head.target());
+    let mut text = format!("{} {target}\n", head.method_str());
     for (name, value) in head.fields() {
-        match is_secret(name) {
+        match is_secret(name) || mask.covers(name.as_bytes()) {
             true => {
                 let _ = writeln!(text, "{name}: (masked, {} bytes)", value.len());
             }
             false => {
-                let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(value));
+                let value = mask.apply(value);
+                let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(&value));
             }
         }
     }

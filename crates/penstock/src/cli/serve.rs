@@ -21,6 +21,7 @@ use crate::identity::{self, Accounts};
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
 use crate::succession::{self, Predecessor};
+use crate::wiring;
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
     let invocation = arguments.invocation();
@@ -99,7 +100,8 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         ServerLogFormat::Text => LineFormat::Text,
         ServerLogFormat::Json => LineFormat::Json,
     };
-    let log = logger::install(level, format).map_err(|error| failed("the log", error))?;
+    let log = logger::install(level, format, wiring::log_mask(&config.server))
+        .map_err(|error| failed("the log", error))?;
     if let Err(error) = confined {
         log::warn!("this kernel does not let the front end give up starting programs: {error}");
     }

@@ -374,6 +374,7 @@ fn at_start_only(
         ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
         ("log_format", old.log_format != new.log_format),
+        ("log_mask", old.log_mask != new.log_mask),
         ("user", old.user != new.user),
         ("group", old.group != new.group),
         ("umask", old.umask != new.umask),

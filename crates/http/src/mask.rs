@@ -1,0 +1,369 @@
+//! Secrets in texts that are logged: values of parameters by their names, passwords in URLs. Pure.
+//!
+//! `edge` masks what its access log and its pages for developers show of a request, `runtime` every
+//! line of the server's own log. A text without `=` costs one search for that byte.
+//!
+//! # Invariants
+//! - A name is recognised whatever its case, its separators (`api-key`, `api_key`, `apiKey`), its
+//!   encoding (`%74oken`, a query within a query) and what it is nested in (`user[password]`).
+//! - Nothing of a masked value is left, not even its length.
+//! - A name longer than [`NAME_BYTES`] is none of the list.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr_iter, memchr2, memmem};
+
+/// What is written in place of a value.
+pub const MASK: &str = "***";
+
+/// The longest name that is looked up.
+const NAME_BYTES: usize = 64;
+
+/// Names whose values are masked unless the configuration says otherwise, as `log_mask` takes them.
+pub const MASKED_BY_DEFAULT: [&str; 38] = [
+    "*authorization",
+    "*password",
+    "*passwd",
+    "*passphrase",
+    "*secret",
+    "*signature",
+    "*token",
+    "*api_key",
+    "*access_key",
+    "*secret_key",
+    "*private_key",
+    "*jwt",
+    "*credential",
+    "*credentials",
+    "*session_id",
+    "access_key_id",
+    "assertion",
+    "auth",
+    "aws_access_key_id",
+    "bearer",
+    "google_access_id",
+    "hmac",
+    "jsessionid",
+    "key",
+    "key-pair-id",
+    "otp",
+    "pass",
+    "phpsessid",
+    "policy",
+    "pw",
+    "pwd",
+    "saml_request",
+    "saml_response",
+    "session",
+    "sid",
+    "sig",
+    "sign",
+    "ticket",
+];
+
+/// The names whose values are masked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogMask {
+    /// Without case and separators, sorted.
+    names: Vec<Box<[u8]>>,
+    /// Ends of names, in the same form.
+    endings: Vec<Box<[u8]>>,
+}
+
+impl Default for LogMask {
+    fn default() -> Self {
+        Self::new(["default"])
+    }
+}
+
+impl LogMask {
+    /// Names, or ends of names behind a star (`*_token`); `default` is [`MASKED_BY_DEFAULT`].
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut mask = Self {
+            names: Vec::new(),
+            endings: Vec::new(),
+        };
+        let names = names.into_iter().flat_map(|name| match name {
+            "default" => MASKED_BY_DEFAULT.to_vec(),
+            name => vec![name],
+        });
+        for name in names {
+            let (list, name) = match name.strip_prefix('*') {
+                Some(ending) => (&mut mask.endings, ending),
+                None => (&mut mask.names, name),
+            };
+            let plain = name.bytes().filter(|&byte| !is_separator(byte));
+            list.push(plain.map(|byte| byte.to_ascii_lowercase()).collect());
+        }
+        mask.names.sort();
+        mask
+    }
+
+    /// The target of a request, or a URL, with the values of listed parameters masked.
+    #[must_use]
+    pub fn apply<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        let mut out = Vec::new();
+        let (mut copied, mut at) = (0, 0);
+        if memchr2(b'=', b'%', text).is_none() {
+            at = text.len();
+        }
+        while let Some((name_end, value)) = next_value(text, at) {
+            at = value;
+            if !self.covers(name_before(text, name_end)) {
+                continue;
+            }
+            let value = value + spaces(&text[value..]);
+            let end = value_end(text, value, text[name_end] == b'%');
+            out.extend_from_slice(&text[copied..value]);
+            out.extend_from_slice(MASK.as_bytes());
+            (copied, at) = (end, end);
+        }
+        let text = match copied {
+            0 => Cow::Borrowed(text),
+            _ => {
+                out.extend_from_slice(&text[copied..]);
+                Cow::Owned(out)
+            }
+        };
+        match memmem::find(&text, b"://") {
+            Some(_) => mask_user_information(text),
+            None => text,
+        }
+    }
+
+    /// The same of a text.
+    #[must_use]
+    pub fn apply_str<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.apply(text.as_bytes()) {
+            Cow::Borrowed(_) => Cow::Borrowed(text),
+            // Cut at ASCII bytes only.
+            Cow::Owned(masked) => Cow::Owned(String::from_utf8_lossy(&masked).into_owned()),
+        }
+    }
+
+    /// Whether the value of a parameter of that name is masked.
+    #[must_use]
+    pub fn covers(&self, name: &[u8]) -> bool {
+        let mut buffer = [0; NAME_BYTES];
+        let Some(name) = normalize(name, &mut buffer) else {
+            return false;
+        };
+        // `user[password]`, `credentials[token][]`.
+        name.split(|byte| b"[]".contains(byte)).any(|part| {
+            let is_listed = self.names.binary_search_by(|name| name.as_ref().cmp(part));
+            !part.is_empty()
+                && (is_listed.is_ok() || self.endings.iter().any(|end| part.ends_with(end)))
+        })
+    }
+}
+
+/// Where the next name ends and its value begins: at an equals sign, as it is or encoded.
+fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
+    let rest = text.get(from..)?;
+    let plain = memchr(b'=', rest).map(|at| (from + at, from + at + 1));
+    let before = plain.map_or(text.len(), |(at, _)| at);
+    let mut percents = memchr_iter(b'%', &text[from..before]);
+    let encoded = percents.find_map(|at| {
+        let at = from + at;
+        matches!(text.get(at + 1..at + 3), Some(b"3D" | b"3d")).then_some((at, at + 3))
+    });
+    encoded.or(plain)
+}
+
+/// The name that ends there.
+fn name_before(text: &[u8], end: usize) -> &[u8] {
+    let before = text[..end].trim_ascii_end();
+    let start = before.iter().rposition(|byte| NAME_ENDS.contains(byte));
+    let mut name = &before[start.map_or(0, |at| at + 1)..];
+    // `%3F`, `%26` and `%3B` begin a name within an encoded query.
+    let encoded = name.windows(3).rposition(|three| {
+        [b"%3F", b"%26", b"%3B"]
+            .iter()
+            .any(|mark| three.eq_ignore_ascii_case(*mark))
+    });
+    if let Some(at) = encoded {
+        name = &name[at + 3..];
+    }
+    name
+}
+
+/// Where a value ends; that of an encoded name ends with the parameter in which it is, too.
+fn value_end(text: &[u8], start: usize, is_encoded: bool) -> usize {
+    let value = &text[start..];
+    // In a log line, as a file or a program writes it.
+    if let Some((quote @ (b'"' | b'\''), quoted)) = value.split_first() {
+        let end = memchr(*quote, quoted).map_or(quoted.len(), |at| at + 1);
+        return start + 1 + end;
+    }
+    let plain = value.iter().position(|byte| VALUE_ENDS.contains(byte));
+    let end = plain.unwrap_or(value.len());
+    let encoded = value[..end]
+        .windows(3)
+        .position(|three| three.eq_ignore_ascii_case(b"%26"));
+    start + encoded.filter(|_| is_encoded).unwrap_or(end)
+}
+
+/// Spaces before a value, if there is one.
+fn spaces(value: &[u8]) -> usize {
+    let len = value.len() - value.trim_ascii_start().len();
+    if len < value.len() { len } else { 0 }
+}
+
+/// A name in the form in which it is compared; none when it is too long.
+fn normalize<'b>(name: &[u8], buffer: &'b mut [u8; NAME_BYTES]) -> Option<&'b [u8]> {
+    let mut len = 0;
+    let mut rest = name;
+    while let Some((&byte, after)) = rest.split_first() {
+        let (byte, after) = match (byte, after) {
+            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, after),
+                _ => (byte, after),
+            },
+            _ => (byte, after),
+        };
+        rest = after;
+        if !is_separator(byte) {
+            *buffer.get_mut(len)? = byte.to_ascii_lowercase();
+            len += 1;
+        }
+    }
+    Some(&buffer[..len])
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let digit = char::from(byte).to_digit(16)?;
+    u8::try_from(digit).ok()
+}
+
+fn is_separator(byte: u8) -> bool {
+    b"-_. +".contains(&byte)
+}
+
+/// `user:password@` behind the scheme of a URL.
+fn mask_user_information(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    let mut masked: Option<Vec<u8>> = None;
+    let mut copied = 0;
+    for at in memmem::find_iter(&text, b"://") {
+        let start = at + 3;
+        let authority = text.get(start..).unwrap_or_default();
+        let end = authority
+            .iter()
+            .position(|byte| AUTHORITY_ENDS.contains(byte));
+        let authority = &authority[..end.unwrap_or(authority.len())];
+        let Some(host) = authority.iter().rposition(|&byte| byte == b'@') else {
+            continue;
+        };
+        let out = masked.get_or_insert_default();
+        out.extend_from_slice(&text[copied..start]);
+        out.extend_from_slice(MASK.as_bytes());
+        copied = start + host;
+    }
+    match masked {
+        Some(mut out) => {
+            out.extend_from_slice(&text[copied..]);
+            Cow::Owned(out)
+        }
+        None => text,
+    }
+}
+
+/// What stands in front of a name in a query, a form or a log line.
+const NAME_ENDS: &[u8] = b"?&;#/ \t\"'`(,{<>=\\";
+const VALUE_ENDS: &[u8] = b"&# \t\r\n\"'`<>\\";
+const AUTHORITY_ENDS: &[u8] = b"/?# \t\r\n\"'`<>\\";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(text: &str) -> String {
+        LogMask::default().apply_str(text).into_owned()
+    }
+
+    #[test]
+    fn values_of_listed_names_are_masked_however_they_are_written() {
+        for (text, expected) in [
+            ("/a?token=abc", "/a?token=***"),
+            ("/a?token=", "/a?token=***"),
+            ("/a?b=c&access_token=abc&d=e", "/a?b=c&access_token=***&d=e"),
+            ("/a?authorization=a.b.c", "/a?authorization=***"),
+            (
+                "/a?API-Key=a&apiKey=b&x.api_key=c",
+                "/a?API-Key=***&apiKey=***&x.api_key=***",
+            ),
+            ("/a?%74oken=abc", "/a?%74oken=***"),
+            ("/a?to%6ben=a%26b", "/a?to%6ben=***"),
+            (
+                "/a?user[password]=x&user%5Bpwd%5D=y",
+                "/a?user[password]=***&user%5Bpwd%5D=***",
+            ),
+            (
+                "/a?reset_password_token=abc#f",
+                "/a?reset_password_token=***#f",
+            ),
+            (
+                "/o?X-Amz-Credential=a%2Fb&X-Amz-Date=1&X-Amz-Signature=c&X-Amz-Security-Token=d",
+                "/o?X-Amz-Credential=***&X-Amz-Date=1&X-Amz-Signature=***&X-Amz-Security-Token=***",
+            ),
+            ("/o?X-Goog-Signature=a", "/o?X-Goog-Signature=***"),
+            (
+                "/o?Policy=a&Signature=b&Key-Pair-Id=c",
+                "/o?Policy=***&Signature=***&Key-Pair-Id=***",
+            ),
+            ("/o?sv=1&sig=a%3D", "/o?sv=1&sig=***"),
+            ("/a;jsessionid=abc?b=c", "/a;jsessionid=***"),
+            (
+                "/login?next=%2Fcb%3Ftoken%3Dabc%26a%3Db&c=d",
+                "/login?next=%2Fcb%3Ftoken%3D***%26a%3Db&c=d",
+            ),
+            ("/a?a=b&password=x=y=z&c=d", "/a?a=b&password=***&c=d"),
+            (
+                "edge: 502 GET /a?token=abc: refused (key=\"b\")",
+                "edge: 502 GET /a?token=*** refused (key=***)",
+            ),
+            ("password = \"a b\", b", "password = ***, b"),
+            ("password = a b", "password = *** b"),
+            ("https://u:p@host/a?b=c", "https://***@host/a?b=c"),
+            (
+                "redis://:p@ss@h:1 and redis://h",
+                "redis://***@h:1 and redis://h",
+            ),
+        ] {
+            assert_eq!(masked(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_left_as_they_are() {
+        for text in [
+            "",
+            "/",
+            "/a?b=c&d=e",
+            "/tokens?page=2",
+            "/a?tokens=3&keyword=x&design=y",
+            "/token/abc",
+            "/a?b=%3d%3",
+            "=",
+            "?=&=",
+            "https://host/@user?a=b",
+            "a caf\u{e9}?a=\u{e9}",
+        ] {
+            let masked = LogMask::default();
+            assert!(
+                matches!(masked.apply_str(text), Cow::Borrowed(same) if same == text),
+                "{text}"
+            );
+        }
+        let long = format!("/a?{}token=x", "y".repeat(NAME_BYTES));
+        assert_eq!(masked(&long), long);
+    }
+
+    #[test]
+    fn the_list_can_be_another_one() {
+        let mask = LogMask::new(["voucher", "*_pin"]);
+        let text = "/a?token=a&Voucher=b&card-pin=c&pin=d&pins=e";
+        let expected = "/a?token=a&Voucher=***&card-pin=***&pin=***&pins=e";
+        assert_eq!(mask.apply_str(text), expected);
+        assert_eq!(LogMask::new([]).apply_str(text), text);
+    }
+}
