@@ -219,7 +219,7 @@ fn read_rest(table: &Section<'_>, app: &mut App) {
     }
     table.duration("response_timeout", &mut app.response_timeout);
     table.duration("boot_timeout", &mut app.boot_timeout);
-    app.env = table.variables("env");
+    app.env = table.variables("env").into();
 }
 
 /// A path as seen from the file, or a bare name for `PATH`.

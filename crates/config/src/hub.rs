@@ -93,7 +93,7 @@ fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
 fn read_signing(table: &Section<'_>, hub: &mut Hub) {
     if let Some(key) = table.text("grip_key") {
         if is_key(key.value) {
-            hub.grip_key = Some(key.value.to_owned());
+            hub.grip_key = Some(key.value.into());
         } else {
             table.bad_secret("grip_key", key.at, KEY_EXPECTED);
         }

@@ -35,7 +35,7 @@ pub(crate) fn read(server: &Section<'_>) -> Option<At<Join>> {
     let (listen, key) = (listen?, key?);
     let join = Join {
         listen: listen.value,
-        key: key.value.to_owned(),
+        key: key.value.into(),
     };
     Some(At::new(join, listen.at))
 }
@@ -90,7 +90,7 @@ mod tests {
         let config = accept(&folder, &text);
         let join = config.server.join.unwrap();
         assert_eq!(join.listen, ListenAddr::loopback(7000));
-        assert_eq!(join.key, KEY);
+        assert_eq!(join.key.expose(), KEY);
         let upstream = &config.upstreams["a"];
         assert!(upstream.joined && upstream.servers.is_empty());
     }

@@ -25,6 +25,7 @@ mod headers;
 mod hide;
 mod hub;
 mod join;
+mod masked;
 mod model;
 mod options;
 mod pages;
@@ -56,6 +57,8 @@ pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use foreign_words::{OwnWord, translate_flag};
+pub use hide::{HIDDEN_BY_DEFAULT, HidePattern};
+pub use masked::{Secret, Variables};
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Control, Eject, Files, Forwarded, HashKey, HeaderRules,

@@ -27,6 +27,8 @@ pub use upstream::{
 };
 
 use crate::cores::usable_cores;
+use crate::hide::HidePattern;
+use crate::masked::Secret;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// A whole configuration, checked.
@@ -64,7 +66,7 @@ pub struct Join {
     /// The address that it listens at.
     pub listen: ListenAddr,
     /// What they and this server know, and nobody else.
-    pub key: String,
+    pub key: Secret,
 }
 
 /// What `penstock work` dials.
@@ -75,7 +77,7 @@ pub struct Joins {
     /// The upstream there that it becomes a server of.
     pub upstream: String,
     /// What both know.
-    pub key: String,
+    pub key: Secret,
     /// The file that it was read from; none is the configuration's own.
     pub key_file: Option<PathBuf>,
 }
@@ -114,7 +116,7 @@ pub struct Server {
     pub drain_idle: Duration,
     /// The Redis or Valkey that several servers share: `redis://[user:password@]host:port[/database]` or
     /// `unix:/path`; none is one server alone.
-    pub redis: Option<String>,
+    pub redis: Option<Secret>,
     /// Where programs dial in that serve an application elsewhere; none is nowhere.
     pub join: Option<Join>,
     /// Whom the server becomes once its sockets are open: a name or a number.

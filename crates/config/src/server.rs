@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::address::is_network;
 use crate::error::Problem;
 use crate::headers::is_token;
-use crate::join;
+use crate::masked::Secret;
 use crate::model::{
     AccessLog, Config, Control, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
 };
@@ -88,7 +88,7 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
     table.duration("shutdown_timeout", &mut server.shutdown_timeout);
     table.duration("upgrade_timeout", &mut server.upgrade_timeout);
     table.duration("drain_idle", &mut server.drain_idle);
-    server.redis = redis::read(&table);
+    server.redis = redis::read(&table).map(Secret::from);
     read.join = join::read(&table);
     server.join = read.join.as_ref().map(|join| join.value.clone());
     read_process(&table, server);

@@ -61,7 +61,7 @@ pub(crate) fn reduce(
         return refuse(Problem::BadUpstreamName(upstream));
     }
     let key = match (&work.key_file, &config.server.join) {
-        (Some(file), _) => read_key(&absolute(&invocation.cwd, file))?,
+        (Some(file), _) => read_key(&absolute(&invocation.cwd, file))?.into(),
         (None, Some(join)) => join.key.clone(),
         (None, None) => return refuse(Problem::NoJoinKey),
     };

@@ -55,7 +55,7 @@ impl Held {
         let Some(address) = &config.server.redis else {
             return Ok(());
         };
-        let bus = RedisBus::start(&self.hub, address, numbers);
+        let bus = RedisBus::start(&self.hub, address.expose(), numbers);
         let bus = bus.map_err(|error| error.to_string())?;
         log::info!("one hub with all servers of {}", bus.address());
         // Called once, at start.
@@ -139,7 +139,7 @@ pub(crate) fn check_keys(config: &Config) -> Vec<String> {
             ("publisher_key", &mercure.publisher_key),
             ("subscriber_key", &mercure.subscriber_key),
         ] {
-            let verifier = |key: &MercureKey| Verifier::new(&key.key, &key.algorithm).err();
+            let verifier = |key: &MercureKey| Verifier::new(key.key.expose(), &key.algorithm).err();
             if let Some(error) = key.as_ref().and_then(verifier) {
                 wrong.push(format!("route {}: mercure.{name}: {error}", route.path));
             }
@@ -169,7 +169,7 @@ fn signer(config: &Config) -> Result<Option<Signer>, String> {
     let Some(key) = &config.hub.grip_key else {
         return Ok(None);
     };
-    let signer = Signer::new(key, &config.hub.grip_issuer);
+    let signer = Signer::new(key.expose(), &config.hub.grip_issuer);
     let signer = signer.map_err(|error| format!("hub.grip_key: {error}"))?;
     Ok(Some(signer))
 }

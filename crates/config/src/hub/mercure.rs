@@ -67,7 +67,7 @@ fn fit(
         return None;
     }
     Some(MercureKey {
-        key: text.value.to_owned(),
+        key: text.value.into(),
         algorithm: algorithm.to_owned(),
     })
 }

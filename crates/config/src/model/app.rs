@@ -4,12 +4,12 @@
 //! servers of their own). What must stay true: `Default` and [`App::new`] are what an empty table
 //! gives; every bound is at least what its comment says.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Upstream;
 use crate::cores::usable_cores;
+use crate::masked::Variables;
 
 /// An application: `[apps.NAME]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +87,7 @@ pub struct App {
     /// The group beside `user`; none is the user's own.
     pub group: Option<String>,
     /// Variables added to the environment of its workers.
-    pub env: BTreeMap<String, String>,
+    pub env: Variables,
     /// The command line of each process, for `kind = "command"` and `"fastcgi"`: words with
     /// `{port}`, `{socket}` or `{fd}` in them; empty for the other kinds.
     pub command: Vec<String>,
@@ -134,7 +134,7 @@ impl App {
             isolation: true,
             user: None,
             group: None,
-            env: BTreeMap::new(),
+            env: Variables::default(),
             command: Vec::new(),
             upstream: None,
         }

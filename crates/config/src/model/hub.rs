@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::masked::Secret;
+
 /// The `[hub]` table: bounds on what is held and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hub {
@@ -32,7 +34,7 @@ pub struct Hub {
     pub drain: Duration,
     /// The key by which back ends know that a request came through this server (`Grip-Sig`): a secret, with
     /// `base64:` in front of one that is not text, or a private key as PEM; none signs nothing.
-    pub grip_key: Option<String>,
+    pub grip_key: Option<Secret>,
     /// Who signs (`iss`).
     pub grip_issuer: String,
 }
@@ -125,7 +127,7 @@ pub struct RouteMercure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MercureKey {
     /// The secret, or the public key as PEM.
-    pub key: String,
+    pub key: Secret,
     /// `HS256`, `HS384`, `HS512`, `RS256`, `ES256`.
     pub algorithm: String,
 }

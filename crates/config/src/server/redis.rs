@@ -96,7 +96,8 @@ mod tests {
 
     fn redis(folder: &Folder, text: &str) -> Option<String> {
         let text = format!("[apps.a]\n[server]\nredis = \"{text}\"\n");
-        accept(folder, &text).server.redis
+        let redis = accept(folder, &text).server.redis;
+        redis.map(|redis| redis.expose().to_owned())
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
     let config = resolve(&invocation(&folder, Some("."), work("front:7000"))).unwrap();
     let name = config.apps.keys().next().unwrap();
     let joins = config.joins.as_ref().unwrap();
-    assert_eq!((&joins.upstream, &*joins.key), (name, KEY));
+    assert_eq!((&joins.upstream, joins.key.expose()), (name, KEY));
     assert_eq!(joins.address, "front:7000");
     assert!(config.server.listen.is_empty() && config.server.admin.is_none());
     assert_eq!(config.sites.len(), 1);
@@ -81,7 +81,10 @@ fn of_a_file_one_application_is_left() {
     let limits = &config.limits;
     assert_eq!((limits.headers, limits.body_rate_min), (HEADERS, 0));
     assert!(limits.body_bytes > 1 << 60 && limits.idle_timeout == IDLE);
-    assert_eq!(config.joins.unwrap().key, format!("{KEY}-of-the-file"));
+    assert_eq!(
+        config.joins.unwrap().key,
+        format!("{KEY}-of-the-file").into()
+    );
     assert!(
         message(&invocation(&folder, None, work("front:7000")))
             .contains("say which application: a, b")

@@ -86,7 +86,7 @@ impl Access {
     pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
         let verifier = |name: &str, key: &Option<MercureKey>| match key {
             None => Ok(None),
-            Some(MercureKey { key, algorithm }) => Verifier::new(key, algorithm)
+            Some(MercureKey { key, algorithm }) => Verifier::new(key.expose(), algorithm)
                 .map(|verifier| Some(Arc::new(verifier)))
                 .map_err(|error| format!("mercure.{name}: {error}")),
         };

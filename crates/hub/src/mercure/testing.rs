@@ -23,7 +23,7 @@ pub(super) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long en
 pub(super) fn settings() -> RouteMercure {
     let key = |key: &str| {
         Some(MercureKey {
-            key: key.to_owned(),
+            key: key.into(),
             algorithm: "HS256".to_owned(),
         })
     };

@@ -177,7 +177,7 @@ fn environment(app: &App) -> String {
         "processes: {} to {}, threads: {threads}",
         processes.min, processes.max
     );
-    for (name, value) in &config.env {
+    for (name, value) in config.env.iter() {
         let _ = writeln!(text, "{name}={}", shown_value(name, value));
     }
     text.truncate(text.trim_end().len());

@@ -76,7 +76,7 @@ impl Front {
     ) {
         let joined = upstreams.filter(|upstream| upstream.config().joined);
         let table = Table {
-            join: join.map(|join| (join.clone(), Secret::new(&join.key))),
+            join: join.map(|join| (join.clone(), Secret::new(join.key.expose()))),
             upstreams: joined
                 .map(|it| (it.name().to_owned(), Arc::downgrade(&it.shared)))
                 .collect(),

@@ -128,7 +128,7 @@ impl Joiner {
             leaves: false,
         };
         let inner = Arc::new(Inner {
-            secret: Secret::new(&joins.key),
+            secret: Secret::new(joins.key.expose()),
             address: joins.address,
             upstream: joins.upstream,
             label: join::label(&label),

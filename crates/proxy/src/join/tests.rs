@@ -36,7 +36,7 @@ fn joined(name: &str) -> Arc<Upstream> {
 fn configure(front: &Front, key: &str, upstreams: &[&Arc<Upstream>]) {
     let join = config::Join {
         listen: config::ListenAddr::loopback(0),
-        key: key.to_owned(),
+        key: key.into(),
     };
     front.configure(Some(&join), upstreams.iter().copied());
 }
@@ -89,7 +89,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
         joins: config::Joins {
             address: address.to_string(),
             upstream: upstream.to_owned(),
-            key: key.to_owned(),
+            key: key.into(),
             key_file: None,
         },
         label: "web 2".to_owned(),

@@ -14,7 +14,7 @@ const PEM: &str = "-----BEGIN PUBLIC KEY-----\\nAAAA\\n-----END PUBLIC KEY-----\
 fn reads_mercure_hubs() {
     let key = |key: &str, algorithm: &str| {
         Some(MercureKey {
-            key: key.replace("\\n", "\n"),
+            key: key.replace("\\n", "\n").into(),
             algorithm: algorithm.to_owned(),
         })
     };

@@ -223,7 +223,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
     assert_eq!(denied.err(), Some(Denied::NoKey));
     let broken = RouteMercure {
         publisher_key: Some(MercureKey {
-            key: "x".to_owned(),
+            key: "x".into(),
             algorithm: "none".to_owned(),
         }),
         ..settings()
