@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build release test test-rust test-workers test-real test-backends test-applications fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-backends test-applications fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -34,10 +34,19 @@ test-rust:
 	@cargo clippy --workspace --all-targets -- -D warnings
 	@# The fuzz targets, without the fuzzer: it takes a C++ compiler.
 	@CUSTOM_LIBFUZZER_PATH=/dev/null cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
+	@$(MAKE) --no-print-directory deny
 	@echo "== documentation"
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	@echo "== Rust tests"
 	@cargo test --workspace
+
+# What may be in the binary: deny.toml. Advisories need a copy of their database, or a network to get it.
+deny:
+	@if cargo deny --version >/dev/null 2>&1; then \
+	  echo "== dependencies"; cargo deny check bans licenses sources && cargo deny check advisories; \
+	else \
+	  echo "== dependencies: no cargo-deny (cargo install cargo-deny); a test checks licences and sources"; \
+	fi
 
 test-workers:
 	@scripts/setup test

@@ -21,6 +21,8 @@ mod ask;
 mod counts;
 mod fetch;
 mod flight;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod purge;
 mod rules;

@@ -23,6 +23,7 @@ mod file;
 mod filler;
 mod folder;
 mod format;
+pub(crate) mod fuzzing;
 mod growing;
 mod held;
 mod keeper;

@@ -9,7 +9,7 @@
 //! variant and at most [`VARIANTS_MAX`]; what is queued is what is found, but for the moment of a change.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::fifo::{Fifo, Marks, Queued};
@@ -44,24 +44,57 @@ pub(crate) struct Tier<B> {
     fifo: Mutex<Fifo<Item<B>>>,
 }
 
-type Shard<B> = HashMap<u128, Vec<Arc<Item<B>>>, BuildHasherDefault<Half>>;
+type Shard<B> = HashMap<u128, Vec<Arc<Item<B>>>, KeyedHasher>;
 
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-pub(crate) struct Half(u64);
+/// Keys are hashes already, but of a kind that everybody can compute: whoever chooses URLs could choose
+/// those that meet in one place of a map. Both halves are multiplied, each with a random number of this
+/// process mixed in.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyedHasher([u64; 2]);
 
-impl Hasher for Half {
+impl Default for KeyedHasher {
+    fn default() -> Self {
+        let random = RandomState::new();
+        Self([random.hash_one(0_u8), random.hash_one(1_u8)])
+    }
+}
+
+impl BuildHasher for KeyedHasher {
+    type Hasher = KeyedHash;
+
+    fn build_hasher(&self) -> KeyedHash {
+        let Self(seeds) = *self;
+        KeyedHash { seeds, hash: 0 }
+    }
+}
+
+/// The hash of one key.
+#[derive(Debug)]
+pub(crate) struct KeyedHash {
+    seeds: [u64; 2],
+    hash: u64,
+}
+
+impl Hasher for KeyedHash {
     fn finish(&self) -> u64 {
-        self.0
+        self.hash
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = twox_hash::XxHash3_64::oneshot(bytes);
+        for part in bytes.chunks(16) {
+            let mut whole = [0; 16];
+            whole[..part.len()].copy_from_slice(part);
+            self.write_u128(u128::from_le_bytes(whole));
+        }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "half of a hash is one")]
+    #[expect(clippy::cast_possible_truncation, reason = "each half is one")]
     fn write_u128(&mut self, hash: u128) {
-        self.0 = hash as u64;
+        let [low, high] = self.seeds;
+        let low = (hash as u64) ^ low ^ self.hash;
+        let high = ((hash >> 64) as u64) ^ high;
+        let product = u128::from(low) * u128::from(high);
+        self.hash = (product as u64) ^ ((product >> 64) as u64);
     }
 }
 

@@ -53,6 +53,7 @@ mod rack;
 mod regressions;
 mod reload;
 mod responses;
+mod security_rules;
 mod sendfile;
 mod slow_clients;
 mod streams;

@@ -166,7 +166,7 @@ pub(crate) fn encode(purges: &[(u64, Rule)]) -> Vec<u8> {
 }
 
 /// None when it is not as it was written.
-fn decode(bytes: &[u8]) -> Option<Vec<(u64, Rule)>> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<(u64, Rule)>> {
     let (sum, mut rest) = bytes.split_first_chunk::<8>()?;
     if u64::from_le_bytes(*sum) != XxHash3_64::oneshot(rest) {
         return None;

@@ -186,3 +186,17 @@ fn what_is_replaced_all_the_time_is_taken_out_all_the_same() {
         assert_eq!(left, 0);
     });
 }
+
+#[test]
+fn keys_that_are_alike_in_one_half_are_spread_by_a_random_number() {
+    let (one, other) = (KeyedHasher::default(), KeyedHasher::default());
+    let alike = |number: u128| [7 << 64 | number, number << 64 | 7];
+    let mut low = std::collections::HashSet::new();
+    for key in (1..=1000).flat_map(alike) {
+        // What a map looks at: the lowest bits, and the seven highest.
+        low.insert(one.hash_one(key) & 0xffff);
+        assert_ne!(one.hash_one(key), other.hash_one(key), "{key:x}");
+    }
+    assert!(low.len() > 1800, "{}", low.len());
+    assert_eq!(one.hash_one(9_u128), one.clone().hash_one(9_u128));
+}
