@@ -37,7 +37,7 @@ impl Held {
     /// # Errors
     /// When descriptors ran out.
     pub(crate) fn start(config: &Config, loops: &[LoopHandle]) -> io::Result<Self> {
-        let hub = Hub::start(bounds(config), loops)?;
+        let hub = Hub::start(bounds(config, config.limits.connections), loops)?;
         let mercures = Arc::new(Mercures::new(hub.clone()));
         Ok(Self {
             hub,
@@ -69,8 +69,8 @@ impl Held {
     }
 
     /// Goes over to the bounds of another configuration.
-    pub(crate) fn configure(&self, config: &Config) {
-        self.hub.configure(bounds(config));
+    pub(crate) fn configure(&self, config: &Config, connections: usize) {
+        self.hub.configure(bounds(config, connections));
     }
 
     /// For the routes of `config`.
@@ -177,13 +177,13 @@ fn signer(config: &Config) -> Result<Option<Signer>, String> {
 /// A client may be an office behind one address.
 const CLIENT_STREAMS_MIN: usize = 100;
 
-/// The bounds of the hub: a held stream is a connection too.
-fn bounds(config: &Config) -> Settings {
+/// The bounds of the hub: a held stream is a connection too, of which there may be so many.
+fn bounds(config: &Config, connections: usize) -> Settings {
     let hub = &config.hub;
     let streams_max = match hub.streams_max {
         Some(max) => max,
         // Pages need connections, too.
-        None => (config.limits.connections / 4 * 3).max(1),
+        None => (connections / 4 * 3).max(1),
     };
     let of_client = match hub.max_streams_per_client {
         Some(max) => max,

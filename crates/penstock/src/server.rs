@@ -382,9 +382,10 @@ impl Server {
             reloading: tokio::sync::Mutex::new(()),
             upgrading: AtomicBool::new(false),
         });
+        let connections = server.edge.max_connections();
+        server.held.configure(&server.live().config, connections);
         log::info!(
-            "at most {} connections from clients: {}",
-            server.edge.max_connections(),
+            "at most {connections} connections from clients: {}",
             server.edge.connections_bound()
         );
         server.wire_admin(token);

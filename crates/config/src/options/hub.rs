@@ -12,7 +12,7 @@ use super::table::row;
 /// Every option of held streams.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: &[Opt] = &[
-    row("hub", "streams_max", Count(1, 10_000_000), Means("three quarters of `limits.connections`"), "50000",
+    row("hub", "streams_max", Count(1, 10_000_000), Means("three quarters of `limits.connections`, or of what descriptors allow"), "50000",
         "Streams and long polls held at once; one more is answered 503. At most `limits.connections`, since each is a connection; by default pages find room beside them."),
     row("hub", "max_streams_per_client", Count(1, 10_000_000), Means("an eighth of `streams_max`, and 100 at least"), "1000",
         "Streams and long polls of one client, which is an IPv4 address or a /64 of IPv6; one more is answered 503. Behind a trusted proxy the client is the one that the proxy names; where it names none, nobody is counted."),

@@ -232,7 +232,7 @@ impl Server {
             mut cached_routes,
         } = built;
         self.edge.replace(settings, self.loops.handles());
-        self.held.configure(&config);
+        self.held.configure(&config, self.edge.max_connections());
         let mut live = self.live();
         for route in &mut cached_routes {
             route.goes_on(&live.cached_routes);

@@ -133,6 +133,19 @@ fn streams_leave_connections_to_pages() {
 }
 
 #[test]
+fn where_descriptors_are_fewer_streams_leave_room_as_well() {
+    let server = serve_with("open_files = 3000", "");
+    let max = |limit| server.metric(&format!("penstock_limit_max{{limit=\"{limit}\"}}"));
+    let connections = max("connections").unwrap();
+    assert!(connections < 3000.0);
+    let streams = max("hub.streams_max").unwrap();
+    assert!(
+        streams > 0.0 && streams <= connections * 0.75,
+        "{streams} of {connections}"
+    );
+}
+
+#[test]
 fn an_event_source_without_room_is_told_to_come_back() {
     let route = "[[sites]]\n[[sites.routes]]\npath = \"/e/*\"\nhub = \"{path.2}\"\n\
                  [[sites.routes]]\npath = \"/.well-known/mercure\"\nmercure = { anonymous = true, \
