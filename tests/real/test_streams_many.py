@@ -37,6 +37,7 @@ admin_token = {{ file = "token" }}
 connections = {connections}
 
 [hub]
+streams_max = {connections}
 drain = "1s"
 {hub}
 
