@@ -148,7 +148,7 @@ pub(crate) fn only_module_in(dir: &Path, said: Option<AppKind>) -> Option<Found>
     let names = disk::files_in(dir);
     let modules = names.iter().filter_map(|name| {
         let module = name.strip_suffix(".py")?;
-        let is_other = OTHER_MODULES.contains(&module)
+        let is_other = NON_APPLICATION_MODULES.contains(&module)
             || module.starts_with("test_")
             || module.ends_with("_test");
         (!is_other && crate::entry::is_python(module)).then_some(module)
@@ -164,7 +164,7 @@ pub(crate) fn only_module_in(dir: &Path, said: Option<AppKind>) -> Option<Found>
 }
 
 /// Modules that are no application, whatever they import.
-const OTHER_MODULES: [&str; 4] = ["setup", "conftest", "tasks", "noxfile"];
+const NON_APPLICATION_MODULES: [&str; 4] = ["setup", "conftest", "tasks", "noxfile"];
 
 /// The largest number of modules that are read.
 const MAX_MODULES: usize = 64;

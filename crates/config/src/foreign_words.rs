@@ -7,7 +7,7 @@
 //! # Invariants
 //! - Every suggestion is an existing key or flag, and no foreign word is one: both are tested.
 
-use OwnWord::{Flag, Key, Needless, Verb};
+use FlagTranslation::{Flag, Key, Needless, Verb};
 
 /// A key of another server.
 #[derive(Debug)]
@@ -247,7 +247,7 @@ const WORDS: &[ForeignWord] = &[
 
 /// What a flag of another server is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnWord {
+pub enum FlagTranslation {
     /// A flag of `penstock serve`.
     Flag(&'static str),
     /// A key of the configuration file: its table and its name.
@@ -262,7 +262,7 @@ pub enum OwnWord {
 /// rackup, nginx), and what Penstock has for them. Of two meanings of a letter the more frequent
 /// one counts.
 #[rustfmt::skip]
-const FLAGS: &[(&str, OwnWord)] = &[
+const FLAGS: &[(&str, FlagTranslation)] = &[
     ("--bind", Flag("--listen")),
     ("-b", Flag("--listen")),
     ("--host", Flag("--listen")),
@@ -340,7 +340,7 @@ const FLAGS: &[(&str, OwnWord)] = &[
 
 /// What the flag of another server is here, `None` for one that nobody has.
 #[must_use]
-pub fn translate_flag(flag: &str) -> Option<OwnWord> {
+pub fn translate_flag(flag: &str) -> Option<FlagTranslation> {
     let mut flags = FLAGS.iter();
     flags
         .find(|(foreign, _)| *foreign == flag)

@@ -56,7 +56,7 @@ pub use describe::{explain, reference};
 pub use disk::ERROR_PAGE_BYTES_MAX;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
-pub use foreign_words::{OwnWord, translate_flag};
+pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{HIDDEN_BY_DEFAULT, HidePattern};
 pub use masked::{Secret, Variables};
 pub use model::{

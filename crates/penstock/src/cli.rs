@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
-use penstock_config::{AdminChoice, AppKind, Invocation, ListenAddr, OwnWord, Work};
+use penstock_config::{AdminChoice, AppKind, FlagTranslation, Invocation, ListenAddr, Work};
 
 /// A web application from its folder to production traffic.
 #[derive(Debug, Parser)]
@@ -265,17 +265,17 @@ fn explain_flag(error: &clap::Error) -> Option<String> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let name = unknown.split('=').next()?;
     let told = match penstock_config::translate_flag(name)? {
-        OwnWord::Flag(flag) => {
+        FlagTranslation::Flag(flag) => {
             format!("`{name}` of other servers is `{flag}` here: see penstock serve --help")
         }
-        OwnWord::Key(table, key) => format!(
+        FlagTranslation::Key(table, key) => format!(
             "`{name}` of other servers is `{key}` in [{table}] of penstock.toml here: see penstock \
              config explain {table}.{key}"
         ),
-        OwnWord::Verb(verb) => {
+        FlagTranslation::Verb(verb) => {
             format!("for what `{name}` of other servers does there is `penstock {verb}` here")
         }
-        OwnWord::Needless(why) => format!("leave `{name}` out: {why}"),
+        FlagTranslation::Needless(why) => format!("leave `{name}` out: {why}"),
     };
     Some(format!("unknown argument: {told}"))
 }

@@ -39,11 +39,11 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 /// How long after its worker's end what it wrote may take to be read. A process that the
 /// application forked may have the socket still.
-const LAST_BYTES: Duration = Duration::from_secs(1);
+const HIJACK_LAST_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long after a connection's end that of its worker may be heard of: the sockets of a process
 /// that dies close one after the other.
-const DEATH_NOTICE: Duration = Duration::from_millis(50);
+const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Interim responses before the final one.
 const INTERIM_MAX: usize = 64;
@@ -93,9 +93,9 @@ impl Hijacks {
     }
 
     /// Counts one more.
-    pub(crate) fn enter(&self) -> Hijacked {
+    pub(crate) fn enter(&self) -> HijackGuard {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
-        Hijacked {
+        HijackGuard {
             shared: Arc::clone(&self.shared),
             stage: Arc::default(),
             cut: self.cut.subscribe(),
@@ -142,13 +142,13 @@ impl Stage {
 
 /// One hijacked connection; counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hijacked {
+pub(crate) struct HijackGuard {
     shared: Arc<Shared>,
     stage: Arc<Stage>,
     cut: watch::Receiver<bool>,
 }
 
-impl Hijacked {
+impl HijackGuard {
     pub(crate) fn stage(&self) -> Arc<Stage> {
         Arc::clone(&self.stage)
     }
@@ -164,7 +164,7 @@ impl Hijacked {
             if self.cut.wait_for(|cut| *cut).await.is_ok() {
                 return "cut: stream_timeout after its worker was replaced";
             }
-            clock::sleep(LAST_BYTES).await;
+            clock::sleep(HIJACK_LAST_READ_TIMEOUT).await;
             DIED
         });
         let mut work = std::pin::pin!(work);
@@ -181,13 +181,13 @@ impl Hijacked {
     /// Whether the connection ended because its worker did.
     async fn has_died(&mut self) -> bool {
         let died = async { self.cut.wait_for(|cut| *cut).await.is_err() };
-        clock::within(DEATH_NOTICE, died).await == Some(true)
+        clock::within(DEATH_NOTICE_TIMEOUT, died).await == Some(true)
     }
 }
 
 const DIED: &str = "its worker ended with a hijacked connection";
 
-impl Drop for Hijacked {
+impl Drop for HijackGuard {
     fn drop(&mut self) {
         // The first time stays.
         let _ = self.stage.ended_at.set(clock::now());
@@ -207,7 +207,7 @@ pub(crate) async fn serve(
     app: Arc<AppShared>,
     mut job: Job,
     socket: Stream,
-    mut hijacked: Hijacked,
+    mut hijacked: HijackGuard,
     timing: Timing,
 ) {
     let limit = app.response_timeout;
@@ -381,7 +381,7 @@ async fn send_final(
     head: &ResponseHead,
     rest: Vec<u8>,
     socket: &Stream,
-    hijacked: &mut Hijacked,
+    hijacked: &mut HijackGuard,
 ) {
     if let Some(redirect) = reply.redirect.take() {
         return job.redirect(redirect);
@@ -482,7 +482,7 @@ struct Tunnel {
     socket: OwnedFd,
     /// What the application wrote behind its answer.
     from_app: Vec<u8>,
-    hijacked: Hijacked,
+    hijacked: HijackGuard,
 }
 
 impl Takeover for Tunnel {

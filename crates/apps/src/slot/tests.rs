@@ -661,7 +661,7 @@ async fn hijack(thread: &Thread) -> Stream {
 }
 
 /// A slot with a request whose connection the application has taken over.
-struct Taken {
+struct HijackRig {
     stage: Stage,
     seat: Seat,
     answer: Answer,
@@ -670,13 +670,13 @@ struct Taken {
 }
 
 /// The response timeout is `timeout`, if that matters.
-async fn taken(upgrades: bool, timeout: Option<Duration>) -> Taken {
+async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackRig {
     let stage = Stage::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
     let mut seat = stage.seat(1);
     let answer = stage.ask_for(upgrades);
     assert_eq!(seat.thread.next().await, Kind::Request);
     let app = hijack(&seat.thread).await;
-    Taken {
+    HijackRig {
         stage,
         seat,
         answer,
@@ -684,7 +684,7 @@ async fn taken(upgrades: bool, timeout: Option<Duration>) -> Taken {
     }
 }
 
-impl Taken {
+impl HijackRig {
     /// The application's call is over.
     async fn end_call(&mut self) {
         let end = |out: &mut Vec<u8>| encode_body(out, FLAG_END, b"");

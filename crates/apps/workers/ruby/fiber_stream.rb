@@ -94,7 +94,7 @@ module PenstockWorker
       method(:hijack)
     end
 
-    def forget_call
+    def end_call
       @env = nil
     end
 

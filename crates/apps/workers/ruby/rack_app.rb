@@ -33,7 +33,7 @@ module PenstockWorker
         answer(env, Response.new(@slot, started, input, @rack_major))
         input.close unless is_whole
         # What the application has taken over is its own: nothing here may keep it open.
-        request = env = @slot.forget_call if @slot.hijacked
+        request = env = @slot.end_call if @slot.hijacked
       end
     rescue Wire::Disconnected
       Forks.leave_if_stranger

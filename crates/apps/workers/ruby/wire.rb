@@ -377,7 +377,7 @@ module PenstockWorker
     end
 
     # The call of a hijacked request is over.
-    def forget_call
+    def end_call
       @hijacked = false
       @env = nil
     end

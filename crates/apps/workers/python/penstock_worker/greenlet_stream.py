@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import channel
 from .channel import DATA_MAX, WINDOW_BYTES
-from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, Disconnected, Hijacked, WireError
+from .wire import FLAG_END, FLAG_STREAM, TO_THE_END, ConnectionTakenError, Disconnected, WireError
 
 if TYPE_CHECKING:
     from .greenlets import Reactor
@@ -116,7 +116,7 @@ class Stream:
 
     def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
         if self._is_hijacked:
-            raise Hijacked
+            raise ConnectionTakenError
         self._has_begun = True
         first = body[:DATA_MAX]
         micros = (perf_counter_ns() - started) // 1000

@@ -81,13 +81,13 @@ def client_socket(base: Any) -> Any:
             self.take()
             return super().makefile(*args, **kwargs)
 
-    for name in TAKING:
+    for name in HIJACKING_METHODS:
         setattr(ClientSocket, name, _taking(base, name))
     return ClientSocket
 
 
 # What uses a connection.
-TAKING = (
+HIJACKING_METHODS = (
     "detach",
     "dup",
     "recv",

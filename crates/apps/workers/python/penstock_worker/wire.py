@@ -82,7 +82,7 @@ class Disconnected(Exception):
     """The server has closed this slot: the thread must end."""
 
 
-class Hijacked(Exception):
+class ConnectionTakenError(Exception):
     """The application has taken the connection over: no response can begin."""
 
 
@@ -299,12 +299,12 @@ class Slot:
 
     def send_head(self, count: int, head: bytes, started: int, body: bytes) -> None:
         """Sends a head and the first part of its body, at most `BODY_FRAME_MAX`; more follows.
-        Raises Hijacked when another thread was quicker."""
+        Raises ConnectionTakenError when another thread was quicker."""
         self._begun = self._seq
         if self._has_guest:
             self._wait_for_guest()
         if self._hijacked == self._seq:
-            raise Hijacked
+            raise ConnectionTakenError
         self._send(self._stream_head(count, head, started, len(body)), body)
 
     def send_body(self, chunk: bytes) -> None:

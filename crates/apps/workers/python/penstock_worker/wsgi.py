@@ -30,8 +30,8 @@ from .wire import (
     JOIN_MAX,
     TO_THE_END,
     WHOLE_MAX,
+    ConnectionTakenError,
     Disconnected,
-    Hijacked,
     Slot,
     WireError,
     join_head,
@@ -117,7 +117,7 @@ def answer(app: Callable[..., Any], environ: Environ, response: Response) -> Non
     except ClientGone:
         forks.leave_if_stranger()
         response.cancel()
-    except Hijacked:
+    except ConnectionTakenError:
         # A thread of the application's was quicker than this response.
         response.end_hijack()
     except BodyCut as error:

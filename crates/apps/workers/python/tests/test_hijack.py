@@ -95,7 +95,7 @@ class Races(unittest.TestCase):
         slot = self.slot
 
         def respond():
-            with self.assertRaises(wire.Hijacked):
+            with self.assertRaises(wire.ConnectionTakenError):
                 slot.send_head(1, b"200", 0, b"late")
 
         self.race(respond, lambda: slot._begun == slot._seq)
