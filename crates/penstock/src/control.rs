@@ -168,6 +168,10 @@ pub(crate) fn open(
         Control::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => return Ok(None),
         Control::Auto => {}
     }
+    if let Some(wanted) = supply.inherited.address_of(Role::Control) {
+        // Root's stays root's: a server that is another user by now has other folders.
+        return listeners::open(&wanted, role, supply, 1).map(Some);
+    }
     let name = name(first, joined(config));
     let (uid, _) = identity::current();
     let mut causes = Vec::new();
@@ -180,10 +184,6 @@ pub(crate) fn open(
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => causes.push(error),
         }
-    }
-    if let Some(wanted) = supply.inherited.address_of(Role::Control) {
-        // This server may not make another one: it is no longer root.
-        return listeners::open(&wanted, role, supply, 1).map(Some);
     }
     log::warn!(
         "control: no socket for `penstock reload` and the other commands: {}: set server.control to a \
@@ -200,9 +200,8 @@ fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened,
             number => format!("{name}-{number}.sock"),
         };
         let path = folder.join(file);
-        let wanted = ListenAddr::Unix(path.clone());
-        let is_given = supply.inherited.has(Role::Control, &wanted);
-        if is_given || UnixStream::connect(&path).is_err() {
+        if UnixStream::connect(&path).is_err() {
+            let wanted = ListenAddr::Unix(path);
             return listeners::open(&wanted, (Role::Control, false), supply, 1);
         }
     }

@@ -74,14 +74,6 @@ impl Inherited {
         Some(self.given.swap_remove(at))
     }
 
-    /// Whether the sockets of that role and address are here.
-    pub(crate) fn has(&self, role: Role, wanted: &ListenAddr) -> bool {
-        let known = self.given.iter().filter_map(|one| one.known.as_ref());
-        known
-            .into_iter()
-            .any(|(of, at)| *of == role && at == wanted)
-    }
-
     /// The address that the sockets of that role were opened for, if there are any.
     pub(crate) fn address_of(&self, role: Role) -> Option<ListenAddr> {
         let mut known = self.given.iter().filter_map(|one| one.known.as_ref());
