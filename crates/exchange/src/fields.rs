@@ -144,6 +144,9 @@ pub fn fate(name: impl AsRef<[u8]>) -> Fate {
         (9, b'f' | b'x') if is_known(bytes, b"forwarded") || is_known(bytes, b"x-real-ip") => {
             Fate::FromProxy
         }
+        // What the hub says about a WebSocket to a back end that gets it as requests.
+        (13, b'c') if is_known(bytes, b"connection-id") => Fate::House,
+        (5.., b'm') if is_known(&bytes[..5], b"meta-") => Fate::House,
         (10, b'c' | b'k') if is_known(bytes, b"connection") || is_known(bytes, b"keep-alive") => {
             Fate::Hop
         }
@@ -171,7 +174,10 @@ fn fate_of_underscored(name: &[u8]) -> Fate {
     for (to, from) in twin.iter_mut().zip(name) {
         *to = if *from == b'_' { b'-' } else { *from };
     }
+    // Some make one variable of both: then it would be the type of the body.
+    let is_type = is_known(twin, b"content-type");
     let is_plain = fate(&*twin) == Fate::Pass
+        && !is_type
         && std::str::from_utf8(twin).is_ok_and(|twin| !is_word_of_proxy(twin));
     match is_plain {
         true => Fate::Underscored,
@@ -320,6 +326,13 @@ mod tests {
                 "content_length",
                 "transfer_encoding",
                 "keep_alive",
+                "connection-id",
+                "connection_id",
+                "content_type",
+                "meta-",
+                "meta-user",
+                "meta_user",
+                "meta-user_id",
             ],
         ),
         (
@@ -358,6 +371,10 @@ mod tests {
                 "cookie",
                 "grip",
                 "gripe-hold",
+                "connection-ids",
+                "meta",
+                "metal-x",
+                "x-meta-user",
                 "x-grip-hold",
                 "x-thing",
                 "tea",

@@ -130,6 +130,7 @@ pub struct RequestHead {
     pub(crate) expects_continue: bool,
     pub(crate) is_upgrade: bool,
     pub(crate) names_fields: bool,
+    pub(crate) names_socket_events: bool,
 }
 
 impl RequestHead {
@@ -203,6 +204,12 @@ impl RequestHead {
     /// end here (RFC 9110 §7.6.1).
     pub fn names_fields_of_hop(&self) -> bool {
         self.names_fields
+    }
+
+    /// Whether `Content-Type` or `Accept` names `application/websocket-events`: the media type of
+    /// WebSocket-over-HTTP, which front ends speak to back ends and no client may.
+    pub fn names_socket_events(&self) -> bool {
+        self.names_socket_events
     }
 
     /// The value of the first field of that name, compared without regard to ASCII case.

@@ -25,6 +25,8 @@ pub(super) struct Facts<'a> {
     upgrade_field: bool,
     /// Whether `Connection` has an option besides the three that are told apart.
     pub(super) names_fields: bool,
+    /// Whether the body is said to be events of a WebSocket, or such events are accepted.
+    pub(super) names_socket_events: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -39,11 +41,19 @@ impl<'a> Facts<'a> {
         match name.len() {
             4 if is_known(name, b"host") => self.note_host(value, span),
             6 if is_known(name, b"expect") => self.note_expect(value),
+            6 if is_known(name, b"accept") => {
+                self.names_socket_events |= names_socket_events(value);
+                Ok(())
+            }
             7 if is_known(name, b"upgrade") => {
                 self.upgrade_field = true;
                 Ok(())
             }
             10 if is_known(name, b"connection") => self.note_connection(value),
+            12 if is_known(name, b"content-type") => {
+                self.names_socket_events |= names_socket_events(value);
+                Ok(())
+            }
             14 if is_known(name, b"content-length") => self.note_length(value),
             17 if is_known(name, b"transfer-encoding") => self.note_coding(value),
             _ => Ok(()),
@@ -157,6 +167,16 @@ impl<'a> Facts<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a value of `Content-Type` or `Accept` names the media type of WebSocket-over-HTTP, in any
+/// spelling: readers differ in what they cut off around it.
+fn names_socket_events(value: &[u8]) -> bool {
+    const EVENTS: &[u8] = b"websocket-events";
+    memchr::memchr2_iter(b'w', b'W', value).any(|at| {
+        let found = value.get(at..at + EVENTS.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(EVENTS))
+    })
 }
 
 const ESSENTIAL: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];

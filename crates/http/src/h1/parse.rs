@@ -263,6 +263,7 @@ fn conclude(
         expects_continue,
         is_upgrade: facts.is_upgrade(version),
         names_fields: facts.names_fields,
+        names_socket_events: facts.names_socket_events,
     })
 }
 

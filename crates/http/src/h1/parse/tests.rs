@@ -379,6 +379,36 @@ fn an_upgrade_needs_both_fields_and_http11() {
 }
 
 #[test]
+fn the_media_type_of_websocket_over_http_is_known_in_any_spelling() {
+    for (line, expected) in [
+        ("Content-Type: application/websocket-events", true),
+        (
+            "content-type:\tAPPLICATION/WebSocket-Events; charset=utf-8",
+            true,
+        ),
+        (
+            "Content-Type: text/plain, application/websocket-events",
+            true,
+        ),
+        ("Content-Type: \"application/websocket-events\"", true),
+        ("Content-Type: wwebsocket-events", true),
+        ("ACCEPT: */*, application/websocket-events;q=0.1", true),
+        ("Content-Type: application/websocket-event", false),
+        ("Content-Type: application/websocket", false),
+        ("Accept: image/webp,*/*", false),
+        ("Content-Typo: application/websocket-events", false),
+        ("X-Accept: application/websocket-events", false),
+    ] {
+        let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\nContent-Length: 0\r\n\r\n");
+        let head = accepted(text.as_bytes());
+        assert_eq!(head.names_socket_events(), expected, "{line}");
+    }
+    let twice = "Content-Type: a/b\r\nContent-Type: application/websocket-events";
+    let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{twice}\r\n\r\n");
+    assert!(accepted(text.as_bytes()).names_socket_events());
+}
+
+#[test]
 fn leaves_what_follows_an_upgrade_or_connect_alone() {
     for first in [
         &b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n"[..],
